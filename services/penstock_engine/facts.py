@@ -278,6 +278,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             max_loras=self.max_loras,
             max_lora_rank=self.max_lora_rank,
             lora_whole_matrices=config.lora.lora_whole_matrices,
+            lora_experts=config.lora.lora_experts,
             disk_kv_dir=config.cache.disk_kv_dir or "",
             disk_kv_bytes=round(config.cache.disk_kv_gib * 2**30),
             disk_kv_write_bytes=round(config.cache.disk_kv_write_mib * 2**20),

@@ -31,6 +31,7 @@ class CPUModel:
     max_loras: int = 0
     max_lora_rank: int = 0
     lora_whole_matrices: bool = False
+    lora_experts: bool = False
 
     @property
     def groups(self) -> int:
@@ -75,4 +76,5 @@ class CPUModel:
             max_loras=self.max_loras,
             max_lora_rank=self.max_lora_rank,
             lora_whole_matrices=self.lora_whole_matrices,
+            lora_experts=self.lora_experts,
         )

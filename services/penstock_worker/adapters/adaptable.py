@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from penstock import mechanisms as mechanism
-from penstock.layer_spec import LayerSpec
+from penstock.layer_spec import FeedForwardSpec, LayerSpec
 from penstock.model_config import ModelConfig
 
 _WHOLE_MODEL = frozenset(
@@ -16,7 +16,11 @@ _WHOLE_MODEL = frozenset(
 
 QUERY, KEY, VALUE, OUTPUT = (f"self_attn.{name}_proj" for name in "qkvo")
 EMBEDDING, HEAD = "embed_tokens", "lm_head"
-GATE, UP, DOWN = (f"mlp.{name}_proj" for name in ("gate", "up", "down"))
+_PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
+GATE, UP, DOWN = (f"mlp.{name}" for name in _PROJECTIONS)
+SHARED_GATE, SHARED_UP, SHARED_DOWN = (f"mlp.shared_expert.{name}" for name in _PROJECTIONS)
+ROUTER, SHARED_WEIGHT = "mlp.router", "mlp.shared_expert_gate"
+"""Of a mixture of experts; the last is the weight of the expert that every token has."""
 
 
 def adaptable_ends(config: ModelConfig) -> dict[str, tuple[int, int]]:
@@ -38,7 +42,7 @@ def whole_matrices(config: ModelConfig) -> dict[str, tuple[int, int]]:
 
 def adaptable_modules(config: ModelConfig) -> dict[str, tuple[int, int]]:
     """Returns (outputs, inputs) of each layer's module by our name, as layers.0.self_attn.q_proj.
-    Latents, recurrent layers, gated queries and experts have none."""
+    Latents, recurrent layers and gated queries have none; mixtures of experts have their own."""
     if mechanism.mechanisms(config) & _WHOLE_MODEL:
         return {}
     return {
@@ -46,6 +50,24 @@ def adaptable_modules(config: ModelConfig) -> dict[str, tuple[int, int]]:
         for number in range(config.num_layers)
         for name, shape in _of_layer(config, config.layer(number), number)
     }
+
+
+def expert_modules(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    """As adaptable_modules, of mixtures of experts: routers, experts
+    (layers.0.mlp.experts.3.up_proj), and the one that every token has."""
+    if mechanism.mechanisms(config) & _WHOLE_MODEL:
+        return {}
+    return {
+        f"layers.{number}.{name}": shape
+        for number in range(config.num_layers)
+        for name, shape in _of_experts(config, config.layer(number).feed_forward)
+    }
+
+
+def expert_targets(number: int) -> tuple[str, str, str]:
+    """Our names of an expert's gate, up and down within its layer."""
+    gate, up, down = (f"mlp.experts.{number}.{name}" for name in _PROJECTIONS)
+    return gate, up, down
 
 
 def _of_layer(
@@ -66,6 +88,23 @@ def _of_layer(
             yield GATE, (inner, hidden)
         yield UP, (inner, hidden)
         yield DOWN, (hidden, inner)
+
+
+def _of_experts(config: ModelConfig, fed: FeedForwardSpec) -> Iterator[tuple[str, tuple[int, int]]]:
+    hidden, experts = config.hidden_size, fed.experts
+    if experts is None:
+        return
+    yield ROUTER, (experts.count, hidden)
+    networks = [(expert_targets(number), experts.inner) for number in range(experts.count)]
+    if experts.shared_inner:
+        networks.append(((SHARED_GATE, SHARED_UP, SHARED_DOWN), experts.shared_inner))
+        if experts.shared_gate:
+            yield SHARED_WEIGHT, (1, hidden)
+    for (gate, up, down), inner in networks:
+        if fed.gated:
+            yield gate, (inner, hidden)
+        yield up, (inner, hidden)
+        yield down, (hidden, inner)
 
 
 def adapter_bytes(modules: Mapping[str, tuple[int, int]], rank: int, number_bytes: int) -> int:

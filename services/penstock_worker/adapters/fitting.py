@@ -14,6 +14,7 @@ from penstock.adapters import AdaptedModule, Adapter, StoredFactor, UnfitAdapter
 from penstock.errors import UnsupportedModel
 from penstock_worker.adapters.adaptable import EMBEDDING, HEAD
 from penstock_worker.adapters.dora import RowLengths
+from penstock_worker.adapters.expert_factors import ExpertCuts
 from penstock_worker.adapters.models import AdaptableModel
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
@@ -22,6 +23,7 @@ _MOST_NAMES = 12
 """Most names that a message lists."""
 _LARGEST = torch.finfo(torch.bfloat16).max
 _LAYER = re.compile(r"^(encoder\.)?layers?\.\d+\.")
+_EXPERT = re.compile(r"\.experts\.\d+\.")
 
 
 @dataclass(frozen=True)
@@ -152,8 +154,15 @@ class _Opened:
 def _parts(
     adapter: Adapter, model: AdaptableModel, own: _Opened
 ) -> Iterator[tuple[str, FittedModule | FittedMatrix]]:
+    shapes, cuts = {**model.modules, **model.heads}, ExpertCuts(model)
     for each in adapter.modules:
-        yield from _factors(each, adapter.format, model, own)
+        if each.experts:
+            found = ((name, FittedModule(*pair, each.scale)) for name, *pair in cuts.cut(each))
+        else:
+            found = _factors(each, adapter.format, model, own)
+        for name, module in found:
+            _check(each, name, module, shapes, model)
+            yield name, module
     for tensor in adapter.whole:
         stored = StoredTensor(tensor.name, tensor.shape, tensor.format, tensor.data)
         for ours in _named(stored, tensor.name, adapter.format, model):
@@ -179,9 +188,7 @@ def _factors(
             shape = (up.shape[0], down.shape[1])
             matrix = EMBEDDING if name == HEAD and model.tied else name
             rows = RowLengths(name, shape, lengths[each], own.get(), matrix)
-        found = FittedModule(down, up, module.scale, rows)
-        _check(module, name, found, {**model.modules, **model.heads})
-        yield name, found
+        yield name, FittedModule(down, up, module.scale, rows)
 
 
 def _named(
@@ -234,9 +241,18 @@ def _stored(factor: StoredFactor) -> StoredTensor:
 
 
 def _check(
-    given: AdaptedModule, name: str, fitted: FittedModule, shapes: Mapping[str, tuple[int, int]]
+    given: AdaptedModule,
+    name: str,
+    fitted: FittedModule,
+    shapes: Mapping[str, tuple[int, int]],
+    model: AdaptableModel,
 ) -> None:
     shape = shapes.get(name)
+    if shape is None and name in model.experts:
+        raise UnfitAdapter(
+            f"the adapter changes {given.module}, of a mixture of experts; this server takes no "
+            "adapters of these (--lora-experts)"
+        )
     if shape is None:
         kinds = sorted({_in_layer(each) for each in shapes})
         raise UnfitAdapter(
@@ -254,5 +270,5 @@ def _check(
 
 
 def _in_layer(name: str) -> str:
-    """A module's name without its layer."""
-    return _LAYER.sub("", name)
+    """A module's name without its layer and its expert's number."""
+    return _EXPERT.sub(".experts.*.", _LAYER.sub("", name))

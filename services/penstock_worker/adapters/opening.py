@@ -27,5 +27,9 @@ def step_adapters(
         torch.float32,
         load_format=setup.load_format,
     )
-    model = adaptable_decoder(prepared.decoder, takes_whole=setup.lora_whole_matrices)
+    model = adaptable_decoder(
+        prepared.decoder,
+        takes_whole=setup.lora_whole_matrices,
+        takes_experts=setup.lora_experts,
+    )
     return SlotAdapters(holds, model, AdapterBounds(setup.max_loras, setup.max_lora_rank), weights)

@@ -14,7 +14,7 @@ from penstock.kv_layout import KVGroup
 from penstock.mechanisms import OF_PICTURES, mechanisms
 from penstock.model_config import ModelConfig
 from penstock.protocol.to_worker import Setup
-from penstock_worker.adapters.adaptable import adaptable_modules
+from penstock_worker.adapters.adaptable import adaptable_modules, expert_modules
 from penstock_worker.adapters.interface import BatchAdapters, HoldsAdapters
 from penstock_worker.media.interface import BatchMedia, StepMedia
 from penstock_worker.models.taps import Taps
@@ -39,9 +39,9 @@ def require(has: frozenset[str], config: ModelConfig) -> None:
         raise Unable(f"the model has {', '.join(sorted(missing))}{also}")
 
 
-def require_adaptable(config: ModelConfig) -> None:
+def require_adaptable(config: ModelConfig, setup: Setup) -> None:
     """Raises Unable for a model that adapters can change nothing in."""
-    if not adaptable_modules(config):
+    if not adaptable_modules(config) and not (setup.lora_experts and expert_modules(config)):
         raise Unable("no module of the model can be changed by adapters (enable_lora)")
 
 

@@ -204,8 +204,10 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     media = ModelMedia(prepared, setup, ranks, dtype, threads=threads)
     adapters, rows_of = None, None
     if setup.max_loras:
-        require_adaptable(config)
-        known = adaptable_decoder(config, takes_whole=setup.lora_whole_matrices)
+        require_adaptable(config, setup)
+        known = adaptable_decoder(
+            config, takes_whole=setup.lora_whole_matrices, takes_experts=setup.lora_experts
+        )
         adapters = TorchAdapters(known, setup, dtype, Cut(shard))
         rows_of = RowAdapters()
 

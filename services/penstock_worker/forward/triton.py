@@ -140,7 +140,9 @@ def recipe(
         raise Unable(obstacle)
     adapters = None
     if setup.max_loras:
-        require_adaptable(config)
+        require_adaptable(config, setup)
+        if setup.lora_experts:
+            raise Unable("it computes without adapters of experts (lora_experts)")
         adapters = DeviceAdapters(
             shard,
             setup.max_loras,

@@ -6,10 +6,13 @@ correction: DeepSeek-AI, "DeepSeek-V3 technical report", 2024.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 
 from penstock.layer_spec import ExpertsSpec, FeedForwardSpec
+from penstock_worker.adapters.rows import RowAdapters
 from penstock_worker.layers.feed_forward import FeedForward
 from penstock_worker.layers.parts import LayerExperts, Parts
 from penstock_worker.parallel.ranks import ALONE, Ranks
@@ -78,9 +81,16 @@ class RoutedExperts:
     order."""
 
     def __init__(
-        self, router: Router, experts: list[FeedForward], *, weighs_input: bool = False
+        self,
+        router: Router,
+        experts: list[FeedForward],
+        *,
+        weighs_input: bool = False,
+        adapters: RowAdapters | None = None,
     ) -> None:
-        """`weighs_input`: as in ExpertsSpec."""
+        """`weighs_input`: as in ExpertsSpec. `adapters`: of the experts' products, each of which
+        has some of the rows; None: they have none."""
+        self._adapters = adapters
         self._router = router
         self._experts = experts
         self._weighs_input = weighs_input
@@ -91,7 +101,8 @@ class RoutedExperts:
         for number, expert in enumerate(self._experts):
             rows = weights[:, number].nonzero()[:, 0]
             if len(rows):
-                out[rows] += self._of_expert(expert, hidden[rows], weights[rows, number, None])
+                with nullcontext() if self._adapters is None else self._adapters.only(rows):
+                    out[rows] += self._of_expert(expert, hidden[rows], weights[rows, number, None])
         return out
 
     def _of_expert(self, expert: FeedForward, rows: Tensor, weights: Tensor) -> Tensor:
@@ -111,6 +122,7 @@ class RoutedExperts:
                 for number in range(spec.count)
             ],
             weighs_input=spec.weighs_input,
+            adapters=parts.adapters if isinstance(parts.adapters, RowAdapters) else None,
         )
 
 

@@ -106,7 +106,7 @@ def pool_blocks(
     if states + media + adapters > free:
         raise StartupError(
             f"not enough memory for adapters: {setup.max_loras} of rank {setup.max_lora_rank}"
-            " (max_loras, max_lora_rank, lora_whole_matrices) take"
+            " (max_loras, max_lora_rank, lora_whole_matrices, lora_experts) take"
             f" {mib(adapters)}; {mib(free - states - media)} are free"
         )
     return kv_blocks(

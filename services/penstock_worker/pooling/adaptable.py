@@ -11,7 +11,7 @@ from penstock.model_config import EncoderConfig, ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.adaptable import EMBEDDING, adaptable_ends, adaptable_modules
 from penstock_worker.adapters.models import AdaptableModel, Renamed, adaptable_headless
-from penstock_worker.forward.interface import Unable
+from penstock_worker.forward.interface import Unable, require_adaptable
 from penstock_worker.models.decoder import headless
 from penstock_worker.pooling.adapters import AdaptedPooling
 from penstock_worker.pooling.decoders import head_of
@@ -36,10 +36,14 @@ def adapted_decoder(
     pooling = setup.pooling
     answers = pooling is not None and pooling.answers is not None
     labels = len(pooling.labels) if pooling is not None and not answers else 0
-    takes_whole = setup.lora_whole_matrices
-    model = adaptable_headless(config, labels=labels, answers=answers, takes_whole=takes_whole)
-    if not adaptable_modules(config):
-        raise Unable("no module of the model can be changed by adapters (enable_lora)")
+    model = adaptable_headless(
+        config,
+        labels=labels,
+        answers=answers,
+        takes_whole=setup.lora_whole_matrices,
+        takes_experts=setup.lora_experts,
+    )
+    require_adaptable(config, setup)
     own = headless(config)
     return AdaptedPooling(
         model,

@@ -63,6 +63,7 @@ class DraftLoader:
             max_loras=0,
             max_lora_rank=0,
             lora_whole_matrices=False,
+            lora_experts=False,
         )
         self._name = draft.name
         self._recipe = choose(draft, own, threads)

@@ -64,6 +64,7 @@ class HeadLoader:
             max_loras=0,
             max_lora_rank=0,
             lora_whole_matrices=False,
+            lora_experts=False,
         )
         try:
             recipe = _backend(served.backend).head_recipe(config, files, opening, own, threads)

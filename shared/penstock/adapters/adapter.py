@@ -12,8 +12,8 @@ from penstock.errors import InvalidRequest
 
 MAX_RANK = 1024
 """The highest rank that is read at all; a server's own bound is lower."""
-MAX_MODULES = 1 << 14
-"""Most matrices that an adapter changes."""
+MAX_MODULES = 1 << 16
+"""Most matrices that an adapter changes: each expert has its own."""
 
 _DIGESTED = b"penstock adapter 1"
 _MOST_SAID = 500
@@ -70,10 +70,19 @@ class AdaptedModule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """B, [outputs, rank]."""
     magnitude: StoredFactor | None = None
     """[outputs, 1], of DoRA: the lengths that the rows of W + scale * B A get."""
+    experts: int = 0
+    """Of a parameter that has the matrices of so many experts; 0: of one matrix. A is then
+    [experts * rank, inputs], and B [outputs, rank * experts]: an expert's rows of A are neighbours,
+    its columns of B are so many apart."""
 
     @property
     def rank(self) -> int:
-        return self.down.shape[0]
+        return self.down.shape[0] // max(1, self.experts)
+
+    @property
+    def matrices(self) -> int:
+        """How many it changes."""
+        return max(1, self.experts)
 
 
 class Adapter(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -112,6 +121,8 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         for each in self.modules:
             add(each.module.encode())
             add(each.scale.hex().encode())
+            if each.experts:
+                add(f"of {each.experts} experts".encode())
             for factor in (each.down, each.up, *filter(None, (each.magnitude,))):
                 add(f"{factor.format} {factor.shape[0]} {factor.shape[1]}".encode())
                 add_data(factor.data)
@@ -138,6 +149,11 @@ def checked_modules(modules: list[AdaptedModule]) -> tuple[AdaptedModule, ...]:
             raise UnfitAdapter(
                 f"the factors of {each.module} don't fit together: {each.down.name} has shape "
                 f"{each.down.shape}, {each.up.name} {each.up.shape}"
+            )
+        if each.experts and each.down.shape[0] % each.experts:
+            raise UnfitAdapter(
+                f"{each.down.name} has {each.down.shape[0]} rows, which {each.experts} experts "
+                "can't have alike"
             )
         if not 1 <= each.rank <= MAX_RANK:
             raise UnfitAdapter(

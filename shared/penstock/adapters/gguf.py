@@ -2,7 +2,8 @@
 
 Metadata: general.type is adapter, adapter.type is lora, adapter.lora.alpha. For the model's tensor
 NAME.weight there are NAME.weight.lora_a [rank, inputs] and NAME.weight.lora_b [outputs, rank]; the
-rows of the latter are in the order of the model's in such files.
+rows of the latter are in the order of the model's in such files. Where a tensor has the matrices of
+all experts, so do they: [experts, rank, inputs] and [experts, outputs, rank].
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ def read_gguf_adapter(path: Path) -> Adapter:
     ups: dict[str, StoredFactor] = {}
     for tensor in file.tensors.values():
         if tensor.name.endswith(_DOWN):
-            downs[tensor.name.removesuffix(_DOWN)] = _factor(tensor)
+            _add_factors(downs, tensor.name.removesuffix(_DOWN), tensor)
         elif tensor.name.endswith(_UP):
-            ups[tensor.name.removesuffix(_UP)] = _factor(tensor)
+            _add_factors(ups, tensor.name.removesuffix(_UP), tensor)
         else:
             raise UnfitAdapter(f"the adapter's tensor {tensor.name} is no factor of low rank")
     if alone := sorted(downs.keys() ^ ups.keys()):
@@ -82,13 +83,17 @@ def _expect(said: dict[str, object], key: str, wanted: str) -> None:
         )
 
 
-def _factor(tensor: GGUFTensor) -> StoredFactor:
-    if tensor.type not in READ_TYPES or len(tensor.shape) != 2:
+def _add_factors(found: dict[str, StoredFactor], module: str, tensor: GGUFTensor) -> None:
+    """A tensor of all experts' factors is one for each, MODULE.0 and so on."""
+    if tensor.type not in READ_TYPES or len(tensor.shape) not in (2, 3):
         raise UnfitAdapter(
             f"the adapter's tensor {tensor.name} is {tensor.type} of shape {tensor.shape}; a "
-            f"matrix of {', '.join(sorted(READ_TYPES))} is needed"
+            f"matrix of {', '.join(sorted(READ_TYPES))} is needed, or one for each expert"
         )
-    rows, columns = tensor.shape
-    return StoredFactor(
-        name=tensor.name, shape=(rows, columns), format=tensor.type, data=tensor.data
-    )
+    *experts, rows, columns = tensor.shape
+    count = experts[0] if experts else 1
+    check_number(len(found) + count)
+    for expert, data in enumerate(tensor.data.reshape(count, -1)):
+        found[f"{module}.{expert}" if experts else module] = StoredFactor(
+            name=tensor.name, shape=(rows, columns), format=tensor.type, data=data
+        )

@@ -3,7 +3,8 @@
 adapter_model.safetensors has, for each module of the model, PREFIX.MODULE.lora_A.weight [rank,
 inputs] and PREFIX.MODULE.lora_B.weight [outputs, rank], with DoRA also
 PREFIX.MODULE.lora_magnitude_vector [outputs]; of an embedding lora_embedding_A [rank, tokens] and
-lora_embedding_B [size, rank]. PREFIX.MODULE.weight is a whole matrix. Which modules are changed
+lora_embedding_B [size, rank]. PREFIX.MODULE.weight is a whole matrix. Factors of all experts
+together: see peft_parameters.py. Which modules are changed
 follows from these tensors; `target_modules`, `layers_to_transform` and `modules_to_save` only say
 how they came to be chosen.
 """
@@ -23,6 +24,7 @@ from penstock.adapters.adapter import (
     checked_modules,
 )
 from penstock.adapters.peft_config import PeftConfig, read_peft_config
+from penstock.adapters.peft_parameters import expert_parameters
 from penstock.formats.safetensors_file import SafetensorsFile, SafetensorsTensor
 from penstock.formats.small_file import read_json
 
@@ -99,8 +101,14 @@ class _Tensors:
             raise UnfitAdapter(f"the adapter has a magnitude without factors for {alone[0]}")
         for name, tensor in self.copied.items():
             self._check_copied(name, tensor)
-        check_number(len(self.downs) + len(self.whole))
-        modules = [self._module(name, config) for name in self.downs]
+        parameters = expert_parameters(self.downs, config)
+        modules = [
+            self._experts(name, parameters[name], config)
+            if name in parameters
+            else self._module(name, config)
+            for name in self.downs
+        ]
+        check_number(sum(each.matrices for each in modules) + len(self.whole))
         if config.tied and self.whole:
             raise UnfitAdapter(
                 "the adapter's ensure_weight_tying is true, which isn't served with modules_to_save"
@@ -130,6 +138,23 @@ class _Tensors:
             down=down,
             up=self.ups[name],
             magnitude=magnitude,
+        )
+
+    def _experts(self, name: str, parameter: str, config: PeftConfig) -> AdaptedModule:
+        """Factors that lie under `name`, of all experts together."""
+        down, rank = self.downs[name], config.rank_of(parameter)
+        if config.dora:
+            raise UnfitAdapter(f"the adapter changes {parameter} by DoRA, which is not served")
+        if rank < 1 or not down.shape[0] or down.shape[0] % rank:
+            raise UnfitAdapter(
+                f"{down.name} has {down.shape[0]} rows; {CONFIG} says {rank} for each expert"
+            )
+        return AdaptedModule(
+            module=parameter,
+            scale=config.scale(parameter, rank),
+            down=down,
+            up=self.ups[name],
+            experts=down.shape[0] // rank,
         )
 
     def _check_copied(self, name: str, tensor: SafetensorsTensor) -> None:

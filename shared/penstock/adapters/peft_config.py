@@ -6,14 +6,16 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.adapters.adapter import UnfitAdapter
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 
 _WHERE = "adapter_config.json"
-_NAME = re.compile(r"\^?[A-Za-z0-9_.]+")
+_ENDING = r".*\."
+"""How PEFT begins the pattern of a parameter's name when it has converted older files."""
+_NAME = re.compile(rf"(?:\^|{re.escape(_ENDING)})?[A-Za-z0-9_.]+")
 MAX_PATTERNS = 4096
 
 _WITHOUT_EFFECT = frozenset(
@@ -28,7 +30,7 @@ _WITHOUT_EFFECT = frozenset(
 _READ = frozenset(
     {
         *("peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern"),
-        *("bias", "init_lora_weights", "use_dora", "ensure_weight_tying"),
+        *("bias", "init_lora_weights", "use_dora", "ensure_weight_tying", "target_parameters"),
     }
 )
 _CHANGES_THE_MODEL = ("pissa", "olora", "corda", "loftq", "lora_ga")
@@ -52,24 +54,35 @@ class PeftConfig:
     """Whether the rows of what is added up get lengths of their own (Liu et al., "DoRA", 2024)."""
     tied: bool = False
     """Whether a whole embedding is meant as the head, too."""
+    parameters: tuple[str, ...] = ()
+    """Names of parameters, or endings of them, that factors are for instead of a module's
+    weight."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """All that modules may have."""
         return tuple(sorted({self.rank, *self.rank_pattern.values()}))
 
+    def rank_of(self, module: str) -> int:
+        return _matching(self.rank_pattern, module, self.rank)
+
     def scale(self, module: str, rank: int) -> float:
-        alpha = self.alpha
-        for pattern, own in self.alpha_pattern.items():
-            if _matches(pattern, module):
-                alpha = own
-                break
+        alpha = _matching(self.alpha_pattern, module, self.alpha)
         return alpha / (math.sqrt(rank) if self.root else rank)
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _matching(patterns: Mapping[str, _Number], module: str, otherwise: _Number) -> _Number:
+    return next((own for each, own in patterns.items() if _matches(each, module)), otherwise)
 
 
 def _matches(pattern: str, module: str) -> bool:
     if pattern.startswith("^"):
         return module == pattern[1:]
+    if pattern.startswith(_ENDING):
+        return module.endswith(f".{pattern.removeprefix(_ENDING)}")
     return module == pattern or module.endswith(f".{pattern}")
 
 
@@ -92,6 +105,7 @@ def read_peft_config(values: object) -> PeftConfig:
             base=fields.text("base_model_name_or_path", default=""),
             dora=fields.flag("use_dora", default=False),
             tied=fields.flag("ensure_weight_tying", default=False),
+            parameters=_parameters(values.get("target_parameters") or []),
         )
     except UnsupportedModel as error:
         raise UnfitAdapter(str(error)) from None
@@ -109,6 +123,15 @@ def _refuse_others(values: Mapping[str, Any]) -> None:
     for key, value in values.items():
         if key not in _WITHOUT_EFFECT | _READ and value not in (None, False, "", [], {}):
             raise UnfitAdapter(f"the adapter's setting {key} is {_short(value)}: not served")
+
+
+def _parameters(given: object) -> tuple[str, ...]:
+    named = isinstance(given, list) and all(isinstance(each, str) for each in given)
+    if not isinstance(given, list) or not named or len(given) > MAX_PATTERNS:
+        raise UnfitAdapter(
+            f"the adapter's target_parameters is no list of at most {MAX_PATTERNS} names"
+        )
+    return tuple(given)
 
 
 def _by_name(values: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:

@@ -47,6 +47,14 @@ class LoraSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             " factors."
         ),
     ] = False
+    lora_experts: Annotated[
+        bool,
+        Meta(
+            description="Adapters may change a mixture of experts: its experts, its router, and the"
+            " expert that every token has. There is memory for that of max_loras, which is much:"
+            " an adapter of all experts has factors for each. On CPUs."
+        ),
+    ] = False
     max_cpu_loras: Annotated[
         Annotated[int, Meta(ge=1, le=65_536)] | None,
         Meta(

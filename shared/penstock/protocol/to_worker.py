@@ -92,6 +92,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     """The highest rank of an adapter's factors."""
     lora_whole_matrices: bool = False
     """Whether adapters may bring an embedding and an output head of their own."""
+    lora_experts: bool = False
+    """Whether adapters may change mixtures of experts."""
     disk_kv_dir: str = ""
     """Folder of the tier on disk; empty for none."""
     disk_kv_bytes: int = 0

@@ -19,7 +19,14 @@ from penstock_kernels.cpu.low_rank import (
 )
 from penstock_kernels.cpu.matrix import MatrixKind, pack
 from penstock_kernels.cpu.memory import Arena
-from penstock_kernels.cpu.program import Buffer, NormWeights, Phase, PhaseKind, Program
+from penstock_kernels.cpu.program import (
+    Buffer,
+    Experts,
+    NormWeights,
+    Phase,
+    PhaseKind,
+    Program,
+)
 
 pytestmark = pytest.mark.timeout(120)
 HIDDEN, VOCAB = 40, 50
@@ -200,6 +207,62 @@ def test_a_program_without_targets_or_without_floats() -> None:
     embed, made, lower, *others = phases()
     with pytest.raises(ValueError, match="doesn't fit"):
         decoder((embed, dataclasses.replace(made, forms=2), lower, *others))
+
+
+def by_experts(**changes: dict[str, object]) -> tuple[Phase, ...]:
+    """A layer of two experts, of which a row has one. `changes`: of a phase, by its name."""
+    ups, downs = ([packed(WEIGHT), packed(WEIGHT)] for _ in range(2))
+    experts = Experts(active=1, ups=tuple(ups), downs=tuple(downs))
+    router = packed(np.ones((2, HIDDEN), dtype=np.float32))
+    of, scores = {"experts": experts, "low_rank": 0}, Buffer.SCORES
+    lower = Phase(kind=PhaseKind.LOWER, source=Buffer.INPUT, width=HIDDEN, **of)
+    some = {
+        "embed": Phase(kind=PhaseKind.EMBED, matrices=(packed(TABLE),)),
+        "made": Phase(
+            kind=PhaseKind.MAKE_INPUT, target=Buffer.INPUT, width=HIDDEN, forms=1, waits=False
+        ),
+        "scores": Phase(
+            kind=PhaseKind.PRODUCT,
+            source=Buffer.INPUT,
+            target=scores,
+            matrices=(router,),
+            adds=False,
+        ),
+        "route": Phase(kind=PhaseKind.ROUTE, experts=experts, forms=1),
+        "first": lower,
+        "up": Phase(kind=PhaseKind.EXPERTS_UP, forms=1, **of),
+        "second": dataclasses.replace(lower, source=Buffer.INNER),
+        "down": Phase(kind=PhaseKind.EXPERTS_DOWN, **of),
+        "combine": Phase(kind=PhaseKind.COMBINE, experts=experts, ends_layer=True),
+        "rows": Phase(kind=PhaseKind.ROWS, width=HIDDEN, waits=False),
+    }
+    changed = {name: dataclasses.replace(some[name], **given) for name, given in changes.items()}
+    return tuple((some | changed).values())
+
+
+EXPERTS = LowRankTargets([None, (HIDDEN, HIDDEN), (HIDDEN, HIDDEN)] * 2, 24, MatrixKind.F32)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"first": {"source": Buffer.INNER}},
+        {"second": {"source": Buffer.INPUT}},
+        {"first": {"experts": None}},
+        {"first": {"width": HIDDEN - 1}},
+        {"first": {"low_rank": 1}},
+        {"up": {"low_rank": 3}},
+        {"down": {"low_rank": 3}},
+        {"first": {"waits": False}},
+    ],
+    ids=str,
+)
+def test_programs_of_experts_that_do_not_fit(changes: dict[str, dict[str, object]]) -> None:
+    decoder(by_experts(), EXPERTS)
+    with pytest.raises(ValueError, match=r"phase \d .* doesn't fit"):
+        decoder(by_experts(**changes), EXPERTS)
+    with pytest.raises(ValueError, match=r"phase 4 .* doesn't fit"):
+        decoder(by_experts(), TARGETS)
 
 
 def test_steps_that_do_not_fit() -> None:

@@ -61,9 +61,14 @@ class AdapterRig:
         *,
         rank: int = 64,
         whole_matrices: bool = True,
+        experts: bool = False,
     ) -> None:
         self.model = replace(
-            model, max_loras=16, max_lora_rank=rank, lora_whole_matrices=whole_matrices
+            model,
+            max_loras=16,
+            max_lora_rank=rank,
+            lora_whole_matrices=whole_matrices,
+            lora_experts=experts,
         )
         setup = self.model.setup(num_blocks=128)
         self.recipe = choose(self.model.prepared(), setup, threads, ranks)
@@ -74,7 +79,7 @@ class AdapterRig:
         _, adapter = read_adapter(path)
         model = self.model
         weights = partial(open_weights, model.weights, model.config, torch.float32)
-        known = adaptable_decoder(model.config, takes_whole=True)
+        known = adaptable_decoder(model.config, takes_whole=True, takes_experts=model.lora_experts)
         modules = fitted(adapter, known, 64, weights)
         with torch.inference_mode():
             return self.recipe.adapters.hold(modules)

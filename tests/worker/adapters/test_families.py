@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from penstock_worker.adapters.adaptable import adaptable_modules
+from penstock.model_config import ModelConfig
+from penstock_worker.adapters.adaptable import adaptable_modules, expert_modules
 from penstock_worker.adapters.fitting import FittedModule
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter
 from penstock_worker.forward import reference
@@ -35,7 +36,13 @@ from tests.worker.parallel.together import Formed
 from tests.worker.random_weights import RandomWeights
 
 pytestmark = pytest.mark.timeout(120)
-ADAPTED = [case for case in CASES if case not in REFUSED and adaptable_modules(read(case))]
+
+
+def all_modules(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    return adaptable_modules(config) | expert_modules(config)
+
+
+ADAPTED = [case for case in CASES if case not in REFUSED and all_modules(read(case))]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,7 +70,7 @@ def modules_of(model: CPUModel, rank: int) -> dict[str, FittedModule]:
             stored(f"{name} B", random.standard_normal((outputs, rank)) * 0.3),
             0.5,
         )
-        for name, (outputs, inputs) in adaptable_modules(model.config).items()
+        for name, (outputs, inputs) in all_modules(model.config).items()
     }
 
 
@@ -102,6 +109,7 @@ def model(case: str, dtype: str, backend: str = "cpu") -> CPUModel:
         positions=POSITIONS,
         max_loras=2,
         max_lora_rank=40,
+        lora_experts=True,
     )
 
 
@@ -119,7 +127,11 @@ def test_bits_and_the_reference(case: str) -> None:
 
 @pytest.mark.parametrize(
     ("case", "tensor", "pipeline"),
-    [("phi3", 2, 1), ("cohere2", 2, 1), ("olmo3", 3, 1), ("qwen3-5-1", 2, 2), ("gemma3", 1, 3)],
+    [
+        *(("phi3", 2, 1), ("cohere2", 2, 1), ("olmo3", 3, 1), ("qwen3-5-1", 2, 2)),
+        *(("gemma3", 1, 3), ("qwen2-moe", 2, 1), ("gpt-oss", 2, 1), ("mixtral", 2, 3)),
+        ("llama4", 1, 2),
+    ],
 )
 def test_ranks_have_one_workers_bits(case: str, tensor: int, pipeline: int) -> None:
     mine = model(case, "bfloat16")
@@ -132,9 +144,10 @@ def test_ranks_have_one_workers_bits(case: str, tensor: int, pipeline: int) -> N
         assert torch.equal(ours, alone(adapted(mine), mine.groups))
 
 
-def test_ranks_of_the_reference() -> None:
+@pytest.mark.parametrize("case", ["qwen3-5-1", "qwen2-moe"])
+def test_ranks_of_the_reference(case: str) -> None:
     """Their sums are in another order than one worker's."""
-    mine = model("qwen3-5-1", "float32", "reference")
+    mine = model(case, "float32", "reference")
     with Formed(2) as formed:
         over = ForwardOverRanks(formed, mine)
         made = formed.each(lambda ranks: adapted(mine, ranks))

@@ -71,8 +71,8 @@ inline void choose(const PkExperts& e, float* scores, int32_t* chosen, float* sh
   for (int k = 0; e.scales && k < n; k++) shares[k] *= e.scales[chosen[k]];
 }
 
-// Places for all rows' choices: by expert, then by row.
-inline void give_places(const PkExperts& e, const Places& places, int rows) {
+// Places for all rows' choices: by expert, then by row.  run_of: as in PkBatch.
+inline void give_places(const PkExperts& e, const Places& places, int rows, const int32_t* run_of) {
   for (int i = 0; i <= e.count; i++) places.first[i] = 0;
   for (int i = 0; i < rows * e.active; i++) places.first[places.chosen[i] + 1]++;
   for (int i = 0; i < e.count; i++) places.first[i + 1] += places.first[i];
@@ -85,6 +85,7 @@ inline void give_places(const PkExperts& e, const Places& places, int rows) {
   places.busy[e.count] = busy;
   for (int i = 0; i < rows * e.active; i++) {
     const int place = places.place[i] = next[places.chosen[i]]++;
+    if (run_of) places.run_of[place] = run_of[i / e.active];
     if (!e.weighs_input) continue;
     places.factors[place] = places.shares[i];
     places.shares[i] = 1.0f;
@@ -98,7 +99,7 @@ inline void route(Thread& t, const PkPhase& p) {
   const Share mine = t.mine(rows);
   for (int r = mine.begin; r < mine.end; r++) choose(e, t.row(PK_SCORES, r), places.chosen + r * e.active, places.shares + r * e.active);
   t.wait();
-  if (t.number == 0) give_places(e, places, rows);
+  if (t.number == 0) give_places(e, places, rows, t.batch.run_of);
   t.wait();
   const Activations from = t.input(PK_INPUT, width), to = places.input.of_width(width);
   t.share_out(rows, [&](int r) {
@@ -115,11 +116,46 @@ template <class Body> void by_experts(Thread& t, const PkExperts& e, int units, 
   });
 }
 
+// A layer's experts have three of an adapter's targets each, for gate, up and down.
+inline Raised raised_by_expert(const Thread& t, const PkPhase& p, int expert) {
+  return {t.batch.num_runs && p.low_rank >= 0 ? p.low_rank + 3 * expert : -1, t.scratch.places.run_of};
+}
+
+// The products of an expert's places with a pair of A's tiles, of the matrix number `which`.
+inline void lower_places(const Thread& t, const PkPhase& p, const Activations& a, int expert, int which, int tile) {
+  const Places& places = t.scratch.places;
+  PairProduct product{};
+  product.stride = a.stride;
+  product.out_next = 16;
+  product.out_stride = t.program.low_rank;
+  for (int place = places.first[expert]; place < places.first[expert + 1];) {
+    const int at = places.run_of[place], first = place;
+    while (place < places.first[expert + 1] && places.run_of[place] == at) place++;
+    if (at < 0) continue;
+    const PkMatrix& down = t.batch.runs[at].adapter[p.low_rank + 3 * expert + which].down;
+    const int given = pk::padded(down.outputs, 16) / 16 - tile;
+    if (!down.tiles || given < 1) continue;
+    product.x = a.floats + static_cast<size_t>(first) * a.stride;
+    product.out = t.scratch.low[which] + static_cast<size_t>(first) * product.out_stride + 16 * tile;
+    factor_product(down, product, tile, given < 2 ? given : 2, place - first, LOWERED_AHEAD);
+  }
+}
+
+// LOWER of experts: of what ROUTE has gathered with gates' and ups' factors, of what EXPERTS_UP has left with downs'.
+inline void lower_experts(Thread& t, const PkPhase& p) {
+  const Places& places = t.scratch.places;
+  const bool inner = p.source == PK_INNER;
+  const Activations a = (inner ? places.inner : places.input).of_width(p.width);
+  const int32_t* busy = places.busy;
+  const int pairs = t.program.low_rank / 32, first = inner ? 2 : 0, each = (inner ? 1 : 2) * pairs;
+  t.share_out(busy[p.experts->count] * each, [&](int unit) { lower_places(t, p, a, busy[unit / each], first + unit % each / pairs, 2 * (unit % pairs)); });
+}
+
 inline void experts_up(Thread& t, const PkPhase& p) {
   const PkExperts& e = *p.experts;
   const Activations a = t.scratch.places.input.of_width(e.ups[0].inputs), inner = t.scratch.places.inner.of_width(e.downs[0].inputs);
   by_experts(t, e, pk::padded(e.ups[0].outputs, 32) / 32, [&](int expert, int unit, int place, int count) {
-    inner_unit(t, p, e.gates ? &e.gates[expert] : nullptr, e.ups[expert], a, inner, unit, place, count, nullptr, e.weighs_input ? t.scratch.places.factors + place : nullptr);
+    inner_unit(t, p, e.gates ? &e.gates[expert] : nullptr, e.ups[expert], a, inner, unit, place, count, raised_by_expert(t, p, expert), nullptr, e.weighs_input ? t.scratch.places.factors + place : nullptr);
   });
 }
 
@@ -133,6 +169,7 @@ inline void experts_down(Thread& t, const PkPhase& p) {
   by_experts(t, e, pk::padded(e.downs[0].outputs, 16) / 16, [&](int expert, int tile, int place, int count) {
     alignas(64) float out[16 * pk::ROWS];
     tile_product(e.downs[expert], tile, a, place, count, out);
+    add_raised(t, raised_by_expert(t, p, expert), 2, tile, 1, place, count, out);
     for (int r = 0; r < count; r++) store(result_at(t, place + r) + p.first + 16 * tile, load(out + 16 * r));
   });
 }

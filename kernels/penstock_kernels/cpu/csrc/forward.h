@@ -48,7 +48,7 @@ template <class Cache> void run_phase(Thread& t, const PkPhase& p) {
     case PK_CONVOLVE: return convolve(t, p);
     case PK_SCAN: return scan(t, p);
     case PK_TAKE_ROWS: return take_rows(t, p);
-    case PK_LOWER: return lower(t, p);
+    case PK_LOWER: return p.experts ? lower_experts(t, p) : lower(t, p);
   }
 }
 

@@ -27,7 +27,7 @@ template <class Cache> class Heads {
       for (int i = 0; i < per_head; i += 2) {
         const int tiles = per_head - i < 2 ? 1 : 2;
         tile_products(*matrix, within * per_head + i, tiles, a, row, rows, tile);
-        add_raised(t_, p_, which, within * per_head + i, tiles, row, rows, tile);
+        add_raised(t_, raised_by(t_, p_), which, within * per_head + i, tiles, row, rows, tile);
         for (int j = 0; j < tiles; j++)
           for (int r = 0; r < rows; r++) store(heads + r * dim + 16 * (i + j), load(tile + 16 * (j * pk::ROWS + r)));
       }

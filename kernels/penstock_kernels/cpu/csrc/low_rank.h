@@ -182,24 +182,28 @@ inline void rescale(const PkLowRank& own, int tile, int rows, float* out) {
   for (int r = 0; r < rows; r++) store(out + 16 * r, fma(load(out + 16 * r), factors, added));
 }
 
+// What adapters add to: their targets from `first` on, or nothing below 0.  run_of: of each row, as in PkBatch.
+struct Raised { int first; const int32_t* run_of; };
+
+inline Raised raised_by(const Thread& t, const PkPhase& p) { return {t.batch.num_runs ? p.low_rank : -1, t.batch.run_of}; }
+
 // Adds to out, [tiles][pk::ROWS][16], which are so many tiles from `tile` on of the phase's matrix number `which`.
-inline void add_raised(const Thread& t, const PkPhase& p, int which, int tile, int tiles, int row, int rows, float* out) {
-  const PkBatch& b = t.batch;
-  if (p.low_rank < 0 || !b.num_runs) return;
+inline void add_raised(const Thread& t, const Raised& raised, int which, int tile, int tiles, int row, int rows, float* out) {
+  if (raised.first < 0) return;
   PairProduct product{};
   product.stride = t.program.low_rank;
   product.out_next = 16 * pk::ROWS;
   product.out_stride = 16;
   product.adds = true;
   for (int r = row; r < row + rows;) {
-    const int at = b.run_of[r];
+    const int at = raised.run_of[r];
+    int end = r + 1;
+    while (end < row + rows && raised.run_of[end] == at) end++;
     if (at < 0) {
-      r++;
+      r = end;
       continue;
     }
-    const PkRun& run = b.runs[at];
-    const int end = run.first + run.rows < row + rows ? run.first + run.rows : row + rows;
-    const PkLowRank& own = run.adapter[p.low_rank + which];
+    const PkLowRank& own = t.batch.runs[at].adapter[raised.first + which];
     const PkMatrix& up = own.up;
     for (int i = 0; own.factors && i < tiles; i++) rescale(own, tile + i, end - r, out + 16 * (i * pk::ROWS + r - row));
     if (up.tiles) {

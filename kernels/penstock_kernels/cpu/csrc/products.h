@@ -18,7 +18,7 @@ inline void product(Thread& t, const PkPhase& p) {
     for (int i = 0; i < count; i++)
       for (int r = 0; r < rows; r++) __builtin_prefetch(t.row(p.target, row + r) + p.first + 16 * (first + i), 1, 2);
     tile_products(matrix, first, count, a, row, rows, out[0]);
-    add_raised(t, p, 0, first, count, row, rows, out[0]);
+    add_raised(t, raised_by(t, p), 0, first, count, row, rows, out[0]);
     for (int i = 0; i < count; i++) {
       for (int r = 0; r < rows; r++) {
         float* target = t.row(p.target, row + r) + p.first + 16 * (first + i);
@@ -41,17 +41,17 @@ inline V activate(int kind, V x) {
 
 // 32 inner values of up to pk::ROWS rows: two tiles of gate and two of up, then straight into the next
 // input, from column p.first on.  gate: null without one.  weights: [rows] factors, or null.  factors: [rows]
-// of the products' input, or null.  Experts have no adapters, and their phases no `low_rank`.
+// of the products' input, or null.
 inline void inner_unit(const Thread& t, const PkPhase& p, const PkMatrix* gate, const PkMatrix& up, const Activations& a, const Activations& inner, int unit, int row, int rows,
-                       const float* weights = nullptr, const float* factors = nullptr) {
+                       const Raised& raised, const float* weights = nullptr, const float* factors = nullptr) {
   alignas(64) float out[4][16 * pk::ROWS];
   // An inner width of 16 more than a multiple of 32 has no last tile: its outputs are zeros.
   const int tiles = 2 * unit + 2 <= pk::padded(up.outputs, 16) / 16 ? 2 : 1;
   if (tiles == 1) __builtin_memset(out, 0, sizeof out);
   if (gate) tile_products(*gate, 2 * unit, tiles, a, row, rows, out[0]);
   tile_products(up, 2 * unit, tiles, a, row, rows, out[2]);
-  if (gate) add_raised(t, p, 0, 2 * unit, tiles, row, rows, out[0]);
-  add_raised(t, p, 1, 2 * unit, tiles, row, rows, out[2]);
+  if (gate) add_raised(t, raised, 0, 2 * unit, tiles, row, rows, out[0]);
+  add_raised(t, raised, 1, 2 * unit, tiles, row, rows, out[2]);
   const auto value = [&](V g, V u) {
     if (p.activation == PK_CLAMPED_SWIGLU) return clamped_swiglu(g, u);
     return gate ? mul(activate(p.activation, g), u) : activate(p.activation, u);
@@ -72,7 +72,7 @@ inline void gate_up(Thread& t, const PkPhase& p) {
   t.by_tiles(units, [&](int unit, int row, int rows) {
     float weights[pk::ROWS];
     for (int r = 0; p.weighed && r < rows; r++) weights[r] = logistic(t.row(PK_SCORES, row + r)[0]);
-    inner_unit(t, p, gate, up, a, inner, unit, row, rows, p.weighed ? weights : nullptr);
+    inner_unit(t, p, gate, up, a, inner, unit, row, rows, raised_by(t, p), p.weighed ? weights : nullptr);
   });
 }
 

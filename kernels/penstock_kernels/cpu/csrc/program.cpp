@@ -80,8 +80,11 @@ class Reader {
         return floats(p.source) && p.norm.kind && is(p.matrices[0], p.part ? p.matrices[0].outputs : m_.vocab, width(p.source)) &&
                p.first + static_cast<int64_t>(p.matrices[0].outputs) <= m_.vocab && holds(PK_INPUT, width(p.source));
       case PK_ROUTE:
+        placed_forms_[0] = p.forms;
         return p.experts && holds(PK_SCORES, p.experts->count) && p.experts->ups[0].inputs == width_[0] && p.forms && (forms_[0] & p.forms) == p.forms;
-      case PK_EXPERTS_UP: return experts(p) && activates(p, p.experts->gates);
+      case PK_EXPERTS_UP:
+        placed_forms_[1] = p.forms;
+        return experts(p) && activates(p, p.experts->gates);
       case PK_EXPERTS_DOWN: return experts(p);
       case PK_COMBINE: return experts(p) && floats(p.target) && holds(p.target, p.first + static_cast<int64_t>(p.experts->downs[0].outputs));
       case PK_LOOK_UP: return floats(p.target) && is(p.matrices[0], p.matrices[0].outputs, width(p.target));
@@ -114,7 +117,8 @@ class Reader {
  private:
   const PkProgram& m_;
   int width_[2] = {0, 0}, forms_[2] = {0, 0};  // of what INPUT and INNER hold
-  int lowered_ = -1;                           // targets of the last LOWER
+  int placed_forms_[2] = {0, 0};               // of what ROUTE and EXPERTS_UP have left for places
+  int lowered_ = -1, lowered_of_ = -1;         // targets of the last LOWER; with experts, its source
 
   int width(int buffer) const { return m_.widths[buffer]; }
   bool holds(int buffer, int64_t width) const { return m_.widths[buffer] >= width; }
@@ -157,14 +161,18 @@ class Reader {
   // Whether the phase's targets are an adapter's, of a kind of phase that has them, and lowered before.
   bool low_rank(const PkPhase& p) const {
     if (p.low_rank < 0) return p.kind != PK_LOWER;
-    if (m_.low_rank < 32 || p.low_rank + int64_t{3} > m_.low_targets) return false;
-    return p.kind == PK_LOWER || p.kind == PK_EMBED || p.kind == PK_LOGITS || ((p.kind == PK_HEADS || p.kind == PK_PRODUCT || p.kind == PK_GATE_UP) && p.low_rank == lowered_);
+    const bool by_expert = p.kind == PK_EXPERTS_UP || p.kind == PK_EXPERTS_DOWN;
+    if (m_.low_rank < 32 || m_.low_rank % 32 || p.low_rank + int64_t{3} * (p.experts ? p.experts->count : 1) > m_.low_targets) return false;
+    if (by_expert) return p.low_rank == lowered_ && lowered_of_ == (p.kind == PK_EXPERTS_UP ? PK_INPUT : PK_INNER);
+    return p.kind == PK_LOWER || p.kind == PK_EMBED || p.kind == PK_LOGITS || ((p.kind == PK_HEADS || p.kind == PK_PRODUCT || p.kind == PK_GATE_UP) && p.low_rank == lowered_ && lowered_of_ < 0);
   }
 
   bool lowered(const PkPhase& p) {
     if ((p.source != PK_INPUT && p.source != PK_INNER) || !p.waits) return false;
     lowered_ = p.low_rank;
+    lowered_of_ = p.experts ? p.source : -1;
     const int at = p.source - PK_INPUT;
+    if (p.experts) return experts(p) && p.width == (at ? p.experts->downs : p.experts->ups)[0].inputs && (placed_forms_[at] & pk::FLOATS);
     return p.width > 0 && p.width == width_[at] && (forms_[at] & pk::FLOATS);
   }
 
@@ -188,7 +196,10 @@ class Reader {
 
   bool exchanged(const PkPhase& p) {
     if (!m_.exchange || p.width < 1) return false;
-    if (p.experts) return experts(p) && p.width == p.experts->downs[0].inputs && p.forms;
+    if (p.experts) {
+      placed_forms_[1] = p.forms;
+      return experts(p) && p.width == p.experts->downs[0].inputs && p.forms;
+    }
     if (p.attention && (p.source != PK_MIXED || p.first + values(p) > p.width)) return false;
     if (p.source != PK_INNER) return floats(p.source) && holds(p.source, p.width);
     forms_[1] = p.forms;

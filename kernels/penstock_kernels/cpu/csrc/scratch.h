@@ -33,6 +33,7 @@ struct Places {
   int32_t *first;   // [experts + 1]: the first place of each expert
   int32_t *busy;    // [experts + 1]: experts that have places; at the number of all experts, how many
   int32_t *place;   // [rows][active]
+  int32_t *run_of;  // [places]: as in PkBatch, where it has runs
 };
 
 struct Scratch {
@@ -40,7 +41,7 @@ struct Scratch {
   float* floats[PK_INPUT];     // by PkBuffer
   float* partials;
   Activations input, inner;
-  float* low[3];               // [rows, low_rank]: what A of adapters gives, for the three matrices of a phase
+  float* low[3];               // [rows or places, low_rank]: what A of adapters gives, for the three matrices of a phase
   QueryTile* tiles;
   RowPlace* rows;
   Cursor* cursors;             // of each phase and thread
@@ -62,13 +63,14 @@ inline int attention_rows(const PkAttention& a) { return pk::TILE_QUERIES * (a.h
 // The largest of a program's attentions, each number by itself.
 struct Limits {
   size_t rows = 0, head_dim = 0, value_dim = 0, kv_heads = 0, heads_and_partials = 0, by_head = 0, turning = 0;
-  size_t experts = 0, active = 0, expert_inner = 0, window = 0, state = 0;
+  size_t experts = 0, active = 0, adapted = 1, expert_inner = 0, window = 0, state = 0;
 
   explicit Limits(const PkProgram& m) {
     for (int i = 0; i < m.num_phases; i++) {
       if (const PkExperts* e = m.phases[i].experts) {
         raise(experts, e->count);
         raise(active, e->active);
+        if (m.phases[i].low_rank >= 0) raise(adapted, e->active);
         raise(expert_inner, e->downs[0].inputs);
       }
       if (const PkRecurrent* l = m.phases[i].recurrent) {
@@ -121,7 +123,8 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
   const int wanted = b.num_wanted < LOGITS_ROWS ? b.num_wanted : LOGITS_ROWS;
   at = s.input.place(at, b.rows > wanted ? b.rows : wanted, m.widths[PK_INPUT]);
   at = s.inner.place(at, b.rows, m.widths[PK_INNER]);
-  for (int i = 0; b.num_runs && i < 3; i++) Activations::take(at, s.low[i], static_cast<size_t>(b.rows > wanted ? b.rows : wanted) * m.low_rank);
+  const size_t lowered = most.adapted * b.rows > static_cast<size_t>(wanted) ? most.adapted * b.rows : wanted;
+  for (int i = 0; b.num_runs && i < 3; i++) Activations::take(at, s.low[i], lowered * m.low_rank);
   if (most.experts) {
     const int places = b.rows * static_cast<int>(most.active);
     at = s.places.input.place(at, places, m.widths[PK_INPUT]);
@@ -133,6 +136,7 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
     Activations::take(at, s.places.first, most.experts + 1);
     Activations::take(at, s.places.busy, most.experts + 1);
     Activations::take(at, s.places.place, places);
+    Activations::take(at, s.places.run_of, places);
   }
   int longest = 0;
   for (int i = 0; i < b.sequences; i++) {

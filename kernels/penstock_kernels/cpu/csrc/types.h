@@ -157,7 +157,9 @@ enum PkBuffer : int32_t {
 // NORM: target = norm of the source's `width` numbers.
 // LOWER: of the rows that have adapters, the products of the source's `width` numbers with A of each of the three matrices
 //   from `low_rank` on.  Phases with the same `low_rank`, behind it, add B times these to what their matrices give:
-//   HEADS, PRODUCT, and GATE_UP.  EMBED and LOGITS do both by themselves.
+//   HEADS, PRODUCT, and GATE_UP.  EMBED and LOGITS do both by themselves.  With experts, each of them has three targets,
+//   for gate, up and down; the source, of the places that ROUTE gave, is INPUT for the first two and INNER for the last;
+//   EXPERTS_UP and EXPERTS_DOWN add.
 // TAKE_ROWS: of the rows for which the batch brings numbers, `width` of these from `first` on; added to the target, or
 //   (`adds` is 0) put there.
 // CONVOLVE: of a recurrent layer that isn't a SHORT_CONV, the convolved features in the place of those that are, as silu

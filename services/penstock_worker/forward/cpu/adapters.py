@@ -23,7 +23,7 @@ from penstock_kernels.cpu.low_rank import (
     WholeMatrix,
 )
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
-from penstock_kernels.cpu.program import Phase, PhaseKind
+from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
 from penstock_worker.adapters.adaptable import (
     DOWN,
     EMBEDDING,
@@ -31,9 +31,15 @@ from penstock_worker.adapters.adaptable import (
     KEY,
     OUTPUT,
     QUERY,
+    ROUTER,
+    SHARED_DOWN,
+    SHARED_GATE,
+    SHARED_UP,
+    SHARED_WEIGHT,
     UP,
     VALUE,
     adapter_bytes,
+    expert_targets,
     whole_bytes,
 )
 from penstock_worker.adapters.fitting import Fitted, FittedMatrix, FittedModule
@@ -44,6 +50,7 @@ from penstock_worker.forward.cpu.weights import LayerWeights
 from penstock_worker.forward.interface import require_adaptable
 
 _ADAPTED = (PhaseKind.HEADS, PhaseKind.PRODUCT, PhaseKind.GATE_UP)
+_OF_EXPERTS = (PhaseKind.EXPERTS_UP, PhaseKind.EXPERTS_DOWN)
 _EACH = 3
 """Matrices of a phase."""
 _CHUNK_ROWS = 1024
@@ -79,7 +86,45 @@ class AdaptedPhases:
         self, phases: Iterable[Phase], weights: LayerWeights, number: int
     ) -> Iterator[Phase]:
         """`number`: the layer's in the program."""
-        yield from self.of_phases(phases, self._matrices(weights, self.first_layer + number))
+        whole = self.first_layer + number
+        matrices = self._matrices(weights, whole)
+        yield from self._of_experts(self.of_phases(phases, matrices), weights, whole)
+
+    def _of_experts(
+        self, phases: Iterable[Phase], weights: LayerWeights, number: int
+    ) -> Iterator[Phase]:
+        """Each of a layer's experts has three targets, which follow those of the expert before."""
+        names = list(self._expert_names(weights, number))
+        if not any(names):
+            yield from phases
+            return
+        first: int | None = None
+        for phase in phases:
+            if phase.kind in (PhaseKind.ROUTE, PhaseKind.EXPERTS_UP):
+                phase = replace(phase, forms=phase.forms | _FLOATS)
+            if phase.kind not in _OF_EXPERTS or phase.experts is None:
+                yield phase
+                continue
+            if first is None:
+                first = len(self.names)
+                self.names += names
+            up = phase.kind is PhaseKind.EXPERTS_UP
+            yield Phase(
+                kind=PhaseKind.LOWER,
+                source=Buffer.INPUT if up else Buffer.INNER,
+                width=(phase.experts.ups if up else phase.experts.downs)[0].struct.inputs,
+                experts=phase.experts,
+                part=phase.part,
+                low_rank=first,
+            )
+            yield replace(phase, low_rank=first, waits=True)
+
+    def _expert_names(self, weights: LayerWeights, number: int) -> Iterator[str | None]:
+        count = 0 if weights.experts is None else len(weights.experts.ups)
+        for expert in range(count):
+            for name in expert_targets(expert):
+                whole = f"layers.{number}.{name}"
+                yield whole if whole in self.modules else None
 
     def of_phases(
         self, phases: Iterable[Phase], matrices: Sequence[tuple[PackedMatrix, str]]
@@ -111,10 +156,14 @@ class AdaptedPhases:
             KEY: weights.key,
             VALUE: weights.value,
             OUTPUT: weights.output,
-            GATE: weights.gate,
-            UP: weights.up,
-            DOWN: weights.down,
         }
+        experts = weights.experts
+        if experts is not None:
+            parts |= {ROUTER: experts.router, SHARED_WEIGHT: experts.shared_gate}
+        gate, up, down = (
+            (GATE, UP, DOWN) if experts is None else (SHARED_GATE, SHARED_UP, SHARED_DOWN)
+        )
+        parts |= {gate: weights.gate, up: weights.up, down: weights.down}
         named = ((each, f"layers.{number}.{name}") for name, each in parts.items())
         return [(each, name) for each, name in named if each is not None and name in self.modules]
 
@@ -207,8 +256,10 @@ def adapters_of(config: ModelConfig, setup: Setup, dtype: str) -> PackedAdapters
     nothing in."""
     if not setup.max_loras:
         return None
-    require_adaptable(config)
-    model = adaptable_decoder(config, takes_whole=setup.lora_whole_matrices)
+    require_adaptable(config, setup)
+    model = adaptable_decoder(
+        config, takes_whole=setup.lora_whole_matrices, takes_experts=setup.lora_experts
+    )
     return PackedAdapters(model, setup, dtype)
 
 
