@@ -181,3 +181,17 @@ def test_whoever_is_killed_while_blocks_are_written(
         for salt in PROCESSES:
             assert streams(server, salt) == undisturbed
         wait_until(lambda: read(server) > 0)
+
+
+def test_blocks_are_fetched_before_their_request_comes(
+    windowed: str, undisturbed: list[bytes]
+) -> None:
+    with Server(windowed, *FLAGS, *ROLES, *PORTS) as server:
+        wait_until(lambda: ready(server))
+        page = port_of(server, "engine 1")
+        for turn in range(TURNS):
+            assert streams(server, f"turn {turn}") == undisturbed
+            told = read_page(page).value("penstock:prefetched_kv_blocks_total", tier="disk")
+            if told:
+                break
+        assert told, f"in {TURNS} turns, no block was fetched while its prompt was computed"
