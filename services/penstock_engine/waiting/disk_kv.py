@@ -260,7 +260,7 @@ class DiskKV:
         self._counts.disk_blocks_read += count
         self._counts.disk_blocks_missed += len(fetch.names) - count
         if fetch.prompt is not None and count == len(fetch.names):
-            fetch.prompt.look_at = 0.0  # At once: the next ones may be there, too.
+            fetch.prompt.came()
         del fetch.names[count:]
         cache.end_fetch(fetch.number, fetch.names)
         reached = self._scheduling.kv_groups.match(cache, fetch.wanted.prefix).blocks

@@ -21,19 +21,27 @@ MAX_EXPECTED_KEYS = 65_536
 """Of all of them. Likewise."""
 
 LOOK_SECONDS = 0.1
-"""Between two looks at what is there, where the former has brought nothing."""
+"""Before the first look at what is there, and between two. Each that brings nothing doubles it for
+the next one: most of many prompts wait for their turn to be computed."""
+
+MOST_LOOK_SECONDS = 1.0
 
 
 @dataclass(slots=True, eq=False)
 class ExpectedPrompt:
     """keys: of its full blocks, in token order.  until: when it is given up.  look_at: when it is
     to be looked for next.  left: blocks that may still be read for it: should others need them so
-    soon that they are read again and again, that ends."""
+    soon that they are read again and again, that ends.  pause: between two looks, as they are."""
 
     keys: list[bytes]
     until: float
     look_at: float
     left: int
+    pause: float = LOOK_SECONDS
+
+    def came(self) -> None:
+        """What was looked for was there: the next of it may be, too."""
+        self.look_at, self.pause = 0.0, LOOK_SECONDS
 
 
 class ExpectedPrompts:
@@ -74,7 +82,8 @@ class ExpectedPrompts:
             self.forget(*name)
         found = [each for each in self._prompts.values() if each.look_at <= now]
         for each in found:
-            each.look_at = now + LOOK_SECONDS
+            each.look_at = now + each.pause
+            each.pause = min(2 * each.pause, MOST_LOOK_SECONDS)
         return found
 
     def next_deadline(self) -> float:

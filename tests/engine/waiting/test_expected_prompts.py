@@ -12,7 +12,11 @@ from penstock.protocol.from_frontend import MAX_EXPECT_SECONDS, ExpectPrompt, Fo
 from penstock.protocol.to_worker import FetchKV, LookUpKV
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.waiting import expected_prompts
-from penstock_engine.waiting.expected_prompts import LOOK_SECONDS, ExpectedPrompts
+from penstock_engine.waiting.expected_prompts import (
+    LOOK_SECONDS,
+    MOST_LOOK_SECONDS,
+    ExpectedPrompts,
+)
 from tests.engine.fake_disk import FakeDisk
 from tests.engine.harness import Front, Harness
 
@@ -46,7 +50,7 @@ def expect(h: Harness, front: Front, number: int = 1, prompt: list[int] = PROMPT
 
 
 def look(h: Harness) -> None:
-    h.now += LOOK_SECONDS
+    h.now += MOST_LOOK_SECONDS
     h.settle()
 
 
@@ -108,6 +112,22 @@ def test_what_is_forgotten_or_late_is_fetched_no_more() -> None:
     computed(h, PROMPT, BLOCKS)
     look(h)
     assert found(h) == 0
+
+
+def test_looks_that_bring_nothing_become_rare() -> None:
+    book = ExpectedPrompts()
+    book.add(b"s", 1, [b"key"], 1, 0.0)
+    [prompt] = book.due(LOOK_SECONDS)
+    looks = [LOOK_SECONDS]
+    while looks[-1] < 10:
+        looks.append(book.next_deadline())
+        assert book.due(looks[-1]) == [prompt]
+    pauses = [after - before for before, after in itertools.pairwise(looks)]
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8] + [MOST_LOOK_SECONDS] * (len(pauses) - 4))
+    prompt.came()
+    assert book.next_deadline() == 0.0
+    assert book.due(11.0) == [prompt]
+    assert book.next_deadline() == 11.0 + LOOK_SECONDS
 
 
 def test_a_front_end_that_is_gone_expects_nothing() -> None:
