@@ -16,7 +16,9 @@ from penstock.model_config import GenerationDefaults
 from penstock.protocol.from_frontend import (
     Abort,
     Advance,
+    ExpectPrompt,
     Finish,
+    ForgetPrompt,
     FromFrontend,
     Hello,
     MediaChunk,
@@ -89,7 +91,7 @@ class ScriptedEngine:
     refusing: answers Submits with Rejected of that code.  telling: sends its status again and
     again, as a real one does; changes: to that status.  limits: other than the usual ones.
     script: is given each Submit, accepted or not, and each Advance.  silent_on: names of requests
-    that it doesn't answer.  prefills_from: see Welcome.
+    that it doesn't answer.  prefills_from, expects: see Welcome.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class ScriptedEngine:
         created: int = 0,
         limits: dict[str, Any] | None = None,
         prefills_from: int = 0,
+        expects: bool = False,
         **changes: Any,
     ) -> None:
         self.context = zmq.Context()
@@ -118,7 +121,8 @@ class ScriptedEngine:
         """Answers to NeedMedia, with their frames."""
         self.script: Callable[[Submit | Advance], None] | None = None
         self.limits = limits or {}
-        self.prefills_from = prefills_from
+        self.prefills_from, self.expects = prefills_from, expects
+        self.expected: list[ExpectPrompt | ForgetPrompt] = []
         self.silent_on: set[str] = set()
         self.ended: list[str] = []
         self.accepting = True
@@ -153,6 +157,8 @@ class ScriptedEngine:
                 self._play(advance)
             case Received(_, Finish() as finish):
                 self.finishes.append(finish)
+            case Received(_, (ExpectPrompt() | ForgetPrompt()) as expected):
+                self.expected.append(expected)
             case Received(_, Abort() as abort):
                 self.aborts.append(abort)
             case Received(_, (MediaFile() | MediaChunk() | MediaLost()) as answer, frames):
@@ -196,6 +202,7 @@ class ScriptedEngine:
             created=self.created,
             limits=msgspec.structs.replace(LIMITS, **self.limits),
             prefills_from=self.prefills_from,
+            expects=self.expects,
         )
 
     def status(self, **changes: Any) -> Status:

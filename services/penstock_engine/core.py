@@ -156,6 +156,7 @@ class EngineCore:
             self.state.media.loads.next_deadline(),
             self.state.adapters.next_deadline(),
             self.state.kv_sessions.next_deadline(),
+            self.state.expected_prompts.next_deadline(),
             self._from_workers.next_deadline(),
             math.inf if self._from_workers.failing else self.state.calls.next_deadline(),
             self.state.weights.next_deadline(),

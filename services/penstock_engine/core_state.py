@@ -22,6 +22,7 @@ from penstock_engine.sessions.workers import Workers
 from penstock_engine.waiting.adapter_names import AdapterNames
 from penstock_engine.waiting.adapters import AdapterManager
 from penstock_engine.waiting.disk_kv import DiskKV
+from penstock_engine.waiting.expected_prompts import ExpectedPrompts
 from penstock_engine.waiting.grammars import GrammarManager
 from penstock_engine.waiting.remote_kv import RemoteKV
 from penstock_engine.waiting.service_rate import ServiceRate
@@ -43,6 +44,7 @@ class CoreState:
     adapter_names: AdapterNames  # what front ends call adapters
     remote_kv: RemoteKV  # sequences that wait for KV blocks from elsewhere
     disk_kv: DiskKV  # what is read from the tier on disk
+    expected_prompts: ExpectedPrompts  # that another engine core computes first
     kv_sessions: KVSessions  # conversations whose KV blocks are kept until they come back
     calls: WorkerCalls  # of worker extensions' methods
     service_rate: ServiceRate  # how fast requests leave the queue
@@ -124,6 +126,7 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         adapter_names=AdapterNames(facts.adapters),
         remote_kv=remote_kv,
         disk_kv=DiskKV(scheduling, workers, remote_kv, counts),
+        expected_prompts=ExpectedPrompts(),
         kv_sessions=KVSessions(
             scheduling,
             clock,

@@ -236,6 +236,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             sleeps=True,
             calls=True,
             prefills_from=prefills_from(self.config.cache),
+            expects=bool(kv_peers(self.config.cache)),
             replaces=True,
             call_bytes=self.call_bytes,
         )

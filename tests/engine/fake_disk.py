@@ -1,4 +1,5 @@
-"""What a worker has of a tier on disk: contents of blocks by their keys, through all its lives.
+"""What a worker has of a tier on disk: contents of blocks by their keys, through all its lives; and
+what other engine cores' workers keep for it, through one of theirs.
 
 It answers when it is told to, and may by then have lost what it found.
 """
@@ -20,11 +21,40 @@ BEING_READ: Rows = {0: (-2, ())}
 
 @dataclass
 class FakeDisk:
-    """num_read: blocks."""
+    """kept: on disk.  shared: in memory, for others, while its worker lives; None: it keeps nothing
+    for others.  others: workers that it asks.  num_read: blocks; num_fetched: from others."""
 
     kept: dict[bytes, Rows] = field(default_factory=dict)
     block_seconds: Callable[[], float] = lambda: 0.0
     num_read: int = 0
+    shared: dict[bytes, Rows] | None = None
+    others: list[FakeDisk] = field(default_factory=list)
+    num_fetched: int = 0
+
+    def find(self, key: bytes) -> Rows | None:
+        """Here, or at another worker."""
+        if key in self.kept:
+            return self.kept[key]
+        return next((rows for each in self.others if (rows := each.give(key)) is not None), None)
+
+    def give(self, key: bytes) -> Rows | None:
+        """To another one."""
+        return None if self.shared is None else self.shared.get(key)
+
+    def save(self, key: bytes, rows: Rows) -> None:
+        """Contents have one name, and a name has one contents, wherever they are."""
+        assert self.find(key) in (None, rows), "one name for two contents"
+        assert self.give(key) in (None, rows), "one name for two contents"
+        self.kept[key] = rows
+        if self.shared is not None:
+            self.shared[key] = rows
+
+    def lose(self, key: bytes) -> None:
+        """It is nowhere any more."""
+        self.kept.pop(key, None)
+        for each in self.others:
+            if each.shared is not None:
+                each.shared.pop(key, None)
 
 
 @dataclass
@@ -66,21 +96,20 @@ class DiskReader:
             self.due.append(message)
 
     def save(self, saves: list[Save]) -> None:
-        """Contents have one name, and a name has one contents."""
         assert self.disk is not None or not saves
         for save in saves:
             rows = dict(self.rows[save.block])
             assert save.block not in self.held
             assert self.disk is not None
-            assert self.disk.kept.setdefault(save.key, rows) == rows, "one name for two contents"
+            self.disk.save(save.key, rows)
 
     def answer(self, at: int, lost: bytes | None = None) -> FoundKV | FetchedKV:
         """It is done with the one that is `at` in line; `lost` is no longer there."""
         message = self.due.pop(at)
         assert self.disk is not None
         if lost is not None:
-            self.disk.kept.pop(lost, None)
-        there = [key in self.disk.kept for key in message.keys] + [False]
+            self.disk.lose(lost)
+        there = [self.disk.find(key) is not None for key in message.keys] + [False]
         count = there.index(False)
         if isinstance(message, LookUpKV):
             self.found[message.fetch] = count
@@ -88,7 +117,10 @@ class DiskReader:
         for key, block in zip(message.keys, message.blocks, strict=True):
             assert self.held.pop(block) == message.fetch
             if count:
-                self.rows[block] = dict(self.disk.kept[key])
+                rows = self.disk.find(key)
+                assert rows is not None
+                self.rows[block] = dict(rows)
                 self.disk.num_read += 1
+                self.disk.num_fetched += key not in self.disk.kept
                 count -= 1
         return FetchedKV(message.fetch, there.index(False))

@@ -147,6 +147,10 @@ class Harness:
         self._sessions = 0
         self._requests = 0
 
+    def join(self, other: Harness) -> None:
+        """Its worker finds what the other's has kept."""
+        self._salts.join(other._salts)
+
     # ---- the core's side
 
     def settle(self) -> None:
@@ -576,9 +580,7 @@ class Harness:
             adapters=FakeAdapters(self.setup.max_loras, self.bad_adapters),
             disk=self.disk,
         )
-        state = state_of(self.kv_groups)
-        self._salts.num_groups = len(paged(self.kv_groups))
-        self._salts.state_blocks = 0 if state is None else state.blocks
+        self._know_groups()
         self.worker.late = lambda: self.late()
         self.worker.proposes = lambda: self.proposes()
         self.worker.drafts = lambda most: self.drafts(most)
@@ -598,6 +600,12 @@ class Harness:
             disk_kv=self.disk is not None,
         )
         self.worker_says(ready)
+
+    def _know_groups(self) -> None:
+        """A worker with these KV groups is ready."""
+        state = state_of(self.kv_groups)
+        self._salts.num_groups = len(paged(self.kv_groups))
+        self._salts.state_blocks = 0 if state is None else state.blocks
 
     def worker_says(self, message: FromWorker) -> None:
         assert self.worker_session is not None

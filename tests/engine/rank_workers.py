@@ -260,6 +260,7 @@ class RankHarness(Harness):
                 num_blocks,
                 self.fail_prompts,
                 num_host_blocks=host_blocks,
+                groups=self.kv_groups,
                 disk=self.disks.get(rank),
             )
             mine.worker.late = self._agreed_lates()
@@ -269,6 +270,7 @@ class RankHarness(Harness):
             lead = self.ranks[self.lead].worker
             assert isinstance(lead, LastStage)
             self.worker = lead
+            self._know_groups()
         ready = Ready(
             num_kv_blocks=num_blocks,
             device="cpu",
@@ -276,6 +278,7 @@ class RankHarness(Harness):
             load_seconds=0.1,
             num_host_blocks=host_blocks,
             copy_seconds=0.001 if host_blocks else 0.0,
+            kv_groups=self.kv_groups,
             disk_kv=bool(self.disks),
         )
         self.rank_says(rank, ready)

@@ -24,6 +24,10 @@ class Salts:
         self._host_salts: dict[int, str] = {}
         self._disk_salts: dict[bytes, str] = {}
 
+    def join(self, other: Salts) -> None:
+        """What the one's worker keeps, the other's finds."""
+        self._disk_salts = other._disk_salts
+
     def check(self, plan: Plan, asked_by: Callable[[int], RequestScore]) -> None:
         """No sequence is given a block that holds what another salt computed. asked_by: a slot."""
         self._follow(plan.saves, plan.copies)

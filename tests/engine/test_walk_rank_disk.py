@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from penstock.kv_layout import ONE_GROUP, KVGroup, paged, state_of
 from penstock_engine.record.restore import restore
 from penstock_engine.record.snapshot import snapshot
 from penstock_engine.waiting import disk_kv
@@ -26,13 +28,27 @@ def single_blocks_are_worth_it() -> Iterator[None]:
 
 
 class RankDiskWalker(RankWalker):
-    def __init__(self, choose: Choices, ranks: int) -> None:
-        options = drawn_options(choose) | {"prefix_caching": True}
+    """options: of its Harness, else drawn.  groups: of its model."""
+
+    def __init__(
+        self,
+        choose: Choices,
+        ranks: int,
+        options: dict[str, Any] | None = None,
+        groups: tuple[KVGroup, ...] = ONE_GROUP,
+    ) -> None:
+        options = (options or drawn_options(choose)) | {"prefix_caching": True}
         super().__init__(RankHarness(ranks, 1, **options), choose)
+        self.h.kv_groups = groups
         self.h.disks = {rank: FakeDisk() for rank in range(ranks)}
         self.h.disk_at_once = False
         self._wheel += ["disk"] * 60 * ranks + ["worker"] * 30
         self.walks["disk"] = (60, self.disk)
+
+    def _pool_size(self) -> int:
+        states = state_of(self.h.kv_groups)
+        room = 0 if states is None else 2 * states.blocks
+        return len(paged(self.h.kv_groups)) * super()._pool_size() + room
 
     def disk(self) -> None:
         """One rank's answers something, not always the first; sometimes it has lost a block."""

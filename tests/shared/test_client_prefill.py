@@ -10,6 +10,7 @@ import pytest
 
 from penstock import SamplingParams
 from penstock.client import EngineClient
+from penstock.protocol.from_frontend import ExpectPrompt, ForgetPrompt
 from penstock.terms import Terms
 from testing.scripted_engine import ScriptedEngine
 from tests.shared.client_requests import collect, until
@@ -128,3 +129,62 @@ async def test_the_one_that_generates_dies_and_the_other_goes_on(two) -> None:
     again = prefill.submits[1]
     assert [bytes(each.emitted) for each in again.sequences] == [b"one ", b""]
     generation.abort()
+
+
+@pytest.fixture
+async def expecting(scene: Scene) -> tuple[ScriptedEngine, list[ScriptedEngine], EngineClient]:  # noqa: F811
+    """One for prompts, and two that fetch KV blocks while it computes."""
+    engines = [scene.engine(0, prefills_from=20), *(scene.engine(n, expects=True) for n in (1, 2))]
+    client = await scene.connect(3)
+    await scene.ready(3)
+    return engines[0], engines[1:], client
+
+
+def told(engine: ScriptedEngine) -> list[str]:
+    return [type(message).__name__ for message in engine.expected]
+
+
+async def test_who_goes_on_is_told_to_expect_it(expecting) -> None:
+    prefill, others, client = expecting
+    terms = Terms(cache_salt="s", tenant="t")
+    task = await submitted(prefill, client, terms=terms)
+    await until(lambda: others[0].expected or others[1].expected)
+    [chosen, spare] = sorted(others, key=lambda each: not each.expected)
+    [message] = chosen.expected
+    assert isinstance(message, ExpectPrompt)
+    assert (message.prompt_token_ids, message.cache_salt, message.tenant) == (PROMPT, "s", "t")
+    prefill.text(prefill.submits[0], "X", finish="length")
+    await answered(task, chosen)
+    await until(lambda: len(chosen.expected) == 2)
+    assert chosen.expected[1] == ForgetPrompt(message.number)
+    assert not spare.expected
+    assert not spare.submits
+
+
+async def test_one_that_was_to_go_on_and_is_gone(expecting) -> None:
+    prefill, others, client = expecting
+    task = await submitted(prefill, client)
+    await until(lambda: others[0].expected or others[1].expected)
+    [chosen, spare] = sorted(others, key=lambda each: not each.expected)
+    await chosen.die()
+    await asyncio.sleep(0.05)
+    prefill.text(prefill.submits[0], "X", finish="length")
+    await answered(task, spare)
+    assert not any(session.expected for session in client._dispatch.fleet)
+
+
+async def test_what_ends_over_the_prompt_is_expected_no_more(expecting) -> None:
+    prefill, others, client = expecting
+    task = await submitted(prefill, client)
+    await until(lambda: others[0].expected or others[1].expected)
+    task.cancel()
+    await until(lambda: prefill.aborts)
+    prefill.text(prefill.submits[0], "X", finish="abort")
+    [chosen] = [each for each in others if each.expected]
+    await until(lambda: told(chosen) == ["ExpectPrompt", "ForgetPrompt"])
+    task = asyncio.create_task(client.submit(PROMPT, PARAMS, name="again"))
+    await until(lambda: len(prefill.submits) == 2)
+    prefill.text(prefill.submits[1], "", finish="error")
+    await until(lambda: any(each.submits for each in others))
+    (await task).abort()
+    await until(lambda: not any(session.expected for session in client._dispatch.fleet))

@@ -35,6 +35,7 @@ def check(state: CoreState) -> None:
         check_gathered(session)
     state.media.check()
     state.disk_kv.check()
+    state.expected_prompts.check([each.session for each in state.frontends])
     state.kv_sessions.check(state.frontends.requests())
     state.calls.check()
     state.adapters.check(state.frontends.requests())

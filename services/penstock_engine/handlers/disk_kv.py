@@ -20,19 +20,36 @@ class DiskKVHandler:
         """Raises UnfitAnswer for one that nobody asked for."""
         disk = self._state.disk_kv
         if isinstance(message, FoundKV):
-            self._let_go(disk.found(message, rank))
-            return
-        fetch = disk.fetched(message, rank)
+            fetch = disk.found(message, rank)
+        else:
+            fetch = disk.fetched(message, rank)
         if fetch is None:
             return
-        if fetch.session is not None:
+        if fetch.early:
             self._state.counts.prefetched["disk"] += len(fetch.names)
+        if fetch.session is not None and fetch.names:
             self._prefetcher.hold(fetch.session, list(fetch.wanted.prefix))
-        self._let_go(fetch.requests, fetch.gained * self._state.scheduling.block_size)
+        tokens = fetch.gained * self._state.scheduling.block_size
+        if fetch.prompt is None:
+            self._let_go(fetch.requests, tokens)
+        else:
+            self._ask_again(fetch.requests, tokens)
 
     def worker_lost(self) -> None:
         """Nothing comes any more."""
         self._let_go(self._state.disk_kv.worker_lost())
+
+    def _ask_again(self, requests: list[Request], tokens: int) -> None:
+        """They came while some of their prompts' blocks were being fetched: now for the rest."""
+        disk, now = self._state.disk_kv, self._state.clock.now
+        for request in requests:
+            waiting = self._state.remote_kv.waiting(request)
+            if all(disk.ask(sequence, now) is None for sequence in waiting):
+                self._let_go([request], tokens)
+                continue
+            for sequence in waiting:
+                if sequence.timeline is not None:
+                    sequence.timeline.stored_tokens += tokens
 
     def _let_go(self, requests: list[Request], tokens: int = 0) -> None:
         """tokens: of the prompt, whose KV has come."""

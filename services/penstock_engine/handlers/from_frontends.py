@@ -11,7 +11,9 @@ from penstock.protocol.from_frontend import (
     Abort,
     Advance,
     CallWorkers,
+    ExpectPrompt,
     Finish,
+    ForgetPrompt,
     FromFrontend,
     Hello,
     MediaChunk,
@@ -28,6 +30,7 @@ from penstock_engine.core_state import CoreState
 from penstock_engine.facts import agree, disagreement
 from penstock_engine.handlers.adapters import AdapterHandler
 from penstock_engine.handlers.entry import enter
+from penstock_engine.handlers.expecting import ExpectHandler
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.media import MediaHandler
 from penstock_engine.handlers.submissions import Submissions
@@ -57,6 +60,7 @@ class FromFrontends:
         self._adapters = AdapterHandler(state, finisher)
         self._weights = WeightsHandler(state)
         self._submissions = Submissions(state, finisher)
+        self._expecting = ExpectHandler(state)
 
     def opened(self, session: bytes, message: FromFrontend) -> None:
         """A first message. Answered by a Welcome, or the session is ended."""
@@ -100,6 +104,7 @@ class FromFrontends:
             self._finisher.close_session(session)
             self._state.calls.forget(session)
             self._state.weights.forget(session)
+            self._state.expected_prompts.forget_session(session)
 
     def expire(self, now: float) -> None:
         """Ends the requests whose time is over, wherever they are; and whoever has waited for
@@ -132,6 +137,10 @@ class FromFrontends:
                 self._abort(frontend, message, now)
             case MediaFile() | MediaChunk() | MediaLost():
                 self._media.received(frontend, message, data)
+            case ExpectPrompt():
+                self._expect(frontend, message, now)
+            case ForgetPrompt():
+                self._expecting.forgotten(frontend, message)
             case NameAdapters():
                 self._name_adapters(frontend, message)
             case SetPaused():
@@ -179,6 +188,12 @@ class FromFrontends:
     def _name_adapters(self, frontend: FrontendSession, message: NameAdapters) -> None:
         try:
             self._adapters.named(message)
+        except InvalidRequest as error:
+            self._refuse(frontend.session, error.message)
+
+    def _expect(self, frontend: FrontendSession, message: ExpectPrompt, now: float) -> None:
+        try:
+            self._expecting.expected(frontend, message, now)
         except InvalidRequest as error:
             self._refuse(frontend.session, error.message)
 

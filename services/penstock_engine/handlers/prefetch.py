@@ -1,4 +1,5 @@
-"""Brings back what a session will want, shortly before it is expected."""
+"""Brings what a session will want, shortly before it is expected, and what prompts will want that
+another engine core computes first."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from penstock_engine.kv.retention import KVSession
 class Prefetcher:
     """From the host tier at once, as a copy that the next step makes; from disk beside the steps.
 
-    What is brought back is kept for the session, and free as all that is.
+    What is brought back is kept for the session, and free as all that is. A prompt's blocks are
+    free without being kept.
     """
 
     def __init__(self, state: CoreState) -> None:
@@ -19,6 +21,9 @@ class Prefetcher:
         """For those whose time has come."""
         for session, keys in self._state.kv_sessions.due(now):
             self._bring(session, keys)
+        for prompt in self._state.expected_prompts.due(now):
+            if not self._state.plans_nothing:
+                self._state.disk_kv.pull(prompt)
 
     def _bring(self, session: KVSession, keys: list[bytes]) -> None:
         state = self._state

@@ -109,7 +109,8 @@ def _room(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     )
     yield families.counters(
         "penstock:prefetched_kv_blocks",
-        "KV blocks that were brought back before their session came, by the tier they were in.",
+        "KV blocks that were brought back before their session or prompt came, by the tier they"
+        " were in.",
         ["tier"],
         _keyed(state.prefetched),
     )

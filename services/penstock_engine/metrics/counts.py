@@ -32,8 +32,8 @@ class EngineCounts:
 
     dispatch_seconds: of steps beyond what the worker computed.  swapped_out, swapped_in: blocks, of
     workers that are gone.  disk_blocks_read, disk_blocks_missed: that were read from the tier on
-    disk, and that were found there and could not be.  prefetched: blocks that were brought back for
-    sessions before they came, by where they were.  prompt_tokens, generation_tokens: by tenant;
+    disk, and that were found there and could not be.  prefetched: blocks that came before their
+    session, or their prompt, did, by where they were.  prompt_tokens, generation_tokens: by tenant;
     of requests that were accepted here first, and of sequences that have ended.  media_encoded,
     media_found: items of prompts that were encoded, and whose encoding was there or not needed;
     media_bytes: of items that were sent to workers.  drafts: works on a sequence that had drafted

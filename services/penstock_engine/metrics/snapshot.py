@@ -32,7 +32,7 @@ class MetricsSnapshot(NamedTuple):
     adapters: that are loaded, and that wait for a place; sequences that wait for adapters.
     adapter_loads: by how they ended; adapter_seconds: that those took which went well.
     sessions: that are live; session_blocks: that are kept for them.
-    prefetched: KV blocks that were brought back before their session came.
+    prefetched: KV blocks that came before their session, or their prompt, did.
     parts: seconds of steps by what they went into.  fair: whether the policy keeps accounts.
     EngineCounts are since the process began."""
 

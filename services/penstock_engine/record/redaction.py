@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.protocol.from_frontend import MediaChunk, Submit
+from penstock.protocol.from_frontend import ExpectPrompt, MediaChunk, Submit
 
 FIELDS = tuple(name for name in Submit.__struct_fields__ if "salt" in name)
-"""Fields of Submit that are replaced where they are not empty."""
+"""Fields of Submit that are replaced where they are not empty; ExpectPrompt has them, too."""
 
 
 def without_media(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -36,19 +36,24 @@ class Redaction:
         self._key = secrets.token_bytes(32)
 
     def apply(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """An event's arguments, with any Submit among them redacted."""
-        if FIELDS and any(isinstance(argument, Submit) for argument in arguments):
-            return tuple(
-                self._submit(argument) if isinstance(argument, Submit) else argument
-                for argument in arguments
-            )
+        """An event's arguments, with any Submit or ExpectPrompt among them redacted."""
+        if any(isinstance(argument, Submit | ExpectPrompt) for argument in arguments):
+            return tuple(map(self._redacted, arguments))
         return arguments
 
+    def _redacted(self, argument: Any) -> Any:
+        if isinstance(argument, Submit):
+            return self._submit(argument)
+        if isinstance(argument, ExpectPrompt):
+            return msgspec.structs.replace(argument, **self._without_salts(argument))
+        return argument
+
+    def _without_salts(self, message: Submit | ExpectPrompt) -> dict[str, Any]:
+        secret = {name: getattr(message, name) for name in FIELDS}
+        return {name: self.digest(value) for name, value in secret.items() if value}
+
     def _submit(self, submit: Submit) -> Submit:
-        secret = {name: getattr(submit, name) for name in FIELDS}
-        changed: dict[str, Any] = {
-            name: self.digest(value) for name, value in secret.items() if value
-        }
+        changed = self._without_salts(submit)
         if submit.session is not None:
             told = self.digest(submit.session.id)
             changed["session"] = msgspec.structs.replace(submit.session, id=told)

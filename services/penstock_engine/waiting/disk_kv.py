@@ -9,6 +9,7 @@ computing would take, or where anything is wrong: what has not come is computed.
 
 from __future__ import annotations
 
+from collections import abc
 from dataclasses import dataclass, field
 
 from penstock.protocol.between_workers import MAX_ASKED_KEYS
@@ -22,6 +23,7 @@ from penstock_engine.metrics.counts import EngineCounts
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.workers import Workers
+from penstock_engine.waiting.expected_prompts import ExpectedPrompt
 from penstock_engine.waiting.remote_kv import RemoteKV
 
 MAX_FETCHES = 16
@@ -29,6 +31,10 @@ MAX_FETCHES = 16
 
 MAX_FETCHED_BLOCKS = 8192
 """Of one fetch."""
+
+MAX_PULLED_BLOCKS = 64
+"""Of one fetch for a prompt that is expected, of tokens: whoever waits for blocks comes in
+between."""
 
 LEAST_FETCHED_BLOCKS = 4
 """Fewer aren't worth a question."""
@@ -54,9 +60,10 @@ class UnfitAnswer(Exception):
 class DiskFetch:
     """wanted: what is asked for.  names: of the blocks that belong to it.  until: when who waits
     for them goes on without.  requests: those that wait.  session: for whom it is read before there
-    is a request.  reading: whether blocks belong to it.  gained: blocks of tokens that could be
-    gone on behind when it was answered, and not before.  said: how many blocks each rank has found,
-    or read.  block_seconds: of the slowest rank."""
+    is a request.  prompt: likewise, for which some of what is wanted is read.  reading: whether
+    blocks belong to it.  gained: blocks of tokens that could be gone on behind when it was
+    answered, and not before.  said: how many blocks each rank has found, or read.  block_seconds:
+    of the slowest rank."""
 
     number: int
     wanted: WantedKV
@@ -64,10 +71,16 @@ class DiskFetch:
     requests: list[Request]
     names: list[bytes] = field(default_factory=list)
     session: KVSession | None = None
+    prompt: ExpectedPrompt | None = None
     reading: bool = False
     gained: int = 0
     said: dict[int, int] = field(default_factory=dict)
     block_seconds: float = 0.0
+
+    @property
+    def early(self) -> bool:
+        """Whether it began before there was a request."""
+        return self.session is not None or self.prompt is not None
 
     def heard(self, rank: int, count: int, ranks: int) -> int | None:
         """How many blocks all ranks have, each its own part of them; None: not all have said so
@@ -101,6 +114,7 @@ class DiskKV:
         self._fetches: dict[int, DiskFetch] = {}
         self._of_request: dict[Request, DiskFetch] = {}
         self._of_session: dict[KVSession, DiskFetch] = {}
+        self._of_prompt: dict[ExpectedPrompt, DiskFetch] = {}
 
     @property
     def num_fetches(self) -> int:
@@ -119,6 +133,7 @@ class DiskKV:
         self._fetches.clear()
         self._of_request.clear()
         self._of_session.clear()
+        self._of_prompt.clear()
         self._enabled = False
         return requests
 
@@ -130,16 +145,21 @@ class DiskKV:
         if known is not None:
             return known.until
         prefix = sequence.block_keys(0, sequence.first_wanted // size, size)
-        fetch = self._of_session.get(request.kv_session) if request.kv_session else None
-        # A key stands for all before it, too.
-        if fetch is None or fetch.wanted.prefix[fetch.wanted.present] not in prefix:
-            fetch = self._begin(prefix, MAX_FETCHES)
+        fetch = self._early_fetch(request, prefix) or self._begin(prefix, MAX_FETCHES)
         if fetch is None:
             return None
         self._of_request[request] = fetch
         fetch.requests.append(request)
-        fetch.until = now + self._patience(fetch.wanted.num_blocks)
+        # Of an expected prompt, the rest comes after this.
+        rest = fetch.wanted.num_blocks if fetch.prompt is None else len(prefix)
+        fetch.until = now + self._patience(rest)
         return fetch.until
+
+    def _early_fetch(self, request: Request, prefix: list[bytes]) -> DiskFetch | None:
+        """One that reads for the request already."""
+        mine = self._of_session.get(request.kv_session) if request.kv_session else None
+        early = [*([mine] if mine is not None else []), *self._of_prompt.values()]
+        return next((f for f in early if _common(f.wanted.prefix, prefix, f.wanted.present)), None)
 
     def prefetch(self, session: KVSession, prefix: list[bytes]) -> None:
         """Has read what of these blocks isn't in memory, for a session that is expected back. Half
@@ -151,51 +171,80 @@ class DiskKV:
             fetch.session = session
             self._of_session[session] = fetch
 
-    def _begin(self, prefix: list[bytes], most: int) -> DiskFetch | None:
-        """A fetch of what isn't in memory, as one of `most`; None: there is none, or it isn't worth
-        it."""
+    def pull(self, prompt: ExpectedPrompt) -> None:
+        """Has read the next of these blocks that are there at this moment, where there is room for
+        all of the prompt beside as much again. Half of the fetches are requests' alone."""
+        cache, groups = self._scheduling.cache, self._scheduling.kv_groups
+        if cache is None or prompt in self._of_prompt or not prompt.left:
+            return
+        if len(prompt.keys) * len(groups) > cache.pool.num_free // 2:
+            return
+        asked = (fetch.wanted.prefix for fetch in self._fetches.values() if fetch.requests)
+        if any(_common(prefix, prompt.keys, len(prompt.keys) - 1) for prefix in asked):
+            return  # Its request has come.
+        every = 0 if groups.states is None else groups.states.every
+        blocks = max(MAX_PULLED_BLOCKS, every)  # At least up to the next checkpoint.
+        fetch = self._begin(prompt.keys, MAX_FETCHES // 2, blocks, waits=False)
+        if fetch is not None:
+            fetch.prompt = prompt
+            self._of_prompt[prompt] = fetch
+
+    def _begin(
+        self,
+        prefix: list[bytes],
+        most: int,
+        blocks: int = MAX_FETCHED_BLOCKS,
+        *,
+        waits: bool = True,
+    ) -> DiskFetch | None:
+        """A fetch of what isn't in memory, of so many blocks of tokens, as one of `most`; None:
+        there is none, or it isn't worth it. waits: see LookUpKV."""
         cache, groups = self._scheduling.cache, self._scheduling.kv_groups
         if not self._enabled or cache is None or len(self._fetches) >= most:
             return None
-        names = min(MAX_FETCHED_BLOCKS * len(groups), MAX_ASKED_KEYS)
+        names = min(blocks * len(groups), MAX_ASKED_KEYS)
         wanted = WantedKV(groups, cache, prefix, names)
         if wanted.num_blocks < LEAST_FETCHED_BLOCKS or not wanted.names:
             return None
         self._last_number += 1
         fetch = DiskFetch(self._last_number, wanted, 0.0, [])
         self._fetches[fetch.number] = fetch
-        self._workers.send(LookUpKV(fetch.number, list(map(stored_name, wanted.names))))
+        names_there = list(map(stored_name, wanted.names))
+        self._workers.send(LookUpKV(fetch.number, names_there, waits))
         return fetch
 
-    def found(self, message: FoundKV, rank: int) -> list[Request]:
-        """Has what all ranks found read, if that pays. Returns whom to let go otherwise. Raises
-        UnfitAnswer."""
+    def found(self, message: FoundKV, rank: int) -> DiskFetch | None:
+        """Has what all ranks found read, if that pays. Otherwise returns the fetch, which is over.
+        Raises UnfitAnswer."""
         fetch, cache = self._fetches.get(message.fetch), self._scheduling.cache
         if fetch is None or fetch.reading or cache is None:
             raise UnfitAnswer(f"KV was found for fetch {message.fetch}, which doesn't look for any")
         fetch.block_seconds = max(fetch.block_seconds, message.block_seconds)
         everywhere = fetch.heard(rank, message.count, self._workers.ranks.size)
         if everywhere is None:
-            return []
+            return None
         wanted, count = fetch.wanted, min(everywhere, len(fetch.wanted.names))
         room = min(cache.pool.num_free // 2, MAX_FETCHED_BLOCKS)
+        if fetch.prompt is not None:
+            room = min(room, fetch.prompt.left)
         reached = wanted.reached(count, room)
         names, more = wanted.needed(reached, count)[:room], reached - wanted.present
         computing = self._computing(more)
         # Nobody waits for what is read in advance.
-        early = fetch.session is not None
-        pays = early or not 0.0 < computing <= len(names) * fetch.block_seconds
-        waited_for = early or any(map(self._remote_kv.awaits, fetch.requests))
+        pays = fetch.early or not 0.0 < computing <= len(names) * fetch.block_seconds
+        waited_for = fetch.early or any(map(self._remote_kv.awaits, fetch.requests))
         if more < LEAST_FETCHED_BLOCKS or not names or not pays or not waited_for:
             self._forget(fetch)
-            return fetch.requests
+            return fetch
+        if fetch.prompt is not None:
+            fetch.prompt.left -= len(names)
         fetch.reading, fetch.names = True, names
         blocks = cache.begin_fetch(fetch.number, len(names))
         seconds = max(FETCH_PATIENCE * self._patience(more), LEAST_FETCH)
         saves, copies = cache.take_saves(), cache.take_copies()
         keys = list(map(stored_name, names))
         self._workers.send(FetchKV(fetch.number, keys, blocks, saves, copies, seconds))
-        return []
+        return None
 
     def fetched(self, message: FetchedKV, rank: int) -> DiskFetch | None:
         """The blocks can be found, as many as all ranks have read: the fetch's names are theirs.
@@ -210,6 +259,8 @@ class DiskKV:
             return None
         self._counts.disk_blocks_read += count
         self._counts.disk_blocks_missed += len(fetch.names) - count
+        if fetch.prompt is not None and count == len(fetch.names):
+            fetch.prompt.came()
         del fetch.names[count:]
         cache.end_fetch(fetch.number, fetch.names)
         reached = self._scheduling.kv_groups.match(cache, fetch.wanted.prefix).blocks
@@ -224,6 +275,8 @@ class DiskKV:
         reads = {f.number: len(f.names) for f in self._fetches.values() if f.reading}
         if held != reads:
             raise BrokenState(f"fetches from disk are {reads}; blocks are held for {held}")
+        if any(self._fetches.get(f.number) is not f for f in self._of_prompt.values()):
+            raise BrokenState("an expected prompt has a fetch that is over")
 
     def _forget(self, fetch: DiskFetch) -> None:
         del self._fetches[fetch.number]
@@ -231,6 +284,8 @@ class DiskKV:
             del self._of_request[request]
         if fetch.session is not None:
             del self._of_session[fetch.session]
+        if fetch.prompt is not None:
+            del self._of_prompt[fetch.prompt]
 
     def _computing(self, blocks: int) -> float:
         """Seconds that computing so many blocks takes; 0: unknown."""
@@ -239,3 +294,8 @@ class DiskKV:
 
     def _patience(self, blocks: int) -> float:
         return max(self._computing(blocks) or UNKNOWN_WAIT, LEAST_WAIT)
+
+
+def _common(one: abc.Sequence[bytes], other: abc.Sequence[bytes], at: int) -> bool:
+    """Whether two prefixes are the same up to that block: a key stands for all before it, too."""
+    return at < min(len(one), len(other)) and one[at] == other[at]

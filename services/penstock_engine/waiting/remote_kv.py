@@ -43,8 +43,11 @@ class RemoteKV:
 
     def arrived(self, request: Request) -> list[Sequence]:
         """Takes out a request's sequences, which are WAITING then."""
-        mine = [s for s in request.sequences.values() if s in self._waiting]
-        return [self._let_go(sequence) for sequence in mine]
+        return [self._let_go(sequence) for sequence in self.waiting(request)]
+
+    def waiting(self, request: Request) -> list[Sequence]:
+        """A request's sequences that wait so."""
+        return [each for each in request.sequences.values() if each in self._waiting]
 
     def awaits(self, request: Request) -> bool:
         """Whether one of its sequences waits so."""

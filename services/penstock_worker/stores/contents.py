@@ -24,6 +24,14 @@ class WritePace:
     behind: bool = False
 
 
+@dataclass(slots=True)
+class Asking:
+    """waits: whether who is asked for blocks may wait a moment for those that it is about to
+    have."""
+
+    waits: bool = True
+
+
 def checksum(key: bytes, payload: Contents) -> bytes:
     """CHECKSUM_BYTES, against accidents."""
     kernels = _kernels()

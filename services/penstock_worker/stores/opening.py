@@ -14,7 +14,7 @@ from penstock.kv_layout import KVGroup
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.parallel.place import RankPlace
-from penstock_worker.stores.contents import WritePace
+from penstock_worker.stores.contents import Asking, WritePace
 from penstock_worker.stores.disk.folder import SegmentFolder
 from penstock_worker.stores.encryption import EncryptingSeal, read_secret
 from penstock_worker.stores.interface import KVStore, StoredLayout
@@ -56,13 +56,14 @@ def open_store(
     are reached. Raises StartupError."""
     layout = _layout_of(setup, copies, fingerprint, place.rank, groups)
     stores: list[KVStore] = []
-    pace = WritePace()
+    pace, asking = WritePace(), Asking()
     with ExitStack() as failed:
         failed.callback(_close, stores)
         stores += _stores(setup, layout, pace)
         written = setup.disk_kv_write_bytes // place.ranks if stores else MEMORY_BYTES_PER_SECOND
         seal, transfers = DigestSeal(), TransferCounts()
-        for transfer in open_transfer(setup, seal.over(layout), place, transport, transfers):
+        sealed = seal.over(layout)
+        for transfer in open_transfer(setup, sealed, place, transport, transfers, asking):
             stores.append(SealedStore(transfer, seal))
         failed.pop_all()
     if not stores:
@@ -72,7 +73,7 @@ def open_store(
     shared = setup.kv_transfer_bytes // place.ranks // 2 if setup.kv_endpoint else 0
     unwritten = max(MAX_UNWRITTEN_BYTES, shared)
     gather = 0.0 if setup.kv_endpoint else GATHER_SECONDS  # Others may wait for it.
-    return StoreTier(store, copies, max(1, written), unwritten, transfers, pace, gather)
+    return StoreTier(store, copies, max(1, written), unwritten, transfers, pace, gather, asking)
 
 
 def _close(stores: list[KVStore]) -> None:

@@ -17,7 +17,7 @@ from typing import Protocol
 from penstock import logs
 from penstock.protocol.from_worker import FetchedKV, FoundKV
 from penstock.protocol.to_worker import FetchKV, LookUpKV, Save
-from penstock_worker.stores.contents import WritePace
+from penstock_worker.stores.contents import Asking, WritePace
 from penstock_worker.stores.interface import KVStore
 from penstock_worker.stores.peers.counts import TransferCounts
 from penstock_worker.stores.writer import GATHER_SECONDS, BlockBytes, BlockWriter
@@ -113,10 +113,12 @@ class StoreTier:
         transfers: TransferCounts | None = None,
         pace: WritePace | None = None,
         gather_seconds: float = GATHER_SECONDS,
+        asking: Asking | None = None,
     ) -> None:
         """unwritten_bytes: the most that waits to be written.  transfers: what `store` counts of
         other workers; None: it knows none.  pace: which `store` writes at.  gather_seconds: see
-        GATHER_SECONDS; others may wait for what is written."""
+        GATHER_SECONDS; others may wait for what is written.  asking: how `store` asks others."""
+        self._asking = asking or Asking()
         self._transfers = transfers or TransferCounts()
         self._store = store
         self._blocks = blocks
@@ -192,11 +194,12 @@ class StoreTier:
 
     def _look_up(self, message: LookUpKV, tell: Tell) -> None:
         try:
+            self._asking.waits = message.waits
             count = 0 if self._alone else self._store.leading(message.keys)
         except Exception as error:
             self._fault(error)
             count = 0
-        if count:
+        if count and message.waits:
             self._block_seconds *= DOUBT if self._unread else 1.0
             self._unread = True
         tell(FoundKV(message.fetch, count, self._block_seconds))

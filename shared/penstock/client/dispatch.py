@@ -18,10 +18,10 @@ from penstock.client.generation import Generation
 from penstock.client.handing_over import take_away
 from penstock.client.live import LiveFeed
 from penstock.client.pacing import count_tries
-from penstock.client.placement import OpenRequest
+from penstock.client.placement import OpenRequest, Placement
 from penstock.client.prefilling import PrefillAhead, prefill_engines
 from penstock.client.refusals import rejection
-from penstock.client.routing import Routing
+from penstock.client.routing import Routing, Why
 from penstock.client.served_model import ServedModel
 from penstock.client.session import EngineSession
 from penstock.client.waiting_room import WaitingRoom
@@ -126,7 +126,25 @@ class Dispatch:
         ahead = PrefillAhead(generation, self.place_new)
         session, _ = self._routing.choose(ahead.placement.ask, engines)
         self.routed[session.index, "prefill"] += 1
+        self._have_expected(ahead)
         session.enter(ahead, new=True)
+
+    def _have_expected(self, ahead: PrefillAhead) -> None:
+        """Tells the one that is to go on with it."""
+        engines = self.fleet.candidates()
+        if engines and all(engine.expects for engine in engines):
+            ahead.expect_at(*self._routing.choose(ahead.placement.ask, engines))
+
+    def _choose(
+        self, placement: Placement, engines: list[EngineSession]
+    ) -> tuple[EngineSession, Why]:
+        """One that has fetched the prompt's blocks, or the routing's choice."""
+        expected, placement.expected = placement.expected, None
+        if expected is not None:
+            for session in engines:
+                if session.endpoint == expected[0]:
+                    return session, expected[1]
+        return self._routing.choose(placement.ask, engines)
 
     def place_new(self, request: OpenRequest) -> None:
         """Submits a request for the first time."""
@@ -143,7 +161,7 @@ class Dispatch:
         engines = self.fleet.candidates(but, placement.fingerprint)
         if not engines:
             return False
-        session, why = self._routing.choose(placement.ask, engines)
+        session, why = self._choose(placement, engines)
         self.routed[session.index, why] += 1
         if placement.endpoint not in (None, session.endpoint):
             self.moved += 1

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from penstock.client.blame import Blame
 from penstock.client.media import PreparedMedia
-from penstock.client.routing import RoutingRequest
+from penstock.client.routing import RoutingRequest, Why
 from penstock.errors import PenstockError
 from penstock.protocol.from_frontend import FromFrontend, Submit
 from penstock.protocol.to_frontend import Pooled, SequenceOutput
@@ -16,17 +16,19 @@ from penstock.terms import Terms
 class Placement:
     """Where a request has been.
 
-    ask: what it is placed by.  endpoint: of the engine core that had it last.
-    fingerprint, weights: of what made its tokens.  refused: another engine core than its present
-    one had no room for it.  tries: sessions that have ended since it was last answered, each
-    before it answered the request's Submit, see `pacing`.
+    ask: what it is placed by.  endpoint: of the engine core that had it last. expected: endpoint of
+    one that has fetched what it could of the prompt, and why that one was chosen.  fingerprint,
+    weights: of what made its tokens.  refused: another engine core than its present one had no room
+    for it.  tries: sessions that have ended since it was last answered, each before it answered the
+    request's Submit, see `pacing`.
     """
 
-    __slots__ = ("ask", "endpoint", "fingerprint", "refused", "tries", "weights")
+    __slots__ = ("ask", "endpoint", "expected", "fingerprint", "refused", "tries", "weights")
 
     def __init__(self, ask: RoutingRequest) -> None:
         self.ask = ask
         self.endpoint: str | None = None
+        self.expected: tuple[str, Why] | None = None
         self.fingerprint: str | None = None
         self.weights: str | None = None
         self.refused = False

@@ -14,6 +14,7 @@ from penstock.client.fleet import Fleet
 from penstock.client.generation import Generation
 from penstock.client.media import PreparedMedia
 from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
+from penstock.client.routing import Why
 from penstock.client.session import EngineSession
 from penstock.errors import PenstockError
 from penstock.protocol.common import Stopping, TokenSampling
@@ -52,7 +53,14 @@ class PrefillAhead:
         self._generation = generation
         self._go_on = go_on
         self._over = False
+        self._expected: tuple[EngineSession, int] | None = None
         generation.holder = _Behind(self)
+
+    def expect_at(self, session: EngineSession, why: Why) -> None:
+        """An engine core that is to go on with it fetches what is computed until then."""
+        number = session.expect(self._generation.prompt_token_ids, self.terms)
+        self._expected = session, number
+        self._generation.placement.expected = session.endpoint, why
 
     @property
     def blame(self) -> Blame:
@@ -86,7 +94,7 @@ class PrefillAhead:
     @property
     def successor(self) -> OpenRequest:
         """Where its engine core is lost, the request goes on without it."""
-        self._over = True
+        self._end_here()
         return self._generation
 
     def submission(self) -> Submit:
@@ -136,8 +144,14 @@ class PrefillAhead:
 
     def leave(self) -> None:
         """The request is over."""
-        self._over = True
+        self._end_here()
         self.holder.forget(self)
+
+    def _end_here(self) -> None:
+        self._over = True
+        expected, self._expected = self._expected, None
+        if expected is not None:
+            expected[0].forget_expected(expected[1])
 
     def _end(self) -> None:
         if self._over:

@@ -24,7 +24,13 @@ from penstock.config.settings import TransportSettings
 from penstock.errors import RequestFailed
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import NamedAdapter
-from penstock.protocol.from_frontend import Abort, FromFrontend, Hello
+from penstock.protocol.from_frontend import (
+    Abort,
+    ExpectPrompt,
+    ForgetPrompt,
+    FromFrontend,
+    Hello,
+)
 from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import (
     Accepted,
@@ -39,6 +45,7 @@ from penstock.protocol.to_frontend import (
     ToFrontend,
     Welcome,
 )
+from penstock.terms import Terms
 from penstock.transport import heartbeat
 from penstock.transport.events import Ended, Event, Opened
 from penstock.transport.session_client import SessionClient
@@ -86,8 +93,9 @@ class EngineSession(ToldState):
     """Dials one engine core, and again whenever the session ends.
 
     open: its requests, by their numbers; pacing: which of them it has been told of.  calls: of its
-    workers, that are open.  retired: its address is no longer among those given: it gets nothing
-    new.  slept: this process itself was away before the session ended.
+    workers, that are open.  expected: numbers of prompts that it was told to expect.  retired: its
+    address is no longer among those given: it gets nothing new.  slept: this process itself was
+    away before the session ended.
     """
 
     def __init__(
@@ -113,6 +121,7 @@ class EngineSession(ToldState):
         self.open: dict[int, OpenRequest] = {}
         self.pacing = Pacing(self._submit)
         self.calls = OpenCalls()
+        self.expected: set[int] = set()
         self.retired = False
         self.slept = False
         self._settings = settings
@@ -132,7 +141,7 @@ class EngineSession(ToldState):
     def load(self) -> int:
         """Sequences that it runs and has waiting, as it last said, and ours since then."""
         status = self.status
-        ours = self._submitted + self.pacing.waiting
+        ours = self._submitted + self.pacing.waiting + len(self.expected)
         return ours + (0 if status is None else status.waiting + status.running)
 
     def start(self) -> None:
@@ -202,6 +211,22 @@ class EngineSession(ToldState):
         """It is over."""
         self.open.pop(request.key, None)
         self.pacing.forget(request.key)
+
+    def expect(self, prompt_token_ids: list[int], terms: Terms) -> int:
+        """A request with this prompt is to follow, once another engine core has computed it.
+        Returns the number by which it is forgotten."""
+        number = next(self._numbers)
+        self.expected.add(number)
+        self.send(
+            ExpectPrompt(number, prompt_token_ids, terms.cache_salt, terms.tenant, terms.adapter)
+        )
+        return number
+
+    def forget_expected(self, number: int) -> None:
+        """It has followed, or will not."""
+        if number in self.expected:
+            self.expected.discard(number)
+            self.send(ForgetPrompt(number))
 
     def send(self, message: FromFrontend, frames: Sequence[memoryview] = ()) -> bool:
         """False when there is no session (nothing was sent)."""
@@ -307,6 +332,7 @@ class EngineSession(ToldState):
         self._begun = now
         self._owner.session_lost(self, reason, now)
         self.calls.lost(reason)
+        self.expected.clear()
         self.status = self.fingerprint = self.weights = None
         self._submitted = 0
 

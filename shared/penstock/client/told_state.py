@@ -81,6 +81,11 @@ class ToldState:
         return 0 if self.welcome is None else self.welcome.prefills_from
 
     @property
+    def expects(self) -> bool:
+        """Whether it fetches a prompt's KV blocks while another one computes them."""
+        return self.welcome is not None and self.welcome.expects
+
+    @property
     def draining(self) -> bool:
         return self.status is not None and self.status.draining
 

@@ -24,6 +24,8 @@ class AskKV(msgspec.Struct, frozen=True, tag="ask_kv"):
     layout: str
     """Name of all that contents depend on beside their keys."""
     keys: list[bytes]
+    waits: bool = True
+    """Whether the answer may wait a moment for blocks that are about to be written."""
 
 
 class SendKV(msgspec.Struct, frozen=True, tag="send_kv"):

@@ -25,6 +25,10 @@ MAX_PREDICTION_TOKENS = 16_384
 """Of Submit.prediction, or as many as the context has, if that is less."""
 
 
+MAX_EXPECT_SECONDS = 600.0
+"""For which a prompt is expected."""
+
+
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """First message of a session."""
 
@@ -162,6 +166,30 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """Whether it goes on at another engine core instead."""
 
 
+class ExpectPrompt(msgspec.Struct, frozen=True, tag="expect_prompt", omit_defaults=True):
+    """Another engine core computes this prompt first, and its request is to follow here. What that
+    one's worker has of the prompt's KV blocks is fetched meanwhile, as far as there is room that
+    nobody needs; all workers that this one fetches from are asked. It promises nothing, and has no
+    answer. After MAX_EXPECT_SECONDS nothing more is fetched. Sent only to engine cores whose
+    Welcome says that they support it (`expects`)."""
+
+    number: int
+    """As a request has one; ForgetPrompt names it."""
+    prompt_token_ids: list[int] = msgspec.field(name="prompt")
+    """At least one."""
+    cache_salt: str = ""
+    tenant: str = ""
+    adapter: AdapterFile | None = None
+    """These three as in Submit: whose blocks they are."""
+
+
+class ForgetPrompt(msgspec.Struct, frozen=True, tag="forget_prompt"):
+    """Nothing more is to be fetched for it: its request has come, or will not."""
+
+    number: int
+    """Of the ExpectPrompt; one that is not known any more is none to forget."""
+
+
 class Watch(msgspec.Struct, frozen=True, tag="watch"):
     """Requests Snapshots for a number of seconds, LONGEST_LEASE at most, or until the next Watch; 0
     ends them. Sent only to engine cores whose Welcome says that they support it (`live`)."""
@@ -244,6 +272,8 @@ FromFrontend = (
     | Advance
     | Finish
     | Abort
+    | ExpectPrompt
+    | ForgetPrompt
     | Watch
     | MediaFile
     | MediaChunk

@@ -351,6 +351,9 @@ class LookUpKV(msgspec.Struct, frozen=True, tag="look_up_kv"):
     """A number that the engine core has not used before in this session."""
     keys: list[bytes]
     """Names of the contents of blocks that follow each other."""
+    waits: bool = True
+    """Whether others may wait a moment for what they are about to write; if not, what is there at
+    once counts."""
 
 
 class FetchKV(msgspec.Struct, frozen=True, tag="fetch_kv"):

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.config.settings import RecordSettings
 from penstock.protocol.common import SessionTerms
+from penstock.protocol.from_frontend import ExpectPrompt
 from penstock_engine.core import EngineCore
 from penstock_engine.record import recorder, redaction, writer
 from penstock_engine.record.framing import MAGIC, Damaged, framed, log_files, payloads
@@ -270,6 +271,8 @@ def test_salts_are_replaced_before_the_core_sees_them(monkeypatch: Any) -> None:
     assert (one.tenant, two.tenant) == ("acme", "")
     assert salted.cache_salt == "secret"
     assert redaction.Redaction().apply((salted, 1.0))[0].cache_salt != one.cache_salt
+    (expected, _) = redact.apply((ExpectPrompt(3, [1], "secret"), 3.0))
+    assert expected == ExpectPrompt(3, [1], one.cache_salt), "it has the same keys"
 
 
 def test_the_cost_per_step_is_small(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from penstock.protocol.between_workers import (
     SendKV,
 )
 from penstock.transport.curve_keys import make_folders
+from penstock_worker.stores.contents import Asking
 from penstock_worker.stores.interface import StoredLayout
 from penstock_worker.stores.peers import others, peer
 from penstock_worker.stores.peers.counts import TransferCounts
@@ -64,7 +65,8 @@ class Two:
         """Of who asks, and of who is asked."""
         self.server = KVServer(self.context, endpoint, self.memory, self.keys, self.given)
         dialled = self.dial(LAYOUT, KVKeys(self.context, other))
-        self.store = OtherWorkers(LAYOUT, [dialled], self.counts)
+        self.asking = Asking()
+        self.store = OtherWorkers(LAYOUT, [dialled], self.counts, self.asking)
 
     def dial(self, layout: StoredLayout, keys: KVKeys) -> KVPeer:
         return KVPeer(self.context, self.endpoint, layout, keys)
@@ -137,6 +139,18 @@ def test_a_question_waits_a_moment_for_what_is_being_written(
     two.fill(2)
     asking.join(30)
     assert found == [3]
+
+
+def test_one_that_is_not_to_wait_is_answered_at_once(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock_worker.stores.peers.server.HELD_SECONDS", 60.0)
+    monkeypatch.setattr("penstock_worker.stores.peers.server.MOST_HELD_SECONDS", 60.0)
+    monkeypatch.setattr(others, "ASK_SECONDS", 60.0)
+    two.fill(0, 1)
+    two.asking.waits = False
+    assert asked(two.store, keys(0, 1, 2)) == 2
+    assert not two.server._held
 
 
 def test_what_is_gone_meanwhile_is_missing(two: Two) -> None:

@@ -11,6 +11,7 @@ import zmq
 from penstock.config.settings import TransportSettings
 from penstock.protocol.to_worker import Setup
 from penstock_worker.parallel.place import RankPlace
+from penstock_worker.stores.contents import Asking
 from penstock_worker.stores.interface import KVStore, StoredLayout
 from penstock_worker.stores.peers.counts import TransferCounts
 from penstock_worker.stores.peers.keys import KVKeys
@@ -51,16 +52,17 @@ def open_transfer(
     place: RankPlace,
     transport: TransportSettings,
     counts: TransferCounts,
+    asking: Asking,
 ) -> Iterator[KVStore]:
     """What is kept for others, then what others have. `place`: of this rank, which talks to those
-    that have the same place in theirs. Raises StartupError."""
+    that have the same place in theirs; `asking`: how others are asked. Raises StartupError."""
     if setup.kv_endpoint:
         endpoint = rank_endpoint("kv_endpoint", setup.kv_endpoint, place.rank)
         memory = BlockMemory(layout, setup.kv_transfer_bytes // place.ranks)
         yield _kept_for_others(memory, endpoint, transport, counts)
     if setup.kv_peers:
         peers = [rank_endpoint("kv_peers", peer, place.rank) for peer in setup.kv_peers]
-        yield _of_others(peers, layout, transport, counts)
+        yield _of_others(peers, layout, transport, counts, asking)
 
 
 def _kept_for_others(
@@ -74,13 +76,17 @@ def _kept_for_others(
 
 
 def _of_others(
-    endpoints: list[str], layout: StoredLayout, transport: TransportSettings, counts: TransferCounts
+    endpoints: list[str],
+    layout: StoredLayout,
+    transport: TransportSettings,
+    counts: TransferCounts,
+    asking: Asking,
 ) -> KVStore:
     with ExitStack() as failed:
         context, keys = _context(transport, failed)
         peers = [KVPeer(context, endpoint, layout, keys) for endpoint in endpoints]
         failed.pop_all()
-    return Closing(OtherWorkers(layout, peers, counts), (keys.close, context.term))
+    return Closing(OtherWorkers(layout, peers, counts, asking), (keys.close, context.term))
 
 
 def _context(transport: TransportSettings, failed: ExitStack) -> tuple[zmq.Context[Any], KVKeys]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import zmq
 
 from penstock.protocol.between_workers import MAX_ASKED_KEYS
-from penstock_worker.stores.contents import Contents
+from penstock_worker.stores.contents import Asking, Contents
 from penstock_worker.stores.interface import StoredLayout
 from penstock_worker.stores.peers.counts import TransferCounts
 from penstock_worker.stores.peers.peer import KVPeer, PeerFault
@@ -26,8 +26,14 @@ class OtherWorkers:
     """A KVStore that nothing is written to: each worker keeps its own."""
 
     def __init__(
-        self, layout: StoredLayout, peers: Sequence[KVPeer], counts: TransferCounts
+        self,
+        layout: StoredLayout,
+        peers: Sequence[KVPeer],
+        counts: TransferCounts,
+        asking: Asking | None = None,
     ) -> None:
+        """asking: who looks blocks up may change it."""
+        self._asking = asking or Asking()
         self._layout = layout
         self._counts = counts
         self._peers = tuple(peers)
@@ -91,7 +97,8 @@ class OtherWorkers:
     def _ask(self, keys: list[bytes]) -> dict[KVPeer, int]:
         """How many each has, of those who answer in time."""
         until = time.monotonic() + ASK_SECONDS
-        asked = {peer.socket: peer for peer in self._peers if peer.ask(keys)}
+        waits = self._asking.waits
+        asked = {peer.socket: peer for peer in self._peers if peer.ask(keys, waits=waits)}
         poller = zmq.Poller()
         for socket in asked:
             poller.register(socket, zmq.POLLIN)

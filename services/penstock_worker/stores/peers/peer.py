@@ -58,13 +58,13 @@ class KVPeer:
         self._not_before = 0.0
         self.socket = self._dial()
 
-    def ask(self, keys: list[bytes]) -> bool:
-        """Asks how many it has; whether it was there to be asked."""
+    def ask(self, keys: list[bytes], *, waits: bool = True) -> bool:
+        """Asks how many it has; whether it was there to be asked. waits: see AskKV."""
         if time.monotonic() < self._not_before:
             return False
         self._number += 1
         self._asked = len(keys)
-        return self._send(AskKV(self._number, self._layout.name, keys))
+        return self._send(AskKV(self._number, self._layout.name, keys, waits))
 
     def counted(self) -> int | None:
         """Its answer, once its socket can be read; None: that was none to the latest question.

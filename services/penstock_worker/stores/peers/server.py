@@ -138,8 +138,8 @@ class KVServer:
 
     def _count(self, peer: bytes, asked: AskKV) -> None:
         found = 0 if self._is_other(asked.layout) else self._memory.leading(asked.keys)
-        waits = found < len(asked.keys) and not self._is_other(asked.layout)
-        if waits and len(self._held) < MAX_HELD:
+        missing = found < len(asked.keys) and not self._is_other(asked.layout)
+        if missing and asked.waits and len(self._held) < MAX_HELD:
             self._held.append((time.monotonic(), peer, asked))
         else:
             self._send(peer, HasKV(asked.number, found))
