@@ -20,6 +20,8 @@ class Mode:
     enforce_eager: bool = False
     prefill: bool = True
     profile: bool = False
+    flash_attention_3: bool = True
+    """False: a mode to compare with, measured only where that package is installed."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Extent:
         Mode(CAPTURED, (256, 64, 8, 1), profile=True),
         Mode(LAUNCHED, (64, 1), enforce_eager=True, prefill=False),
         Mode("batch-invariant", (256, 64, 8, 1), batch_invariant=True),
+        Mode("default, our attention", (1,), flash_attention_3=False),
     )
     mixed: tuple[tuple[int, int], ...] = ((64, 448), (64, 192), (64, 64), (8, 56), (0, 512))
     """(decodes, tokens of a prompt's chunk) of mixed steps."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,15 @@ BLOCK = 16
 PROFILED_BATCH = 64
 PROFILED_STEPS = 16
 PREFILL_TIMES = 3
+MODULE = "flash_attn_interface"
+"""Of FlashAttention 3 (penstock_worker.attention.flash_choice, which imports Triton)."""
 
 
 def run(job: Job) -> None:
     folder = prepare(str(job.model_folder()), cache_dir=job.work / "cache")
     for mode in job.extent.modes:
+        if not mode.flash_attention_3 and find_spec(MODULE) is None:
+            continue  # It would be the default again.
         job.need(5.0)
         with job.attempt(mode.name):
             measure(job, folder, mode)
@@ -93,6 +98,7 @@ def setup_of(
         device=device,
         batch_invariant=mode.batch_invariant,
         enforce_eager=mode.enforce_eager,
+        flash_attention_3=mode.flash_attention_3,
         load_format="dummy",
     )
 

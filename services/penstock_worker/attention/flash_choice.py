@@ -72,7 +72,7 @@ def choose_flash(
     Imports the library only where it may be used. Waits for the device."""
     try:
         _check(setup, config, shape, dtype, device)
-        kernel, name = _library()
+        kernel, name = library()
         tried: dict[Tried, str | None] = {}
         layers, reasons = [], []
         for layer, spec, heads, group in _layers(config, shape):
@@ -137,8 +137,9 @@ def _check(
         raise Refusal(f"kv_block_size is {shape.block_size}; it must be at most {LARGEST_BLOCK}")
 
 
-def _library() -> tuple[Kernel, str]:
-    """Returns the function, and its name with the package's version. Raises Refusal."""
+def library() -> tuple[Kernel, str]:
+    """Imports the package. Returns the function, and its name with the package's version. Raises
+    Refusal."""
     if importlib.util.find_spec(MODULE) is None:
         raise Refusal(f"the package that has {MODULE} isn't installed")
     try:

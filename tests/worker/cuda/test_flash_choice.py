@@ -167,19 +167,21 @@ def test_the_fingerprint_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, flash_choice.MODULE, stand_in)
         assert recipe().fingerprint == f"{without} long chunks FlashAttention 3 of no version"
         assert recipe(flash_attention_3=False).fingerprint == without
+        assert "FlashAttention" not in recipe(batch_invariant=True).fingerprint
         monkeypatch.setattr(flash_choice, "_version", lambda: "3.0.0")
         assert recipe().fingerprint == f"{without} long chunks FlashAttention 3 3.0.0"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_batch_invariance_never_uses_it() -> None:
     with simulated(Device(1 << 30)) as device, stand_in.counted() as calls:
-        assert "FlashAttention" not in recipe(batch_invariant=True).fingerprint
         made = Machine(device, GROUPED, dtype="bfloat16", batch_invariant=True)
         made.runner.close()
         assert not calls
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_a_worker_waits_for_nothing_and_gives_what_ours_gives(tmp_path: Path) -> None:
     """Prompts whose chunks come beside decodes, two steps in flight, without graphs."""
