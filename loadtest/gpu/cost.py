@@ -44,6 +44,11 @@ class ModelCost:
         the cache after the step; the new ones' keys and values written."""
         return self.weight_bytes + batch * (context + 1) * self.kv_bytes
 
+    def mixed_bytes(self, batch: int, context: int, before: int, chunk: int) -> int:
+        """Of a decode step, see `decode_bytes`, with `chunk` new tokens of a prompt behind the
+        `before` that are in the cache."""
+        return self.decode_bytes(batch, context) + (before + chunk) * self.kv_bytes
+
     def prefill_flops(self, chunks: Iterable[tuple[int, int]]) -> int:
         """chunks: (tokens before, new tokens) of each sequence; the head for each one's last."""
         config = self.config

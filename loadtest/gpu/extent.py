@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from loadtest.gpu.shapes import MODELS
 from penstock.model_config import ModelConfig
 
+CAPTURED, LAUNCHED = "default", "default, no graphs"
+
 
 @dataclass(frozen=True)
 class Mode:
@@ -18,6 +20,8 @@ class Mode:
     enforce_eager: bool = False
     prefill: bool = True
     profile: bool = False
+    flash_attention_3: bool = True
+    """False: a mode to compare with, measured only where that package is installed."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +49,17 @@ class Extent:
     prefills: tuple[tuple[int, int], ...] = ((1, 8192), (8, 1024))  # (sequences, length)
     step_tokens: int = 8192  # a step's budget
     modes: tuple[Mode, ...] = (
-        Mode("default", (256, 64, 8, 1), profile=True),
-        Mode("default, no graphs", (64, 1), enforce_eager=True, prefill=False),
+        Mode(CAPTURED, (256, 64, 8, 1), profile=True),
+        Mode(LAUNCHED, (64, 1), enforce_eager=True, prefill=False),
         Mode("batch-invariant", (256, 64, 8, 1), batch_invariant=True),
+        Mode("default, our attention", (1,), flash_attention_3=False),
+    )
+    mixed: tuple[tuple[int, int], ...] = ((64, 448), (64, 192), (64, 64), (8, 56), (0, 512))
+    """(decodes, tokens of a prompt's chunk) of mixed steps."""
+    mixed_steps: int = 12  # that are timed of each, behind `warm_steps`
+    mixed_modes: tuple[Mode, ...] = (
+        Mode(CAPTURED, ()),
+        Mode(LAUNCHED, (), enforce_eager=True),
     )
     requests: int = 256  # of the runs end to end
     subset: int = 64  # of these, for transformers
@@ -102,9 +114,11 @@ DRY = Extent(
     prefills=((1, 9),),
     step_tokens=16,
     modes=(
-        Mode("default", (2, 1), profile=True),
+        Mode(CAPTURED, (2, 1), profile=True),
         Mode("batch-invariant", (1,), batch_invariant=True, prefill=False),
     ),
+    mixed=((1, 6), (0, 7)),
+    mixed_steps=2,
     requests=2,
     subset=1,
     shortest=2,

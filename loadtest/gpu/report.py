@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from loadtest.gpu import figures
+from loadtest.gpu.extent import LAUNCHED
 from loadtest.gpu.figures import Row
 from loadtest.report import machine_line, markdown_table
 
@@ -35,6 +36,7 @@ def to_markdown(document: dict[str, Any]) -> str:
                 ("Idle", "idle", IDLE),
             )
         ),
+        _mixed(document),
         _runs(document),
         section("The engine core's share", _steps(document), ENGINE_CORE, ENGINE_CORE_BELOW),
         _notes(document),
@@ -164,6 +166,33 @@ IDLE: Columns = {
     "idle in all": lambda row: percent(1 - row["busy"] / row["span"]),
     "idle between steps, at most": lambda row: percent(figures.idle_between(row)),
 }
+
+
+def _mixed(document: dict[str, Any]) -> str:
+    found = _with_shares(document, "mixed", what="mixed")
+    launched = {
+        (row["model"], row["decodes"], row["chunk"]): row["seconds"]
+        for row in found
+        if row["mode"] == LAUNCHED
+    }
+
+    def gained(row: Row) -> str:
+        other = launched.get((row["model"], row["decodes"], row["chunk"]))
+        if row["padded"] is None or other is None:
+            return NONE
+        return f"{other / row['seconds']:.2f}"
+
+    columns: Columns = {
+        "prompts beside decodes": lambda row: f"{row['model']}, {row['mode']}",
+        "decodes": lambda row: f"{row['decodes']}",
+        "chunk": lambda row: f"{row['chunk']}",
+        "graph's rows": lambda row: NONE if row["padded"] is None else f"{row['padded']}",
+        "ms a step": lambda row: _milliseconds(row["seconds"], 2),
+        "tokens/s": lambda row: f"{row['tokens'] / row['seconds']:,.0f}",
+        "of the limit": lambda row: percent(row["share"]),
+        "faster than launched, by": gained,
+    }
+    return section("Steps with chunks of prompts", found, columns)
 
 
 SOURCED = (

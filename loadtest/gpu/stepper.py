@@ -33,6 +33,7 @@ class Stepper:
         self._pending: deque[Any] = deque()
         self._computed: dict[int, int] = {}
         self._released: list[int] = []
+        self._coming: list[NewSequence] = []
         self._next_block = 0
         self.ended: list[float] = []
 
@@ -71,6 +72,20 @@ class Stepper:
         """One more token for each of the first `batch` slots, so many times.  Waits."""
         for _ in range(steps):
             self._send([(slot, 1) for slot in range(batch)])
+        self.drain()
+
+    def begin_prompt(self, slot: int, length: int) -> None:
+        """A new sequence of `length` random tokens, which `mixed` computes, comes with the next of
+        its steps."""
+        self._coming = [self._sequence(slot, length)]
+
+    def mixed(self, batch: int, slot: int, chunk: int, steps: int) -> None:
+        """One more token for each of the first `batch` slots beside `chunk` tokens of the prompt in
+        `slot`, so many times.  Waits."""
+        for _ in range(steps):
+            decodes = [(each, 1) for each in range(batch)]
+            admitted, self._coming = self._coming, []
+            self._send([*decodes, (slot, chunk)], admitted=admitted)
         self.drain()
 
     def drain(self) -> None:

@@ -121,8 +121,9 @@ def report(document: Document) -> str:
     counted = [{**row, "of_triton": sum(row["kernels"].values())} for row in rows]
     return (
         f"{machine_line(document)}; {used}\n\n"
-        "Microseconds of the host's processor for a decode step "
-        "at contexts of 1,000 tokens, and device launches beside the graph's replay. Assumed: "
+        "Microseconds of the host's processor for a decode step at contexts of 1,000 tokens, with "
+        "a chunk of a prompt where that is said, and device launches beside the graph's replay. "
+        "Assumed: "
         f"{1e6 * KERNEL_SECONDS:.0f} for a Triton launch, {1e6 * REPLAY_SECONDS:.0f} for a replay, "
         f"{1e6 * OPERATION_SECONDS:.0f} for an operation of torch's that a CPU doesn't make: the "
         f"head's two and the copy of the sampler's numbers.\n\n{table(STEPS, counted)}\n"

@@ -18,10 +18,11 @@ from typing import Any
 import msgspec
 import torch
 
-from loadtest.worker_host.cases import BLOCK, CONTEXT, VOCAB, Case, blocks_of, plans
+from loadtest.worker_host.cases import BLOCK, LONGEST, VOCAB, Case, blocks_of, plans
 from loadtest.worker_host.stand_ins import HIDDEN, Launches, StandInModel, StandInQueue
+from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_worker import Result
-from penstock.protocol.to_worker import Plan, ToWorker
+from penstock.protocol.to_worker import Plan, Setup, ToWorker
 from penstock_kernels.triton.tiles import attention_choice
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention
@@ -29,9 +30,10 @@ from penstock_worker.batch.block_copies import NO_COPIES
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.memory import memory_of
 from penstock_worker.engine_session import Activity, Heard
-from penstock_worker.forward.buckets import Buckets
+from penstock_worker.forward.buckets import buckets_of
 from penstock_worker.forward.decode_inputs import DecodeInputs
 from penstock_worker.forward.device_step import HostStep
+from penstock_worker.forward.mixed_inputs import MixedInputs
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.machine.gc_tuning import keep
@@ -45,12 +47,15 @@ from testing.model_configs import llama_config
 WARM, COUNTED = 40, 16
 CPU = torch.device("cpu")
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
+STEP_TOKENS = 2048
+"""A step's budget, the default."""
 
 WATCHED = (
     (Slots, "apply", "slots"),
     (generate, "prepare_inputs", "gather"),
     (HostStep, "on_device", "layout"),
     (DecodeInputs, "write", "layout"),
+    (MixedInputs, "write", "layout"),
     (Uploads, "send", "upload"),
     (Uploads, "fill", "upload"),
     (Launches, "replay", "replay"),
@@ -126,7 +131,7 @@ class Worker:
 
 
 def make_runner(case: Case, launches: Launches) -> StepRunner[Any]:
-    slots, blocks = case.sequences, blocks_of(case)
+    slots, blocks = case.slots, blocks_of(case)
     config = llama_config(
         architecture="llama",
         vocab_size=VOCAB,
@@ -136,7 +141,7 @@ def make_runner(case: Case, launches: Launches) -> StepRunner[Any]:
         num_heads=HEADS,
         num_kv_heads=KV_HEADS,
         head_dim=HEAD_DIM,
-        max_position=8 * CONTEXT,
+        max_position=LONGEST,
         rms_norm_eps=1e-6,
         rope_theta=10_000.0,
     )
@@ -144,8 +149,8 @@ def make_runner(case: Case, launches: Launches) -> StepRunner[Any]:
     attention = TritonAttention(shape, blocks, CPU, lambda heads: attention_choice(heads.size))
     model: Any = StandInModel(config, slots, launches)
     forward = TritonForward(model, attention, CPU, slots=slots, memory=memory_of(CPU))
-    forward.use_graphs(Buckets(slots, 8 * CONTEXT, BLOCK), launches, torch.float32)
-    bounds = SlotBounds(slots, blocks, BLOCK, VOCAB, 8 * CONTEXT)
+    forward.use_graphs(buckets_of(setup(case), config), launches, torch.float32)
+    bounds = SlotBounds(slots, blocks, BLOCK, VOCAB, LONGEST)
     queue: Any = StandInQueue()
     kind = Generate(
         queue,
@@ -156,6 +161,23 @@ def make_runner(case: Case, launches: Launches) -> StepRunner[Any]:
         newest=forward.newest,
     )
     return StepRunner(queue, kind)
+
+
+def setup(case: Case) -> Setup:
+    """What a served worker would be told, so that it has that one's graphs."""
+    return Setup(
+        version=PROTOCOL_VERSIONS[0],
+        model_dir="",
+        dtype="bfloat16",
+        attention_backend="triton",
+        threads=None,
+        block_size=BLOCK,
+        num_kv_blocks=blocks_of(case),
+        kv_memory_fraction=0.5,
+        max_num_seqs=case.slots,
+        max_num_batched_tokens=STEP_TOKENS,
+        max_model_len=LONGEST,
+    )
 
 
 def measure(case: Case, steps: int, clock: Clock) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from loadtest.gpu.cost import (
     product_flops,
 )
 from loadtest.gpu.extent import DRY, GPU
+from loadtest.gpu.parts import mixed
 from loadtest.gpu.parts.steps import device_time, room, setup
 from loadtest.gpu.shapes import LLAMA_8B, MODELS, QWEN3_06B
 from loadtest.gpu.workload import output_tokens, requests
+from penstock_worker.forward.mixed_buckets import mixed_rows
 
 
 def test_the_8b_shape_has_the_bytes_that_its_matrices_have() -> None:
@@ -42,6 +44,11 @@ def test_a_decode_step_reads_weights_and_cache() -> None:
     cost = ModelCost(LLAMA_8B)
     # 64 x 1025 x 131072 = 8.6e9 beside the weights' 15.0e9.
     assert cost.decode_bytes(64, 1024) == 15_009_316_864 + 8_598_323_200
+
+
+def test_a_chunk_beside_decodes_reads_its_prompts_cache_too() -> None:
+    cost = ModelCost(LLAMA_8B)
+    assert cost.mixed_bytes(64, 1024, 1920, 192) == cost.decode_bytes(64, 1024) + 2112 * 131_072
 
 
 def test_a_prompt_costs_its_products_and_its_triangle_of_scores() -> None:
@@ -106,3 +113,12 @@ def test_what_is_measured_fits_the_models(extent: object) -> None:
             tokens = asked.num_kv_blocks * asked.block_size
             assert tokens >= max(mode.batches) * room(extent)
             assert tokens * ModelCost(MODELS[name]).kv_bytes < 100e9
+        for mode in extent.mixed_modes:
+            asked = mixed.setup(extent, "folder", mode, "cuda")
+            assert asked.max_model_len <= longest
+            tokens = asked.num_kv_blocks * asked.block_size
+            assert tokens >= (asked.max_num_seqs - 1) * mixed.room(extent) + mixed.prompt(extent)
+            rows = mixed_rows(asked, MODELS[name])
+            for decodes, chunk in extent.mixed:
+                assert decodes < asked.max_num_seqs
+                assert decodes + chunk <= rows[-1]

@@ -47,6 +47,23 @@ def decode(batch: int, seconds: float, mode: str = "default") -> dict[str, Any]:
     }
 
 
+def mixed(mode: str, padded: int | None, seconds: float) -> dict[str, Any]:
+    return {
+        "what": "mixed",
+        "model": "Llama-3.1-8B",
+        "mode": mode,
+        "decodes": 64,
+        "chunk": 192,
+        "context": 1034,
+        "before": 1920,
+        "padded": padded,
+        "seconds": seconds,
+        "tokens": 256,
+        "bytes": 24_000_000_000,
+        "flops": 4e12,
+    }
+
+
 def document() -> dict[str, Any]:
     """Of a machine that copies 4 TB/s and multiplies at 800 TFLOP/s."""
     kernel = {
@@ -109,6 +126,11 @@ def document() -> dict[str, Any]:
             "works": part("works", {"what": "tokens", "model": "tiny", "answers": 9, "unlike": 1}),
             "kernels-attention": part("kernels-attention", kernel),
             "steps-0": part("steps-0", decode(1, 0.0045), decode(64, 0.005), prefill, idle),
+            "mixed-0": part(
+                "mixed-0",
+                mixed("default", 256, 0.0075),
+                mixed("default, no graphs", None, 0.012),
+            ),
             "end-to-end-0": part(
                 "end-to-end-0",
                 {**RUN, "system": "penstock", "output_tokens": 36_000, "seconds": 10.0}
@@ -165,6 +187,10 @@ def test_the_report_has_every_figure() -> None:
     assert ["Llama-3.1-8B, default", *step] in cells
     assert ["Llama-3.1-8B, default", "8 x 1,024", "40,960", "560.0", "70.0 %"] in cells
     assert ["Llama-3.1-8B, batch 64", "6.000", "6.200", "4.0 %", "1.0 %"] in cells
+    step = ["64", "192", "256", "7.50", "34,133", "80.0 %", "1.60"]
+    assert ["Llama-3.1-8B, default", *step] in cells
+    step = ["64", "192", "–", "12.00", "21,333", "50.0 %", "–"]
+    assert ["Llama-3.1-8B, default, no graphs", *step] in cells
     # 3,600 tokens/s against 1,200.
     assert ["Llama-3.1-8B, penstock", "64", "10.0", "3,600", "6,600", "–"] in cells
     theirs = ["64", "15.0", "1,200", "3,200", "3.00"]

@@ -32,6 +32,7 @@ def test_a_plain_step_is_a_replay_and_few_launches() -> None:
         {"sequences": 5, "kind": "greedy"},
         {"sequences": 5, "kind": "sampled", "ending": 2},
         {"sequences": 3, "kind": "adjusted"},
+        {"sequences": 5, "kind": "sampled", "chunk": 250},
     ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT)])}
     environment.pop("TRITON_INTERPRET", None)
@@ -46,13 +47,15 @@ def test_a_plain_step_is_a_replay_and_few_launches() -> None:
     )
     turns = [json.loads(line) for line in done.stdout.splitlines()]
     rows = [{**figures([turn, turn]), "case": turn["case"], "version": "now"} for turn in turns]
-    assert [row["steps"] for row in rows] == [40] * 3
-    assert [row["replays"] for row in rows] == [1] * 3
-    plain, drawn, adjusted = (row["launches"] for row in rows)
+    assert [row["steps"] for row in rows] == [40] * 4
+    assert [row["replays"] for row in rows] == [1] * 4
+    plain, drawn, adjusted, mixed = (row["launches"] for row in rows)
     assert 5 < plain <= MOST_LAUNCHES
     assert 5 < drawn <= MOST_LAUNCHES + FOR_CUTS
+    assert 5 < mixed <= MOST_LAUNCHES + FOR_CUTS
     assert adjusted > drawn
     for row in rows:
         assert 0 < sum(part["p50"] for part in row["parts"].values()) < 2 * row["p50"]
     text = report({**FACTS, "rows": rows})
-    assert "| 5 sampled, 2 end and come |" in text
+    for name in ("5 sampled, 2 end and come", "5 sampled, beside 250 of a prompt"):
+        assert f"| {name} " in text

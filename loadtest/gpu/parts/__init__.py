@@ -19,6 +19,7 @@ PARTS = (
     Part("works", f"{_HERE}.works", 180),
     Part("limits", f"{_HERE}.limits", 30),
     Part("steps-0", f"{_HERE}.steps", 270, model=0),
+    Part("mixed-0", f"{_HERE}.mixed", 110, model=0),
     Part("kernels-attention", f"{_HERE}.kernels", 90),
     Part("kernels-products", f"{_HERE}.kernels", 90),
     Part("end-to-end-0", f"{_HERE}.end_to_end", 180, model=0),

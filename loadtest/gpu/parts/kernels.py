@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import torch
 
@@ -10,7 +11,7 @@ from loadtest.gpu.extent import Extent
 from loadtest.gpu.job import Job
 from loadtest.gpu.parts import kernels_rows as by_row
 from loadtest.gpu.parts.cases import Case, time_cases
-from loadtest.gpu.parts.kernels_attention import chunk, decode
+from loadtest.gpu.parts.kernels_attention import chunk, decode, flash_chunk
 from loadtest.gpu.parts.kernels_products import (
     BFLOAT16,
     FP8,
@@ -24,6 +25,7 @@ from loadtest.gpu.parts.kernels_products import (
 )
 from loadtest.gpu.shapes import MODELS
 from penstock.model_config import ModelConfig
+from penstock_worker.attention.flash_choice import MODULE
 
 
 def run(job: Job) -> None:
@@ -44,6 +46,8 @@ def attention(extent: Extent, config: ModelConfig) -> Iterator[Case]:
         yield decode(config, batch, context)
     for sequences, before, new in extent.chunks:
         yield chunk(config, sequences, before, new)
+        if find_spec(MODULE) is not None:
+            yield flash_chunk(config, sequences, before, new)
     yield decode(config, *extent.decode[0], invariant=True)
     yield decode(config, *extent.decode[0], cache=torch.float8_e4m3fn)
     yield chunk(config, *extent.chunks[0], invariant=True)

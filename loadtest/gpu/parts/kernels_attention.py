@@ -22,6 +22,10 @@ from penstock_kernels.triton.tiles import (
     AttentionTiles,
     attention_choice,
 )
+from penstock_worker.attention.flash_attention import FlashAttention, LongChunks
+from penstock_worker.attention.flash_choice import library
+from penstock_worker.attention.interface import PLAIN_RULE
+from penstock_worker.attention.triton_encoded import LayerCache
 
 BLOCK = 16
 COMPARED = 64
@@ -51,6 +55,12 @@ def chunk(
     name = f"{sequences} x {new}" + (f" after {before}" if before else "")
     shape = Shape(config, sequences, before, new, invariant)
     return shape.case("prefill", name, None if before else _whole_by_torch)
+
+
+def flash_chunk(config: ModelConfig, sequences: int, before: int, new: int) -> Case:
+    """As `chunk`, by FlashAttention 3 over the same cache, as the worker calls it."""
+    own, shape = chunk(config, sequences, before, new), Shape(config, sequences, before, new)
+    return replace(own, make=shape.flash_bench, op="prefill attention, FlashAttention 3", torch="")
 
 
 @dataclass(frozen=True)
@@ -112,6 +122,16 @@ class Shape:
 
         theirs = by_torch(self, query, caches) if by_torch else None
         return Bench(work, reference, lambda result: result[rows], torch=theirs)
+
+    def flash_bench(self, device: torch.device) -> Bench:
+        """Raises Refusal where the package can't be used."""
+        kernel, name = library()
+        config, scale = self.config, self.config.head_dim**-0.5
+        cache, plan = LayerCache(*self.caches(device), 0, None), self.plan(None, device)
+        query = drawn(device, self.sequences * self.new, config.num_heads, config.head_dim)
+        chunks = LongChunks(self.sequences * self.new, self.new)
+        step = FlashAttention(kernel, name, frozenset()).step(chunks, plan)
+        return Bench(lambda _: lambda: step.long(query, cache, plan, scale, PLAIN_RULE))
 
     def caches(self, device: torch.device) -> list[Tensor]:
         """Keys and values, a head's tokens one after the other: as TritonAttention has a layer's,

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from loadtest.gpu.cost import ModelCost
 from loadtest.gpu.extent import Extent, Mode
@@ -19,11 +21,15 @@ BLOCK = 16
 PROFILED_BATCH = 64
 PROFILED_STEPS = 16
 PREFILL_TIMES = 3
+MODULE = "flash_attn_interface"
+"""Of FlashAttention 3 (penstock_worker.attention.flash_choice, which imports Triton)."""
 
 
 def run(job: Job) -> None:
     folder = prepare(str(job.model_folder()), cache_dir=job.work / "cache")
     for mode in job.extent.modes:
+        if not mode.flash_attention_3 and find_spec(MODULE) is None:
+            continue  # It would be the default again.
         job.need(5.0)
         with job.attempt(mode.name):
             measure(job, folder, mode)
@@ -38,18 +44,23 @@ def measure(job: Job, folder: Path, mode: Mode) -> None:
     what = {"model": job.model, "mode": mode.name}
     try:
         job.row(what="load", seconds=loaded.ready.load_seconds, **what)
-        stepper = Stepper(
-            loaded.runner,
-            vocab=job.config.vocab_size,
-            block=BLOCK,
-            room=room(extent),
-            budget=extent.step_tokens,
-        )
+        stepper = stepper_of(loaded.runner, job, room(extent))
         if mode.prefill:
             measure_prefill(job, stepper, what)
         measure_decode(job, stepper, mode, what)
     finally:
         loaded.runner.close()
+
+
+def stepper_of(runner: Any, job: Job, room: int) -> Stepper:
+    """room: tokens that a decoding sequence may come to."""
+    return Stepper(
+        runner,
+        vocab=job.config.vocab_size,
+        block=BLOCK,
+        room=room,
+        budget=job.extent.step_tokens,
+    )
 
 
 def setup(extent: Extent, folder: Path, mode: Mode, device: str) -> Setup:
@@ -58,6 +69,20 @@ def setup(extent: Extent, folder: Path, mode: Mode, device: str) -> Setup:
     tokens = max(
         [max(mode.batches) * room(extent), *(count * longest for count, _ in extent.prefills)]
     )
+    return setup_of(extent, folder, mode, device, slots=slots, longest=longest, tokens=tokens)
+
+
+def setup_of(
+    extent: Extent,
+    folder: Path,
+    mode: Mode,
+    device: str,
+    *,
+    slots: int,
+    longest: int,
+    tokens: int,
+) -> Setup:
+    """A worker for `slots` sequences of at most `longest` tokens, `tokens` of all together."""
     return Setup(
         version=PROTOCOL_VERSIONS[0],
         model_dir=str(folder),
@@ -73,6 +98,7 @@ def setup(extent: Extent, folder: Path, mode: Mode, device: str) -> Setup:
         device=device,
         batch_invariant=mode.batch_invariant,
         enforce_eager=mode.enforce_eager,
+        flash_attention_3=mode.flash_attention_3,
         load_format="dummy",
     )
 

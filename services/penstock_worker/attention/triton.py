@@ -20,6 +20,7 @@ from penstock_kernels.triton.attention.plan import (
     tile_queries,
 )
 from penstock_kernels.triton.tiles import AttentionChoice, latent_group
+from penstock_worker.attention.flash_attention import FlashAttention, LongChunks
 from penstock_worker.attention.interface import BatchLayout, CacheShape
 from penstock_worker.attention.mixed_layout import ChunkTiles
 from penstock_worker.attention.triton_encoded import EncodedRows, LayerCache
@@ -42,6 +43,8 @@ class HostLayout:
     """Slots, and [sequences, blocks] int32 tables, for each further KV group."""
     others: tuple[DeviceAttentionPlan, ...] = ()
     """As `plan`, for each further kind of heads; they differ in their tiles."""
+    chunks: LongChunks | None = None
+    """Those that a library computes; None: none."""
 
     @property
     def tile_lists(self) -> list[TileList]:
@@ -98,11 +101,15 @@ class TritonAttention:
         choices: AttentionChoices,
         encoder_rows: int = 0,
         scales: Sequence[KVScales] = (),
+        flash: FlashAttention | None = None,
     ) -> None:
         """`encoder_rows`: how many of a sequence's first tokens are an encoder's output.
         `scales`: of each layer; none: all are 1. A layer that reads another one's keys and values
-        has its scales."""
+        has its scales.
+        `flash`: what computes long chunks of steps that `lay_out` lays out; None: nothing else
+        does."""
         self.shape = shape
+        self._flash = flash
         self.num_blocks = num_blocks
         self.encoder_rows = encoder_rows
         self._uploads = Uploads(device)
@@ -166,7 +173,10 @@ class TritonAttention:
         for tables, out in zip(layout.more_tables, more, strict=True):
             write_tables(tables, out)
         groups = tuple((slots(each), each) for each in more)
-        return HostLayout(slots(first), plan, groups, tuple(others))
+        chunks = None
+        if self._flash is not None and plan.many is not None and layout.last_seen is None:
+            chunks = LongChunks(len(sequence), int(layout.counts.max()))
+        return HostLayout(slots(first), plan, groups, tuple(others), chunks)
 
     def decode_layout(self, arrays: list[np.ndarray], context: int) -> HostLayout:
         """Lays out a padded decode step. All shapes, and the sizes of grids, depend only on
@@ -259,7 +269,10 @@ class TritonAttention:
         plans = [on_device(plan) for plan in (host.plan, *host.others)]
         groups = [(slots, plans)]
         groups += [(each, [replace(plan, tables=rows) for plan in plans]) for each, rows in others]
-        return TritonStep(self.shape, self.of_layer, groups, self.encoder_rows)
+        flash = None
+        if self._flash is not None and host.chunks is not None:
+            flash = self._flash.step(host.chunks, plans[0])
+        return TritonStep(self.shape, self.of_layer, groups, self.encoder_rows, flash)
 
     def stored_rows(self, slots: Tensor) -> EncodedRows:
         """Returns where a step's rows of encoders are stored. `slots`: [n] int32."""

@@ -9,6 +9,7 @@ from penstock_kernels.triton.attention import rope_write
 from penstock_kernels.triton.attention.paged import Reach, paged_attention
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan
 from penstock_worker.attention.encoded import NOTHING_ENCODED, EncodedAttention
+from penstock_worker.attention.flash_attention import FlashStep
 from penstock_worker.attention.interface import (
     PLAIN_RULE,
     CacheShape,
@@ -29,14 +30,16 @@ class TritonStep:
         of_layer: OfLayer,
         groups: list[tuple[Tensor, list[DeviceAttentionPlan]]],
         encoder_rows: int = 0,
+        flash: FlashStep | None = None,
     ) -> None:
         """`encoder_rows`: see TritonAttention. `groups` has for each KV group [rows] int32 on the
         device, where the step's keys and values are stored, -1 for nowhere; and its attention's
-        plan for each kind of heads."""
+        plan for each kind of heads. `flash`: what computes long chunks; None: the plans do."""
         self._shape = shape
         self._of_layer = of_layer
         self._groups = groups
         self._encoder_rows = encoder_rows
+        self._flash = flash
 
     @property
     def encoded(self) -> EncodedAttention:
@@ -58,7 +61,8 @@ class TritonStep:
     ) -> Tensor:
         shape = self._shape
         (group, _), own = shape.place(layer), shape.value_in_key
-        keys, values, kind, scales = self._of_layer(layer)
+        cache = self._of_layer(layer)
+        keys, values, kind, scales = cache
         slots, plans = self._groups[group]
         if len(slots) < len(query):
             slots = torch.nn.functional.pad(slots, (0, len(query) - len(slots)), value=-1)
@@ -79,17 +83,25 @@ class TritonStep:
         # A decoder's tokens are the chunk of positions behind the encoder's.
         reach = Reach(rule.window or 0, rule.soft_cap or 0.0, rule.chunk or self._encoder_rows)
         turning = 0 if own is None else query.shape[2] - own
-        return paged_attention(
-            query,
-            keys,
-            values,
-            plans[kind],
-            scale,
-            reach=reach,
-            scales=scales,
-            sinks=rule.sinks,
-            turning=turning,
-        )
+
+        def attended(out: Tensor | None, plan: DeviceAttentionPlan) -> Tensor:
+            return paged_attention(
+                query,
+                keys,
+                values,
+                plan,
+                scale,
+                reach=reach,
+                scales=scales,
+                sinks=rule.sinks,
+                turning=turning,
+                out=out,
+            )
+
+        plan = plans[kind]
+        if self._flash is not None and self._flash.serves(layer):
+            return self._flash.attend(query, cache, plan, scale, rule, attended)
+        return attended(None, plan)
 
 
 def _tables(rotation: Rotation | None) -> rope_write.RotaryTables | None:

@@ -18,6 +18,7 @@ from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.rounding import INTERPRETED
 from penstock_kernels.triton.shared_memory import shared_memory
 from penstock_worker.adapters.device_adapters import DeviceAdapters
+from penstock_worker.attention.flash_choice import choose_flash
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.device.memory import memory_of
@@ -138,6 +139,7 @@ def recipe(
     )
     if obstacle is not None:
         raise Unable(obstacle)
+    flash = choose_flash(setup, shard.own, shape, dtype, device)
     adapters = None
     if setup.max_loras:
         require_adaptable(config, setup)
@@ -155,6 +157,7 @@ def recipe(
     taps = taps_for(config, setup)
 
     def build() -> DeviceBuild:
+        flash.tell(shard.own.num_layers)
         see, held = media.load(), media.encodings
         weights = open_weights(
             prepared.weights,
@@ -187,6 +190,7 @@ def recipe(
             adapters,
             taps,
             None if held is None else MediaSteps(held.sections, held.whole_spans),
+            flash=flash.library,
         )
         return with_scales(built, weights)
 
@@ -201,7 +205,7 @@ def recipe(
         dtype=name,
         fingerprint=(
             f"triton {triton.__version__} torch {torch.__version__} {capability(device)} {name} "
-            f"KV {stored} {order} quantization {setup.quantization}"
+            f"KV {stored} {order} quantization {setup.quantization}{flash.numerics}"
         ),
         block_bytes=block_bytes,
         kv_groups=groups,

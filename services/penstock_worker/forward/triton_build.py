@@ -14,6 +14,7 @@ from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_kernels.triton.compilations import KernelTooLarge
 from penstock_worker.adapters.device_adapters import DeviceAdapters
 from penstock_worker.adapters.interface import BatchAdapters
+from penstock_worker.attention.flash_attention import FlashAttention
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import (
     AttentionChoices,
@@ -68,6 +69,8 @@ class TritonBuild:
     """None: the model takes none."""
     scales: tuple[KVScales, ...] = ()
     """Of the KV cache, for each layer; none: all are 1."""
+    flash: FlashAttention | None = None
+    """What computes long chunks; None: nothing else does."""
 
     def __call__(self, blocks: int) -> TritonForward:
         forward = self._forward(blocks)
@@ -154,8 +157,10 @@ class TritonBuild:
         return forward.attention
 
     def _forward(self, blocks: int) -> TritonForward:
-        rows, scales = self.model.config.encoder_rows, self.scales
-        attention = TritonAttention(self.shape, blocks, self.device, self.choices, rows, scales)
+        rows = self.model.config.encoder_rows
+        attention = TritonAttention(
+            self.shape, blocks, self.device, self.choices, rows, self.scales, self.flash
+        )
         return (EncoderDecoderOnDevice if rows else TritonForward)(
             self.model,
             attention,

@@ -46,6 +46,7 @@ _SAME = {
     "enable_prefix_caching": "cache_prompt prefix_caching prefix_cache enable_radix_cache"
     " cache_reuse",
     "enforce_eager": "disable_cuda_graph eager no_cuda_graph",
+    "flash_attention_3": "flash_attn flash_attention fa3 use_flash_attention",
     "scheduling_policy": "schedule_policy policy scheduler",
     "attention_backend": "backend kernel_backend attention_impl",
     "engine_metrics_port": "metrics_port prometheus_port metrics",

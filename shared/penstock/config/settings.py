@@ -107,6 +107,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     enforce_eager: Annotated[
         bool, Meta(description="On CUDA: decode without CUDA graphs; slower, for debugging.")
     ] = False
+    flash_attention_3: Annotated[
+        bool,
+        Meta(
+            description="On Hopper GPUs: let FlashAttention 3 compute the attention of prompts'"
+            " long chunks where its package is installed; never with batch_invariant."
+        ),
+    ] = True
     worker_extensions: Annotated[
         str,
         Meta(

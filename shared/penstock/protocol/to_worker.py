@@ -117,6 +117,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     trial: bool = False
     """Whether a model that can't be loaded is no reason for the process to end: the former one
     comes back."""
+    flash_attention_3: bool = True
+    """See WorkerSettings."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):

@@ -69,6 +69,7 @@ def paged_attention(
     scales: KVScales | None = None,
     sinks: Tensor | None = None,
     turning: int = 0,
+    out: Tensor | None = None,
 ) -> Tensor:
     """softmax(scale * q k^T) v for every query over its sequence's cache.
 
@@ -82,15 +83,18 @@ def paged_attention(
     `sinks`: [heads] float32: a score of each head, which takes part in the softmax without a value.
     `turning`: if it isn't 0, a key is so many numbers and then its value (see LatentSpec), and
     `value_cache` isn't read. All heads share the one KV head, plan.group of them at a time.
+    `out`: what the rows of the plan's tiles are written to, like the result; its other rows stay
+    as they are. None: a new tensor.
 
     Returns [rows, heads, size of a value] in the query's dtype; padding rows are zero.
     """
     check_caches(key_cache, value_cache)
     if query.stride()[1:] != (query.shape[2], 1):
         raise ValueError(f"query: the heads of a row must lie together, not {query.stride()}")
-    make = torch.empty if plan.covers(query.shape[0]) else torch.zeros
-    sizes = (*query.shape[:2], query.shape[2] - turning)
-    out = make(sizes, dtype=query.dtype, device=query.device)
+    if out is None:
+        make = torch.empty if plan.covers(query.shape[0]) else torch.zeros
+        sizes = (*query.shape[:2], query.shape[2] - turning)
+        out = make(sizes, dtype=query.dtype, device=query.device)
     for tiles, shape, partial in (
         (plan.few, plan.choice.few, True),
         (plan.many, plan.choice.many, False),
