@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import loadtest
+from loadtest.peers import compare, inprocess
 from loadtest.report import Measurement
 from loadtest.report.files import RESULTS
 
@@ -26,7 +27,12 @@ OTHERWISE = {
 """Why these differ; a new run makes them follow again."""
 
 
+SEVERAL = {"inprocess", "speculation"}
+"""Those with a page for each of several machines or models."""
+
+
 def measurements() -> Iterator[Measurement]:
+    yield from (compare.COMMAND, inprocess.COMMAND)
     for found in pkgutil.iter_modules(loadtest.__path__, "loadtest."):
         name = f"{found.name}.__main__" if found.ispkg else found.name
         if importlib.util.find_spec(name) is None:
@@ -41,7 +47,7 @@ def test_pages_follow_from_their_figures() -> None:
     differing, looked_at = set[str](), 0
     for command in measurements():
         for path in RESULTS.glob(f"{command.name}*.json"):
-            if path.stem != command.name and command.name != "speculation":
+            if path.stem != command.name and command.name not in SEVERAL:
                 continue
             looked_at += 1
             page = path.with_suffix(".md")
@@ -50,4 +56,4 @@ def test_pages_follow_from_their_figures() -> None:
                 if command.text(document) != page.read_text(encoding="utf-8"):
                     differing.add(path.stem)
     assert differing == set()
-    assert looked_at > 30
+    assert looked_at > 40
