@@ -19,7 +19,6 @@ OTHERWISE = {
     "chaos": "has a heading of its own",
     "long_simulation": "the JSON file is of a form with fewer figures",
     "prefill_apart": "ends with a sentence about the machine",
-    "questions": "an older wording",
     "simulator_error": "has its page in the README",
     "soak": "the folder of the command was left out by hand",
     "speculation": "the JSON file is of a form with fewer figures",
