@@ -4,7 +4,7 @@ told of them, with a host tier and without.
     python -m loadtest.agents                      # some 15 minutes; in virtual time
     python -m loadtest.agents --sessions 3 --output FOLDER
 
-The simulator runs the production engine core. The step's cost is reckoned, for a model of 8 billion
+The simulator runs the production engine core. The step's cost is estimated for a model of 8 billion
 parameters on one H100; the trace has the shape that others have measured of coding agents.
 """
 
@@ -118,7 +118,7 @@ def markdown(document: Document) -> str:
         f"{traffic['sessions']} sessions ({document['rows'][0]['turns']:,} turns) beside "
         f"{traffic['others']:g} other requests a second, of {traffic['other_prompt']:,} tokens in "
         f"the median, in a pool of {document['pool_tokens']:,} tokens. Virtual time; the cost of a "
-        "step is reckoned, not measured.\n\n"
+        "step is estimated, not measured.\n\n"
         f"{table(COLUMNS, document['rows'])}\n"
     )
 

@@ -4,9 +4,9 @@ which some compute long prompts for the others.
     python -m loadtest.prefill_replicas            # some minutes; in virtual time
     python -m loadtest.prefill_replicas --requests 500 --output FOLDER
 
-The simulator runs the production engine core and the gateways' routing. The cost of a step is
-reckoned, for a model of 8 billion parameters on one H100, and so is that of a block, for 25 GB/s
-into each machine. Engine cores exchange blocks between CPUs only so far: this is what it would be
+The simulator runs the production engine core and the gateways' routing. The costs are
+estimates: of a step for a model of 8 billion parameters on one H100, of a block for 25 GB/s into
+each machine. Engine cores exchange blocks between CPUs only so far: this is what it would be
 worth on GPUs.
 """
 
@@ -120,7 +120,7 @@ def markdown(document: Document) -> str:
         f"{document['requests']:,} requests at each rate; prompts of {traffic['prompt']:,} tokens "
         f"in the median ({traffic['max_prompt']:,} at most), answers of {traffic['output']:,}. "
         f"Bounds: {SLO_TTFT:g} s to the first token, {1000 * SLO_ITL:g} ms between tokens on "
-        "average. Virtual time; the costs of steps and blocks are reckoned, not measured.\n\n"
+        "average. Virtual time; the costs of steps and blocks are estimated, not measured.\n\n"
         f"{table(COLUMNS, document['rows'])}\n"
     )
 

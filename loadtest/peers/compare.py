@@ -10,7 +10,6 @@ from pathlib import Path
 
 from loadtest.peers.cells import CELLS, SMOKE_CELLS, Cell
 from loadtest.peers.comparison import OURS, Comparison, number, peers_table
-from loadtest.peers.rounds import Measurement, Outcome
 from loadtest.peers.servers import NAMES, Server, make_server
 from loadtest.report import Document, markdown_table
 from penstock.bench.load.statistics import Summary
@@ -24,6 +23,7 @@ _COLUMNS = {
     "p99": "inter_token_p99_ms",
     "end to end p50, ms": "end_to_end_p50_ms",
 }
+_COUNTS = {"completed": "completed", "cut off": "cut_off", "failed": "failed"}
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Servers(Comparison):
     """
 
     section, caption, label = "comparison", "output tokens per second", "output tokens/s"
-    peers, pieces, names = "servers", "cells", NAMES
+    peers, pieces, kind, names = "servers", "cells", Cell, NAMES
     work, smoke_work, seconds = CELLS, SMOKE_CELLS, 660.0
 
     def make(self, name: str, model: Path) -> Server:
@@ -79,74 +79,81 @@ class Servers(Comparison):
         found = {key: figure and asdict(figure) for key, figure in medians(runs).items()}
         return {"medians": found, "runs": [run.to_dict() for run in runs]}
 
-    def rate(self, outcome: Outcome, work: Cell) -> float | None:
-        figure = medians(outcome.runs.get(work.name, []))["output_tokens_per_s"]
-        return None if figure is None else figure.value
+    def median(self, document: Document, server: str, cell: Cell, key: str) -> Figure | None:
+        figures = document["servers"][server]["cells"].get(cell.name, {"medians": {}})
+        found = figures["medians"].get(key)
+        return found and Figure(**found)
 
-    def tables(self, measurement: Measurement) -> list[str]:
+    def rate(self, document: Document, peer: str, work: Cell) -> float | None:
+        figure = self.median(document, peer, work, "output_tokens_per_s")
+        return figure and figure.value
+
+    def tables(self, document: Document) -> list[str]:
         parts = [
-            f"medians of {measurement.rounds_done} rounds, the servers in turn.",
-            peers_table(measurement, "server", "start to ready, s", "model"),
+            f"medians of {document['rounds']} rounds, the servers in turn.",
+            peers_table(document["servers"], "server", "start to ready, s", "model"),
         ]
-        for cell in measurement.work:
+        for cell in self.work_of(document):
             parts.append(
                 f"**{cell.name}** ({cell.requests} requests, {cell.seconds:g} s at most)\n"
             )
-            parts.append(_cell_table(measurement, cell))
-        if targets := _targets_table(measurement):
+            parts.append(self._cell_table(document, cell))
+        if targets := self._targets_table(document):
             parts.append(f"Targets, as ratios of these medians:\n\n{targets}")
         return parts
 
-    def notes(self, measurement: Measurement) -> list[str]:
-        notes, outcomes = list(measurement.notes), measurement.outcomes
-        if any(run.cut_off for o in outcomes for runs in o.runs.values() for run in runs):
+    def notes(self, document: Document) -> list[str]:
+        notes = super().notes(document)
+        servers = document["servers"]
+        runs = {
+            f"{name}, {cell}": found["runs"]
+            for name, server in servers.items()
+            for cell, found in server["cells"].items()
+        }
+        if any(run["cut_off"] for found in runs.values() for run in found):
             notes.append(
                 "Cut off: the cell's time was over before these requests had ended. Their tokens "
                 "count in tok/s; `>` marks a latency that would have been longer still."
             )
-        for outcome in outcomes:
-            for cell, runs in outcome.runs.items():
-                errors = sorted({kind for run in runs if run.failed for kind in run.errors})
-                if errors:
-                    notes.append(f"{outcome.peer.name}, {cell}: {', '.join(errors)}.")
+        for where, found in runs.items():
+            if errors := sorted({kind for run in found if run["failed"] for kind in run["errors"]}):
+                notes.append(f"{where}: {', '.join(errors)}.")
         return notes
 
+    def _cell_table(self, document: Document, cell: Cell) -> str:
+        rows = []
+        for name, server in document["servers"].items():
+            if self.takes(document, name, cell):
+                runs = server["cells"].get(cell.name, {"runs": []})["runs"]
+                figures = (self.median(document, name, cell, key) for key in _COLUMNS.values())
+                counts = (sum(run[key] for run in runs) for key in _COUNTS.values())
+                rows.append([name, *(str(each or "–") for each in figures), *map(str, counts)])
+        return markdown_table(["server", *_COLUMNS, *_COUNTS], rows)
 
-def _cell_table(measurement: Measurement, cell: Cell) -> str:
-    rows = []
-    for outcome in measurement.outcomes:
-        if not outcome.peer.takes(cell):
-            continue
-        runs = outcome.runs.get(cell.name, [])
-        figures = [str(figure or "–") for figure in medians(runs).values()]
-        counts = [
-            str(sum(getattr(run, count) for run in runs))
-            for count in ("completed", "cut_off", "failed")
-        ]
-        rows.append([outcome.peer.name, *figures, *counts])
-    return markdown_table(["server", *_COLUMNS, "completed", "cut off", "failed"], rows)
-
-
-def _targets_table(measurement: Measurement) -> str:
-    """Empty where no cell has a target or its servers did not run."""
-    rows = []
-    labels = {key: label for label, key in _COLUMNS.items()}
-    for cell in measurement.work:
-        by_name = {o.peer.name: medians(o.runs.get(cell.name, [])) for o in measurement.outcomes}
-        for target in cell.targets:
-            ours = by_name.get(OURS, {}).get(target.figure)
-            theirs = by_name.get(target.peer, {}).get(target.figure)
-            if ours is None or theirs is None or not theirs.value:
-                continue
-            ratio = ours.value / theirs.value
-            met = "yes" if target.met(ratio) else "**no**"
-            name = f"{cell.name}: {labels[target.figure]}"
-            rows.append([name, f"{ratio:.2f} ×", str(target), met])
-    header = ["figure", "ours to the peer's", "target", "met"]
-    return markdown_table(header, rows) if rows else ""
+    def _targets_table(self, document: Document) -> str:
+        """Empty where no cell has a target or its servers did not run."""
+        rows = []
+        labels = {key: label for label, key in _COLUMNS.items()}
+        for cell in self.work_of(document):
+            for target in cell.targets:
+                ours, theirs = (
+                    self.median(document, name, cell, target.figure)
+                    if name in document["servers"]
+                    else None
+                    for name in (OURS, target.peer)
+                )
+                if ours is None or theirs is None or not theirs.value:
+                    continue
+                ratio = ours.value / theirs.value
+                met = "yes" if target.met(ratio) else "**no**"
+                name = f"{cell.name}: {labels[target.figure]}"
+                rows.append([name, f"{ratio:.2f} ×", str(target), met])
+        header = ["figure", "ours to the peer's", "target", "met"]
+        return markdown_table(header, rows) if rows else ""
 
 
 SERVERS = Servers()
+COMMAND = SERVERS.command()
 
 if __name__ == "__main__":
-    sys.exit(SERVERS.main())
+    sys.exit(COMMAND.main())

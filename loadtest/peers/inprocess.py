@@ -8,12 +8,14 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
+
 from loadtest.peers.comparison import OURS, Comparison, number, peers_table
 from loadtest.peers.library.systems import NAMES, System, make_system
 from loadtest.peers.library.work import SMOKE_WORK, WORK, Run, Work
-from loadtest.peers.rounds import Measurement, Outcome
 from loadtest.report import Document, markdown_table
 from loadtest.roofline import probe
+from loadtest.roofline.cost import ModelCost
 from loadtest.roofline.probe import Limits
 
 
@@ -28,7 +30,7 @@ class Libraries(Comparison):
 
     section, caption = "inprocess", "tokens per second"
     label = "tokens/s (dotted: the machine's limit)"
-    peers, pieces, names = "systems", "work", NAMES
+    peers, pieces, kind, names = "systems", "work", Work, NAMES
     work, smoke_work, seconds = WORK, SMOKE_WORK, 780.0
     probes = True
 
@@ -37,94 +39,85 @@ class Libraries(Comparison):
 
     def figures(self, work: Work, runs: list[Run]) -> Document:
         rates = [work.rate(run) for run in runs]
-        each = [asdict(run) for run in runs]
         return {
             "tokens_per_s": statistics.median(rates),
             "each_tokens_per_s": rates,
-            "runs": each,
+            "runs": [asdict(run) for run in runs],
         }
 
-    def rate(self, outcome: Outcome, work: Work) -> float | None:
+    def rate(self, document: Document, peer: str, work: Work) -> float | None:
         """Median tokens per second; None without a run."""
-        runs = outcome.runs.get(work.name)
-        return statistics.median(map(work.rate, runs)) if runs else None
+        figures = document["systems"][peer]["work"].get(work.name)
+        return figures and figures["tokens_per_s"]
 
-    def limit(self, measurement: Measurement, work: Work) -> float | None:
+    def limit(self, document: Document, work: Work) -> float | None:
         """Tokens per second."""
-        cost, limits = measurement.cost, probe.median(measurement.limits)
-        return None if cost is None or limits is None else work.limit(cost, limits)
+        limits = _limits(document)
+        return limits and work.limit(msgspec.convert(document["model_cost"], ModelCost), limits)
 
-    def tables(self, measurement: Measurement) -> list[str]:
+    def tables(self, document: Document) -> list[str]:
+        systems = document["systems"]
+        rates, shares = [], []
+        for work in self.work_of(document):
+            cells = [self._rate_cell(document, name, work) for name in systems]
+            rates.append([work.name, *cells, *self._verdict(document, work)])
+            shares.append([work.name, *self._shares(document, work)])
         parts = [
-            f"medians of {measurement.rounds_done} round(s), the systems in turn. "
-            "Tokens per second:",
-            _rates_table(measurement),
+            f"medians of {document['rounds']} round(s), the systems in turn. Tokens per second:",
+            markdown_table(["work", *systems, "to the best peer", "target", "met"], rates),
         ]
-        limits = probe.median(measurement.limits)
-        if limits is not None:
-            parts += [f"{_limits_line(limits)}\n", _limits_table(measurement)]
-        return [*parts, peers_table(measurement, "system", "start to loaded, s", "how")]
+        if limits := _limits(document):
+            table = markdown_table(["work", "limit, tok/s", *systems], shares)
+            parts += [f"{_limits_line(limits)}\n", table]
+        return [*parts, peers_table(systems, "system", "start to loaded, s", "how")]
 
-    def notes(self, measurement: Measurement) -> list[str]:
+    def notes(self, document: Document) -> list[str]:
         notes = [
-            *measurement.notes,
+            *super().notes(document),
             "decode: tokens after the first, over the time after the first; streams: output tokens "
             "over the whole call; prefill: prompt tokens over a call for one token each. Prompts "
             "are random token ids, other ones in each round; every output's length is checked.",
         ]
-        if any(outcome.once for outcome in measurement.outcomes):
+        if any(system["once"] for system in document["systems"].values()):
             notes.append("¹ Beyond the time set for it: one run, not repeated.")
         return notes
 
+    def best_peer(self, document: Document, work: Work) -> tuple[str, float] | None:
+        """The fastest other system, and ours to its rate; None where either is missing."""
+        found = {name: self.rate(document, name, work) for name in document["systems"]}
+        rates = {name: rate for name, rate in found.items() if rate is not None}
+        ours = rates.pop(OURS, None)
+        if ours is None or not rates:
+            return None
+        best = max(rates, key=rates.__getitem__)
+        return best, ours / rates[best]
 
-LIBRARIES = Libraries()
+    def _rate_cell(self, document: Document, name: str, work: Work) -> str:
+        system, found = document["systems"][name], self.rate(document, name, work)
+        if found is None:
+            return "failed" if system["failures"] and self.takes(document, name, work) else "–"
+        return number(found) + (" ¹" if work.name in system["once"] else "")
 
+    def _verdict(self, document: Document, work: Work) -> list[str]:
+        """Cells: to the best peer, target, met."""
+        best = self.best_peer(document, work)
+        target = "–" if work.target is None else f"≥ {work.target:g} ×"
+        if best is None:
+            return ["–", target, "–"]
+        name, ratio = best
+        met = "–" if work.target is None else "yes" if ratio >= work.target else "**no**"
+        return [f"{ratio:.2f} × {name}", target, met]
 
-def best_peer(measurement: Measurement, work: Work) -> tuple[str, float] | None:
-    """The fastest other system, and ours to its rate; None where either is missing."""
-    rates = {
-        o.peer.name: r for o in measurement.outcomes if (r := LIBRARIES.rate(o, work)) is not None
-    }
-    ours = rates.pop(OURS, None)
-    if ours is None or not rates:
-        return None
-    best = max(rates, key=rates.__getitem__)
-    return best, ours / rates[best]
-
-
-def _rates_table(measurement: Measurement) -> str:
-    rows = [
-        [
-            work.name,
-            *(_rate_cell(outcome, work) for outcome in measurement.outcomes),
-            *_verdict(measurement, work),
-        ]
-        for work in measurement.work
-    ]
-    header = ["work", *_names(measurement), "to the best peer", "target", "met"]
-    return markdown_table(header, rows)
-
-
-def _names(measurement: Measurement) -> list[str]:
-    return [outcome.peer.name for outcome in measurement.outcomes]
-
-
-def _rate_cell(outcome: Outcome, work: Work) -> str:
-    found = LIBRARIES.rate(outcome, work)
-    if found is None:
-        return "failed" if outcome.failures and outcome.peer.takes(work) else "–"
-    return number(found) + (" ¹" if work.name in outcome.once else "")
+    def _shares(self, document: Document, work: Work) -> list[str]:
+        """Cells: the limit, and the share of it that each system reached."""
+        most = self.limit(document, work)
+        rates = [self.rate(document, name, work) for name in document["systems"]]
+        shares = ["–" if not (each and most) else f"{100 * each / most:.0f} %" for each in rates]
+        return ["not measured" if most is None else number(most), *shares]
 
 
-def _verdict(measurement: Measurement, work: Work) -> list[str]:
-    """Cells: to the best peer, target, met."""
-    best = best_peer(measurement, work)
-    target = "–" if work.target is None else f"≥ {work.target:g} ×"
-    if best is None:
-        return ["–", target, "–"]
-    name, ratio = best
-    met = "–" if work.target is None else "yes" if ratio >= work.target else "**no**"
-    return [f"{ratio:.2f} × {name}", target, met]
+def _limits(document: Document) -> Limits | None:
+    return probe.median([msgspec.convert(each, Limits) for each in document["limits"]])
 
 
 def _limits_line(limits: Limits) -> str:
@@ -142,15 +135,8 @@ def _limits_line(limits: Limits) -> str:
     )
 
 
-def _limits_table(measurement: Measurement) -> str:
-    rows = []
-    for work in measurement.work:
-        most = LIBRARIES.limit(measurement, work)
-        rates = [LIBRARIES.rate(outcome, work) for outcome in measurement.outcomes]
-        shares = ["–" if not (each and most) else f"{100 * each / most:.0f} %" for each in rates]
-        rows.append([work.name, "not measured" if most is None else number(most), *shares])
-    return markdown_table(["work", "limit, tok/s", *_names(measurement)], rows)
-
+LIBRARIES = Libraries()
+COMMAND = LIBRARIES.command()
 
 if __name__ == "__main__":
-    sys.exit(LIBRARIES.main())
+    sys.exit(COMMAND.main())

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Virtual environments of what compare.py and inprocess.py run, and the model in the format each reads.
 #   bash loadtest/peers/install.sh [vllm] [llamacpp] [openvino]      (all three, if none is named)
-#   bash loadtest/peers/install.sh xllamacpp      llama.cpp's server, compiled: for loadtest.questions
+#   bash loadtest/peers/install.sh xllamacpp      llama.cpp's server, compiled: for loadtest.pictures
 #   bash loadtest/peers/install.sh fasterwhisper  faster-whisper and CTranslate2: for loadtest.speech
 # They lie under PEERS_DIR (default ~/.cache/penstock-peers). Takes minutes and a few GB; what is
 # installed already is left as it is. PYTHON names the interpreter (default python3), and MODEL_GGUF

@@ -44,7 +44,12 @@ class Peer(ABC):
         return not (self.one_stream and work.at_once)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"version": self.version, "note": self.note, "environment": self.environment}
+        return {
+            "version": self.version,
+            "note": self.note,
+            "environment": self.environment,
+            "one_stream": self.one_stream,
+        }
 
 
 class Workload:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import Any
 from loadtest.peers.peer import Peer, PeerFailed, PeerProcess, Workload
 from loadtest.report import say
 from loadtest.roofline import probe
-from loadtest.roofline.cost import ModelCost
 from loadtest.roofline.probe import Limits, ProbeUnavailable
 
 
@@ -40,71 +39,66 @@ class Outcome:
 
 
 @dataclass
-class Measurement:
+class Rounds:
     outcomes: list[Outcome]
     work: Sequence[Any]
-    rounds_done: int = 0
-    cost: ModelCost | None = None  # of the model; None: the machine's limits are of no interest
+    done: int = 0
     limits: list[Limits] = field(default_factory=list)
     """The machine's, by a probe before each round, while nothing computed."""
     notes: list[str] = field(default_factory=list)
 
 
-def measure(
+def take_turns(
     peers: Sequence[Peer],
     work: Sequence[Workload],
     *,
     rounds: int,
     budget: float,
     logs: Path,
-    save: Callable[[Measurement], None] = lambda _: None,
-    cost: ModelCost | None = None,
-) -> Measurement:
+    probes: bool = False,
+) -> Iterator[Rounds]:
     """All peers stay loaded; those that don't compute are stopped (SIGSTOP) where they bear it.
 
-    Once the budget (seconds, starts included) is over, no more work is begun.  save is called
-    after each piece of work on all peers, so that what was measured outlives a run cut short.
-    cost: of the model, where the machine's limits are to be probed before each round.
+    Once the budget (seconds, starts included) is over, no more work is begun.  Yields the same
+    object after each piece of work on all peers, and at the end.  probes: whether the machine's
+    limits are measured before each round.
     """
     began = time.monotonic()
-    measurement = Measurement([Outcome(peer) for peer in peers], work, cost=cost)
+    found = Rounds([Outcome(peer) for peer in peers], work)
     with ExitStack() as stack:
-        loaded = _load_all(measurement, logs, stack)
+        loaded = _load_all(found, logs, stack)
         for number, piece in itertools.product(range(rounds), work):
             since = time.monotonic() - began
             if since > budget:
-                measurement.notes.append(
+                found.notes.append(
                     f"Ended in round {number + 1} of {rounds}, before {piece.name}: "
                     f"{budget:g} s were over."
                 )
                 break
             if piece is work[0]:
                 say(f"round {number + 1} of {rounds}, {since:.0f} s since the start")
-                _probe(measurement)
+                probes = probes and _probe(found)
             for outcome, process in list(loaded):
                 if not _take(outcome, process, piece, number):
                     loaded.remove((outcome, process))
             if piece is work[-1]:
-                measurement.rounds_done = number + 1
-            save(measurement)
+                found.done = number + 1
+            yield found
         for outcome, process in loaded:
             outcome.memory_bytes = process.memory()
-    save(measurement)
-    return measurement
+    yield found
 
 
-def _load_all(
-    measurement: Measurement, logs: Path, stack: ExitStack
-) -> list[tuple[Outcome, PeerProcess]]:
+def _load_all(found: Rounds, logs: Path, stack: ExitStack) -> list[tuple[Outcome, PeerProcess]]:
     loaded = []
-    for outcome in measurement.outcomes:
+    for outcome in found.outcomes:
         peer = outcome.peer
         process = peer.process(logs / f"{peer.name}.log")
         try:
             stack.enter_context(process)
             outcome.ready_s = round(process.ready_s, 2)
             say(f"{peer.name}: ready in {process.ready_s:.1f} s; warming up")
-            for work in filter(peer.takes, measurement.work):
+            for work in filter(peer.takes, found.work):
                 process.warm_up(work)
         except PeerFailed as error:
             _fail(outcome, process, error)
@@ -143,13 +137,12 @@ def _fail(outcome: Outcome, process: PeerProcess, error: PeerFailed) -> None:
     process.stop(grace=0.5)
 
 
-def _probe(measurement: Measurement) -> None:
-    """Once it fails, there will be no limits."""
-    if measurement.cost is None:
-        return
+def _probe(found: Rounds) -> bool:
+    """Whether there is a point in another probe."""
     try:
-        measurement.limits.append(probe.measure())
+        found.limits.append(probe.measure())
     except ProbeUnavailable as error:
-        measurement.notes.append(f"{error}.")
-        measurement.cost = None
+        found.notes.append(f"{error}.")
         say(str(error))
+        return False
+    return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,28 +18,12 @@ from penstock.errors import StartupError
 RESULTS = ROOT / "loadtest" / "results"
 
 Flags = argparse.Namespace
-Facts = dict[str, Any]
-"""Command, times, commit and machine, and what else belongs to them."""
 Document = dict[str, Any]
-"""What was measured, as the JSON file has it; the texts are made of it and the facts."""
+"""What was measured; the JSON file also says how and when."""
 
 
 class SetupError(RuntimeError):
     """Something that is measured isn't there; the message says how to get it."""
-
-
-def parser(program: str, description: str | None, *, section: bool = False) -> Any:
-    """A parser that has --output FOLDER, and --write-readme where the README has a section.
-
-    program: what follows `python` on the command line.
-    """
-    made = argparse.ArgumentParser(prog=f"python {program}", description=description)
-    made.add_argument("--output", type=Path, default=RESULTS, metavar="FOLDER")
-    if section:
-        made.add_argument(
-            "--write-readme", action="store_true", help="put the result into loadtest/README.md"
-        )
-    return made
 
 
 def say(text: str) -> None:
@@ -51,58 +35,29 @@ class Report:
     """What a measurement writes. Make it before the measurement begins: the files say when that
     was.
 
-    flags: as `parser` has read them.  arguments: which it read; None: this process's.
+    flags: of them, `output` is the folder.  arguments: the command's; None: this process's.
     """
 
     def __init__(
-        self,
-        name: str,
-        program: str,
-        flags: argparse.Namespace,
-        arguments: Sequence[str] | None = None,
+        self, name: str, program: str, flags: Flags, arguments: Sequence[str] | None = None
     ) -> None:
-        self._name, self._program, self._flags = name, program, flags
+        self._name, self._program, self._folder = name, program, Path(flags.output)
         self._arguments = list(sys.argv[1:] if arguments is None else arguments)
         self._started = now()
 
-    def facts(self, **more: Any) -> Facts:
+    def facts(self, **more: Any) -> Document:
         """Command, times, commit and machine, and what else is given."""
         return {**run_facts(self._program, self._arguments, self._started), **more}
 
-    def save(self, facts: Facts, document: Document, text: str) -> None:
+    def save(self, facts: Document, document: Document, text: str) -> None:
         """Writes the JSON and the Markdown file; may be called again as more is known."""
-        self._flags.output.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
         whole = json_text({**facts, **document})
         self.path("json").write_text(whole + "\n", encoding="utf-8")
         self.path("md").write_text(text, encoding="utf-8")
 
-    def finish(
-        self,
-        document: Document,
-        text: Callable[[Facts], str],
-        *,
-        draw: Callable[[Path], None] | None = None,
-        section: str = "",
-        caption: str = "",
-        **facts: Any,
-    ) -> None:
-        """Writes everything and prints the text.
-
-        draw: makes the chart.  section: of the README that is replaced by the text where
-        --write-readme asks for it.  caption: of the chart there.
-        """
-        known = self.facts(**facts)
-        written = text(known)
-        self.save(known, document, written)
-        if draw is not None:
-            draw(self.path("png"))
-        if section and self._flags.write_readme:
-            chart = f"\n![{caption}](results/{self._name}.png)" if caption else ""
-            replace_section(README, section, written + chart)
-        print(written)
-
     def path(self, suffix: str) -> Path:
-        return Path(self._flags.output) / f"{self._name}.{suffix}"
+        return self._folder / f"{self._name}.{suffix}"
 
 
 @dataclass(frozen=True)
@@ -111,9 +66,10 @@ class Measurement:
 
     name: str  # of its files
     description: str | None
-    measure: Callable[[Flags], Document]
-    """Raises SetupError, StartupError or NotThere where something is missing."""
-    text: Callable[[Document], str]  # Markdown, of facts and document together
+    measure: Callable[[Flags], Document | Iterator[Document]]
+    """Of several, each is written when it comes, and the last is the result.  Raises SetupError,
+    StartupError or NotThere where something is missing."""
+    text: Callable[[Document], str]  # Markdown, of all that the JSON file holds
     flags: Mapping[str, Any] = field(default_factory=dict)
     """By flag: its default and what it means, or keywords of `add_argument`."""
     draw: Callable[[Path, Document], None] | None = None  # the chart
@@ -125,24 +81,39 @@ class Measurement:
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Exit status: 0; 1 where there are faults; 2 where something is missing."""
         program = program_of(self.name)
-        made = parser(program, self.description, section=bool(self.section))
-        for flag, keywords in self.flags.items():
-            made.add_argument(flag, **_keywords(keywords))
-        flags = made.parse_args(arguments)
-        report, draw = Report(self.name, program, flags, arguments), self.draw
+        flags = self._parser(program).parse_args(arguments)
+        report = Report(self.name, program, flags, arguments)
+        document: Document = {}
         try:
-            document = self.measure(flags)
+            for document in self._documents(flags):
+                facts = report.facts()
+                text = self.text({**facts, **document})
+                report.save(facts, document, text)
         except (SetupError, StartupError, NotThere) as error:
             say(f"{self.name}: {error}")
             return 2
-        report.finish(
-            document,
-            lambda facts: self.text({**facts, **document}),
-            draw=draw and (lambda path: draw(path, document)),
-            section=self.section,
-            caption=self.caption,
-        )
+        if self.draw is not None:
+            self.draw(report.path("png"), document)
+        if self.section and flags.write_readme:
+            chart = f"\n![{self.caption}](results/{self.name}.png)" if self.caption else ""
+            replace_section(README, self.section, text + chart)
+        print(text)
         return int(bool(self.faults(document)))
+
+    def _documents(self, flags: Flags) -> Iterator[Document]:
+        found = self.measure(flags)
+        return found if isinstance(found, Iterator) else iter([found])
+
+    def _parser(self, program: str) -> argparse.ArgumentParser:
+        made = argparse.ArgumentParser(prog=f"python {program}", description=self.description)
+        made.add_argument("--output", type=Path, default=RESULTS, metavar="FOLDER")
+        if self.section:
+            made.add_argument(
+                "--write-readme", action="store_true", help="put the result into loadtest/README.md"
+            )
+        for flag, keywords in self.flags.items():
+            made.add_argument(flag, **_keywords(keywords))
+        return made
 
 
 def _keywords(flag: tuple[Any, str] | Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,4 +1,5 @@
-"""The table of endpoints: all that the main port serves, but for the document made of it."""
+"""The table of endpoints: everything that the main port serves, except the document made from
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many of a kind a gateway has open at once: in all, and of each tenant."""
+"""How many of a kind a gateway has open at once: in total, and for each tenant."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ from penstock_worker.steps.in_flight import StepsInFlight
 if TYPE_CHECKING:
     # Imported where a Setup arrives: torch takes a second, and the session opens meanwhile.
     from penstock_worker.extensions.methods import ExtensionMethods
-    from penstock_worker.loading.load import Loaded
+    from penstock_worker.loading.loaded import Loaded
 
 log = logs.get(__name__)
 

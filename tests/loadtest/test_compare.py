@@ -8,18 +8,19 @@ import socket
 import sys
 import time
 from array import array
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
 from loadtest.peers.cells import CELLS, Cell, Target
-from loadtest.peers.compare import SERVERS, medians
+from loadtest.peers.compare import COMMAND, SERVERS
 from loadtest.peers.peer import PeerFailed
-from loadtest.peers.rounds import Measurement, Outcome, measure
+from loadtest.peers.rounds import Outcome, Rounds, take_turns
 from loadtest.peers.servers import RunningServer, Server, make_server
 from loadtest.report.facts import ROOT
-from loadtest.report.files import SetupError
+from loadtest.report.files import Document, SetupError
 from loadtest.report.readme import README, replace_section, section
 from penstock.bench.load.record import ErrorKind, RequestRecord
 from penstock.bench.load.statistics import summarise
@@ -47,6 +48,17 @@ def scripted(name: str, *flags: str) -> Server:
     )
 
 
+def compared(servers: Sequence[Server], work: Sequence[Cell], rounds: int, logs: Path) -> Rounds:
+    *_, last = take_turns(servers, work, rounds=rounds, budget=100, logs=logs)
+    return last
+
+
+def document_of(rounds: Rounds) -> Document:
+    """As the JSON file has it."""
+    document: Document = json.loads(json.dumps({**FACTS, **SERVERS.document(rounds)}))
+    return document
+
+
 def lives(pid: int) -> bool:
     """A zombie that nobody has waited for yet doesn't."""
     try:
@@ -57,23 +69,23 @@ def lives(pid: int) -> bool:
 
 def test_servers_take_turns_and_all_is_written(tmp_path: Path) -> None:
     servers = [scripted("quick"), scripted("slow", "--first-delay", "0.1")]
-    comparison = measure(servers, TINY, rounds=2, budget=100, logs=tmp_path)
-    assert comparison.rounds_done == 2
+    comparison = compared(servers, TINY, 2, tmp_path)
+    assert comparison.done == 2
     for outcome in comparison.outcomes:
         assert not outcome.failures
         assert outcome.ready_s
         assert outcome.memory_bytes
         assert [len(runs) for runs in outcome.runs.values()] == [2, 2]
         assert [run.completed for run in outcome.runs["3 streams"]] == [6, 6]
-    slow = medians(comparison.outcomes[1].runs["1 stream"])["ttft_p50_ms"]
+    document = document_of(comparison)
+    slow = SERVERS.median(document, "slow", TINY[0], "ttft_p50_ms")
     assert slow is not None
     assert slow.value >= 100
-    markdown = SERVERS.to_markdown(comparison, FACTS)
+    markdown = SERVERS.text(document)
     assert markdown.count("| quick") == markdown.count("| slow") == 3
-    document = json.loads(json.dumps(SERVERS.to_dict(comparison)))
     runs = document["servers"]["quick"]["cells"]["1 stream"]["runs"]
     assert [run["completed"] for run in runs] == [2, 2]
-    SERVERS.draw(comparison, tmp_path / "chart.png")
+    SERVERS.draw(tmp_path / "chart.png", document)
     assert (tmp_path / "chart.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -81,12 +93,14 @@ def test_a_server_that_fails_is_named_and_the_others_run(tmp_path: Path) -> None
     broken = dataclasses.replace(
         scripted("broken"), command=[sys.executable, "-c", "raise SystemExit('why')"]
     )
-    comparison = measure([broken, scripted("good")], TINY[:1], rounds=1, budget=100, logs=tmp_path)
+    comparison = compared([broken, scripted("good")], TINY[:1], 1, tmp_path)
     bad, good = comparison.outcomes
     assert "broken ended with 1:\nwhy" in bad.failures[0]
     assert good.runs["1 stream"][0].completed == 2
-    assert "- broken: broken ended with 1" in SERVERS.to_markdown(comparison, FACTS)
-    SERVERS.draw(comparison, tmp_path / "chart.png")
+    document = document_of(comparison)
+    assert "- broken: broken ended with 1" in SERVERS.text(document)
+    assert COMMAND.faults(document)
+    SERVERS.draw(tmp_path / "chart.png", document)
 
 
 def test_not_ready_in_time_stops_the_server(tmp_path: Path) -> None:
@@ -141,7 +155,7 @@ def test_what_was_cut_off_is_marked() -> None:
         RequestRecord(2, 4, 0.0, 0.0, 3.0, error=ErrorKind.CUT_OFF),
     ]
     outcome = Outcome(scripted("late"), {TINY[0].name: [summarise(records)]})
-    markdown = SERVERS.to_markdown(Measurement([outcome], TINY[:1], rounds_done=1), FACTS)
+    markdown = SERVERS.text(document_of(Rounds([outcome], TINY[:1], done=1)))
     row = next(line for line in markdown.splitlines() if line.startswith("| late") and ">" in line)
     assert "> 3,000" in row
     assert [cell.strip() for cell in row.split("|")][-4:-1] == ["1", "2", "0"]
@@ -173,7 +187,7 @@ def test_what_is_missing_is_said(
         make_server("vllm", Path("m.gguf"))
     with pytest.raises(SetupError, match="no server called"):
         make_server("other", Path("m.gguf"))
-    assert SERVERS.main(["--servers", "llamacpp", "--model", "m.gguf"]) == 2
+    assert COMMAND.main(["--servers", "llamacpp", "--model", "m.gguf"]) == 2
     assert "install.sh llamacpp" in capsys.readouterr().err
 
 
@@ -192,27 +206,25 @@ def test_a_round_of_the_default_run_is_bounded() -> None:
 def test_resident_servers_start_once_and_are_stopped_meanwhile(tmp_path: Path) -> None:
     servers = [scripted("first"), scripted("second")]
     stopped: list[int] = []
-
-    def look(_: Measurement) -> None:
+    for comparison in take_turns(servers, TINY[:1], rounds=2, budget=100, logs=tmp_path):
+        last = comparison
         found = descendants("testing.scripted_server")
         deadline = time.monotonic() + 60  # the signal takes a moment
         while any(process.status() != psutil.STATUS_STOPPED for process in found):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         stopped.append(len(found))
-
-    comparison = measure(servers, TINY[:1], rounds=2, budget=100, logs=tmp_path, save=look)
-    assert [len(o.runs["1 stream"]) for o in comparison.outcomes] == [2, 2]
-    assert not any(run.failed for o in comparison.outcomes for run in o.runs["1 stream"])
+    assert [len(o.runs["1 stream"]) for o in last.outcomes] == [2, 2]
+    assert not any(run.failed for o in last.outcomes for run in o.runs["1 stream"])
     assert stopped == [2, 2, 0]  # at the end all are gone
     assert descendants("scripted_server") == []
 
 
 def test_a_server_skips_cells_with_more_streams_than_it_takes(tmp_path: Path) -> None:
     server = dataclasses.replace(scripted("narrow"), one_stream=True)
-    comparison = measure([server], TINY, rounds=1, budget=100, logs=tmp_path)
+    comparison = compared([server], TINY, 1, tmp_path)
     assert list(comparison.outcomes[0].runs) == ["1 stream"]
-    assert SERVERS.to_markdown(comparison, FACTS).count("| narrow") == 2
+    assert SERVERS.text(document_of(comparison)).count("| narrow") == 2
 
 
 def test_targets_are_judged_from_the_medians() -> None:
@@ -229,7 +241,7 @@ def test_targets_are_judged_from_the_medians() -> None:
         return Outcome(scripted(name), {cell.name: [summarise([record])]})
 
     outcomes = [took("penstock", 0.5, 1.0), took("vllm", 1.0, 4.0)]
-    rows = SERVERS.to_markdown(Measurement(outcomes, [cell], rounds_done=1), FACTS).splitlines()
+    rows = SERVERS.text(document_of(Rounds(outcomes, [cell], done=1))).splitlines()
     fast = next(row for row in rows if "≥ 3 × vllm" in row)
     late = next(row for row in rows if "≤ 0.25 × vllm" in row)
     assert "4.00 ×" in fast

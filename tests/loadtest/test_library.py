@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
-from loadtest.peers.inprocess import LIBRARIES, best_peer
+from loadtest.peers.inprocess import LIBRARIES
 from loadtest.peers.library import systems
 from loadtest.peers.library.systems import NAMES, System, make_system
 from loadtest.peers.library.work import WORK, Run, Work
 from loadtest.peers.peer import PeerFailed
-from loadtest.peers.rounds import Measurement, Outcome, measure
-from loadtest.report.files import SetupError
+from loadtest.peers.rounds import Outcome, Rounds, take_turns
+from loadtest.report.files import Document, SetupError
 from loadtest.report.readme import README, section
 from loadtest.roofline.cost import ModelCost
 from loadtest.roofline.probe import Limits
@@ -41,45 +42,42 @@ def scripted(name: str, behaviour: str = "good", *, one_stream: bool = False) ->
     return System(name=name, version="1", command=command, one_stream=one_stream, start_timeout=100)
 
 
-def measured(tmp_path: Path, *systems: System, rounds: int = 2) -> Measurement:
-    return measure(
-        systems,
-        (DECODE, STREAMS, PREFILL),
-        rounds=rounds,
-        budget=1000,
-        logs=tmp_path,
-    )
+def measured(
+    tmp_path: Path,
+    *systems: System,
+    rounds: int = 2,
+    work: Sequence[Work] = (DECODE, STREAMS, PREFILL),
+    budget: float = 1000,
+) -> Rounds:
+    *_, last = take_turns(systems, work, rounds=rounds, budget=budget, logs=tmp_path)
+    return last
+
+
+def document_of(rounds: Rounds) -> Document:
+    """As the JSON file has it."""
+    measured = {**FACTS, "model_cost": COST.to_dict(), **LIBRARIES.document(rounds)}
+    document: Document = json.loads(json.dumps(measured))
+    return document
 
 
 def test_all_take_turns_and_rates_are_those_of_the_runs(tmp_path: Path) -> None:
-    measurement = measured(tmp_path, scripted("penstock"), scripted("peer", "noisy"))
-    assert measurement.rounds_done == 2
-    for outcome in measurement.outcomes:
+    rounds = measured(tmp_path, scripted("penstock"), scripted("peer", "noisy"))
+    assert rounds.done == 2
+    document = document_of(rounds)
+    for outcome in rounds.outcomes:
+        name = outcome.peer.name
         assert outcome.failures == []
         assert [len(runs) for runs in outcome.runs.values()] == [2, 2, 2]
-        assert LIBRARIES.rate(outcome, DECODE) == pytest.approx(10 / 0.01)
-        assert LIBRARIES.rate(outcome, STREAMS) == pytest.approx(30 / 0.02)
-        assert LIBRARIES.rate(outcome, PREFILL) == pytest.approx(100 / 0.02)
-    document = json.loads(json.dumps(LIBRARIES.to_dict(measurement)))
+        assert LIBRARIES.rate(document, name, DECODE) == pytest.approx(10 / 0.01)
+        assert LIBRARIES.rate(document, name, STREAMS) == pytest.approx(30 / 0.02)
+        assert LIBRARIES.rate(document, name, PREFILL) == pytest.approx(100 / 0.02)
     assert len(document["systems"]["peer"]["work"]["streams"]["runs"]) == 2
     assert descendants(str(RUNNER)) == []
 
 
-def test_what_is_measured_is_saved_at_once(tmp_path: Path) -> None:
-    counts: list[int] = []
-
-    def save(measurement: Measurement) -> None:
-        runs = measurement.outcomes[0].runs.values()
-        counts.append(sum(map(len, runs)))
-
-    measure(
-        [scripted("a")],
-        (DECODE, STREAMS),
-        rounds=2,
-        budget=1000,
-        logs=tmp_path,
-        save=save,
-    )
+def test_what_is_measured_is_told_at_once(tmp_path: Path) -> None:
+    turns = take_turns([scripted("a")], (DECODE, STREAMS), rounds=2, budget=1000, logs=tmp_path)
+    counts = [sum(map(len, each.outcomes[0].runs.values())) for each in turns]
     assert counts[:4] == [1, 2, 3, 4]
 
 
@@ -94,58 +92,47 @@ def test_what_is_measured_is_saved_at_once(tmp_path: Path) -> None:
 def test_a_system_that_fails_is_named_and_the_others_run(
     tmp_path: Path, behaviour: str, reason: str
 ) -> None:
-    measurement = measured(tmp_path, scripted("penstock"), scripted("peer", behaviour))
-    good, bad = measurement.outcomes
+    rounds = measured(tmp_path, scripted("penstock"), scripted("peer", behaviour))
+    good, bad = rounds.outcomes
     assert reason in bad.failures[0]
     assert len(good.runs["prefill"]) == 2
-    row = next(r for r in LIBRARIES.to_markdown(measurement, FACTS).splitlines() if "| decode" in r)
+    text = LIBRARIES.text(document_of(rounds))
+    row = next(row for row in text.splitlines() if "| decode" in row)
     assert "failed" in row
     assert descendants(str(RUNNER)) == []
 
 
 def test_a_wrong_number_of_tokens_is_no_result(tmp_path: Path) -> None:
-    measurement = measured(tmp_path, scripted("peer", "short"), rounds=1)
-    outcome = measurement.outcomes[0]
+    rounds = measured(tmp_path, scripted("peer", "short"), rounds=1)
+    outcome = rounds.outcomes[0]
     assert outcome.failures[0] == "decode: 1 outputs of [10] tokens instead of 1 of 11"
     assert list(outcome.runs) == ["prefill"]
 
 
 def test_what_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systems, "RUN_TIMEOUT", 1.0)
-    measurement = measured(tmp_path, scripted("peer", "hangs"))
-    assert "did not answer in time" in measurement.outcomes[0].failures[0]
+    rounds = measured(tmp_path, scripted("peer", "hangs"))
+    assert "did not answer in time" in rounds.outcomes[0].failures[0]
     assert descendants(str(RUNNER)) == []
 
 
 def test_the_slow_does_it_once_and_says_so(tmp_path: Path) -> None:
     impatient = Work("decode", "decode", 1, 4, 11, 0.001, 1)
-    measurement = measure(
-        [scripted("slow")],
-        [impatient],
-        rounds=3,
-        budget=1000,
-        logs=tmp_path,
-    )
-    assert len(measurement.outcomes[0].runs["decode"]) == 1
-    assert "1,000 ¹" in LIBRARIES.to_markdown(measurement, FACTS)
+    rounds = measured(tmp_path, scripted("slow"), rounds=3, work=[impatient])
+    assert len(rounds.outcomes[0].runs["decode"]) == 1
+    assert "1,000 ¹" in LIBRARIES.text(document_of(rounds))
 
 
 def test_nothing_is_begun_after_the_budget(tmp_path: Path) -> None:
-    measurement = measure(
-        [scripted("a")],
-        (DECODE, STREAMS),
-        rounds=3,
-        budget=0,
-        logs=tmp_path,
-    )
-    assert measurement.rounds_done == 0
-    assert measurement.outcomes[0].runs == {}
-    assert measurement.notes == ["Ended in round 1 of 3, before decode: 0 s were over."]
+    rounds = measured(tmp_path, scripted("a"), rounds=3, budget=0)
+    assert rounds.done == 0
+    assert rounds.outcomes[0].runs == {}
+    assert rounds.notes == ["Ended in round 1 of 3, before decode: 0 s were over."]
 
 
 def test_one_stream_systems_skip_batches(tmp_path: Path) -> None:
-    measurement = measured(tmp_path, scripted("llamacpp", one_stream=True), rounds=1)
-    assert list(measurement.outcomes[0].runs) == ["decode", "prefill"]
+    rounds = measured(tmp_path, scripted("llamacpp", one_stream=True), rounds=1)
+    assert list(rounds.outcomes[0].runs) == ["decode", "prefill"]
 
 
 def test_a_paused_runner_does_nothing_until_resumed(tmp_path: Path) -> None:
@@ -183,9 +170,9 @@ def test_without_a_peak_of_operations_prefill_has_no_limit(tmp_path: Path) -> No
     assert (PREFILL.limit(COST, unknown), STREAMS.limit(COST, unknown)) == (None, None)
     assert DECODE.limit(COST, unknown) == DECODE.limit(COST, LIMITS)
     outcome = Outcome(scripted("penstock"), {"prefill": [Run(1.0, [1, 1], None)]})
-    measurement = Measurement([outcome], [PREFILL], rounds_done=1, cost=COST, limits=[unknown])
-    assert "not measured" in LIBRARIES.to_markdown(measurement, FACTS)
-    LIBRARIES.draw(measurement, tmp_path / "chart.png")
+    document = document_of(Rounds([outcome], [PREFILL], done=1, limits=[unknown]))
+    assert "not measured" in LIBRARIES.text(document)
+    LIBRARIES.draw(tmp_path / "chart.png", document)
 
 
 def test_ratio_and_verdict() -> None:
@@ -193,20 +180,22 @@ def test_ratio_and_verdict() -> None:
         return Outcome(scripted(name), {"decode": [Run(1.0, [11], seconds)]})
 
     outcomes = [rated("penstock", 1.0), rated("a", 4.0), rated("b", 2.5)]
-    measurement = Measurement(outcomes, [DECODE], rounds_done=1, cost=COST, limits=[LIMITS])
-    assert best_peer(measurement, DECODE) == ("b", pytest.approx(2.5))
-    text = LIBRARIES.to_markdown(measurement, FACTS)
+    rounds = Rounds(outcomes, [DECODE], done=1, limits=[LIMITS])
+    document = document_of(rounds)
+    assert LIBRARIES.best_peer(document, DECODE) == ("b", pytest.approx(2.5))
+    text = LIBRARIES.text(document)
     assert "2.50 × b" in text
     row = next(row for row in text.splitlines() if "≥ 2 ×" in row)
     assert row.rstrip(" |").endswith("yes")
     outcomes[0].runs["decode"] = [Run(1.0, [11], 2.0)]
-    row = next(r for r in LIBRARIES.to_markdown(measurement, FACTS).splitlines() if "≥ 2 ×" in r)
+    text = LIBRARIES.text(document_of(rounds))
+    row = next(row for row in text.splitlines() if "≥ 2 ×" in row)
     assert row.rstrip(" |").endswith("**no**")
 
 
 def test_the_chart_is_drawn_whatever_is_missing(tmp_path: Path) -> None:
-    measurement = Measurement([Outcome(scripted("penstock"))], [DECODE], cost=COST, limits=[LIMITS])
-    LIBRARIES.draw(measurement, tmp_path / "chart.png")
+    rounds = Rounds([Outcome(scripted("penstock"))], [DECODE], limits=[LIMITS])
+    LIBRARIES.draw(tmp_path / "chart.png", document_of(rounds))
     assert (tmp_path / "chart.png").read_bytes()[:4] == b"\x89PNG"
 
 

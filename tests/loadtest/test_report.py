@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,57 +12,70 @@ from loadtest.report import files
 from loadtest.report.chart import chart
 from loadtest.report.facts import machine_line
 from loadtest.report.figures import distribution
-from loadtest.report.files import Document, Measurement, Report, SetupError, parser
+from loadtest.report.files import Document, Flags, Measurement, SetupError
 from loadtest.report.json_text import WIDTH, json_text
 from loadtest.report.readme import section
 from loadtest.report.table import sections, table, verdict
 
 
-def draw(path: Path) -> None:
+def draw(path: Path, document: Document) -> None:
     with chart(path, size=(3, 2)) as axes:
-        axes.plot([1, 2], [3, 4])
+        axes.plot(document["rows"], [3, 4])
+
+
+THIS = Measurement(
+    "this",
+    "A tool.",
+    lambda flags: {"rows": [1, flags.streams], "model": "m"},
+    lambda document: f"{machine_line(document)}; {document['model']}\n",
+    {"--streams": (2, "of what")},
+    draw=draw,
+    caption="a curve",
+    section="this",
+)
 
 
 @pytest.fixture
-def flags(tmp_path: Path) -> argparse.Namespace:
-    made: argparse.Namespace = parser("-m loadtest.this", "A tool.", section=True).parse_args(
-        ["--output", str(tmp_path / "new" / "folder"), "--write-readme"]
-    )
+def readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = tmp_path / "README.md"
+    made.write_text("<!-- this: begin (by hand) -->\nold\n<!-- this: end -->\n")
+    monkeypatch.setattr(files, "README", made)
     return made
 
 
 def test_a_report_is_three_files_and_a_section(
-    flags: argparse.Namespace,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    readme: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text("<!-- this: begin (by hand) -->\nold\n<!-- this: end -->\n")
-    monkeypatch.setattr(files, "README", readme)
-    report = Report("this", "-m loadtest.this", flags, ["--streams", "3"])
-    report.finish(
-        {"rows": [1, 2]},
-        lambda facts: f"{machine_line(facts)}; {facts['model']}\n",
-        draw=draw,
-        section="this",
-        caption="a curve",
-        model="m",
-    )
-    document = json.loads(report.path("json").read_text())
-    assert document["command"] == "python -m loadtest.this --streams 3"
-    assert (document["rows"], document["model"]) == ([1, 2], "m")
+    folder = tmp_path / "new" / "folder"
+    assert THIS.main(["--streams", "3", "--write-readme", "--output", str(folder)]) == 0
+    document = json.loads((folder / "this.json").read_text())
+    assert document["command"].startswith("python -m loadtest.this --streams 3 --write-readme ")
+    assert (document["rows"], document["model"]) == ([1, 3], "m")
     assert {"started", "ended", "commit", "machine"} <= document.keys()
-    text = report.path("md").read_text()
-    assert text.startswith("`python -m loadtest.this --streams 3` on ")
-    assert report.path("png").read_bytes().startswith(b"\x89PNG")
+    text = (folder / "this.md").read_text()
+    assert text.startswith("`python -m loadtest.this --streams 3 ")
+    assert (folder / "this.png").read_bytes().startswith(b"\x89PNG")
     assert section(readme, "this") == f"{text}\n![a curve](results/this.png)"
     assert text in capsys.readouterr().out
 
 
-def test_without_the_flag_the_readme_stays(flags: argparse.Namespace) -> None:
-    flags.write_readme = False
-    Report("this", "-m loadtest.this", flags, []).finish({}, lambda facts: "x\n", section="none")
+def test_without_the_flag_the_readme_stays(readme: Path, tmp_path: Path) -> None:
+    assert THIS.main(["--output", str(tmp_path)]) == 0
+    assert section(readme, "this") == "old"
+
+
+def test_what_is_known_before_the_end_is_written_at_once(tmp_path: Path) -> None:
+    written: list[str] = []
+
+    def measure(flags: Flags) -> Iterator[Document]:
+        for number in range(3):
+            yield {"number": number}
+            written.append((flags.output / "steps.md").read_text())
+
+    command = Measurement("steps", "A tool.", measure, lambda document: f"{document['number']}\n")
+    assert command.main(["--output", str(tmp_path)]) == 0
+    assert written == ["0\n", "1\n", "2\n"]
+    assert json.loads((tmp_path / "steps.json").read_text())["number"] == 2
 
 
 def test_figures_of_many_values_and_of_none() -> None:
@@ -74,7 +87,7 @@ def test_figures_of_many_values_and_of_none() -> None:
 def test_a_command_writes_what_it_measured_and_says_how_it_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def measure(flags: argparse.Namespace) -> Document:
+    def measure(flags: Flags) -> Document:
         if flags.blows == 13:
             raise SetupError("no hammer here")
         return {"blows": flags.blows}

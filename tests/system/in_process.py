@@ -44,7 +44,8 @@ from penstock.protocol.to_worker import (
 )
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
-from penstock_worker.loading.load import Loaded, load
+from penstock_worker.loading.load import load
+from penstock_worker.loading.loaded import Loaded
 
 FRONT, WORKER = b"front", b"worker"
 

@@ -14,6 +14,7 @@ from penstock.config.settings import TransportSettings
 from penstock.protocol.to_worker import Setup, Sleep, Stop, ToWorker
 from penstock_worker.engine_session import CoreSession, Heard
 from penstock_worker.loading import load
+from penstock_worker.loading.loaded import Loaded
 from penstock_worker.metrics.phases import UNWATCHED
 from penstock_worker.parallel.membership import Membership
 from penstock_worker.worker import Worker
@@ -31,7 +32,7 @@ def runners(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
     loaded: list[weakref.ref[Any]] = []
     load_model = load.load
 
-    def seen(*arguments: Any) -> load.Loaded:
+    def seen(*arguments: Any) -> Loaded:
         made = load_model(*arguments)
         loaded.append(weakref.ref(made.runner))
         return made

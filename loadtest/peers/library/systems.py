@@ -96,7 +96,6 @@ class _Recipe:
     distribution: str
     note: str
     bf16: bool = False  # from the folder of bfloat16 weights, as it reads no GGUF
-    one_stream: bool = False
 
 
 _PEERS = {
@@ -136,7 +135,6 @@ def make_system(name: str, model: Path) -> System:
         # Without the folders of this repository: PYTHONPATH may name them.
         command=_command([str(python), "-E"], name, bf16_folder(model) if recipe.bf16 else model),
         note=recipe.note,
-        one_stream=recipe.one_stream,
         environment=environment | (_OFFLINE if recipe.bf16 else {}),
     )
 

@@ -1,4 +1,4 @@
-"""The outermost ASGI layer: it sees the status that the client gets, whoever gave it."""
+"""The outermost ASGI layer: it sees the status that the client gets, whichever layer set it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, as vLLM has them."""
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, as in vLLM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where this gateway reads adapters, and how one gets its name everywhere."""
+"""Where this gateway reads adapters, and how all processes learn an adapter's name."""
 
 from __future__ import annotations
 

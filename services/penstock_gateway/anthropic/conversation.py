@@ -1,4 +1,4 @@
-"""Messages of Anthropic's as those of a chat, and chat's errors as this request's."""
+"""Turns Anthropic's messages into those of a chat, and chat's errors into this request's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blocks of a message as they come, and the events that tell of them."""
+"""The blocks of a message as they arrive, and the events that report them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""/v1/batches: files of requests, worked through behind everything that somebody waits for."""
+"""/v1/batches: files of requests, processed behind all requests that a client waits for."""

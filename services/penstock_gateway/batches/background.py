@@ -1,7 +1,7 @@
 """Answers responses in the background: `"background": true`.
 
-The process asks itself, as it does with the lines of batches. One that dies leaves what it held to
-whoever looks next, and that asks again: nobody has seen anything of the answer.
+The process sends the requests to itself, as it does with the lines of batches. If it dies, the next
+one that looks sends them again: nobody has seen any part of the answer yet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""/v1/batches, as OpenAI has it: make, look at, list and cancel. The work is the runner's."""
+"""/v1/batches, as in OpenAI's API: create, retrieve, list and cancel. The runner does the work."""
 
 from __future__ import annotations
 

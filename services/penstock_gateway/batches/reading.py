@@ -1,4 +1,4 @@
-"""A batch's file: whether every line of it is a request, and the lines one after the other."""
+"""A batch's file: checks that every line of it is a request, and yields the lines in order."""
 
 from __future__ import annotations
 

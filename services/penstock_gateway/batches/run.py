@@ -1,9 +1,8 @@
 """One batch on its way: checked, answered line by line, and written out.
 
-An answer is in the database before the next line takes its place, under the line's number: so a
-process that dies loses nothing but the lines that it was at, which are asked again, and no line
-has two answers. One that is asked again has the same answer, where the request is greedy or has a
-seed.
+An answer is in the database, under its line's number, before the next line takes its place. So a
+process that dies loses only the lines that it was working on; these are sent again, and no line has
+two answers. A line that is sent again gets the same answer if the request is greedy or has a seed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a parser says of one answer, with the log-probabilities of the tokens that say it."""
+"""What a parser finds in one answer, with the log-probabilities of the tokens behind it."""
 
 from __future__ import annotations
 

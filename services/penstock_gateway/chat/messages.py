@@ -1,7 +1,7 @@
-"""The messages of a chat: what they may hold, and the plain dicts that a chat template takes.
+"""The messages of a chat: what they may contain, and the plain dicts for the chat template.
 
-Clients send back what other servers gave them, so fields that are unknown here are skipped in
-messages, their parts and calls.
+Clients send back what other servers gave them, so unknown fields of messages, their parts and their
+calls are skipped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What endpoints in other shapes than chat's make of their request, once it is one of chat's."""
+"""What endpoints with other formats make of their request once it is a chat request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tool_choice: whether and how the model is made to call the tools that a request offers."""
+"""tool_choice: whether and how the model is made to call the tools in a request."""
 
 from __future__ import annotations
 

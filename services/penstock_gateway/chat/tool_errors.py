@@ -1,4 +1,4 @@
-"""What is wrong with the schema of a call, said of the tool whose schema it is."""
+"""Reports an error in a call's schema as an error of the tool with that schema."""
 
 from __future__ import annotations
 

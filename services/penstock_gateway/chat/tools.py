@@ -1,4 +1,4 @@
-"""The tools that a request offers, and what an answer looks like that must call them."""
+"""The tools in a request, and the form of an answer that must call them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST /collective_rpc, as vLLM has it: calls a method of a worker extension on all ranks."""
+"""POST /collective_rpc, as in vLLM: calls a method of a worker extension on all ranks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""POST /pause and /resume, GET /is_paused, as vLLM has them; `model` says whose, where the server
-has several."""
+"""POST /pause and /resume, GET /is_paused, as in vLLM. `model` selects one of several models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operations of control have in common: a query string and a small reply."""
+"""What the control operations have in common: a query string and a small reply."""
 
 from __future__ import annotations
 

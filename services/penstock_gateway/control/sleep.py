@@ -1,5 +1,4 @@
-"""POST /sleep and /wake_up, GET /is_sleeping, as vLLM has them; `model` says whose, where the
-server has several."""
+"""POST /sleep and /wake_up, GET /is_sleeping, as in vLLM. `model` selects one of several models."""
 
 from __future__ import annotations
 

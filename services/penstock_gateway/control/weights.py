@@ -1,4 +1,4 @@
-"""POST /update_weights_from_disk, as SGLang has it: other weights of the same model."""
+"""POST /update_weights_from_disk, as in SGLang: replaces a model's weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/v1/files, as OpenAI has it: upload, list, look at, download and delete."""
+"""/v1/files, as in OpenAI's API: upload, list, retrieve, download and delete."""
 
 from __future__ import annotations
 

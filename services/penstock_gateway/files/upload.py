@@ -1,4 +1,4 @@
-"""A file on its way in: written to the disk as it comes, within the owner's bounds."""
+"""An upload: written to disk as it arrives, within the owner's limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beam search and best_of: replies whose choices are the best of more that was tried."""
+"""Beam search and best_of: replies whose choices are the best of a larger number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chunks of a stream that differ in one text only, written without building them anew."""
+"""Chunks of a stream that differ only in one text, written without building them anew."""
 
 from __future__ import annotations
 

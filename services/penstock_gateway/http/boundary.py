@@ -1,4 +1,4 @@
-"""The outermost layer of the application: every response leaves through here."""
+"""The outermost layer of the application: every response passes through it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From exceptions to OpenAI's error object: {"error": {"message", "type", "param", "code"}}."""
+"""Turns exceptions into OpenAI's error object: {"error": {"message", "type", "param", "code"}}."""
 
 from __future__ import annotations
 

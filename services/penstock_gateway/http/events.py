@@ -1,4 +1,4 @@
-"""Server-sent events whose response headers wait until there is something to say."""
+"""Server-sent events, whose response headers are sent only with the first event."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Bodies that run as they are, by path: what the page /docs sends unless somebody changes it. None
-names a model, so that each runs whatever is served."""
+"""Request bodies that work unchanged, by path: the page /docs sends them unless they are edited.
+None names a model, so each works with any model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GET /openapi.json: made from the operations of all routes and the structs that they name."""
+"""GET /openapi.json: made from the operations of all routes and their structs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each route does, said once: the router, the OpenAPI document and the keys all read it."""
+"""What each route does, defined once: the router, the OpenAPI document and the keys all read it."""
 
 from __future__ import annotations
 

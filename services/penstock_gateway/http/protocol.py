@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocols with our bounds: on the head of a request, and on slow clients."""
+"""uvicorn's HTTP protocols with our limits: on a request's headers, and on slow clients."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""uvicorn's protocol for WebSockets with our bounds: on handshakes, on slow clients, on what they
-send; and with our way of leaving."""
+"""uvicorn's WebSocket protocol with our limits on handshakes, on slow clients and on what they
+send, and with our own shutdown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The layer that asks for an API key, before anything is routed.
+"""The layer that requires an API key, before anything is routed.
 
-It decides by the very path that the router will match, and by a list of the paths that need no
-key: whatever is spelt otherwise needs one, be there a route for it or not.
+It decides by the same path that the router will match, and by a list of the paths that need no key.
+Any other spelling needs a key, whether or not there is a route for it.
 """
 
 from __future__ import annotations

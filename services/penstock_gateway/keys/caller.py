@@ -1,7 +1,7 @@
-"""Who sends the request that is being handled.
+"""Who sent the request that is being handled.
 
-It is kept in a context variable, so that it reaches whatever submits work for the request, in
-tasks of its own too, and no endpoint can forget to hand it on.
+It is kept in a context variable, so that it reaches everything that submits work for the request,
+also in other tasks, and no endpoint can forget to pass it on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each API key has used, for who pays: counted by the names that the keys' entries have."""
+"""What each API key has used, for billing: counted by the names of the keys' entries."""
 
 from __future__ import annotations
 

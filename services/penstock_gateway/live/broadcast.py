@@ -1,4 +1,4 @@
-"""One event for all who watch: it is made once, and only while there is somebody."""
+"""One event for all viewers, made once, and only while somebody is watching."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The endpoint: it hands on what the broadcast makes, at the pace of who reads."""
+"""The endpoint: it passes on the broadcast's events at the reader's pace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This gateway's counts and the engine cores' last words, as Prometheus' families."""
+"""This gateway's counts and the engine cores' latest reports, as Prometheus metric families."""
 
 from __future__ import annotations
 

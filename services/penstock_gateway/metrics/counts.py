@@ -1,4 +1,4 @@
-"""Everything that this gateway counts about the requests that it hands to the engine core."""
+"""Everything that this gateway counts about the requests that it submits to the engine core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GET /metrics: on the main port, or where there are API keys, on the admin port."""
+"""GET /metrics: on the main port, or with API keys on the admin port."""
 
 from __future__ import annotations
 

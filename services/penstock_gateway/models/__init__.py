@@ -1,1 +1,1 @@
-"""The models of this gateway: how a request finds its own, and what each of them is reached by."""
+"""The models of this gateway: how a request finds its model, and how each model is reached."""

@@ -1,4 +1,4 @@
-"""One model as this gateway reaches it: its engine cores, its names, its own counts."""
+"""One model as this gateway sees it: its engine cores, its names, its own counts."""
 
 from __future__ import annotations
 

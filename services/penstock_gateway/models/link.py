@@ -1,4 +1,4 @@
-"""The connection of a gateway to the supervisor, for models that come and go."""
+"""A gateway's connection to the supervisor, for models that are loaded on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From endpoints and the list of models to what a gateway reaches each of them by."""
+"""Turns endpoints and the list of models into connections to each model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How a gateway gets a model that the supervisor starts and ends, and keeps it while it works.
+"""How a gateway gets a model that the supervisor starts and stops, and keeps it while it has work.
 
-A model is granted once, for any number of requests. Asked for it back, the gateway lets what is
-open end, and gives it back then; what comes meanwhile waits for the next grant. So a model is never
-ended under a request.
+A model is granted once, for any number of requests. When the supervisor asks for it back, the
+gateway lets open requests finish and then releases it; requests that arrive meanwhile wait for the
+next grant. So a model is never stopped under a request.
 """
 
 from __future__ import annotations

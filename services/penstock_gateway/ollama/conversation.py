@@ -1,4 +1,4 @@
-"""Ollama's requests as those of a chat, and chat's errors in their words."""
+"""Turns Ollama's requests into those of a chat, and chat's errors into Ollama's form."""
 
 from __future__ import annotations
 

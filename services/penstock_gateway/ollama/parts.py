@@ -1,4 +1,4 @@
-"""The parts of an answer as Ollama shows them: pieces of text and of thoughts, and whole calls."""
+"""The parts of an answer as Ollama shows them: pieces of text and reasoning, and whole calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers in Ollama's shapes: a JSON object, or one in each line as the text comes."""
+"""Answers in Ollama's format: one JSON object, or one per line as the text arrives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plug-ins that hear of requests. What they raise is logged once, and never reaches a request."""
+"""Plug-ins that observe requests. Their exceptions are logged once, and never reach a request."""
 
 from __future__ import annotations
 

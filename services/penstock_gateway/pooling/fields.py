@@ -1,4 +1,4 @@
-"""Request fields that the endpoints of pooling models share. Names are OpenAI's, then vLLM's."""
+"""Request fields that the pooling endpoints share. Names are OpenAI's, then vLLM's."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The `messages` of a body, of a model that makes vectors of texts and of pictures: an input as
-chats have it, which is a text or one picture (vLLM's chat embeddings)."""
+"""A body's `messages`, for a model that embeds texts and pictures: one input in the format of a
+chat, which is a text or one picture (vLLM's chat embeddings)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST /rerank, /v1/rerank and /v2/rerank: the shapes of Jina's and Cohere's interfaces."""
+"""POST /rerank, /v1/rerank and /v2/rerank: the formats of Jina's and Cohere's APIs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much two texts, or a text and a picture, have to do with each other."""
+"""How similar or relevant two texts, or a text and a picture, are to each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GET /v1/realtime: a WebSocket over which sound becomes text, as vLLM has it."""
+"""GET /v1/realtime: a WebSocket that turns sound into text, as in vLLM."""
 
 from __future__ import annotations
 

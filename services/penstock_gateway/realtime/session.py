@@ -1,4 +1,4 @@
-"""A connection: its messages one after another, and the utterance that is being transcribed."""
+"""A connection: its messages, one at a time, and the utterance that is being transcribed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One stretch of sound on its way to text: from a first commit to the final one."""
+"""One stretch of sound that becomes text: from its first commit to the final one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a request's body within its bounds, whichever HTTP parser feeds it."""
+"""Reads a request's body within its limits, with either HTTP parser."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A form with files, multipart/form-data (RFC 7578), read as it comes in.
+"""A form with files, multipart/form-data (RFC 7578), read as it arrives.
 
-python-multipart finds the parts. Nothing is kept of them but the values of fields and the one file,
-both within bounds: what a client sends beyond these is an error before memory is spent on it.
+python-multipart finds the parts. Only the values of fields and the one file are kept, both within
+limits: anything beyond these is an error before memory is spent on it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From request fields to SamplingParams: defaults, and the room that the context leaves."""
+"""From request fields to SamplingParams: defaults, and the tokens left in the context."""
 
 from __future__ import annotations
 

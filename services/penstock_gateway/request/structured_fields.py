@@ -1,4 +1,4 @@
-"""How a request says what its output must look like: OpenAI's response_format, vLLM's fields."""
+"""How a request describes its output's format: OpenAI's response_format, vLLM's fields."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""For whom, how soon and until when: from headers and body to Terms.
+"""A request's tenant, priority and deadline: from headers and body to Terms.
 
-Where there are API keys, the key's entry says whose request it is and what that tenant may have.
-Where there are none, a tenant is whoever sends the same key, whatever that is.  What travels is a
-name or a digest, so that a key is in no message and no log; nothing else that a client sends can
-make it another tenant.
+With API keys, the key's entry says which tenant sent the request and what that tenant may use.
+Without them, everybody who sends the same key is one tenant, whatever the key. Only a name or a
+digest is passed on, so no message and no log contains a key, and nothing else that a client sends
+can make it another tenant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Structs that skip the fields they don't know, made of structs that refuse them."""
+"""Structs that skip unknown fields, made from structs that refuse them."""
 
 from __future__ import annotations
 

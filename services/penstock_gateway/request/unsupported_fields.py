@@ -1,4 +1,4 @@
-"""Fields that are known and do nothing yet: accepted at the value that asks for nothing."""
+"""Known fields without an implementation: accepted only at the value that requests nothing."""
 
 from __future__ import annotations
 

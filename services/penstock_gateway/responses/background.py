@@ -1,4 +1,4 @@
-"""Responses in the background: what is on record in place of an answer, and what becomes of it."""
+"""Background responses: the record that stands in for an answer, and what becomes of it."""
 
 from __future__ import annotations
 

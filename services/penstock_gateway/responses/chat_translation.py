@@ -1,4 +1,4 @@
-"""The request for a response as one for chat, and chat's errors as this request's."""
+"""Turns a request for a response into a chat request, and chat's errors into this request's."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""/v1/responses. A request brings its whole conversation, or where the server keeps responses goes
-on from one."""
+"""/v1/responses. A request contains its whole conversation or, if the server stores responses,
+continues one."""
 
 from __future__ import annotations
 

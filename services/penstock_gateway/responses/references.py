@@ -1,4 +1,4 @@
-"""Items that a request names in place of sending them: those of responses that are kept."""
+"""Items that a request names instead of sending them: those of stored responses."""
 
 from __future__ import annotations
 

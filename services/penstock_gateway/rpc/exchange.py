@@ -1,8 +1,8 @@
-"""Asking this process's own application, and reading its reply as it comes.
+"""Sends requests to this process's own application, and reads its replies as they arrive.
 
-What a stream writes goes into a bounded buffer, past tasks and middlewares where it can, as it
-would go onto an HTTP connection; who reads takes all that is there. So a slow reader gets few large
-pieces, and holds up its own request only.
+A stream is written to a bounded buffer, bypassing tasks and middlewares where it can, as it would
+be written to an HTTP connection; the reader takes everything in the buffer at once. So a slow
+reader gets few large pieces, and delays only its own request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages one after the other in a body, as gRPC itself frames them: a flag, a length, a message.
+"""Consecutive messages in a body, framed as in gRPC: a flag, a length, a message.
 
 A stream that fails ends with a frame of its own, whose message is the error object.
 """

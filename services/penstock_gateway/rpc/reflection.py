@@ -1,5 +1,5 @@
-"""Server reflection: what is served, for clients that bring no .proto files. It says nothing of
-this server that its version doesn't, and needs no key."""
+"""Server reflection, for clients without .proto files. It reveals nothing about this server beyond
+its version, and needs no key."""
 
 from __future__ import annotations
 

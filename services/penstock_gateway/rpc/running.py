@@ -1,4 +1,4 @@
-"""The requests that run for gRPC calls, by the ids that clients gave them."""
+"""The running requests of gRPC calls, by the ids that clients gave them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every service, its routes inside of the application and its handlers outside."""
+"""Every service: its routes in the application, and its handlers outside."""
 
 from __future__ import annotations
 

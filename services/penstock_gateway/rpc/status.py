@@ -1,4 +1,4 @@
-"""From HTTP's errors to gRPC's status, so that both doors refuse for the same reasons."""
+"""From HTTP's errors to gRPC's status, so that both interfaces refuse for the same reasons."""
 
 from __future__ import annotations
 

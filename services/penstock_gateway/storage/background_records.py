@@ -1,7 +1,7 @@
-"""Responses in the background: what waits for a runner, and what runners hold.
+"""Background responses: those waiting for a runner, and those that runners hold.
 
-As with batches, whatever a runner changes asks in the same transaction whether it holds it; and a
-response that was cancelled, or deleted, is held by nobody.
+As with batches, every change by a runner checks in the same transaction that it still holds the
+response. A cancelled or deleted response is held by nobody.
 """
 
 from __future__ import annotations

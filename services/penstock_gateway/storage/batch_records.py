@@ -1,4 +1,4 @@
-"""Batches as the database shows them to clients. Who works on them: see held_batches."""
+"""Batches as the database shows them to clients. `held_batches` has who works on them."""
 
 from __future__ import annotations
 

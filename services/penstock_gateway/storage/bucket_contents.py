@@ -1,7 +1,7 @@
 """Contents of files in an S3-compatible store, by boto3.
 
-What is written lies on the disk first, so that a client's slow upload, or one that is refused
-halfway, is nothing to the store; then it goes there as a whole.
+A file is first written to disk, so a client's slow or refused upload never reaches the store; then
+it is sent there as a whole.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Contents of files: each under its id, in a place that is nobody else's."""
+"""Contents of files: each under its id, in a place that belongs to one database."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The database: SQLite in a file, or PostgreSQL by its URL, both through SQLAlchemy.
 
-Every piece of work is one short transaction, in a thread that does nothing else, so that no event
-loop waits for a disk.
+Every piece of work is one short transaction, in a thread that does nothing else, so no event loop
+waits for a disk.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Whose a place of contents is: what no record of its database leads to gets removed from it, so
-it is never swept by the records of another one."""
+"""Which database a storage place belongs to. Files without a record in the database are removed, so
+a place must never be cleaned up with another database's records."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Batches that a process works on, and their answers.
 
-It does so as long as it holds a batch: for HOLD_SECONDS, and for as many from each time that it
-says so again. One that dies leaves its batches to whoever looks next. One that was frozen, and
-wakes, finds that it holds nothing any more: whatever changes a batch asks for that in the same
-transaction. And an answer stands there once: its line's number is its key.
+A process holds a batch for HOLD_SECONDS, counted from when it last renewed the hold. If it dies,
+the next process that looks takes its batches. One that was frozen, and wakes, finds that it holds
+nothing any more: every change to a batch checks that in the same transaction. And there is one
+answer per line: the line's number is its key.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """GET /docs: Swagger UI over the OpenAPI document. It is this server's own copy, and loads nothing
-from other servers. By itself it says nothing of this one: the document it reads needs a key."""
+from other servers. The page itself reveals nothing about this server: the document that it reads
+needs a key."""
 
 from __future__ import annotations
 

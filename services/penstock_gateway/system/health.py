@@ -1,4 +1,4 @@
-"""GET /health/live, /health/ready, and /health for ready, as vLLM has it."""
+"""GET /health/live, /health/ready, and /health for ready, as in vLLM."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""GET /: the page, and the files that it is made of.
+"""GET /: the page and its files.
 
-They are read once, at the start, and each is a route of its own with a fixed path: what a request
-says is never made into the name of a file. They hold nothing of this server's, so they need no key;
-what the page then asks for does.
+They are read once, at startup, and each is a route of its own with a fixed path: request text never
+becomes a file name. They contain nothing specific to this server, so they need no key; the page's
+own requests do.
 """
 
 from __future__ import annotations

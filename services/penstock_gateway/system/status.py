@@ -1,4 +1,4 @@
-"""GET /status: what the engine cores say about themselves, and this gateway's own counts."""
+"""GET /status: what the engine cores report about themselves, and this gateway's own counts."""
 
 from __future__ import annotations
 

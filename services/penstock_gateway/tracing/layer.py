@@ -1,4 +1,4 @@
-"""The ASGI layer that opens a request's span, and closes it whatever happens."""
+"""The ASGI layer that opens a request's span, and always closes it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a traced request gathers on its way. Nothing here knows OpenTelemetry.
+"""What a traced request collects on its way. This module doesn't know OpenTelemetry.
 
-The trace is kept in a context variable, as the caller is, so that it reaches whatever submits work
-for the request, and no endpoint has to hand it on.
+The trace is kept in a context variable, like the caller, so that it reaches everything that submits
+work for the request, and no endpoint has to pass it on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sampling, context and export. Uses OpenTelemetry's SDK, so it is loaded only where it is on."""
+"""Sampling, context and export, by OpenTelemetry's SDK; loaded only if tracing is on."""
 
 from __future__ import annotations
 

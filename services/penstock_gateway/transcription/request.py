@@ -1,4 +1,4 @@
-"""What a request for a transcript may say, and how a form's fields become it."""
+"""What a request for a transcript may contain, and how a form's fields become it."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock_worker.loading.load import Loaded
+from penstock_worker.loading.loaded import Loaded
 
 
 @dataclass(frozen=True, slots=True)

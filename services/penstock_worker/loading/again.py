@@ -7,7 +7,7 @@ import torch
 
 from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
-from penstock_worker.loading.load import Loaded
+from penstock_worker.loading.loaded import Loaded
 from penstock_worker.parallel.ranks import Ranks
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +27,9 @@ from penstock_worker.forward.interface import DeviceRecipe, Forward, Recipe
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.loading.fingerprint import fingerprint
-from penstock_worker.loading.kernels import NO_KERNELS, LoadedKernels, triton_kernels
-from penstock_worker.loading.pooling import choose_pooling, text_only, with_own_files
+from penstock_worker.loading.kernels import triton_kernels
+from penstock_worker.loading.loaded import Loaded
+from penstock_worker.loading.pooling import load_pooling
 from penstock_worker.machine.cpu import usable_threads
 from penstock_worker.machine.memory import mib, pool_blocks
 from penstock_worker.media.interface import NO_MEDIA
@@ -53,20 +52,6 @@ from penstock_worker.stores.tier import NO_STORE
 log = logs.get(__name__)
 
 PLAIN = TransportSettings()
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A loaded model."""
-
-    setup: Setup  # What it was loaded for.
-    runner: StepRunner[Any]
-    ready: Ready  # What is reported to the engine core.
-    kv_bytes: int  # Size of the KV cache.
-    kernels: LoadedKernels = NO_KERNELS
-    give_back: Callable[[], None] | None = None
-    """Gives back the memory of the KV cache and its host tier, where that leaves the rest as it is;
-    None: it doesn't, as on a device, whose captured steps hold addresses."""
 
 
 def load(
@@ -95,7 +80,7 @@ def load(
     check_calculated(setup)
     if setup.pooling is not None:
         refuse_store(setup, "a pooling model keeps no KV there")
-        return _load_pooling(text_only(prepared), setup, threads, begun, phases)
+        return load_pooling(prepared, setup, threads, begun, phases)
     check_media(prepared, setup)
     recipe = choose(prepared, setup, threads, ranks)
     draft = draft_loader(prepared, recipe, setup, threads, ranks)
@@ -306,37 +291,6 @@ def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> SlotGramma
     )
     budget = setup.grammar_mask_budget_ms / 1000
     return SlotGrammars(compiler, budget=budget, agree=ranks.any, end=compiler.close)
-
-
-def _load_pooling(
-    prepared: PreparedModel, setup: Setup, threads: int, begun: float, phases: Phases
-) -> Loaded:
-    recipe = choose_pooling(prepared, with_own_files(prepared, setup), threads)
-    with torch.inference_mode():
-        parts = recipe.load(phases)
-    ready = Ready(
-        num_kv_blocks=parts.blocks,
-        device=recipe.device_name,
-        fingerprint=fingerprint(prepared.digest, recipe.fingerprint),
-        load_seconds=time.monotonic() - begun,
-        num_host_blocks=parts.host_blocks,
-        copy_seconds=parts.copy_seconds,
-        kv_groups=parts.kv_groups,
-        **told_of(parts.media),
-    )
-    log.info(
-        "pooling model loaded",
-        model=prepared.name,
-        dtype=recipe.dtype,
-        backend=recipe.backend,
-        device=recipe.device_name,
-        fingerprint=recipe.fingerprint,
-        threads=threads,
-        kv_blocks=parts.blocks,
-        seconds=ready.load_seconds,
-    )
-    kernels = triton_kernels() if recipe.backend == "triton" else NO_KERNELS
-    return Loaded(setup, parts.runner, ready, parts.kv_bytes, kernels)
 
 
 def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, int]:

@@ -1,14 +1,26 @@
-"""Chooses how a pooling model is computed."""
+"""Loads a pooling model, and chooses how it is computed."""
 
 from __future__ import annotations
 
-import msgspec
+import time
 
+import msgspec
+import torch
+
+from penstock import logs
 from penstock.errors import StartupError
 from penstock.model_config import ModelConfig, PreparedModel
+from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward.backends import choose_among
+from penstock_worker.loading.fingerprint import fingerprint
+from penstock_worker.loading.kernels import NO_KERNELS, triton_kernels
+from penstock_worker.loading.loaded import Loaded
+from penstock_worker.media.planning import told_of
+from penstock_worker.metrics.phases import Phases
 from penstock_worker.pooling.recipe import PoolingRecipe
+
+log = logs.get(__name__)
 
 _MODULES = {
     "triton": "penstock_worker.pooling.triton",
@@ -17,6 +29,39 @@ _MODULES = {
     "transformers": "penstock_worker.pooling.transformers",
 }
 """As in `forward.backends`, with recipes for pooling models."""
+
+
+def load_pooling(
+    prepared: PreparedModel, setup: Setup, threads: int, begun: float, phases: Phases
+) -> Loaded:
+    """As `load` does. begun: of time.monotonic().  Raises StartupError."""
+    prepared = text_only(prepared)
+    recipe = choose_pooling(prepared, with_own_files(prepared, setup), threads)
+    with torch.inference_mode():
+        parts = recipe.load(phases)
+    ready = Ready(
+        num_kv_blocks=parts.blocks,
+        device=recipe.device_name,
+        fingerprint=fingerprint(prepared.digest, recipe.fingerprint),
+        load_seconds=time.monotonic() - begun,
+        num_host_blocks=parts.host_blocks,
+        copy_seconds=parts.copy_seconds,
+        kv_groups=parts.kv_groups,
+        **told_of(parts.media),
+    )
+    log.info(
+        "pooling model loaded",
+        model=prepared.name,
+        dtype=recipe.dtype,
+        backend=recipe.backend,
+        device=recipe.device_name,
+        fingerprint=recipe.fingerprint,
+        threads=threads,
+        kv_blocks=parts.blocks,
+        seconds=ready.load_seconds,
+    )
+    kernels = triton_kernels() if recipe.backend == "triton" else NO_KERNELS
+    return Loaded(setup, parts.runner, ready, parts.kv_bytes, kernels)
 
 
 def choose_pooling(prepared: PreparedModel, setup: Setup, threads: int) -> PoolingRecipe:

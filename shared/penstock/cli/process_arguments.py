@@ -141,8 +141,8 @@ def prepare(parser: Parser) -> None:
     parser.add_argument(
         "--copy-weights",
         action="store_true",
-        help="Copy weights that lie elsewhere into --cache-dir, so that whoever sees that folder "
-        "(a container, another machine) sees all of the model.",
+        help="Copy weights that lie elsewhere into --cache-dir, so that a container or another "
+        "machine that sees that folder sees all of the model.",
     )
     parser.add_argument(
         "--link",

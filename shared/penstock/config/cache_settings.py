@@ -61,8 +61,7 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str | None,
         Meta(
             description="Folder in which KV blocks are kept on disk, and found again after a"
-            " restart; default: none. Several engine cores of one host may share it. On a CPU, for"
-            " models with one KV group."
+            " restart; default: none. Several engine cores of one host may share it. On a CPU."
         ),
     ] = None
     disk_kv_gib: Annotated[
@@ -70,8 +69,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             gt=0,
             le=1_048_576,
-            description="GiB that disk_kv_dir holds at most, of all models together; what was not"
-            " used for longest is deleted first.",
+            description="Maximum size of disk_kv_dir in GiB, for all models together; the least"
+            " recently used blocks are deleted first.",
         ),
     ] = 16.0
     disk_kv_write_mib: Annotated[
@@ -79,40 +78,40 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             gt=0,
             le=1_048_576,
-            description="MiB that each engine core writes to disk_kv_dir, or to kv_store, per"
-            " second, at most. What is computed faster than that is not all kept.",
+            description="The most MiB per second that each engine core writes to disk_kv_dir or"
+            " kv_store. Blocks computed faster than that are not all kept.",
         ),
     ] = 256.0
     disk_kv_key_file: Annotated[
         str | None,
         Meta(
-            description="File with a key of 64 hexadecimal digits, by which blocks in disk_kv_dir"
-            " and kv_store are encrypted (needs the extra `encryption`); default: they aren't."
+            description="File with a key of 64 hexadecimal digits that encrypts the blocks in"
+            " disk_kv_dir and kv_store (needs the extra `encryption`); default: no encryption."
         ),
     ] = None
     kv_store: Annotated[
         str | None,
         Meta(
-            description="Plug-in that keeps KV blocks elsewhere, beside disk_kv_dir or without it;"
+            description="Plug-in that stores KV blocks elsewhere, with or without disk_kv_dir;"
             " default: none. For the same models as disk_kv_dir."
         ),
     ] = None
     kv_store_address: Annotated[
-        str, Meta(description="What kv_store is opened with: where it keeps blocks.")
+        str, Meta(description="Address passed to kv_store: where it stores blocks.")
     ] = ""
     kv_endpoint: Annotated[
         str | None,
         Meta(
-            description="Where this engine core's worker gives other engine cores' workers the KV"
-            " blocks that it computes (tcp://HOST:PORT or ipc://PATH); default: nowhere. Rank r of"
-            " several has the port PORT + r, or the path PATH.r, on the same machine."
+            description="Where this engine core's worker offers its KV blocks to those of other"
+            " engine cores (tcp://HOST:PORT or ipc://PATH); default: nowhere. With several ranks,"
+            " rank r uses the port PORT + r, or the path PATH.r, on the same machine."
         ),
     ] = None
     kv_peers: Annotated[
         str,
         Meta(
-            description="The kv_endpoint of up to 16 other engine cores of the same model, with"
-            " commas: what they have isn't computed here."
+            description="The kv_endpoint of up to 16 other engine cores of the same model,"
+            " separated by commas: blocks that they have aren't computed here."
         ),
     ] = ""
     kv_transfer_gib: Annotated[
@@ -120,8 +119,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             gt=0,
             le=1_048_576,
-            description="GiB of host memory in which blocks are kept at kv_endpoint; what was not"
-            " used for longest goes first.",
+            description="GiB of host memory for blocks offered at kv_endpoint; the least recently"
+            " used are dropped first.",
         ),
     ] = 1.0
     kv_handover_seconds: Annotated[
@@ -129,16 +128,16 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=0,
             le=86_400,
-            description="With kv_endpoint: seconds that open requests get to end once this engine"
-            " core is told to leave. What hasn't ended by then goes on at another one, which"
-            " fetches its KV from here.",
+            description="With kv_endpoint: seconds that open requests get to finish once this"
+            " engine core is told to leave. The rest continue at another one, which fetches their"
+            " KV from here.",
         ),
     ] = 1.0
     kv_role: Annotated[
         KVRole,
         Meta(
-            description="What this engine core is for. prefill: prompts of at least"
-            " kv_prefill_tokens, which another one goes on with. decode: the rest, with the KV that"
+            description="What this engine core is for. prefill: computes prompts of at least"
+            " kv_prefill_tokens, which another one continues. decode: the rest, with the KV that"
             " it fetches from kv_peers. both: everything."
         ),
     ] = "both"
@@ -147,8 +146,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=1,
             le=1_048_576,
-            description="With kv_role prefill: shorter prompts don't come here; whoever generates"
-            " computes them.",
+            description="With kv_role prefill: shorter prompts are computed by the engine core"
+            " that generates the answer.",
         ),
     ] = 512
     kv_retention_seconds: Annotated[
@@ -156,21 +155,21 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=0,
             le=86_400,
-            description="Seconds for which a session's KV blocks are kept before others after its"
-            " latest request, where that says nothing else; 0: they are as all others.",
+            description="Seconds for which a session's KV blocks have precedence over others after"
+            " its latest request, unless that says otherwise; 0: no precedence.",
         ),
     ] = 120.0
     max_kv_retention_seconds: Annotated[
         float,
-        Meta(ge=0, le=86_400, description="The most that a request may ask for of that."),
+        Meta(ge=0, le=86_400, description="The most of these that a request may ask for."),
     ] = 3600.0
     session_kv_share: Annotated[
         float,
         Meta(
             ge=0,
             le=1,
-            description="Share of the KV pool that is kept for sessions at most. Who needs blocks"
-            " gets them in any case.",
+            description="Largest share of the KV pool that is kept for sessions. Running requests"
+            " still get these blocks if they need them.",
         ),
     ] = 0.5
     kv_memory_fraction: Annotated[

@@ -58,7 +58,7 @@ class LoraSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_cpu_loras: Annotated[
         Annotated[int, Meta(ge=1, le=65_536)] | None,
         Meta(
-            description="Without effect: what steps don't use is read from its files again, which"
+            description="No effect: adapters not in use are read from their files again, which"
             " the system's page cache keeps. Not less than max_loras."
         ),
     ] = None

@@ -47,15 +47,14 @@ from penstock.terms import Terms, checked_session
 
 
 class AsyncLLM(EngineControl, AsyncTranscription, AsyncPooling):
-    """Serves a model from this process's own engine, or from one that already runs.
+    """Serves a model from its own engine, or from one that is already running.
 
-    model and settings: as the flags of `penstock serve`, with underscores (dtype, max_model_len,
-    num_kv_blocks, …), or under vLLM's names (see `penstock.llm.keywords`).  engine_endpoint: dial
-    this engine core instead of starting one; no other setting may be given then.  engine_log: a
-    file that the started processes write their logs to, such as sys.stderr; default: nobody sees
-    them.
+    model and settings: the flags of `penstock serve` with underscores (dtype, max_model_len,
+    num_kv_blocks, …), or vLLM's names (see `penstock.llm.keywords`).  engine_endpoint: connect to
+    this engine core instead of starting one; then no other setting may be given.  engine_log: a
+    file for the logs of the started processes, such as sys.stderr; by default they are hidden.
 
-    Use `async with`; or just use it, which starts it, and `shutdown()` it.
+    Use `async with`. Or just use it, which starts it, and call `shutdown()` at the end.
 
     Raises InvalidRequest (a ValueError) for a setting that doesn't exist or is out of range.
     """
@@ -85,13 +84,15 @@ class AsyncLLM(EngineControl, AsyncTranscription, AsyncPooling):
         session_id: str | None = None,
         kv_retention_seconds: float | None = None,
     ) -> AsyncIterator[RequestOutput]:
-        """Yields what `sampling_params.output_kind` says each time something new has come: the same
-        RequestOutput, grown (CUMULATIVE); one with the news alone (DELTA); one at the end.
+        """Yields outputs as new tokens arrive, in the form that `sampling_params.output_kind` asks
+        for: the same growing RequestOutput (CUMULATIVE), one with only what is new (DELTA), or one
+        at the end (FINAL_ONLY).
 
-        priority: the lower value is served earlier, where the scheduling policy knows priorities.
-        deadline_ms: from now; what isn't finished then ends with finish_reason "timeout".
-        lora_request: the adapter that is applied.  session_id: the conversation that this is a turn
-        of, whose KV blocks are kept for so many seconds after it (default: --kv-retention-seconds).
+        priority: lower values are served first if the scheduling policy supports priorities.
+        deadline_ms: from now; a sequence that isn't finished by then ends with finish_reason
+        "timeout".  lora_request: the adapter to apply.  session_id: the conversation that the
+        prompt continues; its KV blocks are kept for kv_retention_seconds afterwards (default:
+        --kv-retention-seconds).
 
         Leaving the iteration early, or cancelling its task, aborts the request.  Raises
         InvalidRequest, Overloaded, EngineUnavailable or RequestFailed.
@@ -166,8 +167,8 @@ class AsyncLLM(EngineControl, AsyncTranscription, AsyncPooling):
         )
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """Ends open requests; their streams end with finish_reason "abort", and a transcript with
-        RequestFailed. Others are ignored."""
+        """Ends open requests: their streams end with finish_reason "abort", a transcript with
+        RequestFailed. Unknown ids are ignored."""
         for name in [request_id] if isinstance(request_id, str) else request_id:
             generation = self._running.get(name)
             if generation is not None:
@@ -181,7 +182,7 @@ class AsyncLLM(EngineControl, AsyncTranscription, AsyncPooling):
         lora_request: GivenAdapters = None,
         deadline_ms: float | None = None,
     ) -> list[BeamSearchOutput]:
-        """The best hypotheses of each prompt. Cancelling it aborts what runs."""
+        """The best hypotheses of each prompt. Cancelling the call aborts its requests."""
         await self.start()
         given = prompt_list(prompts)
         prompts = [
@@ -238,9 +239,9 @@ class AsyncLLM(EngineControl, AsyncTranscription, AsyncPooling):
         name: str,
         terms: Terms,
     ) -> RequestOutput:
-        """One request without streaming; waits and tries again while the engine has no room.
+        """Runs one request without streaming; waits and tries again while the engine has no room.
 
-        One whose deadline passes meanwhile has ended as if it had passed while it ran.
+        If its deadline passes meanwhile, it ends as if that had happened while it ran.
         """
         if params.output_kind is not RequestOutputKind.FINAL_ONLY:
             params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)

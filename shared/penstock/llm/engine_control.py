@@ -18,33 +18,34 @@ class EngineControl(EngineLifecycle):
     """See AsyncLLM."""
 
     async def reset_prefix_cache(self) -> bool:
-        """From now on nothing is shared with earlier requests; as in vLLM, always True."""
+        """Later requests reuse nothing from earlier ones. Returns True, as in vLLM."""
         await self.start()
         self._started().reset_prefix_cache()
         return True
 
     async def pause_generation(self, *, mode: Literal["abort", "keep"] = "abort") -> None:
-        """Stops computing, as in vLLM; returns once no step runs any more. mode: abort ends open
-        requests as they are; keep lets them go on where they were. Raises InvalidRequest."""
+        """Stops computing, as in vLLM; returns once no step is running. mode: abort ends open
+        requests with the tokens they have; keep lets them continue later where they were. Raises
+        InvalidRequest."""
         if mode not in ("abort", "keep"):
             raise InvalidRequest(f"mode is {mode!r}; allowed: abort, keep", param="mode")
         await self.start()
         await self._started().set_paused(True, abort=mode == "abort")
 
     async def resume_generation(self) -> None:
-        """Goes on computing."""
+        """Ends a pause."""
         await self.start()
         await self._started().set_paused(False)
 
     async def is_paused(self) -> bool:
-        """Whether nothing is computed until resume_generation."""
+        """Whether the engine is paused until resume_generation."""
         await self.start()
         return self._started().paused
 
     async def sleep(self, level: int = 1, mode: Literal["abort", "keep"] = "abort") -> None:
-        """Gives the model's memory back, as in vLLM; returns once it is free. level: 1 for the KV
-        cache, and a device's weights; 2 for all weights, too. mode: abort ends open requests as
-        they are; keep lets them go on where they were. Requests that come meanwhile wait. Raises
+        """Frees the model's memory, as in vLLM; returns once it is free. level: 1 frees the KV
+        cache and a device's weights, 2 all weights too. mode: abort ends open requests with the
+        tokens they have; keep lets them continue later where they were. New requests wait. Raises
         InvalidRequest."""
         if mode not in ("abort", "keep"):
             raise InvalidRequest(f"mode is {mode!r}; allowed: abort, keep", param="mode")
@@ -53,14 +54,14 @@ class EngineControl(EngineLifecycle):
         await self._started().put_to_sleep(depth, abort=mode == "abort")
 
     async def wake_up(self, tags: list[str] | None = None) -> None:
-        """Loads the model again, and goes on; returns then. tags: "weights" or "kv_cache": what is
-        wanted again. It wakes once both were named. Raises InvalidRequest."""
+        """Loads the model again; returns once it serves. tags: "weights" or "kv_cache"; the model
+        wakes once both have been named. Raises InvalidRequest."""
         wanted = wake_tags(tags)
         await self.start()
         await self._started().wake_up(wanted)
 
     async def is_sleeping(self) -> bool:
-        """Whether it computes nothing until wake_up."""
+        """Whether the model sleeps until wake_up."""
         await self.start()
         return self._started().sleeping
 
@@ -72,20 +73,21 @@ class EngineControl(EngineLifecycle):
         *,
         tensors: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
     ) -> None:
-        """Replaces the model's weights by those of a folder or .gguf file, or of a model on the
-        hub; returns once they are loaded. Architecture and tokenizer must be the same; the chat
-        template and sampling defaults stay as they are.
+        """Replaces the model's weights with those of a folder, a .gguf file, or a model on the hub;
+        returns once they are loaded. Architecture and tokenizer must be the same; the chat template
+        and the sampling defaults don't change.
 
-        tensors, in place of a model: torch's or NumPy's, all that its checkpoint has, by the names
-        there; of a model whose checkpoint is in the hub's format, and that this object has started.
-        They go through the machine's shared memory, and the caller's may be changed afterwards.
+        tensors, instead of a model: torch tensors or NumPy arrays, all that the checkpoint has, by
+        their names there. This needs a checkpoint in the hub's format, and an engine started by
+        this object. They are passed through the machine's shared memory, and the caller may change
+        its own afterwards.
 
-        No answer comes of both: mode wait has requests that have begun end first, within so many
-        seconds (timeout: 60; at most 3600), and holds those that come meanwhile; abort ends all
-        that are open as they are. KV of the former weights is never used again.
+        No answer mixes both sets of weights. With the mode wait, started requests finish first,
+        within timeout seconds (60; at most 3600), and new ones wait; with abort, open requests end
+        with the tokens they have. KV of the old weights is never used again.
 
-        Raises InvalidRequest for what are no other weights of this model, DeadlineExceeded,
-        EngineUnavailable, and RequestFailed where they can't be loaded: then the former ones stay.
+        Raises InvalidRequest for anything but other weights of this model, DeadlineExceeded,
+        EngineUnavailable, and RequestFailed if the weights can't be loaded: then the old ones stay.
         """
         if (model is None) == (tensors is None):
             raise InvalidRequest("weights come as a model or as tensors; give one of the two")
@@ -129,16 +131,17 @@ class EngineControl(EngineLifecycle):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> list[Any]:
-        """Calls a method of a worker extension on all ranks, between two steps; as in vLLM, but a
-        method is named, and never sent. Returns what each rank does, in their order.
+        """Calls a method of a worker extension on all ranks, between two steps. Unlike in vLLM, the
+        method is given by name; code is never sent. Returns each rank's result, in the order of
+        ranks.
 
-        timeout: seconds (60; at most 3600) for which it may wait until it begins, and then again
-        for which it may run; a worker in which it runs longer is replaced, and streams go on.
-        args, kwargs: plain values and arrays; arrays come back as NumPy's.
+        timeout: seconds (60; at most 3600) that the call may wait to begin, and then may run; a
+        worker in which it runs longer is replaced, and streams continue.  args, kwargs: plain
+        values and arrays; arrays are returned as NumPy arrays.
 
-        Raises InvalidRequest for a method or arguments that there is no way to call with,
-        RequestFailed where it raised, DeadlineExceeded where it could not begin, and
-        EngineUnavailable where a worker ended meanwhile.
+        Raises InvalidRequest for an unknown method or unsuitable arguments, RequestFailed if it
+        raised an exception, DeadlineExceeded if it could not begin in time, and EngineUnavailable
+        if a worker ended during the call.
         """
         await self.start()
         results = await self._started().call_workers(method, args, kwargs, timeout)

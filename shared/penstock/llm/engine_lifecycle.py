@@ -23,7 +23,7 @@ START_TIMEOUT = 600.0
 
 
 class EngineLifecycle:
-    """Starts an engine core or dials one, and ends what it has started. See AsyncLLM."""
+    """Starts an engine core or connects to one, and stops what it started. See AsyncLLM."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class EngineLifecycle:
 
     @classmethod
     def from_engine_args(cls, engine_args: Any, **unused: Any) -> Self:
-        """From an AsyncEngineArgs. What else vLLM takes here has no meaning."""
+        """From an AsyncEngineArgs. vLLM's other parameters have no effect here."""
         keywords = {name: getattr(engine_args, name) for name in engine_args.__dataclass_fields__}
         return cls(**keywords)
 
     async def start(self) -> None:
-        """Starts the engine where needed and waits until it serves. Raises StartupError."""
+        """Starts the engine if necessary, and waits until it serves. Raises StartupError."""
         async with self._starting:
             if self._client is None:
                 await self._start()
@@ -91,7 +91,7 @@ class EngineLifecycle:
         self._given.close()
 
     def shutdown(self) -> None:
-        """The same for who can't wait, in the event loop or after its end. Idempotent."""
+        """The same without waiting, in the event loop or after its end. Idempotent."""
         client, self._client = self._client, None
         if client is not None:
             client.close_now()
@@ -129,7 +129,7 @@ class EngineLifecycle:
 
     @property
     def status(self) -> Status | None:
-        """The engine core's last word about its state."""
+        """The engine core's latest report on its state."""
         return self._started().status
 
     @property
@@ -140,12 +140,12 @@ class EngineLifecycle:
 
     @property
     def tokenizer(self) -> ModelTokenizer:
-        """See get_tokenizer; of one that has started."""
+        """See get_tokenizer; only after start."""
         return ModelTokenizer(self.text, self.welcome.generation, self.welcome.model)
 
     @property
     def default_sampling_params(self) -> SamplingParams:
-        """The model's own generation defaults; of one that has started."""
+        """The model's own generation defaults; only after start."""
         return SamplingParams(**sampling_defaults(self.welcome.generation))
 
     async def get_tokenizer(self) -> ModelTokenizer:
@@ -154,7 +154,7 @@ class EngineLifecycle:
         return self.tokenizer
 
     async def get_default_sampling_params(self) -> SamplingParams:
-        """What is used where no SamplingParams are given: the model's own generation defaults."""
+        """What is used if no SamplingParams are given: the model's own generation defaults."""
         await self.start()
         return self.default_sampling_params
 

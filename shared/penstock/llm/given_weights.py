@@ -30,7 +30,8 @@ WEIGHTS = (
 
 
 class GivenWeights:
-    """model: that is served, as it was asked for; cache_dir: of its prepared folder."""
+    """model: the served model, by the name that was requested.  cache_dir: of its prepared
+    folder."""
 
     def __init__(self, model: str, cache_dir: str | None) -> None:
         self._model = model
@@ -39,11 +40,11 @@ class GivenWeights:
         """The last one is the newest."""
 
     def write(self, tensors: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Path:
-        """Returns a folder in the hub's format with these tensors in place of the model's own.
+        """Writes a folder in the hub's format with these tensors instead of the model's own.
 
-        tensors: torch's or NumPy's by the checkpoint's names, on any device.  Raises InvalidRequest
-        for a model whose checkpoint isn't in that format, and for what is no tensor; OSError where
-        there is no room.
+        tensors: torch tensors or NumPy arrays by the checkpoint's names, on any device.  Returns
+        the folder.  Raises InvalidRequest for a model whose checkpoint isn't in that format and for
+        anything that is no tensor; OSError if there is no room.
         """
         like = self._checkpoint()
         place = str(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None
@@ -62,21 +63,21 @@ class GivenWeights:
         return folder
 
     def cache_of(self, folder: Path) -> str:
-        """Where to prepare it: a place that goes with it."""
+        """Where to prepare the folder: a place that is removed with it."""
         return str(folder.parent / "prepared")
 
     def taken(self, *, newest: bool, promised: bool) -> None:
-        """Other weights are served now. newest: those that were written last.  promised: a model
-        that sleeps tries them when it wakes, and may go back to the former ones."""
+        """Records that other weights are served now. newest: those that were written last.
+        promised: a sleeping model tries them when it wakes, and may go back to the old ones."""
         while len(self._written) > int(newest) + int(promised):
             self._written.pop(0).cleanup()
 
     def refused(self) -> None:
-        """Those that were written last will never be served."""
+        """Records that the newest weights will never be served."""
         self._written.pop().cleanup()
 
     def close(self) -> None:
-        """Nobody serves any of them."""
+        """Records that none of them are served any more."""
         self.taken(newest=False, promised=False)
 
     def _checkpoint(self) -> Path:

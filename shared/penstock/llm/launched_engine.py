@@ -44,10 +44,10 @@ os.register_at_fork(after_in_child=_after_fork)
 class LaunchedEngine:
     """Runs `penstock serve --no-http` as a child of this process.
 
-    The child leaves when this process does, however it ends; so it must be started from a thread
-    that lives as long as it is wanted.  endpoint: where its engine core takes front ends.
-    log: a file that its processes write their logs to; default: one of its own, whose end is shown
-    where it leaves without a reason.
+    The child exits when this process does, however it ends. So it must be started from a thread
+    that lives as long as the engine is needed.  endpoint: where its engine core accepts front ends.
+    log: a file for its processes' logs; default: a temporary one, whose end is shown if it exits
+    without giving a reason.
     """
 
     def __init__(self, config: EngineConfig, *, log: IO[Any] | None = None) -> None:
@@ -81,8 +81,8 @@ class LaunchedEngine:
         _made.add(self)
 
     def forget(self) -> None:
-        """In a child of os.fork(): its copy of the pipe would keep the engine running after the
-        end of the process that it belongs to."""
+        """For a child of os.fork(): its copy of the pipe would keep the engine running after the
+        end of the process that owns it."""
         if self._report_fd >= 0:
             os.close(self._report_fd)
             self._report_fd = -1
@@ -112,8 +112,8 @@ class LaunchedEngine:
             return "; the end of its log:\n" + file.read().decode(errors="replace").rstrip()
 
     def stop(self) -> None:
-        """Stops the child and everything below it. Idempotent; in a child of os.fork(), to which
-        the engine doesn't belong, it does nothing."""
+        """Stops the child and all processes below it. Idempotent; does nothing in a child of
+        os.fork(), to which the engine doesn't belong."""
         if os.getpid() != self._pid:
             return
         if self._process.poll() is None:

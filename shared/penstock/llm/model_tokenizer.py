@@ -64,7 +64,7 @@ class ModelTokenizer:
         return {text: i for i, text in enumerate(self._tokenizer.table.texts) if text is not None}
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids. add_special_tokens: BOS goes in front where the model wants it."""
+        """Token ids. add_special_tokens: whether BOS is put in front, if the model uses it."""
         return self._tokenizer.encode(text, add_special=add_special_tokens)
 
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
@@ -109,9 +109,9 @@ class ModelTokenizer:
         continue_final_message: bool = False,
         **variables: Any,
     ) -> Any:
-        """Token ids of a conversation, or its text; a list of conversations gives a list.
+        """Token ids of a conversation, or its text; for a list of conversations, a list.
 
-        Special tokens inside messages are plain text in the ids, which transformers' are not.
+        Special tokens inside messages are plain text here, unlike in transformers.
         """
         if conversation and not isinstance(conversation[0], dict):
             return [

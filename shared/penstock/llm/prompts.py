@@ -37,14 +37,15 @@ class TokensPrompt(_Extras):
 
 
 class TextPrompt(_Extras):
-    """A prompt as text; special tokens in it are parsed, the placeholders of its media too."""
+    """A prompt as text. Special tokens in it are parsed, and so are the placeholders of its
+    media."""
 
     prompt: str
 
 
 class EncoderDecoderPrompt(TypedDict):
-    """Both halves of a prompt for an encoder-decoder model: what is encoded, and what the decoder
-    begins with."""
+    """Both halves of a prompt for an encoder-decoder model: the encoder's input, and the beginning
+    of the decoder's text."""
 
     encoder_prompt: TextPrompt
     decoder_prompt: str | list[int] | TokensPrompt | TextPrompt
@@ -181,8 +182,8 @@ def fill_chat(
 ) -> RenderedChat:
     """A conversation in the model's template, as text and as ids. Raises InvalidRequest.
 
-    continue_final_message: nothing follows the last message's content, so that the model goes on
-    with it.  variables: more of the template's (tools, enable_thinking, …).
+    continue_final_message: nothing follows the last message's content, so that the model continues
+    it.  variables: further template variables (tools, enable_thinking, …).
     """
     return fill_with_media(
         messages,

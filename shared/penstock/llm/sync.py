@@ -44,16 +44,16 @@ def _shut_down(loop: BackgroundLoop, llm: AsyncLLM) -> None:
 
 
 class LLM(PoolingCalls):
-    """Generates text with a model, through an engine core and a worker of its own.
+    """Generates text with a model, through its own engine core and worker.
 
-    `LLM("smollm2-135m", dtype="float32", max_model_len=2048)`; settings are the flags of
-    `penstock serve` with underscores, or vLLM's names for what is here too (tensor_parallel_size=1,
-    swap_space, …: see `penstock.llm.keywords`).  engine_log: a file that the started processes
-    write their logs to, such as sys.stderr; default: nobody sees them.  Close it with
-    `with LLM(...) as llm:`, `llm.close()`, or by leaving the interpreter: no process stays behind.
-    It stays with the process that made it: a child of os.fork() can't use it.
+    `LLM("smollm2-135m", dtype="float32", max_model_len=2048)`: settings are the flags of `penstock
+    serve` with underscores, or vLLM's names for the same things (tensor_parallel_size=1,
+    swap_space, …: see `penstock.llm.keywords`).  engine_log: a file for the logs of the started
+    processes, such as sys.stderr; by default they are hidden.  Close it with `with LLM(...) as
+    llm:`, with `llm.close()`, or by leaving the interpreter: no process stays behind. It belongs to
+    the process that created it: a child of os.fork() can't use it.
 
-    Raises StartupError when the model can't be served, ValueError for a bad setting.
+    Raises StartupError if the model can't be served, and ValueError for a bad setting.
     """
 
     def __init__(
@@ -95,23 +95,24 @@ class LLM(PoolingCalls):
         session_id: str | None = None,
         kv_retention_seconds: float | None = None,
     ) -> list[RequestOutput]:
-        """One RequestOutput per prompt, in the prompts' order.
+        """Returns one RequestOutput per prompt, in the order of the prompts.
 
         prompts: a string, {"prompt": text}, {"prompt_token_ids": [...]}, a list of token ids, or a
-        list of these; a prompt as a dict may bring a cache_salt, and as multi_modal_data={"image":
-        [...]} pictures (PIL.Image, arrays, paths, URLs, bytes), each with a placeholder in it; for
-        an encoder-decoder model {"audio": (samples, rate)}, without one, or both halves apart as
-        {"encoder_prompt": {"multi_modal_data": ...}, "decoder_prompt": text}.
-        sampling_params: one for all or one each; default: get_default_sampling_params().
-        use_tqdm: a progress bar on stderr with tokens per second, or what makes one in tqdm's
-        place.  lora_request: the adapter that is applied, one for all or one each (None: the model
-        alone).  priority: one value each; the lower is served earlier, where the scheduling policy
-        knows priorities.  deadline_ms: from now, for all; what isn't finished then ends with
-        finish_reason "timeout".  session_id: the conversation that these are a turn of, whose KV
-        blocks are kept for so many seconds after it (default: --kv-retention-seconds).
+        list of these. A prompt given as a dict may contain a cache_salt, and pictures as
+        multi_modal_data={"image": [...]} (PIL.Image, arrays, paths, URLs, bytes), with a
+        placeholder for each in its text. For an encoder-decoder model: {"audio": (samples, rate)}
+        without a placeholder, or both halves as {"encoder_prompt": {"multi_modal_data": ...},
+        "decoder_prompt": text}.  sampling_params: one for all prompts or one each; default:
+        get_default_sampling_params().  use_tqdm: whether stderr gets a progress bar with tokens per
+        second, or a replacement for tqdm.  lora_request: the adapter to apply, one for all prompts
+        or one each (None: the model alone).  priority: one value each; lower values are served
+        first if the scheduling policy supports priorities.  deadline_ms: from now, for all prompts;
+        a sequence that isn't finished by then ends with finish_reason "timeout".  session_id: the
+        conversation that the prompts continue; its KV blocks are kept for kv_retention_seconds
+        afterwards (default: --kv-retention-seconds).
 
-        Raises ValueError for a bad prompt before anything runs; for a picture that can't be
-        prepared, when its turn comes.
+        Raises ValueError for a bad prompt before anything runs, and for a picture that can't be
+        prepared when its turn comes.
         """
         text = self._text()
         given = prompt_list(prompts)
@@ -140,13 +141,14 @@ class LLM(PoolingCalls):
         session_id: str | None = None,
         kv_retention_seconds: float | None = None,
     ) -> list[RequestOutput]:
-        """As generate, for one conversation or a list of them, in the model's chat template.
+        """Like generate, for one conversation or a list of them, in the model's chat template.
 
-        chat_template: another one, as Jinja source.  continue_final_message: the model goes on with
-        the last message (then add_generation_prompt=False).  tools: as OpenAI's API describes them.
-        chat_template_kwargs: more variables for the template, such as enable_thinking.  Parts of a
-        message may be pictures: image_url, or image_pil with an object of Pillow's.
-        mm_processor_kwargs: of these, other settings than the model's own.
+        chat_template: another template, as Jinja source.  continue_final_message: the model
+        continues the last message (use it with add_generation_prompt=False).  tools: as in OpenAI's
+        API.  chat_template_kwargs: more variables for the template, such as enable_thinking.  Parts
+        of a message may be pictures: image_url, or image_pil with a Pillow object.
+        mm_processor_kwargs: how pictures are prepared, where it differs from the model's own
+        settings.
         """
         self._text()
         tokenised = [
@@ -172,7 +174,7 @@ class LLM(PoolingCalls):
         return self._llm.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """The model's own generation defaults; what they don't state is SamplingParams()'s."""
+        """The model's own generation defaults; SamplingParams()'s for what they leave out."""
         self._text()
         return self._llm.default_sampling_params
 
@@ -202,8 +204,8 @@ class LLM(PoolingCalls):
         return self._loop.run(reset())
 
     def sleep(self, level: int = 1, mode: Literal["abort", "keep"] = "abort") -> None:
-        """Gives the model's memory back until wake_up, see AsyncLLM.sleep. What is generated
-        meanwhile waits."""
+        """Frees the model's memory until wake_up; see AsyncLLM.sleep. Calls to generate wait until
+        then."""
         self._text()
         self._loop.run(self._llm.sleep(level, mode))
 

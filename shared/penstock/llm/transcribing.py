@@ -26,11 +26,12 @@ class AsyncTranscription:
         priority: int = 0,
         deadline_ms: float | None = None,
     ) -> Transcript:
-        """The text of a recording: a file's path, or its bytes. request_id, priority and
-        deadline_ms: as generate has them.
+        """The text of a recording, given as a file's path or its bytes. request_id, priority and
+        deadline_ms: as for generate.
 
-        Cancelling it aborts what runs.  Raises InvalidRequest for what is no recording, and for a
-        model that doesn't transcribe; DeadlineExceeded; RequestFailed where `abort` ended it.
+        Cancelling the call aborts its requests.  Raises InvalidRequest for anything that is no
+        recording and for a model that doesn't transcribe; DeadlineExceeded; RequestFailed if
+        `abort` ended it.
         """
         await self.start()
         terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)

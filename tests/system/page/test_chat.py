@@ -145,7 +145,7 @@ def test_an_export_is_what_an_import_takes(chat: Chat, tmp_path: Path) -> None:
 
 
 NO_EXPORTS = [
-    (b"{", "no JSON"),
+    (b"{", "not JSON"),
     (b"{}", "format"),
     (b'{"format": "penstock-conversations", "conversations": [1]}', "conversations[0]"),
     (export_file([{"role": "system", "content": "x"}]), "role must be"),

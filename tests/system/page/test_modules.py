@@ -320,7 +320,7 @@ def test_what_two_tabs_made_is_put_together(tab: Tab) -> None:
         ("presence_penalty", "-2", -2),
         ("stop", "a\n\nb", ["a", "b"]),
         ("tools", "{}", "Tools must be a JSON list"),
-        ("schema", "[", "JSON schema of the answer is no JSON"),
+        ("schema", "[", "JSON schema of the answer is not JSON"),
     ],
 )
 def test_parameters(tab: Tab, name: str, text: str, expected: Any) -> None:

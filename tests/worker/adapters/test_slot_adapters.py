@@ -23,7 +23,8 @@ from penstock.protocol.from_worker import AdapterFailed, AdapterReady
 from penstock.protocol.to_worker import DropAdapter, LoadAdapter, NewSequence, Plan, SlotWork
 from penstock_worker.adapters import slot_adapters
 from penstock_worker.batch.slots import PlanError
-from penstock_worker.loading.load import Loaded, load
+from penstock_worker.loading.load import load
+from penstock_worker.loading.loaded import Loaded
 from testing.serving import wait_until
 from tests.adapter_folders import write_peft
 from tests.worker.adapters.rig import factors_of

@@ -14,7 +14,8 @@ from penstock.errors import StartupError
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock.speculation import SpeculativeConfig
 from penstock_worker.forward import buckets
-from penstock_worker.loading.load import Loaded, load
+from penstock_worker.loading.load import load
+from penstock_worker.loading.loaded import Loaded
 from penstock_worker.sampler.device import DeviceSampler
 from penstock_worker.steps.in_flight import PendingStep
 from tests.worker.cuda.simulated.device import Device, Misuse

@@ -19,7 +19,7 @@ from penstock.protocol.common import Pooling
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward import triton as generating
 from penstock_worker.forward.interface import Unable
-from penstock_worker.loading.load import Loaded
+from penstock_worker.loading.loaded import Loaded
 from penstock_worker.loading.pooling import choose_pooling
 from penstock_worker.pooling import triton
 from penstock_worker.pooling.device_pooler import DevicePooler

@@ -15,7 +15,8 @@ from penstock_worker.forward import triton_build
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.captures import CapturedWork, EagerRecording, Work
 from penstock_worker.loading.again import ready_again
-from penstock_worker.loading.load import Loaded, _load_on_device
+from penstock_worker.loading.load import _load_on_device
+from penstock_worker.loading.loaded import Loaded
 from penstock_worker.metrics.phases import Unwatched
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.report import report

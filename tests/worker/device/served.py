@@ -16,7 +16,7 @@ from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.interface import Batch, Forward
-from penstock_worker.loading.load import Loaded
+from penstock_worker.loading.loaded import Loaded
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import StepRunner

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.answers import TEXT, Penstock, Transformers, perplexity
 from penstock.text.tokenizer import Tokenizer
+from tests.worker.forward.perplexity import TEXT, Penstock, Transformers, perplexity
 
 
 @pytest.fixture(scope="module")

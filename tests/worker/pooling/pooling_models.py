@@ -23,7 +23,8 @@ from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.from_worker import AdapterReady, FromWorker, Result
 from penstock.protocol.to_worker import LoadAdapter, NewSequence, Plan, SlotWork, ToWorker
 from penstock_engine.facts import EngineFacts
-from penstock_worker.loading.load import Loaded, load
+from penstock_worker.loading.load import load
+from penstock_worker.loading.loaded import Loaded
 from tests.system.in_process import recode
 
 VOCAB = 99

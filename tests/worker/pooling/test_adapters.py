@@ -15,7 +15,7 @@ from penstock.adapters import UnfitAdapter, read_adapter
 from penstock.protocol.common import Pooling
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.models import adaptable_headless
-from penstock_worker.loading.load import Loaded
+from penstock_worker.loading.loaded import Loaded
 from testing.model_configs import llama_config
 from tests.adapter_folders import Factors, random_factors, write_peft
 from tests.worker.pooling.pooling_models import load_pooling, random_inputs, run, save

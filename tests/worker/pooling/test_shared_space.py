@@ -17,7 +17,7 @@ from penstock.prepare import load_manifest
 from penstock.protocol.common import Media, MediaItem, MediaSpan, Pooling, TokenSampling
 from penstock.protocol.from_worker import MediaReady
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
-from penstock_worker.loading.load import Loaded
+from penstock_worker.loading.loaded import Loaded
 from tests.worker.pooling.pooling_models import load_pooling
 from tests.worker.pooling.space_models import SpaceModel, write_clip, write_siglip
 from tests.worker.vision.pictures import answered, message_of

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import penstock_kernels.cpu
 from penstock_kernels.cpu.runs import TokenRuns, guess
+from penstock_worker.speculation import matches
 from penstock_worker.speculation.matches import SEPARATOR
 from penstock_worker.speculation.recent import RecentOutputs
 from penstock_worker.speculation.run_search import NativeIndex, NativeSearch, PlainSearch
@@ -93,3 +97,13 @@ def test_what_does_not_fit_is_refused() -> None:
         TokenRuns(2, TokenRuns(2), 3)
     assert guess([], [1, 2], 8, 8, votes=True) == []
     assert guess([TokenRuns(2)], [1], 8, 8, votes=True) == []
+
+
+def test_the_library_has_the_constants_of_the_plain_search() -> None:
+    """Those that random texts may not reach, too."""
+    source = (Path(penstock_kernels.cpu.__file__).parent / "csrc" / "runs.cpp").read_text()
+    found = dict(re.findall(r"^constexpr \w+ ([A-Z]+) = (-?[\d.]+);", source, re.MULTILINE))
+    names = {"CANDIDATES", "ENOUGH", "STRETCH", "LIKELY", "SEPARATOR"}
+    assert {name: float(value) for name, value in found.items()} == {
+        name: float(getattr(matches, name)) for name in names
+    }

@@ -1,4 +1,4 @@
-"""From vllm.GenerateRequest to the fields of a completion. What is not supported is refused."""
+"""From vllm.GenerateRequest to the fields of a completion. Unsupported fields are refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Of vllm.Control, what pauses and resumes, as POST /pause and /resume do. The messages name no
-model: where there are several, each call is refused."""
+"""The methods of vllm.Control that pause and resume, as POST /pause and /resume do. The messages
+name no model: with several models, each call is refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Of vllm.Control, what gives a model's memory back and wakes it, as POST /sleep and /wake_up do.
-As those that pause, the messages name no model."""
+"""The methods of vllm.Control that free a model's memory and wake it, as POST /sleep and /wake_up
+do. Like those that pause, the messages name no model."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ export class Chat {
     const back = current.remove(node);
     this.#settle();
     this.composer.focus();
-    notify("Deleted, with what followed it.", { one: "removed", action: ["Undo", () => {
+    notify("Deleted, with everything after it.", { one: "removed", action: ["Undo", () => {
       back();
       this.keeping.now(current);
       if (current === this.current) this.#draw();

@@ -59,8 +59,8 @@ export class Composer {
     this.#needsFile = transcribes;
     this.box.disabled = !chats && !transcribes;
     if (chats) this.box.placeholder = "Write a message";
-    else if (transcribes) this.box.placeholder = "Names in it, if any";
-    else this.box.placeholder = "This model makes vectors: there is nobody to chat with";
+    else if (transcribes) this.box.placeholder = "Names and words in the sound, if any";
+    else this.box.placeholder = "This model returns vectors and can't chat";
     this.#fit();
   }
 

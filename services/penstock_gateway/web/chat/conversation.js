@@ -87,7 +87,7 @@ export class Conversation {
   /** Adds a message below `parent` ("" for the first) and takes its branch. */
   add(parent, role, content, { state = "done", attached = null } = {}) {
     if (Object.keys(this.record.nodes).length >= MOST_NODES) {
-      throw new RangeError(`this conversation has ${MOST_NODES} messages, and can't have more; start a new one`);
+      throw new RangeError(`this conversation has ${MOST_NODES} messages, which is the limit; start a new one`);
     }
     const at = Math.max(Date.now(), 1 + Math.max(0, ...this.children(parent).map((node) => node.at)));
     const node = { id: newId(), parent, role, content, at, rev: 1, state };

@@ -24,10 +24,10 @@ export function imported(text) {
   try {
     file = JSON.parse(text);
   } catch (error) {
-    throw new Error(`the file is no JSON: ${error.message}`);
+    throw new Error(`the file is not JSON: ${error.message}`);
   }
   if (file?.format !== FORMAT || !Array.isArray(file.conversations)) {
-    throw new Error(`the file has no conversations of this page: its "format" must be "${FORMAT}"`);
+    throw new Error(`the file has no conversations from this page: its "format" must be "${FORMAT}"`);
   }
   if (file.conversations.length > MOST_CONVERSATIONS) {
     throw new Error(`the file has ${file.conversations.length} conversations; at most ${MOST_CONVERSATIONS} are allowed`);
@@ -93,7 +93,7 @@ function attached(value, where, files) {
   return value.map((each, index) => {
     const here = `${where}[${index}]`;
     const type = words(plain(each, here).type, `${here}.type`);
-    if (!kindOf(type)) throw new Error(`${here}.type is ${type.slice(0, 40)}, and no kind of media that is taken`);
+    if (!kindOf(type)) throw new Error(`${here}.type is ${type.slice(0, 40)}, which is not a supported kind of media`);
     const found = { id: newId(), kind: kindOf(type), type, name: words(each.name ?? "", `${here}.name`).slice(0, 120), size: 0 };
     if (each.data == null) return found; // It wasn't there any more when the file was written.
     let blob;

@@ -72,7 +72,7 @@ export class Keeping {
     } catch (error) {
       this.unkept.add(conversation.id);
       const full = error?.name === "QuotaExceededError" ? "The browser's storage for this page is full." : error?.message;
-      notify(`This conversation is not kept. ${full} It stays on the page as long as that is open.`, {
+      notify(`This conversation is not kept. ${full} It stays on the page until you close it.`, {
         one: "unkept", stays: true, bad: true, action: ["Export it", () => download(this.#store, [conversation.record], conversation.title)],
       });
     }

@@ -52,7 +52,7 @@ export function refusal(file, { takes, model, attached, kept, each = false, away
   const what = file.name ? `“${file.name.slice(0, MOST_NAME)}”` : "What was given";
   if (!kind) {
     const formats = Object.keys(KINDS).filter((each) => takes[each]).map((each) => KINDS[each].formats);
-    return `${what} is ${file.type || "of no known kind"}; ${formats.join(", ") || "nothing"} can be attached.`;
+    return `${what} is ${file.type || "of an unknown type"}; ${formats.join(", ") || "nothing"} can be attached.`;
   }
   if (away) return unknown(model);
   const { many, cannot } = KINDS[kind];
@@ -112,7 +112,7 @@ async function contentOf(node, load) {
   if (!node.attached?.length) return node.content;
   const parts = await Promise.all(node.attached.map(async ({ id, kind, name }) => {
     const blob = await load(id);
-    if (!blob) throw new Error(`“${name}” is no longer kept in this browser; delete the message to go on`);
+    if (!blob) throw new Error(`“${name}” is no longer kept in this browser; delete the message to continue`);
     return KINDS[kind].part(await dataUri(blob));
   }));
   return node.content ? [...parts, { type: "text", text: node.content }] : parts;

@@ -51,7 +51,7 @@ export class Recorder {
       return;
     }
     if (!navigator.mediaDevices?.getUserMedia || !window.AudioWorkletNode) {
-      this.refuse("Browsers give a page a microphone only over HTTPS, and on this machine itself.");
+      this.refuse("Browsers allow recording only over HTTPS or on this machine itself.");
       return;
     }
     let stream;

@@ -7,19 +7,19 @@ const LAST = "penstock.settings";
  * usual: what the server takes where neither the request nor the model says anything.
  */
 export const FIELDS = [
-  { name: "system", label: "System prompt", kind: "text", help: "What the model is told first." },
-  { name: "temperature", label: "Temperature", kind: "number", least: 0, most: 2, step: "0.1", usual: 1, help: "0 takes the likeliest token; more is more varied." },
-  { name: "top_p", label: "Top p", kind: "number", least: 0, most: 1, step: "0.05", usual: 1, help: "Only the likeliest tokens that together reach this." },
-  { name: "top_k", label: "Top k", kind: "whole", least: 0, most: 2 ** 31 - 1, usual: 0, help: "Only this many likeliest tokens; 0 is all." },
-  { name: "min_p", label: "Min p", kind: "number", least: 0, most: 1, step: "0.01", usual: 0, help: "Only tokens at least this likely, as a part of the likeliest." },
-  { name: "presence_penalty", label: "Presence penalty", kind: "number", least: -2, most: 2, step: "0.1", usual: 0, help: "Against tokens that the answer has already." },
-  { name: "frequency_penalty", label: "Frequency penalty", kind: "number", least: -2, most: 2, step: "0.1", usual: 0, help: "The same, by how often it has them." },
-  { name: "repetition_penalty", label: "Repetition penalty", kind: "number", least: 0.01, most: 100, step: "0.05", usual: 1, help: "Above 1: against tokens of the conversation and the answer." },
-  { name: "max_tokens", label: "Longest answer", kind: "whole", least: 1, most: 2 ** 31 - 1, help: "Tokens. Empty: what the context leaves." },
+  { name: "system", label: "System prompt", kind: "text", help: "Instructions that come before the conversation." },
+  { name: "temperature", label: "Temperature", kind: "number", least: 0, most: 2, step: "0.1", usual: 1, help: "0 always takes the likeliest token; higher values are more varied." },
+  { name: "top_p", label: "Top p", kind: "number", least: 0, most: 1, step: "0.05", usual: 1, help: "Only the likeliest tokens whose probabilities add up to this." },
+  { name: "top_k", label: "Top k", kind: "whole", least: 0, most: 2 ** 31 - 1, usual: 0, help: "Only this many of the likeliest tokens; 0 means all." },
+  { name: "min_p", label: "Min p", kind: "number", least: 0, most: 1, step: "0.01", usual: 0, help: "Only tokens at least this likely, relative to the likeliest one." },
+  { name: "presence_penalty", label: "Presence penalty", kind: "number", least: -2, most: 2, step: "0.1", usual: 0, help: "Discourages tokens that are already in the answer." },
+  { name: "frequency_penalty", label: "Frequency penalty", kind: "number", least: -2, most: 2, step: "0.1", usual: 0, help: "The same, in proportion to how often they occur." },
+  { name: "repetition_penalty", label: "Repetition penalty", kind: "number", least: 0.01, most: 100, step: "0.05", usual: 1, help: "Above 1: discourages tokens of the conversation and the answer." },
+  { name: "max_tokens", label: "Longest answer", kind: "whole", least: 1, most: 2 ** 31 - 1, help: "In tokens. Empty: as many as fit into the context." },
   { name: "seed", label: "Seed", kind: "whole", least: 0, most: Number.MAX_SAFE_INTEGER, help: "The same seed gives the same answer." },
-  { name: "stop", label: "Stop texts", kind: "lines", help: "One a line. The answer ends before the first of them." },
-  { name: "schema", label: "JSON schema of the answer", kind: "json", help: "The answer is JSON that follows it." },
-  { name: "tools", label: "Tools", kind: "json", list: true, help: "A JSON list, as in the API. Calls are shown, not made." },
+  { name: "stop", label: "Stop texts", kind: "lines", help: "One per line. The answer ends before the first that occurs." },
+  { name: "schema", label: "JSON schema of the answer", kind: "json", help: "The answer is JSON that follows this schema." },
+  { name: "tools", label: "Tools", kind: "json", list: true, help: "A JSON list, as in the API. Calls are shown but not carried out." },
 ];
 
 /** What the server takes for a field that is left empty, as a text; "" where there is no such value. */
@@ -52,7 +52,7 @@ function json({ label, list }, text) {
   try {
     value = JSON.parse(text);
   } catch (error) {
-    throw new Error(`${label} is no JSON: ${error.message}`);
+    throw new Error(`${label} is not JSON: ${error.message}`);
   }
   if (list ? !Array.isArray(value) : value === null || typeof value !== "object" || Array.isArray(value)) {
     throw new Error(`${label} must be a JSON ${list ? "list" : "object"}`);

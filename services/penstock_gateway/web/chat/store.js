@@ -102,7 +102,7 @@ export class Store {
     const [kept, count] = await Promise.all([asked(records.get(record.id)), asked(records.count())]);
     if (!kept && count >= MOST_KEPT) {
       transaction.abort();
-      throw new Error(`${MOST_KEPT} conversations are kept, and no more can be; export and delete some`);
+      throw new Error(`${MOST_KEPT} conversations are kept, which is the limit; export and delete some`);
     }
     const whole = merged(kept, record);
     records.put(whole);

@@ -11,7 +11,7 @@ async function load() {
   try {
     const reply = await fetch("openapi.json", { headers: headers(), cache: "no-store" });
     if (reply.status === 401) {
-      state.textContent = apiKey.get() ? "This server does not know that API key." : "This server asks for an API key.";
+      state.textContent = apiKey.get() ? "This server does not know that API key." : "This server requires an API key.";
       at("key").focus();
       return;
     }

@@ -15,7 +15,7 @@ export function batchPanel() {
       { title: "Request", head: true, mono: true, text: name, hint: (row) => `${name(row)}; ${row.cached} prompt tokens from the cache, ${row.preemptions} preemptions${row.drafted ? `, ${whole(row.kept)} of ${whole(row.drafted)} drafted tokens kept` : ""}` },
       { title: "Tenant", lesser: true, text: (row) => tenant(row.tenant), hint: (row) => row.tenant },
       { title: "Phase", text: (row) => row.phase, mark: (row) => row.phase },
-      { title: "Tokens", long: "Tokens: computed of those to compute, or generated of those that may come", wide: true, text: progress, bar: (row) => ({ part: part(row), kind: row.phase }), hint: (row) => `${percent(part(row))} of the tokens ${row.phase === "prefill" ? "computed" : "that may come"}` },
+      { title: "Tokens", long: "Tokens: computed, of those to compute; or generated, of the most that may be", wide: true, text: progress, bar: (row) => ({ part: part(row), kind: row.phase }), hint: (row) => `${percent(part(row))} of the tokens ${row.phase === "prefill" ? "computed" : "allowed"}` },
       { title: "Blocks", number: true, lesser: true, long: "KV blocks held", text: (row) => whole(row.blocks) },
       { title: "Age", number: true, text: (row) => age(row.age) },
     ],

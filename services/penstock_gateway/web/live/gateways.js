@@ -1,4 +1,4 @@
-/** Gateways and other front ends of the engine core, and the gateway that this page is of. */
+/** Gateways and other front ends of the engine core, and the gateway that serves this page. */
 
 import { make, panel, write } from "./dom.js";
 import { age, bytes, count, duration, short, whole } from "./format.js";
@@ -16,7 +16,7 @@ const FACTS = [
 export function gatewaysPanel() {
   const { node, body, note } = panel("gateways", "Gateways");
   const values = Object.fromEntries(FACTS.map(([key]) => [key, make("dd", { "data-gateway": key })]));
-  const facts = make("dl", { class: "lv-facts", "aria-label": "The gateway that this page is of" },
+  const facts = make("dl", { class: "lv-facts", "aria-label": "The gateway that serves this page" },
     ...FACTS.map(([key, title]) => make("div", {}, make("dt", { text: title }), values[key])));
   const which = make("h3", { text: "This gateway" });
   const table = new Table({

@@ -175,14 +175,14 @@ class LiveView {
     if (state === "refused") return { state: "gone", words: `Not shown: ${reason}` };
     if (state === "lost") return { state: "gone", words: `Disconnected from the gateway${this._since()}` };
     if (state === "connecting" && !this._state) return { state: "connecting", words: "Connecting" };
-    if (state === "connecting") return { state: "gone", words: `Connecting to the gateway again${this._since()}` };
+    if (state === "connecting") return { state: "gone", words: `Reconnecting to the gateway${this._since()}` };
     const engine = this._engine();
     if (!engine) return { state: "connecting", words: "Waiting for an engine core" };
     if (!engine.connected) return { state: "gone", words: `The engine core is gone${engine.reason ? `: ${engine.reason}` : ""}` };
-    if (!engine.knows) return { state: "warn", words: "This engine core is of an older version, which has no live view" };
+    if (!engine.knows) return { state: "warn", words: "This engine core is an older version without a live view" };
     if (!engine.snapshot) return { state: "connecting", words: "Waiting for the engine core" };
     const old = engine.age + (Date.now() - this._heardAt) / 1000;
-    if (old > OLD) return { state: "warn", words: `Nothing new from the engine core for ${age(old)}` };
+    if (old > OLD) return { state: "warn", words: `No news from the engine core for ${age(old)}` };
     if (engine.snapshot.draining) return { state: "warn", words: "Live; the engine core is draining" };
     if (!engine.snapshot.worker.ready) return { state: "warn", words: `Live; not ready: ${engine.snapshot.worker.reason}` };
     return { state: "live", words: "Live" };

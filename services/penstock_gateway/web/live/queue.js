@@ -10,7 +10,7 @@ const PRIORITY = 4;
 export function queuePanel() {
   const { node, body, note } = panel("queue", "Queue");
   const table = new Table({
-    caption: "Sequences that wait, next first",
+    caption: "Waiting sequences, the next one first",
     key: (row) => `${row.request} ${row.sequence}`,
     empty: "Nobody waits.",
     columns: [

@@ -21,7 +21,7 @@ export function stepsPanel() {
   const legend = make("ul", { class: "lv-legend" }, ...KINDS.map(([kind, title]) =>
     make("li", {}, swatches[kind], make("span", { text: title }))));
   const plot = new Plot({ name: "steps", label: "Times of the last steps", draw, find, tell, move });
-  const none = make("p", { class: "lv-empty", text: "No step since somebody watches." });
+  const none = make("p", { class: "lv-empty", text: "No step since you started watching." });
   const table = new Table({
     caption: `The last ${IN_TABLE} steps, newest first`,
     key: (row) => row.number,

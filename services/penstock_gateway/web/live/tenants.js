@@ -14,14 +14,14 @@ export function tenantsPanel() {
   const table = new Table({
     caption: "Tenants with open requests, most first",
     key: (row) => row.tenant,
-    empty: "Nobody has a request open.",
+    empty: "There are no open requests.",
     columns: [
       { title: "Tenant", head: true, mono: true, text: (row) => tenant(row.tenant), hint: (row) => row.tenant || "brings no API key" },
       { title: "Open", number: true, long: "Open requests", text: (row) => whole(row.requests) },
       { title: "Running", number: true, long: "Running sequences", text: (row) => whole(row.running) },
       { title: "Share of the steps shown", wide: true, text: (row) => `${short(row.tokens)} tokens, ${percent(share(row))}`, bar: (row) => ({ part: share(row), kind: "decode" }) },
       { title: "Weight", number: true, text: (row) => row.weight ?? "" },
-      { title: "Debt", number: true, long: "Tokens that it was given beyond the tenant that was given least, by weight", text: (row) => (row.debt === null ? "" : short(row.debt)) },
+      { title: "Debt", number: true, long: "Tokens served beyond those of the least served tenant, by weight", text: (row) => (row.debt === null ? "" : short(row.debt)) },
     ],
   });
   body.append(table.node);

@@ -1,1 +1,0 @@
-"""Twenty plain questions through every entrance, and through llama.cpp."""
