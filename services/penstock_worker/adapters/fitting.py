@@ -156,10 +156,9 @@ def _parts(
 ) -> Iterator[tuple[str, FittedModule | FittedMatrix]]:
     shapes, cuts = {**model.modules, **model.heads}, ExpertCuts(model)
     for each in adapter.modules:
-        if each.experts:
-            found = ((name, FittedModule(*pair, each.scale)) for name, *pair in cuts.cut(each))
-        else:
-            found = _factors(each, adapter.format, model, own)
+        found = (
+            _of_experts(each, cuts) if each.experts else _factors(each, adapter.format, model, own)
+        )
         for name, module in found:
             _check(each, name, module, shapes, model)
             yield name, module
@@ -168,6 +167,11 @@ def _parts(
         for ours in _named(stored, tensor.name, adapter.format, model):
             if not ours.startswith(model.unused):
                 yield ours.removesuffix(".weight"), _whole(ours, stored, model)
+
+
+def _of_experts(module: AdaptedModule, cuts: ExpertCuts) -> Iterator[tuple[str, FittedModule]]:
+    for name, down, up in cuts.cut(module):
+        yield name, FittedModule(down, up, module.scale)
 
 
 def _factors(
