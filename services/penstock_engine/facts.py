@@ -27,7 +27,7 @@ from penstock.protocol.from_frontend import MAX_PREDICTION_TOKENS
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock.speculation import SpeculativeConfig
-from penstock_engine.kv.settings import check_kept, kv_peers, prefills_from
+from penstock_engine.kv.settings import check_kept, fetches_ahead, kv_peers, prefills_from
 from penstock_engine.policies.tenants import Tenants
 
 BYTES_PER_ID = 5
@@ -236,7 +236,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             sleeps=True,
             calls=True,
             prefills_from=prefills_from(self.config.cache),
-            expects=bool(kv_peers(self.config.cache)),
+            expects=fetches_ahead(self.config.cache),
             replaces=True,
             call_bytes=self.call_bytes,
         )

@@ -11,7 +11,7 @@ from penstock.config.settings import CacheSettings, EngineConfig, ServeConfig
 from penstock.errors import StartupError
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.supervisor.kv_roles import kv_caches
-from penstock_engine.kv.settings import check_kept, kv_peers, prefills_from
+from penstock_engine.kv.settings import check_kept, fetches_ahead, kv_peers, prefills_from
 
 
 def caches(tmp_path: Path, roles: str, count: int, **cache: Any) -> list[CacheSettings]:
@@ -65,3 +65,9 @@ def test_roles_that_can_not_be(
 def test_one_engine_core_s_settings_that_do_not_fit(cache: dict[str, Any], message: str) -> None:
     with pytest.raises(StartupError, match=message):
         check_kept(CacheSettings(**cache))
+
+
+def test_who_fetches_ahead(tmp_path: Path) -> None:
+    assert not any(map(fetches_ahead, caches(tmp_path, "prefill,decode", 2)))
+    assert all(map(fetches_ahead, caches(tmp_path, "prefill,decode", 2, kv_fetch_ahead=True)))
+    assert not fetches_ahead(CacheSettings(kv_fetch_ahead=True)), "there is nobody to fetch from"

@@ -131,7 +131,7 @@ def undisturbed(windowed: str) -> list[bytes]:
 
 
 def divided(model: str, folder: Path, write_mib: float) -> Server:
-    disk = ("--disk-kv-dir", str(folder), "--disk-kv-gib", "0.05")
+    disk = ("--disk-kv-dir", str(folder), "--disk-kv-gib", "0.05", "--kv-fetch-ahead")
     pace = ("--disk-kv-write-mib", str(write_mib))
     return Server(model, *FLAGS, *ROLES, *PORTS, *disk, *pace)
 
@@ -186,7 +186,7 @@ def test_whoever_is_killed_while_blocks_are_written(
 def test_blocks_are_fetched_before_their_request_comes(
     windowed: str, undisturbed: list[bytes]
 ) -> None:
-    with Server(windowed, *FLAGS, *ROLES, *PORTS) as server:
+    with Server(windowed, *FLAGS, *ROLES, *PORTS, "--kv-fetch-ahead") as server:
         wait_until(lambda: ready(server))
         page = port_of(server, "engine 1")
         for turn in range(TURNS):

@@ -51,6 +51,11 @@ def prefills_from(cache: CacheSettings) -> int:
     return cache.kv_prefill_tokens if cache.kv_role == "prefill" else 0
 
 
+def fetches_ahead(cache: CacheSettings) -> bool:
+    """See Welcome.expects."""
+    return cache.kv_fetch_ahead and bool(kv_peers(cache))
+
+
 def _check_endpoint(setting: str, endpoint: str) -> None:
     if _ENDPOINT.fullmatch(endpoint) is None:
         raise StartupError(

@@ -150,6 +150,13 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " that generates the answer.",
         ),
     ] = 512
+    kv_fetch_ahead: Annotated[
+        bool,
+        Meta(
+            description="Whether this engine core, with kv_peers, fetches the KV of a prompt while"
+            " one of role prefill still computes it. Worth it where blocks travel slowly."
+        ),
+    ] = False
     kv_retention_seconds: Annotated[
         float,
         Meta(

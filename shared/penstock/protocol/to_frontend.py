@@ -93,7 +93,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """It computes prompts of at least so many tokens for others, which fetch their KV and go on
     with them, and takes nothing else where there are others. 0: it takes all."""
     expects: bool = False
-    """Whether it supports ExpectPrompt: it fetches KV blocks from others."""
+    """Whether it supports ExpectPrompt: it fetches KV blocks from others, and is to do so ahead."""
     replaces: bool = False
     """Whether it supports ReplaceWeights."""
     call_bytes: int = MAX_CALL_BYTES
