@@ -11,17 +11,21 @@ from torch import Tensor
 from penstock.protocol.common import TokenLogprobs
 from penstock_kernels.cpu.adjustments import CPURowAdjustments
 from penstock_kernels.cpu.library import load
+from penstock_kernels.cpu.likeliest import Likeliest
 from penstock_kernels.cpu.memory import Scratch
 from penstock_kernels.cpu.sampler import Row, Sampled, sample, uniform
 from penstock_worker.sampler.adjustments import SequenceAdjustments
 from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
 
+_NOT_FINITE = SampledToken(error=NOT_FINITE)
+
 
 class _ThreadMemory(threading.local):
-    """Scratch memory of each calling thread."""
+    """What each calling thread keeps between calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int) -> None:
         self.scratch = Scratch()
+        self.likeliest = Likeliest(threads)
 
 
 class CPUSampler:
@@ -33,10 +37,16 @@ class CPUSampler:
         """`threads` is what one call may use. Raises ImportError without the library."""
         load()
         self._threads = threads
-        self._memory = _ThreadMemory()
+        self._memory = _ThreadMemory(threads)
 
     def sample(self, logits: Tensor, requests: list[SampleRequest]) -> list[SampledToken]:
-        draws, values = _draws(requests), logits.numpy()
+        values = logits.numpy()
+        if all(request.wants_likeliest for request in requests):
+            return [
+                _NOT_FINITE if token < 0 else SampledToken(token)
+                for token in self._memory.likeliest.tokens(values)
+            ]
+        draws = _draws(requests)
         rows = [
             _row(request, draw, row)
             for request, draw, row in zip(requests, draws, values, strict=True)
@@ -105,7 +115,7 @@ def _row_adjustments(adjustments: SequenceAdjustments) -> CPURowAdjustments | No
 
 def _sampled_token(wanted: int | None, token: int, sampled: Sampled, row: int) -> SampledToken:
     if token < 0:
-        return SampledToken(error=NOT_FINITE)
+        return _NOT_FINITE
     return SampledToken(token, None if wanted is None else _logprobs(sampled, row))
 
 

@@ -30,6 +30,18 @@ class SampleRequest(msgspec.Struct, frozen=True):
     """[vocab] bool, the ids that a grammar allows, at least one; None if there is no grammar."""
     adjustments: SequenceAdjustments | None = None  # In the sequence's current state.
 
+    @property
+    def wants_likeliest(self) -> bool:
+        """Whether only the id of the largest logit is asked for, of all ids."""
+        sampling = self.sampling
+        return (
+            sampling.temperature == 0
+            and sampling.logprobs is None
+            and self.adjustments is None
+            and self.allowed is None
+            and (self.emitted >= sampling.min_tokens or not sampling.held_back)
+        )
+
     def held_back(self) -> Sequence[int] | np.ndarray:
         """Returns the ids that must not be sampled now, unless no other is left.
 

@@ -172,6 +172,15 @@ def test_held_back_until_min_tokens(sampler: Sampler) -> None:
     assert drawn == {0}
 
 
+def test_held_back_without_logprobs(sampler: Sampler) -> None:
+    logits = torch.tensor([[0.0, 9.0, 8.0, 7.0]] * 3)
+    fields = {"temperature": 0.0, "min_tokens": 2, "held_back": (1,)}
+    asks = [ask(1, **fields), ask(2, **fields), ask(0, **fields | {"held_back": ()})]
+    assert [choice.token for choice in sampler.sample(logits, asks)] == [2, 1, 1]
+    alone = [sampler.sample(logits[:1], [each])[0].token for each in asks]
+    assert alone == [2, 1, 1]
+
+
 def test_logprobs(sampler: Sampler) -> None:
     logits = torch.tensor([[1.0, 3.0, 3.0, -200.0, 2.0]]) * 2
     true = torch.log_softmax(logits[0].double(), -1)
@@ -195,6 +204,9 @@ def test_a_row_that_is_not_finite_fails_alone(sampler: Sampler, bad: float) -> N
     assert choices[0] == clean[0]
     assert choices[2] == clean[2]
     assert choices[1] == SampledToken(error="the model gave logits that are not finite numbers")
+    greedy = sampler.sample(logits, [ask(temperature=0.0)] * 3)
+    assert greedy[1] == choices[1]
+    assert [greedy[row].token for row in (0, 2)] == logits[[0, 2]].argmax(-1).tolist()
 
 
 ALL_CUTS = [
