@@ -16,7 +16,8 @@ from penstock_kernels.cpu.low_rank import NO_ADAPTED_ROWS, LowRankRows
 from penstock_kernels.cpu.memory import Scratch, zeroed
 from penstock_kernels.cpu.program import Program
 from penstock_kernels.cpu.recurrent import StateMoves
-from penstock_kernels.cpu.structs import NUM_BUFFERS, PkBatch, PkPhase, PkProgram, PkStates
+from penstock_kernels.cpu.step_arguments import StepArguments
+from penstock_kernels.cpu.structs import NUM_BUFFERS, PkPhase, PkProgram
 from penstock_kernels.cpu.thread_count import ThreadCount
 
 PAGE = 16
@@ -162,6 +163,9 @@ class Decoder:
         self._phases = self.program.structs(self._caches)
         self._exchanges = Exchanges(self.program.phases)
         self._lost = np.zeros(1, dtype=np.int64)
+        self._arguments = StepArguments(
+            self.program, self._layers_done, self._cancelled, self._lost
+        )
         # Where a thread waits for other ranks, the others wait for it: they say nothing of crowds.
         steady = any(each.exchange is not None and not each.alone for each in self.program.phases)
         self._threads = [ThreadCount(self.threads, steady) for _ in range(2)]
@@ -221,6 +225,7 @@ class Decoder:
         others. Nobody looks at a clock before. All threads compute the steps from then on."""
         self._threads = [ThreadCount(self.threads, steady=True) for _ in self._threads]
         self._ticks = np.zeros((self.threads, len(self._phases), 2), dtype=np.int64)
+        self._arguments.struct.ticks = self._ticks.ctypes.data
         return self._ticks
 
     def kv_blocks(self) -> list[np.ndarray]:
@@ -242,64 +247,21 @@ class Decoder:
                 f"{len(step.first_block)} block tables were given; {len(step.starts)} sequences in "
                 f"{self._groups} KV groups have {tables}"
             )
-        states, given = self._states(step), step.given
         step.check_given(self.program)
-        runs, run_of = step.adapted.arrays(len(step.tokens), self.program.low_rank)
         out = np.empty((len(rows), self.program.outputs), dtype=np.float32)
         threads = self._threads[len(step.tokens) >= MANY_ROWS]
-        batch = PkBatch(
-            rows=len(step.tokens),
-            sequences=len(step.starts),
-            num_wanted=len(rows),
-            num_taken=0 if given.rows is None else len(given.rows),
-            taken_width=0 if given.numbers is None else given.numbers.shape[1],
-            threads=threads.now,
-            tokens=step.tokens.ctypes.data,
-            first_row=step.first_row.ctypes.data,
-            starts=step.starts.ctypes.data,
-            tables=step.tables.ctypes.data,
-            first_block=step.first_block.ctypes.data,
-            wanted=rows.ctypes.data,
-            types=_data(step.types),
-            taken_rows=_data(given.rows),
-            taken=_data(given.numbers),
-            turns=_data(given.turns),
-            last_seen=_data(given.last_seen),
-            logits=out.ctypes.data,
-            layers_done=self._layers_done.ctypes.data,
-            cancelled=self._cancelled.ctypes.data,
-            states=None if states is None else ctypes.pointer(states),
-            lost=self._lost.ctypes.data,
-            runs=ctypes.addressof(runs),
-            run_of=run_of.ctypes.data,
-            num_runs=len(step.adapted.runs),
-            ticks=_data(self._ticks),
-        )
+        held = self._arguments.describe(step, rows, out, threads.now)
         library = load()
-        program, rows_of = ctypes.byref(self._struct), ctypes.byref(batch)
+        program, rows_of = ctypes.byref(self._struct), ctypes.byref(self._arguments.struct)
         work = self._scratch.at_least(library.pk_forward_bytes(program, rows_of))
         self._exchanges.begin()
         begun = time.perf_counter()
         library.pk_forward(program, rows_of, work)
         seconds = time.perf_counter() - begun
+        del held
         threads.tell(len(step.tokens), seconds, 1e-9 * float(self._lost[0]))
         self._exchanges.check(cancelled=self.cancelled)
         return out
-
-    def _states(self, step: DecoderStep) -> PkStates | None:
-        """Raises ValueError for states of another size, or of other sequences."""
-        if not self.program.last_numbers:
-            return None
-        states = step.states
-        if states is None or len(states.slots) != len(step.starts):
-            raise ValueError("a step of a program with recurrent layers says its sequences' states")
-        states.memory.check(self.program.state_numbers, self.program.last_numbers)
-        room = states.blocks.shape[1] * int(states.memory.part_bytes.sum())
-        if len(states.blocks) and room < 4 * self.program.state_numbers:
-            raise ValueError(
-                f"a checkpoint of {4 * self.program.state_numbers} bytes has blocks of {room}"
-            )
-        return states.struct()
 
     def _describe(self, phases: ctypes.Array[PkPhase]) -> PkProgram:
         widths, low = self.program.widths(), self.program.low_rank
@@ -318,10 +280,6 @@ class Decoder:
             state_numbers=self.program.state_numbers,
             last_numbers=self.program.last_numbers,
         )
-
-
-def _data(array: np.ndarray | None) -> int | None:
-    return None if array is None else int(array.ctypes.data)
 
 
 def _token_bytes(cache: str, kv_heads: int, head_dim: int) -> int:

@@ -101,6 +101,15 @@ def test_each_row_has_its_own(rows: int, kind: MatrixKind) -> None:
         assert np.array_equal(made.logits(single, wanted[:1])[0], found[row])
 
 
+def test_a_step_has_nothing_of_the_one_before() -> None:
+    made, (one, _) = decoder(phases()), adapter(5)
+    wanted = np.arange(7, dtype=np.int32)
+    plain = decoder(phases()).logits(step(7), wanted)
+    adapted = made.logits(step(7, (2, 3, one)), wanted)
+    assert not np.array_equal(adapted, plain)
+    assert np.array_equal(made.logits(step(7), wanted), plain)
+
+
 def _nearest(exact: Fraction) -> np.float32:
     """To even; by way of float64 a number could be rounded twice."""
     near = np.float32(float(exact))
