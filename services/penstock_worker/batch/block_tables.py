@@ -57,11 +57,33 @@ class StepTables(Sequence[np.ndarray]):
             return [self[at] for at in range(*index.indices(len(self)))]
         return self._rows[self._slots[index], : self._widths[index]].astype(np.int64)
 
+    def pieces(self) -> tuple[list[np.ndarray], list[int]]:
+        """Returns the contents of each table, [blocks] int32, as they are now and may change at the
+        next `put`; and their lengths."""
+        rows, widths = self._rows, self._widths.tolist()
+        slots = self._slots.tolist()
+        return [rows[s, :w] for s, w in zip(slots, widths, strict=True)], widths
+
     def write(self, out: np.ndarray) -> None:
         """Writes all tables to `out`, [sequences, columns] int32. What is behind a table's end is
         undefined."""
         columns = min(out.shape[1], self._rows.shape[1])
         out[:, :columns] = self._rows[self._slots, :columns]
+
+
+def joined_tables(groups: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarray, list[int]]:
+    """Returns all tables of a step in one array, group by group, and the length of each. If there
+    is only one table, the array may be that of BlockTables, and changes with the next `put`."""
+    pieces: list[np.ndarray] = []
+    widths: list[int] = []
+    for tables in groups:
+        if isinstance(tables, StepTables):
+            own, lengths = tables.pieces()
+        else:
+            own, lengths = list(tables), [len(table) for table in tables]
+        pieces += own
+        widths += lengths
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces), widths
 
 
 def write_tables(tables: Sequence[np.ndarray], out: np.ndarray) -> None:

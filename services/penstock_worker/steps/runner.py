@@ -162,8 +162,12 @@ class StepRunner(Generic[Queued]):
             return [kind.launch(scheduled, start)]
         if self._threads is None:
             return self._attempt(scheduled, start)
-        shares = self._threads.map(lambda share: self._attempt(share, start), scheduled)
+        shares = self._threads.map(lambda share: self._share(share, start), scheduled)
         return list(chain.from_iterable(shares))
+
+    def _share(self, scheduled: list[SlotWork], start: StepStart) -> list[Queued]:
+        with torch.inference_mode():  # Threads don't inherit it.
+            return self._attempt(scheduled, start)
 
     def _attempt(self, scheduled: list[SlotWork], start: StepStart) -> list[Queued]:
         """Queues these works as one batch. If that fails, queues them one by one, so that only the
@@ -173,8 +177,7 @@ class StepRunner(Generic[Queued]):
         brought back by the kind's `undo`. Raises StepLost.
         """
         try:
-            with torch.inference_mode():  # Threads don't inherit it.
-                return [self._guard(self._kind.launch, scheduled, start)]
+            return [self._guard(self._kind.launch, scheduled, start)]
         except StepLost:
             raise
         except Exception as error:

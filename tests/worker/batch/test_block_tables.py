@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from penstock_worker.batch.block_tables import BlockTables, write_tables
+from penstock_worker.batch.block_tables import BlockTables, joined_tables, write_tables
 
 
 def test_against_lists() -> None:
@@ -25,6 +25,10 @@ def test_against_lists() -> None:
         wanted = [held[slot][:width] for slot, width in zip(chosen, widths, strict=True)]
         assert [table.tolist() for table in step] == wanted
         assert [table.tolist() for table in step[1:]] == wanted[1:]
+        for groups in ([step], [list(step)], [step, list(step)]):
+            joined, lengths = joined_tables(groups)
+            assert lengths == [len(table) for _ in groups for table in wanted]
+            assert joined.tolist() == [block for _ in groups for each in wanted for block in each]
         columns = rng.randrange(1, 9)
         for given in (step, list(step)):
             out = np.full((len(chosen), columns), -1, np.int32)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from penstock_kernels.cpu.decoder import Decoder, DecoderStep
+from penstock_worker.batch.block_tables import joined_tables
 from penstock_worker.forward.cpu.adapters import adapted_rows
 from penstock_worker.forward.cpu.media import given_rows
 from penstock_worker.forward.cpu.split import CPUStageEnds
@@ -80,18 +82,23 @@ class CPUForward:
 
 
 def step_of(batch: Batch) -> DecoderStep:
-    """Returns what the kernels get of a batch."""
-    tables = [table for group in (batch.tables, *batch.more_tables) for table in group]
-    lengths = np.array([0, *map(len, tables)])
+    """Returns what the kernels get of a batch. Its tables may be those of the batch: it must be
+    computed before the next plan is applied."""
+    tables, widths = joined_tables((batch.tables, *batch.more_tables))
     return DecoderStep(
         tokens=_int32(batch.tokens),
-        first_row=_int32(np.cumsum([0, *batch.counts])),
+        first_row=_firsts(batch.counts.tolist()),
         starts=_int32(batch.starts),
-        tables=_int32(np.concatenate(tables)),
-        first_block=_int32(np.cumsum(lengths)[:-1]),
+        tables=_int32(tables),
+        first_block=_firsts(widths)[:-1],
         given=given_rows(batch.media),
         adapted=adapted_rows(batch.adapters, batch.counts),
     )
+
+
+def _firsts(counts: list[int]) -> np.ndarray:
+    """[counts + 1] int32: where each begins if they follow one another, and where the last ends."""
+    return np.array([*accumulate(counts, initial=0)], dtype=np.int32)
 
 
 def _int32(values: np.ndarray) -> np.ndarray:
