@@ -5,8 +5,8 @@ computes nothing, and gateway_reader.py, each a process of its own.  For each nu
 runs: as fast as it goes, a stream's next token leaving when its last one was read, so that each
 token is an event of its own; and at a fixed rate, for the time from the engine's send to the
 client's receipt.  At LIMITS numbers of streams, testing/bare_gateway.py takes the gateway's place
-in a third run: the machine's limit.  A step holds 256 streams at most, as the engine core's has it.  CPU is the
-gateway's, all threads, between 15 % and 85 % of a run's tokens.  Results go to
+in a third run: the machine's limit.  A step holds 256 streams at most, as the engine core's has
+it.  CPU is the gateway's, all threads, between 15 % and 85 % of a run's tokens.  Results go to
 results/gateway.json and .md.
 """
 
