@@ -78,7 +78,11 @@ class BareGateway:
         self._pump()
         if self._session.socket is not None:
             loop.add_reader(int(self._session.socket.getsockopt(zmq.FD)), self._pump)
-        heartbeat.PROCESS.join(self._session, lambda: loop.call_soon_threadsafe(self._pump))
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(self._pump)
+
+        heartbeat.PROCESS.join(self._session, wake)
         while True:
             await asyncio.sleep(max(0.005, self._session.wait_hint(time.monotonic())))
             self._pump()

@@ -219,7 +219,7 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
                 return False
             if cycle.response_complete or cycle.disconnected:
                 return False
-            self._write_promptly(b"%x\r\n%b\r\n" % (len(piece), piece))
+            self._write_promptly(b"".join((b"%x\r\n" % len(piece), piece, b"\r\n")))
             return True
 
         def on_message_begin(self) -> None:
