@@ -4,8 +4,9 @@ A real gateway process, as `penstock gateway` starts it, between a null engine c
 computes nothing, and gateway_reader.py, each a process of its own.  For each number of streams two
 runs: as fast as it goes, a stream's next token leaving when its last one was read, so that each
 token is an event of its own; and at a fixed rate, for the time from the engine's send to the
-client's receipt.  A step holds 256 streams at most, as the engine core's has it.  CPU is the
-gateway's, all threads, between 15 % and 85 % of a run's tokens.  Results go to
+client's receipt.  At LIMITS numbers of streams, testing/bare_gateway.py takes the gateway's place
+in a third run: the machine's limit.  A step holds 256 streams at most, as the engine core's has
+it.  CPU is the gateway's, all threads, between 15 % and 85 % of a run's tokens.  Results go to
 results/gateway.json and .md.
 """
 
@@ -15,21 +16,24 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from deploy.local import wait
+from deploy.local import free_port, wait
 from loadtest.report import Document, Flags, Measurement, machine_line, say, table
 from loadtest.steady import NO_LOG, cpu_seconds, reading, steady
 from testing.board import Board
-from testing.processes import RestartableProcess, gateway
+from testing.processes import Gateway, RestartableProcess, gateway
 
 RATES = {1: 100.0, 100: 5_000.0, 1_000: 10_000.0, 5_000: 10_000.0}
 """Tokens a second of all streams together, below what a gateway can."""
 EXPECTED = {1: 1_500.0, 100: 20_000.0}
 """Tokens a second flat out, roughly: how many a run needs."""
+LIMITS = (100, 1_000)
 PATIENCE = 300.0
 GROUP = 256
 """Streams in one step, at most."""
@@ -51,6 +55,8 @@ def measure(flags: Flags) -> Document:
             "paced": measured(streams, flags.seconds, rate=paced),
             "rate": paced,
         }
+        if streams in LIMITS:
+            row["limit"] = measured(streams, flags.seconds, rate=paced, bare=True)
         rows.append(row)
         say(json.dumps(row))
     return {"group": GROUP, "rows": rows}
@@ -63,23 +69,21 @@ def measured(
     rate: float,
     window: int | None = None,
     profile: Path | None = None,
+    bare: bool = False,
 ) -> dict[str, Any]:
     """Figures of a run. rate: tokens a second of all streams; with a window (tokens of each stream
     that may be on their way), only a guess of what there will be.
-    profile: a file for the gateway's cProfile data."""
+    profile: a file for the gateway's cProfile data.  bare: of a bare gateway instead."""
     tokens = max(8, round(seconds * rate / streams))
     sizes = ["--streams", str(streams), "--tokens", str(tokens), "--group", str(GROUP)]
     pace = ["--rate", str(rate)] if window is None else ["--window", str(window)]
+    serving = _bare_gateway if bare else _gateway
     profiled = ["-m", "cProfile", "-o", str(profile)] if profile else []
     with tempfile.TemporaryDirectory(prefix="pst-") as folder:
         endpoint, page = f"ipc://{folder}/front", Path(folder) / "board"
         board = Board(page)
         null = [sys.executable, "-m", "testing.null_engine", endpoint, str(page), *sizes, *pace]
-        quiet = {"PENSTOCK_LOG_LEVEL": "error"}
-        with (
-            RestartableProcess(null),
-            gateway(endpoint, python=profiled, environment=quiet) as started,
-        ):
+        with RestartableProcess(null), serving(endpoint, profiled) as started:
             process = psutil.Process(started.pid)
             figures: dict[str, Any] = {
                 "streams": streams,
@@ -107,6 +111,20 @@ def measured(
     return figures
 
 
+def _gateway(endpoint: str, python: Sequence[str]) -> AbstractContextManager[Gateway]:
+    return gateway(endpoint, python=python, environment={"PENSTOCK_LOG_LEVEL": "error"})
+
+
+@contextmanager
+def _bare_gateway(endpoint: str, python: Sequence[str]) -> Iterator[Gateway]:
+    port = free_port()
+    url, begun = f"http://127.0.0.1:{port}", time.perf_counter()
+    command = [sys.executable, *python, "-m", "testing.bare_gateway", endpoint, str(port)]
+    with RestartableProcess(command) as process:
+        process.wait_answers(url)
+        yield Gateway(process.pid, url, port, time.perf_counter() - begun)
+
+
 def _rss(process: psutil.Process) -> float:
     return float(process.memory_info().rss / 2**20)
 
@@ -132,19 +150,41 @@ PACED = {
 }
 
 
+LIMIT = {
+    "streams": "{streams:,}",
+    "tokens/s": "{rate:,.0f}",
+    "p50, ms": "{p50_ms:.2f}",
+    "p99, ms": "{p99_ms:.2f}",
+    "µs CPU/token": "{us_per_token:.1f}",
+    "p50 : the gateway's": "{share_p50:.2f}",
+    "CPU : the gateway's": "{share_cpu:.2f}",
+}
+
+
 def tables(document: Document) -> str:
-    """A table of each of the two kinds of run."""
+    """A table of each kind of run."""
     rows = document["rows"]
     ready = [row[kind] for row in rows for kind in ("flat_out", "paced")]
     seconds = min(each["ready_seconds"] for each in ready)
     cpu = min(each["ready_cpu_seconds"] for each in ready)
     flat_out = [shown(row["flat_out"]) for row in rows]
     paced = [shown(row["paced"]) | {"rate": row["rate"]} for row in rows]
+    limits = [limit(row) for row in rows if "limit" in row]
     return (
         f"{machine_line(document)}\n\nFlat out, each token an event of its own:\n\n"
         f"{table(FLAT_OUT, flat_out)}\nAt a fixed rate:\n\n{table(PACED, paced)}\n"
+        "What the machine allows: the same of a process that only receives the engine core's "
+        f"messages and writes finished events.\n\n{table(LIMIT, limits)}\n"
         f"Start to ready, the quickest of {len(ready)}: {seconds:.2f} s, {cpu:.2f} s of it CPU.\n"
     )
+
+
+def limit(row: dict[str, Any]) -> dict[str, Any]:
+    """What the bare gateway takes, and its share of what the gateway takes."""
+    bare, whole = row["limit"], row["paced"]
+    cpu = "cpu_seconds_per_1000_tokens"
+    shares = {"share_p50": bare["p50_ms"] / whole["p50_ms"], "share_cpu": bare[cpu] / whole[cpu]}
+    return shown(bare) | shares | {"rate": row["rate"]}
 
 
 def shown(run: dict[str, Any]) -> dict[str, Any]:

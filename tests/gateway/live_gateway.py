@@ -7,7 +7,7 @@ import contextlib
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 
 import uvicorn
@@ -22,7 +22,7 @@ from tests.gateway.fake_engine import FakeEngineClient
 
 
 class LiveGateway:
-    """Use as a context manager. parser: see protocol_class."""
+    """Use as a context manager. parser: see protocol_class. loop: makes its event loop."""
 
     def __init__(
         self,
@@ -30,6 +30,7 @@ class LiveGateway:
         config: GatewayConfig | None = None,
         patience: Patience | None = None,
         parser: str = "auto",
+        loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     ) -> None:
         self.engine = engine
         self.app = create_app(engine, config or GatewayConfig(), patience=patience)  # type: ignore[arg-type]
@@ -41,7 +42,7 @@ class LiveGateway:
         self._socket = listener.bind("127.0.0.1", 0)
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.loop = asyncio.new_event_loop()
+        self.loop = loop()
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:

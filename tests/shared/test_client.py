@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from penstock import SamplingParams
+from penstock.client.session import AT_ONCE
 from penstock.errors import EngineUnavailable, InvalidRequest, Limited, Overloaded
 from penstock.protocol.to_frontend import Outputs, Rejected, SequenceOutput
 from tests.shared.client_requests import collect, until
@@ -126,6 +127,29 @@ async def test_status_comes_and_ages(engine, client):
     await until(lambda: client.status is not None)
     assert client.status.ready
     assert client.status_age(1e12) > 1e9
+
+
+async def test_tokens_of_a_long_message_leave_before_its_last_was_looked_at(engine, client):
+    sequences = 3 * AT_ONCE + 1
+    params = SamplingParams(n=sequences, max_tokens=9)
+    generation = await client.submit(list(b"x"), params, name="many")
+    [submit] = engine.submits
+    given: list[list[int]] = []
+
+    def sink(deltas):
+        given.append([delta.index for delta in deltas])
+        return True
+
+    generation.feed(sink)
+    following = asyncio.create_task(anext(generation))
+    await until(lambda: generation._waited_for)
+    engine.send(Outputs([SequenceOutput(submit.request, i, [65]) for i in range(sequences)]))
+    await until(lambda: sum(map(len, given)) == sequences)
+    assert [len(each) for each in given] == [AT_ONCE] * 3 + [1]
+    assert [index for each in given for index in each] == list(range(sequences))
+    assert not following.done()
+    generation.abort()
+    await following
 
 
 async def test_a_sink_gets_what_it_takes_and_the_consumer_the_rest(engine, client):

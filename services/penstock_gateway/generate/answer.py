@@ -62,7 +62,12 @@ class StreamedAnswer:
     ) -> None:
         self._reply = reply
         self._include_usage = bool(options and options.include_usage)
-        self._continuous = bool(options and options.continuous_usage_stats)
+        self._counts_usage = bool(
+            options and options.include_usage and options.continuous_usage_stats
+        )
+        """Whether each chunk says what was used so far."""
+        self._no_usage: UsageField = None if self._include_usage else UNSET
+        """What it says otherwise."""
         self._choices = choices
         self._recorder = recorder
         self._prompt_tokens = prompt_tokens
@@ -108,11 +113,13 @@ class StreamedAnswer:
         for delta in deltas:
             if delta.finish_reason is not None:
                 return False
-        out = bytearray()
+        out, usage = bytearray(), self._no_usage
         try:
             for delta in deltas:
                 self._completion_tokens += len(delta.token_ids)
-                self._reply.delta(out, delta.index, delta, self._usage_so_far())
+                if self._counts_usage:
+                    usage = self._total()
+                self._reply.delta(out, delta.index, delta, usage)
             if out:
                 events.write_now(out)
         except Exception as error:
@@ -139,6 +146,4 @@ class StreamedAnswer:
         return usage if batch is None else usage.with_predicted(batch.predicted)
 
     def _usage_so_far(self) -> UsageField:
-        if not self._include_usage:
-            return UNSET
-        return self._total() if self._continuous else None
+        return self._total() if self._counts_usage else self._no_usage

@@ -14,22 +14,16 @@ _MARK = secrets.token_hex(16)
 
 
 class FastChunk:
-    """chunk_of: makes the chunk for a text. What comes before and after the text is encoded once;
-    `append` gives the bytes that append_event would.
+    """chunk_of: makes the chunk for a text. What comes before and after the text is encoded once:
+    with the text's JSON between them, they are the bytes that append_event gives.
     """
 
-    __slots__ = ("_after", "_before")
+    __slots__ = ("after", "before")
 
     def __init__(self, chunk_of: Callable[[str], msgspec.Struct]) -> None:
         event = bytearray()
         append_event(event, chunk_of(_MARK))
-        self._before, self._after = bytes(event).split(f'"{_MARK}"'.encode())
-
-    def append(self, out: bytearray, text: str) -> None:
-        """Appends the event with this text."""
-        out += self._before
-        encoder.encode_into(text, out, -1)
-        out += self._after
+        self.before, self.after = bytes(event).split(f'"{_MARK}"'.encode())
 
 
 ChunkOf = Callable[[int, str, bool], msgspec.Struct]
@@ -46,15 +40,17 @@ class FastChunks:
     __slots__ = ("_by_choice",)
 
     def __init__(self) -> None:
-        self._by_choice: dict[tuple[int, bool], FastChunk] = {}
+        self._by_choice: dict[int, FastChunk] = {}  # -1 - choice where usage is null.
 
     def append(
         self, out: bytearray, choice: int, text: str, chunk_of: ChunkOf, *, nullable: bool
     ) -> None:
         """Appends the event that says `text`. nullable: its usage is null."""
-        key = (choice, nullable)
+        key = -1 - choice if nullable else choice
         fast = self._by_choice.get(key)
         if fast is None:
             fast = FastChunk(lambda text: chunk_of(choice, text, nullable))
             self._by_choice[key] = fast
-        fast.append(out, text)
+        out += fast.before
+        encoder.encode_into(text, out, -1)
+        out += fast.after

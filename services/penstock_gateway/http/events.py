@@ -112,12 +112,12 @@ class EventStream:
         of any task.
         """
         begun = time.monotonic()
-        piece = bytes(data)
-        if self._room.write(piece):
+        if self._room.write(data):
             self._last_write = now = time.monotonic()
             self.write_seconds += now - begun
             return
-        sending = self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        message = {"type": "http.response.body", "body": bytes(data), "more_body": True}
+        sending = self._send(message)
         try:
             sending.send(None)  # type: ignore[attr-defined]
         except StopIteration:

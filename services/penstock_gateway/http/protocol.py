@@ -12,6 +12,7 @@ from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock_gateway.http.errors import INVALID, ErrorBody, ErrorReply, head_too_large
+from penstock_gateway.http.prompt_write import Write, prompt_write
 from penstock_gateway.service import Patience
 
 _ROOM = "penstock.room"
@@ -20,7 +21,11 @@ _ROOM = "penstock.room"
 _REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
 
 
-def _nowhere(piece: bytes) -> bool:
+Piece = bytes | bytearray
+"""Of a response's body. Who hands one over leaves it as it is."""
+
+
+def _nowhere(piece: Piece) -> bool:
     return False
 
 
@@ -29,7 +34,7 @@ class Room:
 
     __slots__ = ("full", "write")
 
-    def __init__(self, *, full: bool, write: Callable[[bytes], bool] = _nowhere) -> None:
+    def __init__(self, *, full: bool, write: Callable[[Piece], bool] = _nowhere) -> None:
         self.full = full
         """A send would wait for the client to read."""
         self.write = write
@@ -65,12 +70,14 @@ class _Bounded:
     cycle: Any
     app_state: dict[str, Any]
     _lost = False
+    _write_promptly: Write
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._room = Room(full=False, write=self.write_piece)
         # uvicorn copies this into the scope of each request.
         self.app_state = {**self.app_state, _ROOM: self._room}
+        self._write_promptly = prompt_write(transport)
         super().connection_made(transport)  # type: ignore[misc]
         self._arm("head", self.patience.head)
 
@@ -84,6 +91,7 @@ class _Bounded:
         # Each of these holds the protocol in turn: without them it goes at once, with all that its
         # last request was made of, and not when the garbage collector comes by.
         self._room.write = _nowhere
+        self._write_promptly = self.transport.write
         self.cycle = None
 
     def data_received(self, data: bytes) -> None:
@@ -106,7 +114,7 @@ class _Bounded:
         """Whether the client is in the middle of a request's head."""
         raise NotImplementedError
 
-    def write_piece(self, piece: bytes) -> bool:
+    def write_piece(self, piece: Piece) -> bool:
         """See Room.write."""
         return False
 
@@ -203,7 +211,7 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
         def inside_head(self) -> bool:
             return self._inside_head
 
-        def write_piece(self, piece: bytes) -> bool:
+        def write_piece(self, piece: Piece) -> bool:
             # The latest request's cycle: where another one waits in the pipe, its response has not
             # begun, and has no encoding yet.
             cycle = self.cycle
@@ -211,7 +219,7 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
                 return False
             if cycle.response_complete or cycle.disconnected:
                 return False
-            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            self._write_promptly(b"".join((b"%x\r\n" % len(piece), piece, b"\r\n")))
             return True
 
         def on_message_begin(self) -> None:

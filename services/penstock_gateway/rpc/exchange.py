@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from starlette.types import ASGIApp, Message, Scope
 
 from penstock import logs
-from penstock_gateway.http.protocol import Room, take_room
+from penstock_gateway.http.protocol import Piece, Room, take_room
 
 log = logs.get(__name__)
 
@@ -34,7 +34,7 @@ class AppExchange:
         self.aborted = False
         """By somebody else than its client."""
         self._body: bytes | None = body
-        self._pieces: list[bytes] = []
+        self._pieces: list[Piece] = []
         self._unread = 0
         self._finished = False
         self._whole = False
@@ -113,14 +113,14 @@ class AppExchange:
             self._whole = self._finished = True
             self._news.set()
 
-    def _write(self, piece: bytes) -> bool:
+    def _write(self, piece: Piece) -> bool:
         """See Room.write."""
         if not self.status or self._finished:
             return False
         self._put(piece)
         return True
 
-    def _put(self, piece: bytes) -> None:
+    def _put(self, piece: Piece) -> None:
         if not piece or self._gone.done():
             return
         self._pieces.append(piece)

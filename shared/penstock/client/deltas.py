@@ -65,16 +65,22 @@ class GrowingDelta:
 class Pending:
     """The deltas of a request that nobody has taken yet, at most one for each sequence."""
 
-    __slots__ = ("_deltas",)
+    __slots__ = ("_deltas", "_only")
 
     def __init__(self) -> None:
-        self._deltas: dict[int, SequenceDelta | GrowingDelta] = {}
+        self._only: SequenceDelta | None = None  # The one that there is, mostly.
+        self._deltas: dict[int, SequenceDelta | GrowingDelta] = {}  # If there were more.
 
     def __len__(self) -> int:
-        return len(self._deltas)
+        return len(self._deltas) if self._only is None else 1
 
     def add(self, delta: SequenceDelta) -> None:
         """What a sequence gained."""
+        if self._only is None and not self._deltas:
+            self._only = delta
+            return
+        if self._only is not None:
+            self._deltas[self._only.index], self._only = self._only, None
         waiting = self._deltas.get(delta.index)
         if waiting is None:
             self._deltas[delta.index] = delta
@@ -86,6 +92,8 @@ class Pending:
 
     def peek(self) -> list[SequenceDelta]:
         """All of them, each in one; they stay until `clear`."""
+        if self._only is not None:
+            return [self._only]
         for index, waiting in self._deltas.items():
             if isinstance(waiting, GrowingDelta):
                 self._deltas[index] = waiting.whole()
@@ -94,9 +102,11 @@ class Pending:
     def take(self) -> list[SequenceDelta]:
         """All of them, which are gone from here."""
         deltas = self.peek()
-        self._deltas.clear()
+        self.clear()
         return deltas
 
     def clear(self) -> None:
         """They have been taken."""
-        self._deltas.clear()
+        self._only = None
+        if self._deltas:
+            self._deltas.clear()

@@ -38,11 +38,12 @@ Sink = Callable[[list[SequenceDelta]], bool]
 class _Sequence:
     """Emitted ids of an open sequence, and its text."""
 
-    __slots__ = ("emitted", "text")
+    __slots__ = ("emitted", "plain_push", "text")
 
     def __init__(self, text: SequenceText) -> None:
         self.emitted: list[int] = []
         self.text = text
+        self.plain_push = text.plain_push
 
 
 class Generation:
@@ -248,15 +249,8 @@ class Generation:
 
     def take(self, output: SequenceOutput) -> None:
         """Turns what the engine sent into a delta. Called by the client, in order."""
-        if self.cached_tokens is None and output.cached_tokens is not None:
-            self.cached_tokens = output.cached_tokens
-            self._observed.found_cached(output.cached_tokens)
-        if output.prompt_logprobs and self.prompt_logprobs is not None:
-            self.prompt_logprobs += output.prompt_logprobs
-            self.blame.gained()
-            self._wake.set()
-        if self.timing is not None and output.finish is not None:
-            self.timing.hear(output.sequence, output.timeline)
+        if output.finish is not None or output.cached_tokens is not None or output.prompt_logprobs:
+            self._take_facts(output)
         sequence = self._open.get(output.sequence)
         if sequence is not None and output.error_code is not None and not self.prepared.done():
             # Nothing was sent to the client yet: it is simply a bad request.
@@ -268,8 +262,20 @@ class Generation:
                 del self._open[output.sequence]
             self._give(delta)
         # Else it ended here at a stop string, before the engine heard of it.
-        if self.finished:
+        if not self._open:
             self._close(keep=self.timing is not None and not self.timing.complete)
+
+    def _take_facts(self, output: SequenceOutput) -> None:
+        """What only a sequence's first and last outputs have."""
+        if self.cached_tokens is None and output.cached_tokens is not None:
+            self.cached_tokens = output.cached_tokens
+            self._observed.found_cached(output.cached_tokens)
+        if output.prompt_logprobs and self.prompt_logprobs is not None:
+            self.prompt_logprobs += output.prompt_logprobs
+            self.blame.gained()
+            self._wake.set()
+        if self.timing is not None and output.finish is not None:
+            self.timing.hear(output.sequence, output.timeline)
 
     def _refused(self, output: SequenceOutput) -> InvalidRequest:
         error = output.error or ""
@@ -293,18 +299,15 @@ class Generation:
     def flush(self) -> None:
         """The client's turn is over: what it brought goes to the sink, or wakes the consumer."""
         self._due = False
-        if not self._pending:
-            return
-        if self._sink is None or self._awaits_prompt() or not self._offer(self._sink):
-            self._wake.set()
-
-    def _offer(self, sink: Sink) -> bool:
         deltas = self._pending.peek()
-        if not sink(deltas):
-            return False
+        if not deltas:
+            return
+        awaits_prompt = self.prompt_logprobs is not None and self._awaits_prompt()
+        if self._sink is None or awaits_prompt or not self._sink(deltas):
+            self._wake.set()
+            return
         self._pending.clear()
         self._observed.give(deltas)
-        return True
 
     def __aiter__(self) -> AsyncIterator[list[SequenceDelta]]:
         return self
@@ -345,6 +348,14 @@ class Generation:
 
     def _delta(self, sequence: _Sequence, output: SequenceOutput) -> SequenceDelta:
         sequence.emitted.extend(output.tokens)
+        if sequence.plain_push is not None and output.finish is None and not output.drafted:
+            self.blame.gained()
+            return SequenceDelta(
+                index=output.sequence,
+                text=sequence.plain_push(output.tokens),
+                token_ids=output.tokens,
+                logprobs=output.logprobs,
+            )
         if output.tokens:
             self.blame.gained()
         ended_by_token = output.finish == "stop" and bool(output.tokens)

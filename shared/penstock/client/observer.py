@@ -96,13 +96,23 @@ class Unobserved:
 UNOBSERVED = Unobserved()
 
 
+class _Gain:
+    """What a sequence has gained so far. last: when it last did."""
+
+    __slots__ = ("last", "tokens")
+
+    def __init__(self, last: float, tokens: int) -> None:
+        self.last = last
+        self.tokens = tokens
+
+
 class ObservedRequest(Unobserved):
     """What the consumer of one request has been given, for its observer. Moments are those of
     time.perf_counter(), in seconds."""
 
     __slots__ = (
         "_accepted",
-        "_last",
+        "_gains",
         "_observer",
         "_open",
         "begun",
@@ -117,20 +127,18 @@ class ObservedRequest(Unobserved):
         "reasons",
         "sequences",
         "timing",
-        "tokens_by_sequence",
     )
 
     def __init__(self, observer: RequestObserver, prompt_tokens: int, sequences: int) -> None:
         self._observer = observer
         self._accepted = False
         self._open = 0  # Sequences whose end the consumer has not seen.
-        self._last: dict[int, float] = {}  # When each sequence last gained a token.
+        self._gains: dict[int, _Gain] = {}  # By sequence; not of a beam search, which branches.
         self.begun = time.perf_counter()
         self.prompt_tokens = prompt_tokens
         self.sequences = sequences
         self.cached_tokens: int | None = None
         self.generated_tokens = 0
-        self.tokens_by_sequence: dict[int, int] = {}  # Not of a beam search, which branches.
         self.max_tokens: int | None = None  # That each sequence may gain; None: nobody said so.
         self.entered_at: float | None = None  # When one of its sequences was first in a step.
         self.first_token: float | None = None
@@ -138,6 +146,11 @@ class ObservedRequest(Unobserved):
         self.reasons: dict[int, FinishReason] = {}  # By sequence, of those that said it.
         self.last_reason: FinishReason | None = None  # Of all others.
         self.timing: RequestTiming | None = None
+
+    @property
+    def tokens_by_sequence(self) -> dict[int, int]:
+        """Of those that have some; empty of a beam search."""
+        return {index: gain.tokens for index, gain in self._gains.items()}
 
     @property
     def timed(self) -> bool:
@@ -162,12 +175,15 @@ class ObservedRequest(Unobserved):
         now = time.perf_counter()
         for delta in deltas:
             if delta.token_ids:
-                before = self._last.get(delta.index)
-                self._last[delta.index] = now
                 gained = len(delta.token_ids)
-                counted = self.tokens_by_sequence
-                counted[delta.index] = counted.get(delta.index, 0) + gained
-                self._gain(gained, now, None if before is None else now - before)
+                gain = self._gains.get(delta.index)
+                if gain is None:
+                    self._gains[delta.index] = _Gain(now, gained)
+                    self._gain(gained, now, None)
+                else:
+                    elapsed, gain.last = now - gain.last, now
+                    gain.tokens += gained
+                    self._gain(gained, now, elapsed)
             if delta.finish_reason is not None and self._open:
                 self.reasons[delta.index] = delta.finish_reason
                 self._observer.finished(delta.finish_reason, 1)
@@ -234,6 +250,8 @@ class Observers:
 class _Several(RequestObserver):
     def __init__(self, observers: list[RequestObserver]) -> None:
         self._observers = observers
+        base = RequestObserver.delta
+        self._told_deltas = [each.delta for each in observers if type(each).delta is not base]
 
     @property
     def timed(self) -> bool:
@@ -252,8 +270,8 @@ class _Several(RequestObserver):
             each.first_token(request)
 
     def delta(self, tokens: int, elapsed: float | None) -> None:
-        for each in self._observers:
-            each.delta(tokens, elapsed)
+        for told in self._told_deltas:
+            told(tokens, elapsed)
 
     def finished(self, reason: FinishReason, sequences: int) -> None:
         for each in self._observers:

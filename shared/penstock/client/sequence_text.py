@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.text.detokenizer import make_detokenizer
@@ -41,10 +42,14 @@ class SequenceText:
         self._include_stop = include_stop
         self._count = 0
 
+    @property
+    def plain_push(self) -> Callable[[list[int]], str] | None:
+        """`push` where no stop string can end the text, in fewer steps; None where one can."""
+        return self._detokenizer.push if self._matcher is None else None
+
     def push(self, ids: list[int]) -> Piece:
         """Takes the next ids; after a Piece with `stop` nothing more may be pushed."""
         if self._matcher is None:
-            self._count += len(ids)
             return Piece(self._detokenizer.push(ids), len(ids))
         texts: list[str] = []
         for position, token in enumerate(ids, start=1):

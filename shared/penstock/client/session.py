@@ -41,6 +41,7 @@ from penstock.protocol.to_frontend import (
     Pooled,
     Prepared,
     Rejected,
+    SequenceOutput,
     Status,
     ToFrontend,
     Welcome,
@@ -59,6 +60,9 @@ UNANSWERED = 2.0
 
 TURN = 0.02
 """Seconds of the event loop that a turn takes, at most and one message more."""
+
+AT_ONCE = 16
+"""Tokens of a message after which those that have a sink go to it."""
 
 _decoder = msgspec.msgpack.Decoder(ToFrontend)
 
@@ -359,16 +363,24 @@ class EngineSession(ToldState):
             if request is not None:
                 request.blame.left()
 
+    def _take_outputs(self, outputs: list[SequenceOutput]) -> None:
+        """Tokens leave some at a time, so that the first of a step don't wait for the last to be
+        looked at; where more messages wait, theirs are merged with them instead."""
+        while_few = not self.transport.more
+        for count, output in enumerate(outputs, start=1):
+            if output.finish is not None:
+                self.pacing.answered(output.request)
+            request = self.open.get(output.request)
+            if request is not None:
+                request.take(output)
+            if while_few and not count % AT_ONCE:
+                self._flush()
+
     def _receive(self, message: ToFrontend, now: float) -> None:
         match message:
             case Outputs(outputs, entered, left):
                 self._take_moves(entered, left)
-                for output in outputs:
-                    if output.finish is not None:
-                        self.pacing.answered(output.request)
-                    request = self.open.get(output.request)
-                    if request is not None:
-                        request.take(output)
+                self._take_outputs(outputs)
             case Status():
                 self._take_status(message, now)
             case Accepted(number):

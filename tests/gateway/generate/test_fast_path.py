@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 from collections.abc import Callable, Iterable
 
 import pytest
+import uvloop
 from msgspec import UNSET
 
 from penstock.client import SequenceDelta
@@ -79,8 +81,6 @@ async def test_a_server_that_does_not_tell_has_no_room() -> None:
 
 
 async def test_a_send_that_waits_is_an_error_not_a_loss() -> None:
-    import asyncio
-
     connection = Connection()
     events = EventStream(connection.send, keepalive=0, room=Room(full=False))
     await events.write(b"first")
@@ -107,8 +107,11 @@ async def test_what_the_connection_takes_itself_goes_past_the_application() -> N
     assert (pieces, connection.sent) == ([b"second"], [b"head", b"first", b"third"])
 
 
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize("parser", ["auto", "h11"])
-def test_a_stream_is_whole_and_a_request_behind_it_in_the_pipe_is_answered(parser: str) -> None:
+def test_a_stream_is_whole_and_a_request_behind_it_in_the_pipe_is_answered(
+    parser: str, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
     def script(prompt: list[int], params: SamplingParams) -> Iterable[Step]:
         for at in range(20):
             yield [SequenceDelta(index=0, text=f"<{at}>", token_ids=[at])]
@@ -120,7 +123,7 @@ def test_a_stream_is_whole_and_a_request_behind_it_in_the_pipe_is_answered(parse
     first = head + b"content-length: %d\r\n\r\n" % len(body) + body
     second = b"GET /health/live HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
     with (
-        LiveGateway(FakeEngineClient(script), parser=parser) as gateway,
+        LiveGateway(FakeEngineClient(script), parser=parser, loop=loop) as gateway,
         socket.create_connection(("127.0.0.1", gateway.port), 60) as connection,
     ):
         connection.sendall(first + second)

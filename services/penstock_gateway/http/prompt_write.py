@@ -1,0 +1,47 @@
+"""Writing to a connection at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+Write = Callable[[bytes], None]
+
+
+def prompt_write(transport: asyncio.Transport) -> Write:
+    """What writes to the transport's socket in this moment, where that can be, in order with what
+    the transport itself writes.
+
+    uvloop keeps what is written until the end of the event loop's turn, so the first of many
+    streams would wait for the work on all others.  An encrypted connection has to be written by its
+    transport, and asyncio's own transports write at once anyway.
+    """
+    is_uvloop = type(transport).__module__.partition(".")[0] == "uvloop"
+    if not is_uvloop or transport.get_extra_info("sslcontext") is not None:
+        return transport.write
+    return _SocketWrite(transport).write
+
+
+class _SocketWrite:
+    """What the socket doesn't take, and all that comes behind it, goes to the transport, whose
+    bounds and errors hold for it. The descriptor is open for as long as that isn't closing."""
+
+    __slots__ = ("_closing", "_descriptor", "_transport", "_unsent")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._closing = transport.is_closing
+        self._unsent = transport.get_write_buffer_size
+        self._descriptor: int = transport.get_extra_info("socket").fileno()
+
+    def write(self, data: bytes) -> None:
+        if self._closing() or self._unsent():
+            self._transport.write(data)
+            return
+        try:
+            sent = os.write(self._descriptor, data)
+        except OSError:
+            sent = 0  # It is full; or broken, which the transport meets as well.
+        if sent < len(data):
+            self._transport.write(data[sent:])
