@@ -4,15 +4,12 @@ is its own."""
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock_kernels.cpu.decoder_step import DecoderStep
 from penstock_kernels.cpu.program import Program
 from penstock_kernels.cpu.structs import PkBatch, PkStates
-
-if TYPE_CHECKING:
-    from penstock_kernels.cpu.decoder import DecoderStep
 
 
 class StepArguments:
