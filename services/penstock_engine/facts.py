@@ -176,10 +176,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         known to cost nothing: states of recurrent layers would be held once more for each draft,
         ranks would wait for one another, and speech hardly repeats its prompt."""
         asked = self.config.speculation.config
-        if self.pooling is not None or asked is None:
-            return None
         model = self.model
-        if isinstance(model.config, EncoderConfig):
+        if asked is None or self.pooling is not None or isinstance(model.config, EncoderConfig):
             return None
         costs = state_bytes(model.config) or self.config.parallel.ranks > 1 or model.encoder_rows
         return None if asked.automatic and costs else asked

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock_kernels.cpu.decoder_step import DecoderStep as DecoderStep
+from penstock_kernels.cpu.decoder_step import DecoderStep
 from penstock_kernels.cpu.exchanges import Exchanges
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Scratch, zeroed

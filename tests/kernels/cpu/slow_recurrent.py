@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from penstock_kernels.cpu.decoder import Decoder, DecoderStep
+from penstock_kernels.cpu.decoder import Decoder
+from penstock_kernels.cpu.decoder_step import DecoderStep
 from penstock_kernels.cpu.matrix import MatrixKind, pack
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind, Program
 from penstock_kernels.cpu.recurrent import Recurrent, RecurrentKind, StateMemory, StateMoves

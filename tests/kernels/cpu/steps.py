@@ -8,7 +8,8 @@ from itertools import chain
 
 import numpy as np
 
-from penstock_kernels.cpu.decoder import Decoder, DecoderStep
+from penstock_kernels.cpu.decoder import Decoder
+from penstock_kernels.cpu.decoder_step import DecoderStep
 from penstock_kernels.cpu.given_rows import NOTHING_GIVEN, GivenRows
 
 Work = list[tuple[int, int]]

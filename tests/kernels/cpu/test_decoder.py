@@ -116,7 +116,7 @@ def test_long_contexts(threads: int, cache: str) -> None:
 
 def test_rows_that_are_asked_for() -> None:
     """Logits come in the order of `rows`, of any rows, and of none."""
-    from penstock_kernels.cpu.decoder import DecoderStep
+    from penstock_kernels.cpu.decoder_step import DecoderStep
 
     model = SlowDecoder(Sizes())
     tokens = np.array(random_tokens(77, 12, 3), np.int32)

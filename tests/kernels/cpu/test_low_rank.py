@@ -9,7 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from penstock_kernels.cpu.decoder import Decoder, DecoderStep
+from penstock_kernels.cpu.decoder import Decoder
+from penstock_kernels.cpu.decoder_step import DecoderStep
 from penstock_kernels.cpu.low_rank import (
     LowRankAdapter,
     LowRankRows,

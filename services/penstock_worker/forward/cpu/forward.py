@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock_kernels.cpu.decoder import Decoder, DecoderStep
+from penstock_kernels.cpu.decoder import Decoder
+from penstock_kernels.cpu.decoder_step import DecoderStep
 from penstock_worker.batch.block_tables import joined_tables
 from penstock_worker.forward.cpu.adapters import adapted_rows
 from penstock_worker.forward.cpu.media import given_rows

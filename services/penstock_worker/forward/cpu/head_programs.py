@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock_kernels.cpu.decoder import Decoder, DecoderStep
+from penstock_kernels.cpu.decoder import Decoder
+from penstock_kernels.cpu.decoder_step import DecoderStep
 from penstock_kernels.cpu.given_rows import GivenRows
 from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.program import Buffer, NormWeights, Phase, PhaseKind, Program

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from penstock.model_config import EncoderConfig
-from penstock_kernels.cpu.decoder import Decoder, DecoderStep
+from penstock_kernels.cpu.decoder import Decoder
+from penstock_kernels.cpu.decoder_step import DecoderStep
 from penstock_kernels.cpu.program import Program
 from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.forward.cpu.adapters import adapted_rows
