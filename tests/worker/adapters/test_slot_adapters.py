@@ -89,6 +89,8 @@ def jobs(digests: list[str]) -> list[Job]:
     ]
 
 
+# Some 150 steps of two threads each: two minutes are too few on cores that others keep busy.
+@pytest.mark.timeout(600)
 def test_a_crowd_of_adapters_and_preemption(loaded: Loaded, folders: dict[str, Path]) -> None:
     digests = [*list(folders)[:MOST], ""]
 
