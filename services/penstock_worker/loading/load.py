@@ -196,8 +196,8 @@ def _load_on_device(
     setup: Setup,
     begun: float,
     phases: Phases,
-    ranks: Ranks,
-    transport: TransportSettings,
+    ranks: Ranks = ALONE,
+    transport: TransportSettings = PLAIN,
 ) -> Loaded:
     # Imported here: a worker on a CPU needs no Triton, which takes 65 MB and half a second.
     from penstock_worker.loading.device import load_on_device
