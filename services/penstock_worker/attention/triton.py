@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -134,6 +135,13 @@ class TritonAttention:
     def blocks(self) -> Tensor:
         """Returns a view of the cache, [parts, blocks, bytes] uint8. Block b is [:, b]."""
         return self.cache.view(torch.uint8).view(-1, self.num_blocks, self._part_bytes)
+
+    def scales_digest(self) -> bytes:
+        """Returns a digest of all layers' scales; empty if all are 1. Waits for the device."""
+        if not self._scales:
+            return b""
+        numbers = torch.cat([torch.cat([each.key, each.value]) for each in self._scales])
+        return hashlib.sha256(numbers.cpu().numpy().tobytes()).digest()
 
     def kv_blocks(self) -> list[np.ndarray]:
         """Returns the blocks if the host can read them, which is the case in Triton's interpreter.

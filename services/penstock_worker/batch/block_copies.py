@@ -8,7 +8,6 @@ from typing import Protocol
 import numpy as np
 
 from penstock.protocol.to_worker import Copy
-from penstock_kernels.cpu.kept import BlockGatherer
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.machine.give_back import give_back_pages
 
@@ -38,18 +37,13 @@ NO_COPIES = NoCopies()
 class BlockCopies:
     """Copies blocks in the CPU's memory."""
 
-    def __init__(
-        self, device: list[np.ndarray], host_blocks: int, kept_parts: int | None = None
-    ) -> None:
+    def __init__(self, device: list[np.ndarray], host_blocks: int) -> None:
         """`device` has arrays [num_blocks, bytes] uint8, views of the KV cache; row b of all of
         them together is block b. `host_blocks` is the size of the host tier, whose memory is
-        allocated here. `kept_parts`: so many arrays, the first ones, have what is kept elsewhere;
-        None: all do."""
+        allocated here."""
         self._device = device
         self._host = [np.empty((host_blocks, part.shape[1]), dtype=np.uint8) for part in device]
         self._sizes = {"device": len(device[0]), "host": host_blocks}
-        self._kept = device[:kept_parts]
-        self._gatherer = _gatherer(self._kept)
 
     @property
     def host_blocks(self) -> int:
@@ -66,32 +60,6 @@ class BlockCopies:
         their contents are lost. Raises OSError."""
         for part in (*self._device, *self._host):
             give_back_pages(part)
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Bytes of a block in each of the arrays whose contents are kept elsewhere."""
-        return tuple(part.shape[1] for part in self._kept)
-
-    def read(self, block: int, into: np.ndarray) -> None:
-        """Copies a block of the KV cache into [bytes of a block] uint8. Raises PlanError if it
-        doesn't exist."""
-        self._check("device", block)
-        if self._gatherer is not None:
-            self._gatherer.gather(block, into)
-            return
-        at = 0
-        for part in self._kept:
-            into[at : at + part.shape[1]] = part[block]
-            at += part.shape[1]
-
-    def write(self, block: int, data: bytes) -> None:
-        """Fills a block of the KV cache with what `read` copied. From any thread, for a block that
-        nobody else uses. Raises PlanError if it doesn't exist."""
-        self._check("device", block)
-        view, at = np.frombuffer(data, dtype=np.uint8), 0
-        for part in self._kept:
-            part[block] = view[at : at + part.shape[1]]
-            at += part.shape[1]
 
     def make(self, copies: list[Copy]) -> None:
         """Makes the copies in order. Raises PlanError for a block that doesn't exist."""
@@ -118,11 +86,3 @@ class BlockCopies:
     def _check(self, place: str, block: int) -> None:
         if not 0 <= block < self._sizes[place]:
             raise PlanError(f"{place} block {block} is not in [0, {self._sizes[place]})")
-
-
-def _gatherer(parts: list[np.ndarray]) -> BlockGatherer | None:
-    """None where the CPU kernels aren't there, or the arrays' rows lie otherwise."""
-    try:
-        return BlockGatherer(parts)
-    except (ImportError, ValueError):
-        return None

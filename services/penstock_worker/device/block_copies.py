@@ -36,7 +36,7 @@ class _CacheCopies:
         self.device = blocks
         self._host = torch.empty(host_blocks, parts, width, dtype=torch.uint8)
         if blocks.device.type == "cuda" and host_blocks:
-            _pin(self._host)
+            pin(self._host)
         self._staging = torch.empty(staged, parts, width, dtype=torch.uint8, device=blocks.device)
 
     def within(self, pairs: list[tuple[int, int]]) -> None:
@@ -131,7 +131,7 @@ def _runs(pairs: list[tuple[int, int]], most: int) -> list[list[tuple[int, int]]
     return runs
 
 
-def _pin(memory: Tensor) -> None:
+def pin(memory: Tensor) -> None:
     """Pins memory in place. torch's own pinned allocations are rounded up to a power of two, up to
     twice what was asked for. Raises RuntimeError if the system doesn't allow so much to be
     pinned."""

@@ -116,6 +116,11 @@ class DeviceForward(Forward, Protocol):
         """Returns views of the KV cache, each [parts, blocks, bytes] uint8 on the device. Block b
         is [:, b] of all of them together."""
 
+    @property
+    def kv_scales(self) -> bytes:
+        """Digest of the scales that what the KV cache stores is multiplied by; empty if all are
+        1."""
+
     def capture(self) -> None:
         """Captures the steps that will be replayed, where that isn't done or was lost with a group.
         All ranks call it at the same time. Raises GroupLost."""

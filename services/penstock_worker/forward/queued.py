@@ -132,6 +132,10 @@ class TritonForward(LayerByLayer):
     def blocks(self) -> list[Tensor]:
         return [self.attention.blocks()]
 
+    @property
+    def kv_scales(self) -> bytes:
+        return self.attention.scales_digest()
+
     def kv_blocks(self) -> list[np.ndarray]:
         return self.attention.kv_blocks()
 

@@ -11,17 +11,20 @@ from torch import Tensor
 
 from penstock import logs
 from penstock.errors import StartupError
-from penstock.kv_layout import blocks_needed
+from penstock.kv_layout import blocks_needed, paged
 from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock.protocol.to_worker import Setup
 from penstock_worker.device.block_copies import DeviceBlockCopies
 from penstock_worker.device.memory import DeviceMemory, device_kv_blocks, measure, memory_of
+from penstock_worker.device.stored_cache import staging_bytes, stored_cache
 from penstock_worker.forward.buckets import GRAPH_BYTES
 from penstock_worker.forward.interface import DeviceBuild, DeviceForward, DeviceRecipe
 from penstock_worker.machine.memory import free_memory, longest_blocks
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler.adjustments import adjustments_of
 from penstock_worker.sampler.interface import SampleRequest
+from penstock_worker.stores.cache import StoredCache
+from penstock_worker.stores.opening import wants_store
 
 if TYPE_CHECKING:
     from penstock_worker.sampler.device import DeviceSampler
@@ -39,6 +42,15 @@ class DevicePool:
     """Number of KV blocks."""
     rehearse: Callable[[], None]
     """See LoadedKernels.rehearse."""
+
+    def stored_cache(
+        self, setup: Setup, recipe: DeviceRecipe, served_parts: int | None
+    ) -> StoredCache:
+        """Returns the cache as what keeps KV elsewhere needs it. `served_parts`: of
+        `forward.blocks`, so many are kept; None: all are."""
+        groups = len(paged(recipe.kv_groups))
+        step_blocks = groups * -(-setup.max_num_batched_tokens // setup.block_size)
+        return stored_cache(self.forward.blocks()[:served_parts], step_blocks)
 
 
 @dataclass(frozen=True)
@@ -160,6 +172,8 @@ def _kv_blocks(
     log.info("the largest steps were rehearsed", memory=str(usage))
     if recipe.media is not None:
         usage = replace(usage, steps=usage.steps + recipe.media.nbytes)
+    if wants_store(setup):
+        usage = replace(usage, steps=usage.steps + staging_bytes(recipe.block_bytes))
     interpreted = recipe.device.type == "cpu"
     return device_kv_blocks(
         usage,

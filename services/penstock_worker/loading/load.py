@@ -46,6 +46,7 @@ from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.steps.stage import EarlierStage
 from penstock_worker.steps.threads import ShareThreads
+from penstock_worker.stores.host_cache import HostCache
 from penstock_worker.stores.opening import open_store, refuse_store
 from penstock_worker.stores.tier import NO_STORE
 
@@ -87,8 +88,7 @@ def load(
     if draft is not None:
         recipe = draft.recipe()
     if isinstance(recipe, DeviceRecipe):
-        refuse_store(setup, "it serves models on a CPU")
-        return _load_on_device(recipe, draft, prepared, setup, begun, phases, ranks)
+        return _load_on_device(recipe, draft, prepared, setup, begun, phases, ranks, transport)
     # Either each thread computes and samples a share of the step, or one call uses all threads.
     shares = threads if recipe.threads_by_share else 1
     sampler = choose_sampler(threads // shares)
@@ -96,7 +96,8 @@ def load(
         forward, blocks, host_blocks = _build(recipe, setup, ranks)
         # What drafts computes its own part of a block again.
         parts = None if draft is None else draft.served_parts
-        copies = BlockCopies(forward.kv_blocks(), host_blocks, parts)
+        kv_blocks = forward.kv_blocks()
+        copies, cache = BlockCopies(kv_blocks, host_blocks), HostCache(kv_blocks[:parts])
     named = fingerprint(
         prepared.digest,
         f"{recipe.fingerprint} sampler {sampler.fingerprint}",
@@ -104,7 +105,7 @@ def load(
     )
     stored = open_store(
         setup,
-        copies,
+        cache,
         named,
         recipe.kv_groups,
         place=ranks.place,
@@ -196,6 +197,7 @@ def _load_on_device(
     begun: float,
     phases: Phases,
     ranks: Ranks = ALONE,
+    transport: TransportSettings = PLAIN,
 ) -> Loaded:
     # Imported here: a worker on a CPU needs no Triton, which takes 65 MB and half a second.
     from penstock_worker.loading.device import load_on_device
@@ -203,15 +205,25 @@ def _load_on_device(
     with torch.inference_mode():
         parts = load_on_device(recipe, setup, prepared.config.vocab_size, ranks)
         copy_seconds = parts.copies.seconds()
+    named = fingerprint(
+        prepared.digest,
+        f"{recipe.fingerprint} sampler {parts.sampler.fingerprint}",
+        ranks.place.layout,
+    )
+    stored = open_store(
+        setup,
+        parts.stored_cache(setup, recipe, None if draft is None else draft.served_parts),
+        f"{named} {parts.forward.kv_scales.hex()}",
+        recipe.kv_groups,
+        place=ranks.place,
+        transport=transport,
+    )
     kernels = triton_kernels(parts.rehearse, parts.forward.capture)
     ready = Ready(
         num_kv_blocks=parts.blocks,
         device=recipe.device_name,
-        fingerprint=fingerprint(
-            prepared.digest,
-            f"{recipe.fingerprint} sampler {parts.sampler.fingerprint}",
-            ranks.place.layout,
-        ),
+        fingerprint=named,
+        disk_kv=stored is not NO_STORE,
         load_seconds=time.monotonic() - begun,
         num_host_blocks=parts.copies.host_blocks,
         copy_seconds=copy_seconds,
@@ -242,7 +254,9 @@ def _load_on_device(
             recipe.states or STATELESS,
             step_adapters(recipe.adapters, prepared, setup),
         )
-        stage = EarlierStage(parts.forward, slots, parts.copies, states=states, adapters=adapters)
+        stage = EarlierStage(
+            parts.forward, slots, parts.copies, states=states, adapters=adapters, stored=stored
+        )
         runner: StepRunner[Any] = StepRunner(ReportedWhenQueued(queue), stage)
         return Loaded(setup, runner, ready, parts.copies.device_bytes, kernels)
     grammars = _grammars(prepared, setup, ranks)
@@ -272,6 +286,7 @@ def _load_on_device(
         ),
         alignment=alignment_of(prepared.media),
         adapters=step_adapters(recipe.adapters, prepared, setup),
+        stored=stored,
     )
     runner = StepRunner(queue, generate, phases=phases)
     return Loaded(setup, runner, ready, parts.copies.device_bytes, kernels)

@@ -113,7 +113,9 @@ class DraftLoader:
         def with_blocks(blocks: int) -> DeviceForward:
             forward = build_draft(groups * blocks)
             self._loaded = forward, blocks
-            return DeviceBesideDraft(build(blocks), forward, groups)
+            both = DeviceBesideDraft(build(blocks), forward, groups)
+            self.served_parts = len(both.served.blocks())
+            return both
 
         return BuildWithDraft(build, build_draft, with_blocks, memory_of(served.device))
 

@@ -111,7 +111,9 @@ class HeadLoader:
         def with_blocks(blocks: int) -> DeviceForward:
             forward = head(blocks)
             hidden = self._made(forward, blocks)
-            return DeviceBesideHead(build(blocks), forward, self._taps, hidden, self._together)
+            both = DeviceBesideHead(build(blocks), forward, self._taps, hidden, self._together)
+            self.served_parts = len(both.served.blocks())
+            return both
 
         waiting = most + PENDING * self._setup.max_num_seqs
         return BuildWithHead(build, head, self._taps, with_blocks, most, waiting)

@@ -27,8 +27,8 @@ class LoadsDrafts(Protocol):
 
     @property
     def served_parts(self) -> int:
-        """How many arrays of blocks are the served model's, once the recipe's forward pass has been
-        made on a CPU. They come first."""
+        """How many of `kv_blocks`, on a device of `blocks`, are the served model's, once the
+        recipe's forward pass has been made. They come first."""
 
     def proposer(self, slots: Slots, sampler: QueuedSampler, host_blocks: int) -> Proposer:
         """Returns the proposer, once the recipe's forward pass has been made. `sampler`: that of

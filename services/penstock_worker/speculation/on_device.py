@@ -37,6 +37,10 @@ class DeviceBesideHead(BesideHead):
     def blocks(self) -> list[Tensor]:
         return [*self.served.blocks(), *self.head.blocks()]
 
+    @property
+    def kv_scales(self) -> bytes:
+        return self.served.kv_scales
+
     def capture(self) -> None:
         self.served.capture()
 
@@ -59,6 +63,10 @@ class DeviceBesideDraft(BesideDraft):
     def blocks(self) -> list[Tensor]:
         by_group = (part.chunk(self.groups, 1) for part in self.draft.blocks())
         return [*self.served.blocks(), *(part for group in by_group for part in group)]
+
+    @property
+    def kv_scales(self) -> bytes:
+        return self.served.kv_scales
 
     def capture(self) -> None:
         self.served.capture()

@@ -12,6 +12,7 @@ from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
 from penstock_worker.batch.block_copies import Copies
 from penstock_worker.batch.slots import Slots
+from penstock_worker.batch.written_blocks import copied_to, written_by
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.media.interface import NO_MEDIA, StepMedia
 from penstock_worker.states.interface import STATELESS, States
@@ -94,7 +95,9 @@ class StepKind(ABC, Generic[Queued]):
 
     def prepare(self, plan: Plan) -> None:
         """Copies KV blocks and applies the plan's changes to the slots. Raises PlanError."""
-        self.stored.save(plan.saves)
+        bounds = self.slots.bounds
+        written = written_by(plan, bounds.block_size, len(bounds.groups))
+        self.stored.save(plan.saves, written)
         self._copies.make(plan.copies)
         self.slots.apply(plan)
         self._states.take(plan)
@@ -103,7 +106,7 @@ class StepKind(ABC, Generic[Queued]):
     def fetch(self, message: FetchKV, tell: Tell) -> None:
         """Has blocks read from disk, behind the saves and copies that come first. Raises
         PlanError."""
-        self.stored.save(message.saves)
+        self.stored.save(message.saves, copied_to(message.copies))
         self._copies.make(message.copies)
         self.stored.fetch(message, tell)
 

@@ -12,8 +12,8 @@ from penstock.config.settings import TransportSettings
 from penstock.errors import StartupError
 from penstock.kv_layout import KVGroup
 from penstock.protocol.to_worker import Setup
-from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.parallel.place import RankPlace
+from penstock_worker.stores.cache import StoredCache
 from penstock_worker.stores.contents import Asking, WritePace
 from penstock_worker.stores.disk.folder import SegmentFolder
 from penstock_worker.stores.encryption import EncryptingSeal, read_secret
@@ -23,38 +23,42 @@ from penstock_worker.stores.peers.opening import open_transfer
 from penstock_worker.stores.plugged import open_plugged
 from penstock_worker.stores.sealed import DigestSeal, SealedStore
 from penstock_worker.stores.several import StoresInOrder
-from penstock_worker.stores.tier import (
-    MAX_UNWRITTEN_BYTES,
-    NO_STORE,
-    StepStore,
-    StoreTier,
-)
+from penstock_worker.stores.tier import NO_STORE, StepStore, StoreTier
 from penstock_worker.stores.writer import GATHER_SECONDS
 
 MEMORY_BYTES_PER_SECOND = 2**36
 """Where nothing wears out or fills up by what is written."""
 
 
+SETTINGS = ("disk_kv_dir", "kv_store", "kv_endpoint", "kv_peers")
+"""Any of which asks for a tier."""
+
+
+def wants_store(setup: Setup) -> bool:
+    """Returns whether KV is to be kept anywhere."""
+    return any(getattr(setup, name) for name in SETTINGS)
+
+
 def refuse_store(setup: Setup, why: str) -> None:
     """Raises StartupError if KV is to be kept anywhere."""
-    for name in ("disk_kv_dir", "kv_store", "kv_endpoint", "kv_peers"):
+    for name in SETTINGS:
         if getattr(setup, name):
             raise StartupError(f"{name} is set: {why}")
 
 
 def open_store(
     setup: Setup,
-    copies: BlockCopies,
+    cache: StoredCache,
     fingerprint: str,
     groups: tuple[KVGroup, ...],
     *,
     place: RankPlace,
     transport: TransportSettings,
 ) -> StepStore:
-    """The tier that the setup asks for, for blocks of `copies`. `fingerprint` is the worker's;
-    `place`: of this rank, which keeps its own part of each block; `transport`: how other workers
-    are reached. Raises StartupError."""
-    layout = _layout_of(setup, copies, fingerprint, place.rank, groups)
+    """The tier that the setup asks for, for blocks of `cache`. `fingerprint`: of all that their
+    contents depend on beside their keys; `place`: of this rank, which keeps its own part of each
+    block; `transport`: how other workers are reached. Raises StartupError."""
+    layout = _layout_of(setup, cache, fingerprint, place.rank, groups)
     stores: list[KVStore] = []
     pace, asking = WritePace(), Asking()
     with ExitStack() as failed:
@@ -65,15 +69,15 @@ def open_store(
         sealed = seal.over(layout)
         for transfer in open_transfer(setup, sealed, place, transport, transfers, asking):
             stores.append(SealedStore(transfer, seal))
+        if not stores:
+            return NO_STORE
+        store = stores[0] if len(stores) == 1 else StoresInOrder(stores)
+        # A step of a prompt that another engine core waits for comes as a whole.
+        shared = setup.kv_transfer_bytes // place.ranks // 2 if setup.kv_endpoint else 0
+        gather = 0.0 if setup.kv_endpoint else GATHER_SECONDS  # Others may wait for it.
+        tier = StoreTier(store, cache, max(1, written), shared, transfers, pace, gather, asking)
         failed.pop_all()
-    if not stores:
-        return NO_STORE
-    store = stores[0] if len(stores) == 1 else StoresInOrder(stores)
-    # A step of a prompt that another engine core waits for comes as a whole.
-    shared = setup.kv_transfer_bytes // place.ranks // 2 if setup.kv_endpoint else 0
-    unwritten = max(MAX_UNWRITTEN_BYTES, shared)
-    gather = 0.0 if setup.kv_endpoint else GATHER_SECONDS  # Others may wait for it.
-    return StoreTier(store, copies, max(1, written), unwritten, transfers, pace, gather, asking)
+    return tier
 
 
 def _close(stores: list[KVStore]) -> None:
@@ -110,13 +114,13 @@ def _encryption(setup: Setup, layout: StoredLayout) -> EncryptingSeal | None:
 
 def _layout_of(
     setup: Setup,
-    copies: BlockCopies,
+    cache: StoredCache,
     fingerprint: str,
     rank: int,
     groups: tuple[KVGroup, ...],
 ) -> StoredLayout:
-    sizes = (rank, setup.block_size, *copies.widths)
+    sizes = (rank, setup.block_size, *cache.widths)
     # Which layers a block holds depends on how far each may see, and so on max_model_len.
     parts = (fingerprint, penstock.__version__, *map(str, sizes), *map(repr, groups))
     name = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    return StoredLayout(name, sum(copies.widths))
+    return StoredLayout(name, sum(cache.widths))

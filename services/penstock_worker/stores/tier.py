@@ -11,21 +11,20 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from penstock import logs
 from penstock.protocol.from_worker import FetchedKV, FoundKV
 from penstock.protocol.to_worker import FetchKV, LookUpKV, Save
+from penstock_worker.stores.cache import Filling, StoredCache
 from penstock_worker.stores.contents import Asking, WritePace
 from penstock_worker.stores.interface import KVStore
 from penstock_worker.stores.peers.counts import TransferCounts
-from penstock_worker.stores.writer import GATHER_SECONDS, BlockBytes, BlockWriter
+from penstock_worker.stores.writer import GATHER_SECONDS, BlockWriter
 
 log = logs.get(__name__)
-
-MAX_UNWRITTEN_BYTES = 64 * 2**20
-"""Copies of blocks that wait to be written, where nobody waits for them."""
 
 CLOSE_SECONDS = 5.0
 
@@ -43,9 +42,9 @@ Tell = Callable[[FoundKV | FetchedKV], None]
 class StepStore(Protocol):
     """What steps and sessions know of what keeps KV elsewhere."""
 
-    def save(self, saves: Sequence[Save]) -> None:
-        """Keeps these blocks, as they are now, where there is time and room. From the thread that
-        computes."""
+    def save(self, saves: Sequence[Save], overwritten: Iterable[int] = ()) -> None:
+        """Keeps these blocks, as they are now, where there is time and room. What is queued next
+        may write to `overwritten`. From the thread that computes."""
 
     def look_up(self, message: LookUpKV, tell: Tell) -> None:
         """Returns soon. From any thread."""
@@ -64,7 +63,8 @@ class StepStore(Protocol):
         From the thread that computes."""
 
     def reset(self) -> None:
-        """No block is written to any more: a new session with the engine core begins."""
+        """No block is written to any more: a new session with the engine core begins. From the
+        thread that computes."""
 
     def close(self) -> None:
         """Ends the threads."""
@@ -73,7 +73,7 @@ class StepStore(Protocol):
 class NoStore:
     """Without a store."""
 
-    def save(self, saves: Sequence[Save]) -> None:
+    def save(self, saves: Sequence[Save], overwritten: Iterable[int] = ()) -> None:
         """Plans ask for nothing."""
 
     def look_up(self, message: LookUpKV, tell: Tell) -> None:
@@ -107,26 +107,30 @@ class StoreTier:
     def __init__(
         self,
         store: KVStore,
-        blocks: BlockBytes,
+        cache: StoredCache,
         bytes_per_second: int,
-        unwritten_bytes: int = MAX_UNWRITTEN_BYTES,
+        unwritten_bytes: int = 0,
         transfers: TransferCounts | None = None,
         pace: WritePace | None = None,
         gather_seconds: float = GATHER_SECONDS,
         asking: Asking | None = None,
     ) -> None:
-        """unwritten_bytes: the most that waits to be written.  transfers: what `store` counts of
-        other workers; None: it knows none.  pace: which `store` writes at.  gather_seconds: see
-        GATHER_SECONDS; others may wait for what is written.  asking: how `store` asks others."""
+        """unwritten_bytes: the most that waits to be written, if that is more than suits `cache`.
+        transfers: what `store` counts of other workers; None: it knows none.  pace: which `store`
+        writes at.  gather_seconds: see GATHER_SECONDS; others may wait for what is written.
+        asking: how `store` asks others.  Raises StartupError if memory doesn't suffice."""
         self._asking = asking or Asking()
         self._transfers = transfers or TransferCounts()
         self._store = store
-        self._blocks = blocks
+        self._cache = cache
+        unwritten = max(unwritten_bytes, cache.waiting_bytes)
+        most = max(1, unwritten // store.payload_bytes)
+        cache.reserve(most + 1)  # One is being written.
         self.writer = BlockWriter(
             store,
-            blocks,
+            cache,
             seconds_per_block=store.payload_bytes / bytes_per_second,
-            most=max(1, unwritten_bytes // store.payload_bytes),
+            most=most,
             pace=pace or WritePace(),
             gather_seconds=gather_seconds,
         )
@@ -144,16 +148,17 @@ class StoreTier:
         self._reader = threading.Thread(target=self._read, name="kv-from-store", daemon=True)
         self._reader.start()
 
-    def save(self, saves: Sequence[Save]) -> None:
-        if not self._alone:
+    def save(self, saves: Sequence[Save], overwritten: Iterable[int] = ()) -> None:
+        if not self._alone and saves:
             self.writer.save(saves)
+        self._cache.overwriting(overwritten)
 
     def look_up(self, message: LookUpKV, tell: Tell) -> None:
         self._asked.put(lambda: self._look_up(message, tell))
 
     def fetch(self, message: FetchKV, tell: Tell) -> None:
-        epoch = self._epoch
-        self._asked.put(lambda: self._fetch(message, tell, epoch))
+        epoch, filling = self._epoch, self._cache.fill(message.blocks)
+        self._asked.put(lambda: self._fetch(message, tell, filling, epoch))
 
     def blocks(self) -> dict[str, int]:
         return {
@@ -174,9 +179,11 @@ class StoreTier:
     def reset(self) -> None:
         with self._filling:
             self._epoch += 1
+            self._cache.settle()
 
     def close(self) -> None:
-        self.reset()
+        with suppress(RuntimeError):  # Of a device that is lost.
+            self.reset()
         self._closed = True
         self._asked.put(None)
         over = self.writer.close(CLOSE_SECONDS)
@@ -204,32 +211,51 @@ class StoreTier:
             self._unread = True
         tell(FoundKV(message.fetch, count, self._block_seconds))
 
-    def _fetch(self, message: FetchKV, tell: Tell, epoch: int) -> None:
-        begun, count = time.perf_counter(), 0
+    def _fetch(self, message: FetchKV, tell: Tell, filling: Filling, epoch: int) -> None:
         self._unread = False
+        count, seconds = self._filled(message, filling, epoch)
+        if count:
+            known = self._block_seconds or seconds / count
+            self._block_seconds = FADE * known + (1 - FADE) * seconds / count
+        tell(FetchedKV(message.fetch, count))
+
+    def _filled(self, message: FetchKV, filling: Filling, epoch: int) -> tuple[int, float]:
+        """Returns how many blocks have been filled, counted from the first, and how many seconds
+        the store took. Nothing fills the others any more."""
+        begun, count, reading = time.perf_counter(), 0, 0.0
         try:
             for key, block in zip(message.keys, message.blocks, strict=True):
                 if time.perf_counter() - begun >= message.seconds:
                     break
+                filling.await_room()
+                since = time.perf_counter()
                 data = self._store.read(key)
-                if data is None or not self._fill(block, data, epoch):
+                if data is None or not self._fill(filling, block, data, epoch):
                     break
-                count += 1
+                count, reading = count + 1, reading + time.perf_counter() - since
         except Exception as error:
             self._fault(error)
-        if count:
-            each = (time.perf_counter() - begun) / count
-            known = self._block_seconds or each
-            self._block_seconds = FADE * known + (1 - FADE) * each
-        tell(FetchedKV(message.fetch, count))
+            count = 0  # It isn't known which of them are there.
+        try:
+            with self._filling:
+                if self._is_current(epoch):
+                    filling.close()
+            filling.wait()
+        except Exception as error:
+            self._fault(error)
+            count = 0
+        return (count if self._is_current(epoch) else 0), reading
 
-    def _fill(self, block: int, data: bytes, epoch: int) -> bool:
+    def _fill(self, filling: Filling, block: int, data: bytes, epoch: int) -> bool:
         """Whether the block is still the fetch's."""
         with self._filling:
-            if self._alone or epoch != self._epoch:
+            if not self._is_current(epoch):
                 return False
-            self._blocks.write(block, data)
+            filling.write(block, data)
             return True
+
+    def _is_current(self, epoch: int) -> bool:
+        return not self._alone and epoch == self._epoch
 
     def _fault(self, error: Exception) -> None:
         """Of what should raise nothing: it ends no thread, and nothing was found or kept."""

@@ -6,21 +6,15 @@ import math
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
-
-import numpy as np
 
 from penstock import logs
 from penstock.protocol.to_worker import Save
+from penstock_worker.stores.cache import CopiedBlock, StoredCache
 from penstock_worker.stores.contents import WritePace
 from penstock_worker.stores.interface import KVStore
 
 log = logs.get(__name__)
-
-MAX_SPARE = 16
-"""Copies' memory that is kept for the next ones: fresh memory costs more than the copy."""
 
 GATHER_SECONDS = 0.05
 """Until the first block is written after a while without any: others come meanwhile, for which
@@ -33,39 +27,31 @@ FLUSH_SECONDS = 2.0
 """At the end, for what isn't written yet."""
 
 
-class BlockBytes(Protocol):
-    """The KV cache's blocks as bytes: BlockCopies."""
-
-    def read(self, block: int, into: np.ndarray) -> None: ...
-
-    def write(self, block: int, data: bytes) -> None: ...
-
-
 class BlockWriter:
     """num_written, num_left_out: blocks."""
 
     def __init__(
         self,
         store: KVStore,
-        blocks: BlockBytes,
+        cache: StoredCache,
         *,
         seconds_per_block: float,
         most: int,
         pace: WritePace,
         gather_seconds: float,
     ) -> None:
-        """seconds_per_block: that lie at least between two, in the mean.  most: blocks that wait to
-        be written.  pace: which `store` writes at.  gather_seconds: see GATHER_SECONDS."""
+        """cache: with room for one copy more than `most`.  seconds_per_block: that lie at least
+        between two, in the mean.  most: blocks that wait to be written.  pace: which `store` writes
+        at.  gather_seconds: see GATHER_SECONDS."""
         self.num_written = self.num_left_out = 0
-        self._store, self._blocks = store, blocks
+        self._store, self._cache = store, cache
         self._seconds_per_block = seconds_per_block
         self._most = most
         self._pace = pace
         self._gather_seconds = gather_seconds
         self._next_write = 0.0
         """By time.monotonic, so that no more is written in a second than may be."""
-        self._spare: deque[np.ndarray] = deque(maxlen=MAX_SPARE)
-        self._unwritten: queue.SimpleQueue[tuple[bytes, np.ndarray] | None] = queue.SimpleQueue()
+        self._unwritten: queue.SimpleQueue[tuple[bytes, CopiedBlock] | None] = queue.SimpleQueue()
         self._failed = False
         self._closed = threading.Event()
         self._last_write = math.inf
@@ -80,15 +66,12 @@ class BlockWriter:
 
     def save(self, saves: Sequence[Save]) -> None:
         """Copies these blocks, for as long as there is room. From the thread that computes."""
-        for save in saves:
-            if self._store.has(save.key):
-                continue
-            if self.num_waiting >= self._most:
-                self.num_left_out += 1
-                continue
-            payload = self._buffer()
-            self._blocks.read(save.block, payload)
-            self._unwritten.put((save.key, payload))
+        wanted = [save for save in saves if not self._store.has(save.key)]
+        room = max(0, self._most - self.num_waiting)
+        copies = self._cache.copy_out([save.block for save in wanted[:room]])
+        self.num_left_out += len(wanted) - len(copies)
+        for save, copy in zip(wanted, copies, strict=False):
+            self._unwritten.put((save.key, copy))
 
     def close(self, seconds: float) -> bool:
         """Writes for FLUSH_SECONDS what isn't written yet; whether it has ended in so many."""
@@ -97,13 +80,6 @@ class BlockWriter:
         self._unwritten.put(None)
         self._thread.join(seconds)
         return not self._thread.is_alive()
-
-    def _buffer(self) -> np.ndarray:
-        """Memory for a copy of a block."""
-        try:
-            return self._spare.pop()
-        except IndexError:
-            return np.empty(self._store.payload_bytes, dtype=np.uint8)
 
     # ---- the thread
 
@@ -115,15 +91,15 @@ class BlockWriter:
             now = time.monotonic()
             if now > self._last_write:
                 return
-            key, payload = item
+            key, copy = item
             if not self._store.has(key):
-                self._write_block(key, payload, now)
-            self._spare.append(payload)
+                self._write_block(key, copy, now)
+            copy.release()
             rested = self._unwritten.empty()
 
-    def _write_block(self, key: bytes, payload: np.ndarray, now: float) -> None:
+    def _write_block(self, key: bytes, copy: CopiedBlock, now: float) -> None:
         self._pace.behind = self.num_waiting > self._most // 2 or self._closed.is_set()
-        if not self._keeps(key, payload.data):
+        if not self._keeps(key, copy):
             self.num_left_out += 1
             return
         self.num_written += 1
@@ -132,9 +108,9 @@ class BlockWriter:
         if pause > LEAST_PAUSE:
             self._closed.wait(pause)
 
-    def _keeps(self, key: bytes, payload: memoryview) -> bool:
+    def _keeps(self, key: bytes, copy: CopiedBlock) -> bool:
         try:
-            return self._store.write(key, payload)
+            return self._store.write(key, copy.contents())
         except Exception as error:
             if not self._failed:
                 self._failed = True

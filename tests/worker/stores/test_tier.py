@@ -16,22 +16,28 @@ from penstock.protocol.from_worker import FetchedKV, FoundKV
 from penstock.protocol.to_worker import FetchKV, LookUpKV, Save
 from penstock_worker.stores import tier
 from penstock_worker.stores.disk.folder import SegmentFolder
+from penstock_worker.stores.host_cache import HostCache
 from penstock_worker.stores.tier import StoreTier
 from testing.serving import wait_until
 from tests.worker.stores.test_folder import LAYOUT, PAYLOAD, contents, key
 
 
-class Blocks:
+class Blocks(HostCache):
     """A KV cache of twenty blocks."""
 
-    def __init__(self) -> None:
-        self.data = [contents(number) for number in range(20)]
+    def __init__(self, room: int = 20) -> None:
+        """room: for copies."""
+        whole = np.frombuffer(b"".join(map(contents, range(20))), dtype=np.uint8).copy()
+        self._whole, self._room = whole.reshape(20, PAYLOAD), room
+        super().__init__([self._whole])
 
-    def read(self, block: int, into: np.ndarray) -> None:
-        into[:] = np.frombuffer(self.data[block], dtype=np.uint8)
+    @property
+    def waiting_bytes(self) -> int:
+        return self._room * PAYLOAD
 
-    def write(self, block: int, data: bytes) -> None:
-        self.data[block] = data
+    @property
+    def data(self) -> list[bytes]:
+        return [row.tobytes() for row in self._whole]
 
 
 @pytest.fixture
@@ -99,11 +105,9 @@ def test_blocks_of_a_session_that_is_over_are_not_written(disk: StoreTier, block
     assert fetched(disk, [0], [15]) == 1
 
 
-def test_what_is_computed_faster_than_it_is_written_is_left_out(
-    tmp_path: Path, blocks: Blocks
-) -> None:
+def test_what_is_computed_faster_than_it_is_written_is_left_out(tmp_path: Path) -> None:
     folder = SegmentFolder(tmp_path, LAYOUT, 2**20)
-    slow = StoreTier(folder, blocks, 1, unwritten_bytes=3 * PAYLOAD)
+    slow = StoreTier(folder, Blocks(room=3), 1)
     try:
         slow.save([Save(key(n), n) for n in range(20)])
         assert slow.writer.num_left_out >= 20 - 3 - 1

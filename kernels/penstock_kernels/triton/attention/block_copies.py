@@ -50,8 +50,7 @@ def copy_blocks(blocks: Tensor, sources: list[int], targets: list[int]) -> None:
 
 def gather_blocks(blocks: Tensor, sources: list[int], staging: Tensor) -> None:
     """staging[i] = blocks[:, sources[i]]. Modifies `staging`, which is [at least len(sources),
-    parts, width], of the same dtype and contiguous, so that it can be copied to the host in one
-    piece."""
+    parts, width] of the same dtype, with a contiguous last dimension."""
     numbers = _numbers(sources, blocks.device)
     _launch(
         blocks, staging.transpose(0, 1), numbers, _numbers(list(range(len(sources))), blocks.device)

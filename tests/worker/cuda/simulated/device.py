@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from tests.worker.cuda.simulated.streams import Meeting, Stream, Work
+from tests.worker.cuda.simulated.streams import Meeting, Stream, WaitFor, Work
 
 if TYPE_CHECKING:
     from tests.worker.cuda.simulated.hosts import Hosts
 
 PIECE = 512
 """Bytes: torch's allocator rounds up to them."""
-
-STREAM = "the default stream"
 
 
 class Misuse(BaseException):
@@ -40,6 +39,20 @@ class Memory:
     size: int
     captured: bool
     arriving: int = 0
+
+
+@dataclass(eq=False)
+class CudaStream:
+    """torch.cuda's, of one of a device's queues."""
+
+    device: Device
+    queue: Stream
+
+    def wait_event(self, event: Any) -> None:
+        """What comes next here comes after the event; the host doesn't wait."""
+        self.device.refuse_in_capture("a stream waits for an event")
+        if event.stream is not None and self.device.computes:
+            self.device.put_on(self.queue, WaitFor(event.stream, event.place))
 
 
 @dataclass
@@ -72,50 +85,61 @@ class Device:
         self.pool = self.pool_peak = 0
         self.highest = 0
         self.captures = 0
-        self.stream = STREAM
         self.recording: CapturedWork | None = None
         self._pinned: dict[int, tuple[int, Tensor | None]] = {}
         self.main = Stream()
         self.streams = [self.main]
+        self.default = CudaStream(self, self.main)
+        self.stream = self.default
+        self.here = threading.local()
+        """Of each thread: `beside`, the stream that it queues to instead of `stream`, if any;
+        `aside`, whether it may wait for the device."""
+        self._lock = threading.RLock()
+        """Held by the thread that queues something, or does what was queued."""
         self._pace = None if pace is None else random.Random(pace)
 
     # ---- the queue
 
     @property
-    def end(self) -> int:
-        """The place behind all that is queued."""
-        return self.main.end
+    def current(self) -> CudaStream:
+        """Where this thread's work goes."""
+        return getattr(self.here, "beside", None) or self.stream
 
     def put(self, work: Work, *, check: bool = False) -> None:
         """check: it is done where shapes are all there is, too."""
-        if self.recording is None and self.stream != STREAM:
-            raise Misuse(f"work goes to {self.stream}, which waits for no other")
+        beside = getattr(self.here, "beside", None)
+        if beside is None and self.recording is None and self.stream is not self.default:
+            raise Misuse("work goes to a stream of captures, which waits for no other")
         if not (self.computes or check):
             return
-        if self.recording is not None:
+        if self.recording is not None and beside is None:
             self.recording.works.append(work)
         else:
-            self.main.put(work)
-            if self.hosts is not None:
-                self.hosts.changed()
+            self.put_on(self.main if beside is None else beside.queue, work)
 
-    def reached(self, place: int) -> bool:
+    def put_on(self, stream: Stream, work: Work) -> None:
+        with self._lock:
+            if stream not in self.streams:
+                self.streams.append(stream)
+            stream.put(work)
+        if self.hosts is not None:
+            self.hosts.changed()
+
+    def reached(self, stream: Stream, place: int) -> bool:
         """A look, which doesn't wait."""
         self.refuse_in_capture("an event is asked")
         if self._pace is not None:
-            self._run(self.main, self._some())
-        return self.passed(place)
+            self._run(stream, self._some(stream))
+        return stream.done >= place
 
-    def passed(self, place: int) -> bool:
-        return self.main.done >= place
-
-    def wait(self, place: int | None = None) -> None:
-        """Until the place is reached; None: the end of all streams."""
+    def wait(self, stream: Stream | None = None, place: int = 0) -> None:
+        """Until the stream has reached the place; None: all streams their ends."""
         self.refuse_in_capture("the host waits")
-        self.waits.append(caller())
+        if not getattr(self.here, "aside", False):
+            self.waits.append(caller())
         ends = [(each, each.end) for each in self.streams]
-        if place is not None:
-            ends = [(self.main, place)]
+        if stream is not None:
+            ends = [(stream, place)]
         for stream, end in ends:
             if self._run(stream, end):
                 continue
@@ -125,16 +149,16 @@ class Device:
 
     def go_ahead(self) -> None:
         """As far as may be, or as its pace allows, while another device waits for it."""
-        self._run(self.main, self.main.end if self._pace is None else self._some())
+        self._run(self.main, self.main.end if self._pace is None else self._some(self.main))
 
-    def _some(self) -> int:
+    def _some(self, stream: Stream) -> int:
         """A place that it may have got to by itself."""
         if self._pace is None:
-            return self.main.done
-        return min(self.main.end, self.main.done + self._pace.randint(0, 60))
+            return stream.done
+        return min(stream.end, stream.done + self._pace.randint(0, 60))
 
     def _run(self, stream: Stream, place: int) -> bool:
-        with _disable_current_modes(), torch.inference_mode():
+        with self._lock, _disable_current_modes(), torch.inference_mode():
             return stream.run(place)
 
     # ---- memory

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 
 class Meeting(ABC):
@@ -62,3 +63,17 @@ class Stream:
         self._works.popleft()
         self.done += 1
         return True
+
+
+@dataclass
+class WaitFor(Meeting):
+    """A place in another stream, which an event marks."""
+
+    stream: Stream
+    place: int
+
+    def meet(self) -> bool:
+        return self.stream.run(self.place)
+
+    def again(self) -> WaitFor:
+        raise RuntimeError("an event is part of a graph")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -15,10 +16,11 @@ from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
 from penstock_kernels.triton import shared_memory
-from tests.worker.cuda.simulated.device import CapturedWork, Device, Misuse
+from tests.worker.cuda.simulated.device import CapturedWork, CudaStream, Device, Misuse
 from tests.worker.cuda.simulated.hosts import Hosts
 from tests.worker.cuda.simulated.launches import launching
 from tests.worker.cuda.simulated.nccl import Communicator
+from tests.worker.cuda.simulated.streams import Stream
 from tests.worker.cuda.simulated.tensors import CPU, Dispatch
 
 
@@ -32,25 +34,27 @@ class Event:
     ) -> None:
         self.device = self.now()
         self._timed = enable_timing
-        self._place: int | None = None
+        self.stream: Stream | None = None
+        self.place = 0
 
-    def record(self, stream: object = None) -> None:
+    def record(self, stream: CudaStream | None = None) -> None:
         self.device.refuse_in_capture("an event is recorded")
-        self._place = self.device.end
+        self.stream = (stream or self.device.current).queue
+        self.place = self.stream.end
 
     def query(self) -> bool:
-        return self._place is None or self.device.reached(self._place)
+        return self.stream is None or self.device.reached(self.stream, self.place)
 
     def synchronize(self) -> None:
-        if self._place is not None:
-            self.device.wait(self._place)
+        if self.stream is not None:
+            self.device.wait(self.stream, self.place)
 
     def elapsed_time(self, later: Event) -> float:
         """Milliseconds: one for each thing that was queued."""
         for event in (self, later):
-            if not event._timed or event._place is None or not self.device.passed(event._place):
+            if not event._timed or event.stream is None or event.stream.done < event.place:
                 raise Misuse("an event's time is asked, which it hasn't or not yet")
-        return float(later._place - self._place)
+        return float(later.place - self.place)
 
 
 class CUDAGraph:
@@ -82,7 +86,7 @@ def capturing(now: Callable[[], Device]) -> Iterator[Callable[..., Any]]:
     def graph(
         made: CUDAGraph,
         pool: object = None,
-        stream: str | None = None,
+        stream: CudaStream | None = None,
         capture_error_mode: str = "",
     ) -> Iterator[None]:
         if pool is None or stream is None or capture_error_mode != "thread_local":
@@ -101,6 +105,21 @@ def capturing(now: Callable[[], Device]) -> Iterator[Callable[..., Any]]:
     yield graph
 
 
+def _beside(now: Callable[[], Device]) -> Callable[[CudaStream], Any]:
+    """In place of torch.cuda.stream."""
+
+    @contextmanager
+    def beside(stream: CudaStream) -> Iterator[None]:
+        here = now().here
+        before, here.beside = getattr(here, "beside", None), stream
+        try:
+            yield
+        finally:
+            here.beside = before
+
+    return beside
+
+
 def _runtime(now: Callable[[], Device]) -> SimpleNamespace:
     def register(address: int, size: int, flags: int) -> int:
         now().pin(address, size)
@@ -114,7 +133,20 @@ def _runtime(now: Callable[[], Device]) -> SimpleNamespace:
 @contextmanager
 def simulated(device: Device, compiled: Callable[..., object] | None = None) -> Iterator[Device]:
     """torch has this GPU.  compiled: is told of each launch that Triton would compile for."""
-    with _patched(lambda: device, device.computes, compiled), Dispatch(device):
+    run = threading.Thread.run
+
+    def run_aside(thread: threading.Thread) -> None:
+        """A thread of the worker's that steps don't wait for."""
+        device.here.aside = True
+        with Dispatch(device):
+            run(thread)
+
+    with (
+        _patched(lambda: device, device.computes, compiled),
+        pytest.MonkeyPatch.context() as patch,
+        Dispatch(device),
+    ):
+        patch.setattr(threading.Thread, "run", run_aside)
         yield device
 
 
@@ -161,7 +193,8 @@ def _patched(
             "set_device": lambda _: None,
             "get_device_name": lambda _: "a simulated GPU",
             "get_device_capability": properties,
-            "current_stream": lambda _=None: now().stream,
+            "current_stream": lambda _=None: now().current,
+            "stream": _beside(now),
             "set_stream": lambda stream: setattr(now(), "stream", stream),
             "synchronize": lambda _=None: now().wait(),
             "empty_cache": lambda: now().refuse_in_capture("the cache is emptied"),
@@ -171,7 +204,7 @@ def _patched(
             "max_memory_allocated": lambda _: now().peak,
             "reset_peak_memory_stats": lambda _: setattr(now(), "peak", now().allocated),
             "graph_pool_handle": lambda: (0, 1),
-            "Stream": lambda _: "another stream",
+            "Stream": lambda _: CudaStream(now(), Stream()),
             "Event": OurEvent,
             "CUDAGraph": CUDAGraph,
             "graph": graph,
