@@ -52,5 +52,5 @@ def test_where_they_would_cost_something_they_have_to_be_asked_for(given: str) -
 def test_on_a_gpu_they_have_to_be_asked_for(config: SpeculativeConfig, runs_ahead: bool) -> None:
     setup: Setup = msgspec.structs.replace(facts().setup(1), speculation=config)
     slots = Slots(SlotBounds(4, 32, 16, 300, 128))
-    proposer = choose_proposer(setup, slots, RankPlace(), (), runs_ahead=runs_ahead)
+    proposer = choose_proposer(setup, slots, RankPlace(), runs_ahead=runs_ahead)
     assert (proposer is NO_PROPOSER) == (config.automatic and runs_ahead)

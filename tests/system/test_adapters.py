@@ -277,7 +277,7 @@ def test_an_adapter_of_another_model_is_a_bad_request_and_disturbs_nobody(
         answers = list(pool.map(lambda name: complete(server, name), names))
     assert [answer.status_code for answer in answers[::2]] == [400, 400]
     error = answers[0].json()["error"]
-    assert error["code"] == "invalid_adapter"
+    assert (error["code"], error["param"]) == ("invalid_adapter", "model")
     assert str(folder) not in error["message"]
     assert [choice(answer) for answer in answers[1::2]] == [alone] * 2
     admin(server, "unload", lora_name="foreign")

@@ -6,14 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 
 from penstock.config.settings import PreemptionMode
-from penstock.model_config import GenerationDefaults, PreparedModel, WeightFiles
-from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.protocol.to_worker import Plan, ToWorker
 from penstock_worker.forward import reference
 from penstock_worker.forward.cpu import backend as cpu
@@ -24,7 +21,7 @@ from tests.system.eager_drafts import eager
 from tests.system.in_process import Numerics, System, Way
 from tests.system.test_matrix import BLOCK, OURS, Results, prompt, results, submit_crowd
 from tests.worker.checkpoints import TINY
-from tests.worker.models.test_recurrent_models import read
+from tests.worker.models.recurrent_folders import write_manifest
 from tests.worker.random_weights import RandomWeights
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -95,17 +92,7 @@ def folder_of(
 
     def make(case: str) -> Path:
         path = tmp_path_factory.mktemp(case)
-        manifest = PreparedModel(
-            format_version=FORMAT_VERSION,
-            name=case,
-            source=case,
-            config=msgspec.structs.replace(read(case), vocab_size=TINY.vocab_size),
-            generation=GenerationDefaults(),
-            weights=WeightFiles(format="safetensors", files=(), dtype="float32"),
-            digest="0",
-            has_chat_template=False,
-        )
-        (path / MANIFEST).write_bytes(msgspec.json.encode(manifest))
+        write_manifest(case, path, vocab=TINY.vocab_size)
         return path
 
     return make

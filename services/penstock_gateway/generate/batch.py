@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Arrivals = list[tuple[int, "SequenceDelta"]]
 """Deltas of one wake-up, each with the index of its choice: prompt * n + sequence."""
 
+_PARAMS: dict[ErrorCode, str] = {"invalid_media": "messages", "invalid_adapter": "model"}
+"""The field that an error is about. Others are about what the output has to look like."""
+
 
 class GenerationBatch:
     """Use it as an async context manager: whatever happens inside, nothing goes on after it."""
@@ -193,7 +196,7 @@ def failure_of(
         case "error":
             error = error or "the request failed in the engine"
             if code is not None:
-                param = "messages" if code == "invalid_media" else PARAM
+                param = _PARAMS.get(code, PARAM)
                 return InvalidRequest(error, param=param, code=code)
             return RequestFailed(error)
         case "timeout":

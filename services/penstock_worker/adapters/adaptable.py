@@ -126,11 +126,10 @@ def whole_bytes(matrices: Mapping[str, tuple[int, int]], number_bytes: int) -> i
 def _numbers(name: str, shape: tuple[int, int], rank: int) -> int:
     """Of both factors."""
     outputs, inputs = shape
-    columns = _rounded(rank, 32)
-    raised = columns * _rounded(outputs, 16)
-    if name == EMBEDDING:  # Of which tokens look rows up.
-        return raised + columns * _rounded(inputs, 16)
-    return raised + _rounded(rank, 16) * _rounded(inputs, 32)
+    raised = _rounded(rank, 2) * _rounded(outputs, 16)
+    if name == EMBEDDING:  # Of which tokens look rows up, as in a matrix.
+        return raised + _rounded(rank, 32) * _rounded(inputs, 16)
+    return raised + _rounded(rank, 16) * _rounded(inputs, 2)
 
 
 def _rounded(count: int, to: int) -> int:

@@ -128,7 +128,7 @@ def recipe(
         setup,
         ranks.place,
     )
-    states = device_states(shard.own, groups, setup)
+    states = device_states(shard, groups, setup)
     obstacle = (
         obstacle_of(shape, choices)
         or crowded_router(config)

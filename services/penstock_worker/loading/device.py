@@ -113,7 +113,7 @@ def load_forward(
     blocks, host_blocks = ranks.least([blocks, setup.host_kv_bytes // recipe.block_bytes])
     try:
         with ranks.waiting():
-            forward = build(blocks)
+            forward = build(blocks + _own_blocks(recipe))
     except torch.OutOfMemoryError as error:
         raise StartupError(
             f"not enough memory on the device for {blocks} KV blocks: {error}"
@@ -172,8 +172,10 @@ def _kv_blocks(
     log.info("the largest steps were rehearsed", memory=str(usage))
     if recipe.media is not None:
         usage = replace(usage, steps=usage.steps + recipe.media.nbytes)
+    aside = _own_blocks(recipe) * recipe.block_bytes
     if wants_store(setup):
-        usage = replace(usage, steps=usage.steps + staging_bytes(recipe.block_bytes))
+        aside += staging_bytes(recipe.block_bytes)
+    usage = replace(usage, steps=usage.steps + aside)
     interpreted = recipe.device.type == "cpu"
     return device_kv_blocks(
         usage,
@@ -183,6 +185,11 @@ def _kv_blocks(
         useful=setup.max_num_seqs * longest_blocks(setup, recipe.kv_groups),
         least=blocks_needed(recipe.kv_groups, 1, setup.block_size),
     )
+
+
+def _own_blocks(recipe: DeviceRecipe) -> int:
+    """KV blocks that states take beside those that the engine core knows of."""
+    return 0 if recipe.states is None else recipe.states.own_blocks
 
 
 def _compile(recipe: DeviceRecipe, build: DeviceBuild) -> None:

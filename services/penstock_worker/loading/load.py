@@ -177,7 +177,6 @@ def load(
             setup,
             slots,
             ranks.place,
-            recipe.kv_groups,
             grammars=grammars,
             model=None if draft is None else draft.proposer(slots, host_sampler, host_blocks),
         ),
@@ -277,7 +276,6 @@ def _load_on_device(
             setup,
             slots,
             ranks.place,
-            recipe.kv_groups,
             grammars=grammars,
             runs_ahead=True,
             model=None

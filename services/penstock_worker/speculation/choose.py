@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from penstock import logs
 from penstock.errors import StartupError
-from penstock.kv_layout import KVGroup, state_of
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock.speculation import DraftMethod, SpeculativeConfig
@@ -31,7 +30,6 @@ def drafting_for(
     setup: Setup,
     slots: Slots,
     place: RankPlace,
-    groups: tuple[KVGroup, ...],
     *,
     grammars: SlotGrammars,
     runs_ahead: bool = False,
@@ -41,7 +39,7 @@ def drafting_for(
     be looked up. For the other parameters see `choose_proposer`."""
     config = setup.speculation
     if model is None or config is None:
-        proposer = choose_proposer(setup, slots, place, groups, runs_ahead=runs_ahead)
+        proposer = choose_proposer(setup, slots, place, runs_ahead=runs_ahead)
     else:
         lookup = _beside_model(config, slots, together=place.ranks > 1)
         proposer = LookupFirst(lookup, model)
@@ -55,19 +53,17 @@ def choose_proposer(
     setup: Setup,
     slots: Slots,
     place: RankPlace,
-    groups: tuple[KVGroup, ...],
     *,
     runs_ahead: bool = False,
 ) -> Proposer:
     """Returns what drafts for these slots: nothing, where that is not asked for or not possible.
 
-    `groups`: the model's KV groups. `runs_ahead`: whether steps are begun before the host knows the
-    tokens of those before.
+    `runs_ahead`: whether steps are begun before the host knows the tokens of those before.
     """
     config = setup.speculation
     if config is None:
         return NO_PROPOSER
-    reason = _hindrance(config, place, groups, runs_ahead=runs_ahead)
+    reason = _hindrance(config, place, runs_ahead=runs_ahead)
     if reason is not None:
         log.info("no tokens are drafted", reason=reason)
         return NO_PROPOSER
@@ -110,14 +106,10 @@ def _ways(
     return [PredictionLookup(_reach(config)), *further]
 
 
-def _hindrance(
-    config: SpeculativeConfig, place: RankPlace, groups: tuple[KVGroup, ...], *, runs_ahead: bool
-) -> str | None:
+def _hindrance(config: SpeculativeConfig, place: RankPlace, *, runs_ahead: bool) -> str | None:
     """Returns why nothing is drafted; None if drafts can be checked, and are wanted."""
     if config.automatic and runs_ahead:
         return "on a GPU, speculative_config has to ask for it"
-    if runs_ahead and state_of(groups) is not None:
-        return "the model has recurrent layers, whose states on a GPU don't go back behind drafts"
     if not (place.first and place.last):
         return "the stages of a pipeline don't know one another's drafts"
     return None

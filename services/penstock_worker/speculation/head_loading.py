@@ -11,7 +11,6 @@ import msgspec
 
 from penstock.errors import StartupError
 from penstock.families.finding import served_family
-from penstock.kv_layout import state_of
 from penstock.model_config import HeadConfig, ModelConfig, PreparedModel, WeightFiles
 from penstock.prepare import load_manifest
 from penstock.protocol.to_worker import Setup
@@ -175,11 +174,6 @@ def _checked(served: Recipe, prepared: PreparedModel, setup: Setup, ranks: Ranks
         raise StartupError(
             f"{asked} is not served for a model without a layer that sees the whole context, as"
             f" {prepared.name} is; suffix and ngram are"
-        )
-    if isinstance(served, DeviceRecipe) and state_of(served.kv_groups) is not None:
-        raise StartupError(
-            f"{asked} is not served on a GPU for a model with recurrent layers, as {prepared.name}"
-            " is, whose states don't go back there behind drafts; on a CPU it is"
         )
     if config.encoder_rows:
         raise StartupError(f"{asked} is not served for {prepared.name}, which has an encoder")

@@ -39,11 +39,16 @@ class DeviceStates(LiveStates):
     """The states of all slots."""
 
     def __init__(
-        self, sizes: Sequence[int], group: KVGroup, slots: int, results: Sequence[int]
+        self,
+        sizes: Sequence[int],
+        group: KVGroup,
+        slots: int,
+        results: Sequence[int],
+        snapshots: int = 0,
     ) -> None:
         """`results`: for each layer, numbers of what its scan returns for a token. For the others
         see LiveStates."""
-        super().__init__(sizes, group, slots, sum(results))
+        super().__init__(sizes, group, slots, sum(results), snapshots)
         ends = np.cumsum([0, *results]).tolist()
         self._layers = list(zip(self._places[:-1], ends[:-1], strict=True))
         self._done, self._begun = 0, 0
@@ -61,9 +66,10 @@ class DeviceStates(LiveStates):
             self._live, self._last = (torch.full(size, torch.nan, device=device) for size in sizes)
 
     def keep_in(self, blocks: Tensor) -> None:
-        """Checkpoints will lie there. `blocks`: a view of the KV cache, [parts, blocks, bytes]
-        uint8."""
+        """Checkpoints will lie there, and snapshots in the last blocks. `blocks`: a view of the KV
+        cache, [parts, blocks, bytes] uint8."""
         pool = blocks.view(torch.float32)
+        self._snapshots.place(pool.shape[1] - self.own_blocks)
         self._blocks = DeviceCheckpoints(pool)
         self._memory = DeviceStateMemory(self._live, self._last, pool)
 
@@ -135,10 +141,10 @@ class DeviceStates(LiveStates):
         behind = np.full(counts.sum(), -1, np.int32)
         blocks: list[list[int]] = []
         for (slot, start, count), first in zip(works, firsts.tolist(), strict=True):
-            checkpoints = self._held[slot].checkpoints
-            for stop in sorted(at for at in checkpoints if start < at <= start + count):
+            copies = self._held[slot].copies
+            for stop in sorted(at for at in copies if start < at <= start + count):
                 behind[first + stop - start - 1] = len(blocks)
-                blocks.append(checkpoints[stop])
+                blocks.append(copies[stop])
         return HostMoves(
             np.repeat(np.arange(len(works), dtype=np.int32), counts),
             firsts,

@@ -27,7 +27,7 @@ from penstock.kv_layout import STATE_BYTES, KVGroup
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.speculation.drafting import Drafts
-from penstock_worker.states.snapshots import Snapshots, num_snapshots
+from penstock_worker.states.snapshots import Snapshots
 
 LOST = -1
 """In place of a number of tokens: the state is that of no tokens, and of no use."""
@@ -96,11 +96,11 @@ class LiveStates:
         group: KVGroup,
         slots: int,
         results: int = 0,
-        drafts: int = 0,
+        snapshots: int = 0,
     ) -> None:
         """`sizes`: numbers of the state in each of this rank's layers, 0 where there is none.
         `group`: that of the recurrent layers. `results`: numbers of what all layers' scans return
-        for a token. `drafts`: most that may be behind a sequence's tokens in a step."""
+        for a token. `snapshots`: how many there may be at a time (see num_snapshots)."""
         if group.every is None:
             raise ValueError("the KV group is not that of recurrent layers")
         self._sizes = sizes
@@ -112,8 +112,7 @@ class LiveStates:
         self._held: dict[int, Held] = {}
         self._some_layer = next((at for at, size in enumerate(sizes) if size), 0)
         """One that has states; all of these stand for the same tokens between steps."""
-        size = STATE_BYTES * sum(sizes)
-        self._snapshots = Snapshots(num_snapshots(drafts, slots, size), group.blocks)
+        self._snapshots = Snapshots(snapshots, group.blocks)
 
     @property
     def own_blocks(self) -> int:

@@ -21,6 +21,7 @@ from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import Shard, shard_of
 from penstock_worker.states.program_states import ProgramStates
 from penstock_worker.states.slot_states import SlotStates
+from penstock_worker.states.snapshots import num_snapshots
 
 
 def groups_with_states(
@@ -79,7 +80,11 @@ def slot_states(
     if group is None:
         return None
     return SlotStates(
-        state_sizes(config), group, setup.max_num_seqs, state_results(config), most_drafts(setup)
+        state_sizes(config),
+        group,
+        setup.max_num_seqs,
+        state_results(config),
+        snapshots_for(config, setup),
     )
 
 
@@ -99,10 +104,17 @@ def program_states(
     if group is None:
         return None
     return ProgramStates(
-        state_sizes(config), group, setup.max_num_seqs, state_results(config), most_drafts(setup)
+        state_sizes(config),
+        group,
+        setup.max_num_seqs,
+        state_results(config),
+        snapshots_for(config, setup),
     )
 
 
-def most_drafts(setup: Setup) -> int:
-    """Tokens that are drafted behind a sequence's in a step."""
-    return 0 if setup.speculation is None else setup.speculation.num_speculative_tokens
+def snapshots_for(config: ModelConfig, setup: Setup) -> int:
+    """How many snapshots of a model's states there are. `config`: of the whole model, so that all
+    ranks have equally many, and draft the same."""
+    asked = setup.speculation
+    drafts = 0 if asked is None else asked.num_speculative_tokens
+    return num_snapshots(drafts, setup.max_num_seqs, state_bytes(config))

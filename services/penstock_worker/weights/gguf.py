@@ -16,6 +16,11 @@ from penstock_worker.weights.stored import StoredTensor
 def gguf_tensors(files: tuple[str, ...], config: ModelConfig) -> dict[str, StoredTensor]:
     """Returns the files' tensors by our names. Raises UnsupportedModel for a broken file,
     ModelNotFound for a missing one."""
+    return by_our_names(named_tensors(files), served_family(config.architecture).gguf_names, config)
+
+
+def named_tensors(files: tuple[str, ...]) -> dict[str, StoredTensor]:
+    """As gguf_tensors, with fused and stacked ones as the files have them."""
     found: dict[str, StoredTensor] = {}
     for path in files:
         for tensor in GGUFFile(path, vocabulary=False).tensors.values():
@@ -24,7 +29,7 @@ def gguf_tensors(files: tuple[str, ...], config: ModelConfig) -> dict[str, Store
                 raise UnsupportedModel(f"{path}: the tensor {tensor.name} is in another part too")
             shape = _our_shape(name, tensor.shape)
             found[name] = StoredTensor(tensor.name, shape, tensor.type, tensor.data)
-    return by_our_names(found, served_family(config.architecture).gguf_names, config)
+    return found
 
 
 _VECTORS = ("recurrent.A", "recurrent.D", "recurrent.norm.weight")

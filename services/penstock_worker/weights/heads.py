@@ -18,13 +18,15 @@ import torch
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.families.family import TensorNames
 from penstock.families.finding import served_family
-from penstock.families.own_head import JOIN
+from penstock.families.own_head import JOIN, LAYER_BEHIND_THE_LAST
 from penstock.model_config import HeadConfig, ModelConfig, WeightFiles
 from penstock_worker.weights.family_names import by_our_names
+from penstock_worker.weights.gguf import named_tensors
 from penstock_worker.weights.names import with_head_from_hub
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.quantised import QuantisedWeights
+from penstock_worker.weights.repacking import LAYOUTS
 from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
@@ -47,27 +49,28 @@ def mtp_weights(
 ) -> Weights:
     """Opens the head that a checkpoint has of its own. With `keep_quantised`, matrices of quantised
     types are not unpacked. Raises StartupError if the files have none."""
-    if files.format != "safetensors":
-        raise StartupError(
-            f"speculative_config: method mtp is not served with {files.format} files; with"
-            " safetensors it is"
-        )
     family = served_family(config.architecture)
-    found = safetensors_tensors(files.files, with_head_from_hub, files.quantised)
+    if files.format == "gguf":
+        # llama.cpp's converter gives all of them the names of DeepSeek's.
+        layout, names, found = LAYER_BEHIND_THE_LAST, family.gguf_names, named_tensors(files.files)
+    else:
+        layout, names = family.own_head, family.hub_names
+        found = safetensors_tensors(files.files, with_head_from_hub, files.quantised)
     own: dict[str, StoredTensor] = {}
     for name, stored in found.items():
-        ours = family.own_head.our_name(name, served.num_layers)
+        ours = layout.our_name(name, served.num_layers)
         if ours is not None:
             own[ours] = stored
     if f"{JOIN}.weight" not in own:
         raise StartupError(
             f"speculative_config: method mtp needs a head of the checkpoint's own, and it has no"
-            f" {family.own_head.join(served.num_layers)}; method suffix is allowed with every model"
+            f" {layout.join(served.num_layers)}; method suffix is allowed with every model"
         )
     head = EMBEDDING if served.tie_word_embeddings else HEAD
     _share(own, found, {EMBEDDING: EMBEDDING, HEAD: head, SERVED_NORM: NORM})
-    names = replace(family.hub_names, layers_for_drafts=False)
-    kind = QuantisedWeights if keep_quantised and files.quantised is not None else Weights
+    names = replace(names, layers_for_drafts=False)
+    quantised = files.quantised is not None or any(each.format in LAYOUTS for each in own.values())
+    kind = QuantisedWeights if keep_quantised and quantised else Weights
     return kind(by_our_names(own, names, config), dtype, device)
 
 

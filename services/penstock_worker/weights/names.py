@@ -89,12 +89,22 @@ _GGUF_RECURRENT = {
     "shortconv.conv.weight": "conv.weight",
     "shortconv.out_proj.weight": "out_proj.weight",
 }
+_GGUF_OWN_HEAD = {
+    "eh_proj": "eh_proj",
+    "enorm": "enorm",
+    "hnorm": "hnorm",
+    "embed_tokens": "embed_tokens",
+    "shared_head_head": "shared_head.head",
+    "shared_head_norm": "shared_head.norm",
+}
+"""What stands beside the layer of a head that drafts; as DeepSeek's checkpoints call it."""
 _GGUF_LAYERS = re.compile(r"blk\.(\d+)\.(.+)")
 _GGUF_SCALES = {
     "ffn_gate_inp": "mlp.router_norm",
     "ffn_down_exps": "mlp.router.scales",
 }
 """Whose `.scale` is a tensor of its own."""
+_GGUF_HEAD_NAME = re.compile(r"blk\.(\d+)\.nextn\.(\w+)\.(weight|bias)")
 _GGUF_NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias|scale)")
 
 ROPE_FACTORS = "rope_factors"
@@ -136,6 +146,9 @@ def from_gguf(name: str) -> str:
     in_layer = _GGUF_LAYERS.fullmatch(name)
     if in_layer is not None and in_layer[2] in _GGUF_RECURRENT:
         return f"layers.{in_layer[1]}.recurrent.{_GGUF_RECURRENT[in_layer[2]]}"
+    of_head = _GGUF_HEAD_NAME.fullmatch(name)
+    if of_head is not None and of_head[2] in _GGUF_OWN_HEAD:
+        return f"layers.{of_head[1]}.{_GGUF_OWN_HEAD[of_head[2]]}.{of_head[3]}"
     found = _GGUF_NAME.fullmatch(name)
     if found is None:
         return name

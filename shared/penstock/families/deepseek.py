@@ -187,7 +187,7 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
         scale *= (by * math.log(rope.scaling.factor) + 1.0) ** 2
         scaling = msgspec.structs.replace(rope.scaling, attention_factor=1.0)
         rope = msgspec.structs.replace(rope, scaling=scaling)
-    experts = _gguf_experts(model, f"blk.{dense}.exp_probs_b.bias")
+    experts = gguf_experts(model, f"blk.{dense}.exp_probs_b.bias")
     layers = [
         LayerSpec(
             attention=AttentionSpec(latent=latent, scale=scale),
@@ -230,7 +230,8 @@ _GATING = {1: "softmax", 2: "sigmoid"}
 """GGUF's numbers."""
 
 
-def _gguf_experts(model: GGUFMetadata, correction: str) -> ExpertsSpec:
+def gguf_experts(model: GGUFMetadata, correction: str) -> ExpertsSpec:
+    """Of experts as DeepSeek-V3 chooses them. `correction`: the tensor of its corrections."""
     keys = model.keys
     kind = keys.integer("expert_gating_func", 1)
     _one_of(keys, "expert_gating_func", kind, *_GATING)

@@ -5,8 +5,12 @@ Source: GLM team, "GLM-4.5", 2025.
 
 from __future__ import annotations
 
+from penstock.families import bounds
 from penstock.families import hub_reading as hub
+from penstock.families.deepseek import GGUF_NAMES as GGUF_EXPERTS
+from penstock.families.deepseek import gguf_experts
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.layer_spec import (
     AttentionSpec,
@@ -66,4 +70,43 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
-GLM4_MOE = Family("glm4_moe", ("Glm4MoeForCausalLM",), "GLM-4.5", _hub, hub_names=NAMES)
+def _gguf(model: GGUFMetadata) -> ModelConfig:
+    keys = model.keys
+    count = bounds.layers_without_drafts(keys)
+    dense = keys.integer("leading_dense_block_count", 0)
+    experts = gguf_experts(model, f"blk.{dense}.exp_probs_b.bias")
+    attention = AttentionSpec(
+        qkv_bias=model.has("attn_q.bias"),
+        norm="head" if model.has("attn_q_norm.weight") else "none",
+    )
+    layers = [
+        LayerSpec(
+            attention=attention,
+            feed_forward=FeedForwardSpec(experts=None if number < dense else experts),
+        )
+        for number in range(count)
+    ]
+    sizes = model.sizes() | {"num_layers": count}
+    return ModelConfig(
+        architecture="glm4_moe",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=hub.shared(layers),
+    )
+
+
+GLM4_MOE = Family(
+    "glm4_moe",
+    ("Glm4MoeForCausalLM",),
+    "GLM-4.5",
+    _hub,
+    hub_names=NAMES,
+    gguf="glm4moe",
+    read_gguf=_gguf,
+    gguf_names=TensorNames(
+        {"attention_output_norm": "post_attention_layernorm"},
+        stacked=GGUF_EXPERTS.stacked,
+        layers_for_drafts=True,
+    ),
+)

@@ -58,7 +58,8 @@ LAYER_BEHIND_THE_LAST = OwnHead(
         "shared_head.norm": "norm",
     }
 )
-"""Of DeepSeek-V3 and GLM-4.5 (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 2.2)."""
+"""Of DeepSeek-V3 and GLM-4.5, and of GGUF files of any family (DeepSeek-AI, "DeepSeek-V3 technical
+report", 2024, section 2.2)."""
 
 BESIDE_THE_LAYERS = OwnHead(
     {

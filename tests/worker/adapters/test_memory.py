@@ -31,6 +31,14 @@ def test_the_largest_adapter(tmp_path: Path, rank: int) -> None:
         held = rig.hold(path)
         assert isinstance(held, LowRankAdapter)
         assert rig.model.max_loras * held.nbytes <= rig.recipe.adapters.nbytes
+    low, dora = (rig.hold(path) for path in paths)
+    assert isinstance(low, LowRankAdapter)
+    assert isinstance(dora, LowRankAdapter)
+    # Nothing is kept free that no adapter takes: factors of everything, and what DoRA adds.
+    plain = rig.hold(write_peft(tmp_path / "plain", layers))
+    assert isinstance(plain, LowRankAdapter)
+    most = low.nbytes + dora.nbytes - plain.nbytes + 8 * SMALL.hidden_size
+    assert rig.recipe.adapters.nbytes == rig.model.max_loras * most
 
 
 def test_whole_matrices(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 import torch
 
-from penstock.errors import StartupError
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock.speculation import SpeculativeConfig
 from penstock_worker.forward import buckets
@@ -26,7 +25,7 @@ from tests.worker.driver import Job
 from tests.worker.speculation.draft_folders import draft_setup, write_folder
 from tests.worker.speculation.drafted_jobs import PENALTIES, SEEDED
 from tests.worker.speculation.head_folders import Served, written
-from tests.worker.speculation.slow_heads import POSITIONS, VOCAB, drafts_of
+from tests.worker.speculation.slow_heads import VOCAB, drafts_of
 from tests.worker.speculation.test_draft_heads import GREEDY, Run
 from tests.worker.speculation.test_exactness import same
 
@@ -38,6 +37,7 @@ CASES = [
     ("Qwen3", "eagle3, normed"),
     ("Glm4Moe", "mtp"),
     ("DeepseekV3", "mtp"),
+    ("Qwen3Next", "mtp"),
 ]
 
 
@@ -74,20 +74,7 @@ def test_drafts_are_those_of_the_definition(served: Served) -> None:
                 assert token == served.reference.next(tokens)
             tokens.append(token)
             slot.append(token)
-        slot.computed = len(tokens) - 1
-
-
-@pytest.mark.parametrize("method", ["eagle3", "mtp"])
-def test_none_drafts_for_recurrent_layers(method: str, tmp_path: Path) -> None:
-    """Whose states don't go back."""
-    model = written("Qwen3Next", method, tmp_path)
-    setup = msgspec.structs.replace(
-        draft_setup(model.folder, model.folder, backend="triton"),
-        max_model_len=POSITIONS,
-        speculation=SpeculativeConfig(**model.said, num_speculative_tokens=4),
-    )
-    with pytest.raises(StartupError, match="is not served on a GPU for a model with recurrent"):
-        load(setup)
+        run.keep(0, len(tokens) - 1)
 
 
 # ---- a worker that was loaded with them

@@ -6,6 +6,7 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
+from penstock.kv_layout import KVGroup
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
@@ -16,7 +17,8 @@ from tests.worker.driver import Job
 @dataclass
 class Place:
     """A job that runs. scheduled, expected: tokens that are computed and there when all steps in
-    flight are done.  told: the last results of its prompt.  drafts: of its steps in flight."""
+    flight are done.  told: the last results of its prompt.  drafts: of its steps in flight.
+    checkpoints: their blocks."""
 
     job: Job
     slot: int
@@ -27,6 +29,7 @@ class Place:
     leaves: bool = False
     told: list[TokenLogprobs] = field(default_factory=list)
     drafts: int = 0
+    checkpoints: list[int] = field(default_factory=list)
 
 
 class Ahead:
@@ -46,8 +49,11 @@ class Ahead:
         preempt_every: int = 0,
         seed: int = 0,
         draft: int = 0,
+        states: KVGroup | None = None,
     ) -> None:
+        """`states`: the group of recurrent layers' states."""
         self.runner = runner
+        self.states = states
         self.depth = depth
         self.budget = budget
         self.block_size = block_size
@@ -138,7 +144,13 @@ class Ahead:
         place.blocks += blocks
         after = place.drafts > 0
         work = SlotWork(
-            place.slot, place.scheduled, count, blocks, draft=drafts, after_drafts=after
+            place.slot,
+            place.scheduled,
+            count,
+            blocks,
+            draft=drafts,
+            after_drafts=after,
+            states=self._checkpoints(place),
         )
         self.most_behind_drafts = max(self.most_behind_drafts, place.drafts)
         place.drafts += drafts
@@ -147,13 +159,22 @@ class Ahead:
         place.in_flight += 1
         return work
 
+    def _checkpoints(self, place: Place) -> list[int]:
+        """Blocks of those that its table has room for now."""
+        if self.states is None or self.states.every is None:
+            return []
+        room = len(place.blocks) * self.block_size // self.states.every * self.states.blocks
+        new = [self.free_blocks.pop() for _ in range(room - len(place.checkpoints))]
+        place.checkpoints += new
+        return new
+
     def _release(self) -> None:
         for name, place in list(self.places.items()):
             if place.in_flight or not (place.leaves or place.job.done):
                 continue
             self.released.append(place.slot)
             self.free_slots.append(place.slot)
-            self.free_blocks += place.blocks
+            self.free_blocks += place.blocks + place.checkpoints
             del self.places[name]
             place.job.preempted += place.leaves
 
@@ -206,6 +227,8 @@ def _in_full(place: Place) -> NewSequence:
         index=job.index,
         sampling=job.sampling,
         blocks=list(place.blocks),
+        states=list(place.checkpoints),
         grammar=job.grammar,
+        prediction=job.prediction,
         prompt_from=1 if job.sampling.prompt_logprobs is not None else None,
     )

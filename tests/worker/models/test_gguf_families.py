@@ -169,6 +169,20 @@ def by_head(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tenso
     yield f"{stem}v_b_proj.weight", heads[:, config.qk_nope_head_dim :]
 
 
+def glm45(writer: Writer, config: Any) -> None:
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_rope_dimension_count(config.head_dim // 2)
+    writer.add_leading_dense_block_count(config.first_k_dense_replace)
+    writer.add_expert_count(config.n_routed_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_count(config.n_shared_experts)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_weights_scale(config.routed_scaling_factor)
+    writer.add_expert_weights_norm(config.norm_topk_prob)
+
+
 ARCH = gguf.MODEL_ARCH
 CONVERSIONS = {
     "gemma": Conversion(ARCH.GEMMA, plus_one=True),
@@ -203,6 +217,7 @@ CONVERSIONS = {
     "deepseek-v2-lite": Conversion(ARCH.DEEPSEEK2, deepseek, latents="one matrix"),
     "deepseek-v3-plain": Conversion(ARCH.DEEPSEEK2, deepseek, latents="by head"),
     "glm47-flash": Conversion(ARCH.DEEPSEEK2, deepseek, latents="by head"),
+    "glm45": Conversion(ARCH.GLM4_MOE, glm45),
     "minimax-m2": Conversion(ARCH.MINIMAXM2, minimax_m2),
     "gpt-oss": Conversion(ARCH.GPT_OSS, gpt_oss, alternating=True),
     "llama-plain": Conversion(ARCH.LLAMA, permuted=True),

@@ -25,6 +25,7 @@ from penstock_worker.speculation.drafting import Drafting
 from penstock_worker.speculation.interface import NoProposer, Proposer
 from penstock_worker.states.program_states import ProgramStates
 from penstock_worker.states.slot_states import SlotStates
+from penstock_worker.states.snapshots import num_snapshots
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.steps.threads import ShareThreads
@@ -172,15 +173,15 @@ class Toy:
     def __init__(
         self, threads: int = 1, *, program: bool = False, oracle: Proposer | None = None
     ) -> None:
-        drafts = 0 if oracle is None else 3
+        snapshots = 0 if oracle is None else num_snapshots(3, SLOTS, 4 * sum(SIZES))
         parts = [np.full((64, width), 255, np.uint8) for width in WIDTHS]
         self.forward: ToyForward
         if program:
-            states = ProgramStates(SIZES, GROUP, SLOTS, 2 * VOCAB, drafts)
+            states = ProgramStates(SIZES, GROUP, SLOTS, 2 * VOCAB, snapshots)
             self.states: SlotStates = states
             self.forward = ToyProgram(states, parts)
         else:
-            self.states = SlotStates(SIZES, GROUP, SLOTS, drafts=drafts)
+            self.states = SlotStates(SIZES, GROUP, SLOTS, snapshots=snapshots)
             self.forward = ToyForward(self.states, parts)
         self.states.allocate(parts)
         slots = Slots(SlotBounds(SLOTS, 64, SIZE, VOCAB, 100, (FULL,)))
