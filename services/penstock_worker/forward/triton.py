@@ -18,6 +18,7 @@ from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.rounding import INTERPRETED
 from penstock_kernels.triton.shared_memory import shared_memory
 from penstock_worker.adapters.device_adapters import DeviceAdapters
+from penstock_worker.adapters.models import adaptable_decoder
 from penstock_worker.attention.flash_choice import choose_flash
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention
@@ -63,6 +64,7 @@ from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.states.on_device import device_states
 from penstock_worker.states.planning import groups_over_ranks
+from penstock_worker.weights.cut import Cut
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Weights
 
@@ -145,13 +147,8 @@ def recipe(
         require_adaptable(config, setup)
         if setup.lora_experts:
             raise Unable("it computes without adapters of experts (lora_experts)")
-        adapters = DeviceAdapters(
-            shard,
-            setup.max_loras,
-            setup.max_lora_rank,
-            dtype,
-            batch_invariant=setup.batch_invariant,
-        )
+        known = adaptable_decoder(config, takes_whole=setup.lora_whole_matrices)
+        adapters = DeviceAdapters(known, setup, dtype, Cut(shard))
 
     media = ModelMedia(prepared, setup, ranks, dtype, device)
     taps = taps_for(config, setup)
