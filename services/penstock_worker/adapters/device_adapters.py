@@ -202,6 +202,10 @@ class DeviceAdapters:
         """An adapter that changes nothing, for rehearsals."""
         return PackedAdapter((), None, in_head=True)
 
+    def on_all(self, sequences: int) -> BatchAdapters:
+        """Returns a blank adapter for all of so many sequences."""
+        return BatchAdapters((self.blank,), np.zeros(sequences, np.int64))
+
     # ---- in the thread that queues steps
 
     def placed(self, batch: BatchAdapters | None) -> np.ndarray | None:

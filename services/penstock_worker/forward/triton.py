@@ -13,12 +13,12 @@ import triton
 
 from penstock.errors import StartupError
 from penstock.kv_layout import kv_layout
-from penstock.model_config import PreparedModel
+from penstock.model_config import ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.rounding import INTERPRETED
 from penstock_kernels.triton.shared_memory import shared_memory
 from penstock_worker.adapters.device_adapters import DeviceAdapters
-from penstock_worker.adapters.models import adaptable_decoder
+from penstock_worker.adapters.models import AdaptableModel, adaptable_decoder
 from penstock_worker.attention.flash_choice import choose_flash
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention
@@ -81,6 +81,9 @@ class Purpose(Protocol):
     def of(self, model: DecoderModel) -> RowsHead:
         """Returns what is computed from the last layer's rows."""
 
+    def adaptable(self, config: ModelConfig, setup: Setup) -> AdaptableModel:
+        """Returns what adapters may change, of a setup that asks for any."""
+
 
 class Logits:
     """For a model that generates: the logits."""
@@ -90,6 +93,9 @@ class Logits:
 
     def of(self, model: DecoderModel) -> RowsHead:
         return model.logits
+
+    def adaptable(self, config: ModelConfig, setup: Setup) -> AdaptableModel:
+        return adaptable_decoder(config, takes_whole=setup.lora_whole_matrices)
 
 
 LOGITS: Purpose = Logits()
@@ -147,8 +153,7 @@ def recipe(
         require_adaptable(config, setup)
         if setup.lora_experts:
             raise Unable("it computes without adapters of experts (lora_experts)")
-        known = adaptable_decoder(config, takes_whole=setup.lora_whole_matrices)
-        adapters = DeviceAdapters(known, setup, dtype, Cut(shard))
+        adapters = DeviceAdapters(purpose.adaptable(config, setup), setup, dtype, Cut(shard))
 
     media = ModelMedia(prepared, setup, ranks, dtype, device)
     taps = taps_for(config, setup)
