@@ -21,6 +21,7 @@ from torch import Tensor
 
 from penstock.adapters import UnfitAdapter
 from penstock.protocol.to_worker import Setup
+from penstock_kernels.triton.experts.low_rank import ExpertFactors
 from penstock_kernels.triton.linear.low_rank import AdapterTiles, LowRankFactors
 from penstock_kernels.triton.linear.own_matrices import OwnMatrices
 from penstock_kernels.triton.matmul_tiles import low_rank_tiles
@@ -33,6 +34,7 @@ from penstock_worker.adapters.device_parts import (
 )
 from penstock_worker.adapters.device_products import (
     AdaptedPlaces,
+    DeviceAdaptedExperts,
     DeviceAdaptedProduct,
     DeviceAdaptedTable,
 )
@@ -118,6 +120,25 @@ class DeviceAdapters:
         self._add_matrix(places, HEAD, inputs)
         self._add_factors(places, (HEAD,), (outputs,), inputs)
         return DeviceAdaptedProduct(product, self, places)
+
+    def experts(
+        self, names: Sequence[Sequence[str]], sizes: Sequence[int], inputs: int
+    ) -> DeviceAdaptedExperts | None:
+        """Returns what is added to a product of each of a layer's experts; None if nothing can be.
+        `names`: for each expert, of the modules whose outputs lie side by side; `sizes`: how many
+        each of these has on this rank; `inputs`: how many this rank has."""
+        if not any(name in self._model.modules for each in names for name in each):
+            return None
+        found = DeviceAdaptedExperts(self)
+        modules = tuple(tuple(each) for each in names)
+        part = FactorsPart(self._size, modules, tuple(sizes), inputs, self._rank, self._dtype)
+
+        def tell(room: Tensor, flags: Tensor) -> None:
+            down, up, gains = part.views(room)
+            found.factors = ExpertFactors(down, up, flags, part.sizes, gains)
+
+        self._add(part, tell)
+        return found
 
     def _add_factors(
         self, places: AdaptedPlaces, names: Sequence[str], sizes: Sequence[int], inputs: int

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from penstock_kernels.triton.experts.low_rank import ExpertFactors, add_low_rank_experts
+from penstock_kernels.triton.experts.placing import ExpertTiles
 from penstock_kernels.triton.linear.low_rank import AdapterTiles, LowRankFactors, add_low_rank
 from penstock_kernels.triton.linear.own_matrices import (
     OwnMatrices,
@@ -32,6 +34,20 @@ class AdaptedPlaces:
     factors: LowRankFactors | None = None
     matrices: OwnMatrices | None = None
     """In the place of the model's own; None: adapters bring none."""
+
+
+@dataclass
+class DeviceAdaptedExperts:
+    """What rows' adapters add to a product of each expert."""
+
+    rows: RowTiles
+    factors: ExpertFactors | None = None
+    """Of all places. Known once their memory has been taken."""
+
+    def add(self, x: Tensor, out: Tensor, placed: ExpertTiles) -> None:
+        """`x`: the product's input; `out`: [pairs, outputs], to which it is added."""
+        if self.rows.tiles is not None and self.factors is not None:
+            add_low_rank_experts(x, out, self.factors, placed, self.rows.tiles.of_row)
 
 
 @dataclass(frozen=True)

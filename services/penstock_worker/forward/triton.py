@@ -95,7 +95,9 @@ class Logits:
         return model.logits
 
     def adaptable(self, config: ModelConfig, setup: Setup) -> AdaptableModel:
-        return adaptable_decoder(config, takes_whole=setup.lora_whole_matrices)
+        return adaptable_decoder(
+            config, takes_whole=setup.lora_whole_matrices, takes_experts=setup.lora_experts
+        )
 
 
 LOGITS: Purpose = Logits()
@@ -151,8 +153,6 @@ def recipe(
     adapters = None
     if setup.max_loras:
         require_adaptable(config, setup)
-        if setup.lora_experts:
-            raise Unable("it computes without adapters of experts (lora_experts)")
         adapters = DeviceAdapters(purpose.adaptable(config, setup), setup, dtype, Cut(shard))
 
     media = ModelMedia(prepared, setup, ranks, dtype, device)

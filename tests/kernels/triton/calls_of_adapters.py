@@ -7,8 +7,10 @@ from functools import partial
 
 import torch
 
+from penstock_kernels.triton.experts import low_rank as low_rank_experts
+from penstock_kernels.triton.experts.placing import place_rows
 from penstock_kernels.triton.linear import low_rank, own_matrices
-from penstock_kernels.triton.matmul_tiles import LOW_RANK, LOW_RANK_MANY
+from penstock_kernels.triton.matmul_tiles import LOW_RANK, LOW_RANK_MANY, expert_tiles
 from tests.kernels.triton.calls_of_experts import rows
 
 BF16 = torch.bfloat16
@@ -60,6 +62,31 @@ def adapted_ends(dtype: torch.dtype = BF16, *, many: bool = False) -> None:
     low_rank.add_low_rank(x, logits, factors, tiles)
 
 
+def adapted_experts(
+    rank: int = 16, dtype: torch.dtype = BF16, parts: tuple[int, ...] = (96, 96)
+) -> None:
+    """Of one row, of a few, of many and of very many; in 4 places."""
+    count, active, outputs = 128, 8, sum(parts)
+    down = rows(4, count, len(parts) * rank, 64, dtype=dtype)
+    for number in (1, 300, 256 * count // active):
+        chosen = torch.zeros(number, active, dtype=torch.int32)
+        shape = expert_tiles(chosen.numel(), count, batch_invariant=False)
+        placed = place_rows(chosen, count, shape.rows)
+        low_rank_experts.add_low_rank_experts(
+            rows(number, 64, dtype=dtype),
+            rows(number * active, outputs, dtype=dtype),
+            low_rank_experts.ExpertFactors(
+                down,
+                rows(4, count, outputs, rank, dtype=dtype),
+                torch.zeros(4, 3 * count, dtype=torch.int32)[:, count : 2 * count],
+                parts,
+                rows(4, count, 2, outputs, dtype=torch.float32),
+            ),
+            placed,
+            torch.zeros(number, dtype=torch.int32),
+        )
+
+
 ADAPTER_CALLS: dict[str, Callable[[], object]] = {
     "adapters": adapters,
     "adapters-64": partial(adapters, 64, many=True),
@@ -67,4 +94,7 @@ ADAPTER_CALLS: dict[str, Callable[[], object]] = {
     "adapted-ends": adapted_ends,
     "adapted-ends-many": partial(adapted_ends, many=True),
     "adapted-ends-float32": partial(adapted_ends, torch.float32),
+    "adapted-experts": adapted_experts,
+    "adapted-experts-down": partial(adapted_experts, 64, parts=(128,)),
+    "adapted-experts-float32": partial(adapted_experts, 64, torch.float32),
 }

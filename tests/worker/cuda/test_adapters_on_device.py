@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from penstock.adapters import UnfitAdapter, read_adapter
-from penstock.errors import StartupError
 from penstock.model_config import WeightFiles
 from penstock.protocol.from_worker import AdapterReady
 from penstock.protocol.to_worker import LoadAdapter
@@ -34,7 +33,6 @@ from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.cuda.small_models import GROUPED
 from tests.worker.driver import Driver, Job
-from tests.worker.models.family_cases import read
 from tests.worker.parallel.together import Formed
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
@@ -176,10 +174,3 @@ def test_a_worker_loads_and_applies_them(
         assert job.error is None
         assert job.tokens == tokens[3:]
     runner.close()
-
-
-def test_adapters_of_experts_are_refused_by_name(files: WeightFiles) -> None:
-    options = {"backend": "triton", "max_loras": 1, "max_lora_rank": 8, "lora_experts": True}
-    model = CPUModel(read("qwen3-moe"), files, "float32", **options)
-    with pytest.raises(StartupError, match=r"without adapters of experts \(lora_experts\)"):
-        choose(model.prepared(), model.setup(), 1)
