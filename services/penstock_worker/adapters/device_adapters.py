@@ -1,5 +1,5 @@
-"""Adapters on a device: the factors of all that steps use lie in places of one piece of memory,
-which stay where they are, so that captured steps can read them.
+"""Adapters on a device: what steps use of them lies in places of one piece of memory, which stay
+where they are, so that captured steps can read them.
 
 An adapter is packed in the host's memory when it is loaded, and copied to a place in front of the
 first step that needs it, on the stream that computes. So what a step in flight still reads is never
@@ -9,9 +9,10 @@ written over, and nobody waits.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import cast
 
 import numpy as np
@@ -19,161 +20,212 @@ import torch
 from torch import Tensor
 
 from penstock.adapters import UnfitAdapter
-from penstock_kernels.triton.linear.low_rank import AdapterTiles, LowRankFactors, add_low_rank
+from penstock.protocol.to_worker import Setup
+from penstock_kernels.triton.experts.low_rank import ExpertFactors
+from penstock_kernels.triton.linear.low_rank import AdapterTiles, LowRankFactors
+from penstock_kernels.triton.linear.own_matrices import OwnMatrices
 from penstock_kernels.triton.matmul_tiles import low_rank_tiles
-from penstock_worker.adapters.adaptable import adaptable_modules
-from penstock_worker.adapters.fitting import Fitted, FittedModule
+from penstock_worker.adapters.adaptable import EMBEDDING, HEAD
+from penstock_worker.adapters.device_parts import (
+    FactorsPart,
+    MatrixPart,
+    PlacePart,
+    RankPart,
+)
+from penstock_worker.adapters.device_products import (
+    AdaptedPlaces,
+    DeviceAdaptedExperts,
+    DeviceAdaptedProduct,
+    DeviceAdaptedTable,
+)
+from penstock_worker.adapters.fitting import Fitted
 from penstock_worker.adapters.interface import BatchAdapters
+from penstock_worker.adapters.models import AdaptableModel
 from penstock_worker.adapters.row_tiles import HostAdapterTiles, tiles_of
-from penstock_worker.parallel.shard import Shard
+from penstock_worker.adapters.rows import AllParts, RankCut
 from penstock_worker.quantisation.interface import Product, Table
-from penstock_worker.weights.cut import Cut
 
-_ALIGNED = 64
-"""Numbers: each tensor of factors begins at a multiple, so that kernels are compiled for one
-alignment only."""
+_Views = Callable[[Tensor, Tensor], None]
+"""Tells a product where in [places, bytes] and in flags, [places, n], its part is."""
 
 
 @dataclass(frozen=True, eq=False)
 class PackedAdapter:
     """An adapter in the host's memory, as it lies in a place."""
 
-    numbers: Tensor | None
-    """All factors, padded; None: it has none."""
-    ranks: Tensor
-    """[products] int32: the highest rank of each product's factors, 0 if it has none."""
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Where a product's factors lie in a place."""
-
-    parts: tuple[tuple[str, int], ...]
-    """Our names of the modules whose outputs lie side by side, and how many each has."""
-    inputs: int
-    down: int
-    """Where A begins: [parts * rank, inputs]."""
-    up: int
-    """Where B begins: [outputs, rank]."""
-
-    @property
-    def outputs(self) -> int:
-        return sum(size for _, size in self.parts)
+    pieces: tuple[tuple[int, Tensor], ...]
+    """Where in the place, in bytes, and what, uint8. What lies between them isn't read."""
+    flags: Tensor | None
+    """[flags of all parts] int32. None: the place stays as it is."""
+    in_head: bool
+    """Whether it changes the output head."""
 
 
 class DeviceAdapters:
     """A HoldsAdapters. The products that adapters may change are known once the model is loaded."""
 
     def __init__(
-        self, shard: Shard, most: int, rank: int, dtype: torch.dtype, *, batch_invariant: bool
+        self,
+        model: AdaptableModel,
+        setup: Setup,
+        dtype: torch.dtype,
+        cut: RankCut | None = None,
     ) -> None:
-        """`most` adapters, of this rank at most, are loaded at a time. `dtype`: of activations, and
-        of factors."""
-        self.most = most
+        """`dtype`: of activations, and of factors. `cut`: None where one rank has all."""
+        self.most = setup.max_loras
         self.tiles: AdapterTiles | None = None
         """Of the step that is being queued; None: no row has an adapter."""
-        self._cut = Cut(shard)
-        self._modules = adaptable_modules(shard.config)
-        self._rank = -(-rank // 16) * 16
+        self._model = model
+        self._rank_part = RankPart(model, AllParts() if cut is None else cut)
+        self._rank = -(-setup.max_lora_rank // 16) * 16
         self._dtype = dtype
-        self._batch_invariant = batch_invariant
-        self._layouts: list[_Layout] = []
-        self._numbers = 0
-        self._held: list[weakref.ref[PackedAdapter] | None] = [None] * most
-        self._used = [0] * most
+        self._batch_invariant = setup.batch_invariant
+        self._parts: list[PlacePart] = []
+        self._views: list[_Views] = []
+        self._size = 0
+        self._flags = 0
+        self._held: list[weakref.ref[PackedAdapter] | None] = [None] * self.most
+        self._used = [0] * self.most
         self._steps = 0
 
     @property
     def nbytes(self) -> int:
-        return self.most * self._numbers * self._dtype.itemsize
+        return self.most * self._size
 
     # ---- while the model is loaded
 
     def adapted(self, product: Product, parts: Sequence[tuple[str, int]], inputs: int) -> Product:
-        """Returns the product with what the rows' adapters add; or itself, if none can. `parts`:
-        names of its modules, and the outputs of each that this rank has."""
-        if not any(name in self._modules for name, _ in parts):
+        """See ProductAdapters."""
+        names, sizes = zip(*parts, strict=True)
+        if not any(name in self._model.modules for name in names):
             return product
-        down = self._room(len(parts) * self._rank * inputs)
-        up = self._room(sum(size for _, size in parts) * self._rank)
-        self._layouts.append(_Layout(tuple(parts), inputs, down, up))
-        return DeviceAdaptedProduct(product, self, len(self._layouts) - 1)
+        places = AdaptedPlaces()
+        self._add_factors(places, names, sizes, inputs)
+        return DeviceAdaptedProduct(product, self, places)
 
     def embedding(self, table: Table) -> Table:
-        return table
+        if EMBEDDING not in self._model.modules:
+            return table
+        outputs, ids = map(len, self._rank_part.of_matrix(EMBEDDING))
+        places = AdaptedPlaces()
+        self._add_matrix(places, EMBEDDING, outputs)
+        self._add_factors(places, (EMBEDDING,), (outputs,), ids)
+        return DeviceAdaptedTable(table, self, places)
 
     def head(self, product: Product) -> Product:
-        return product
+        if HEAD not in self._model.modules:
+            return product
+        outputs, inputs = map(len, self._rank_part.of_matrix(HEAD))
+        places = AdaptedPlaces()
+        self._add_matrix(places, HEAD, inputs)
+        self._add_factors(places, (HEAD,), (outputs,), inputs)
+        return DeviceAdaptedProduct(product, self, places)
 
-    def _room(self, numbers: int) -> int:
-        start = self._numbers
-        self._numbers += -(-numbers // _ALIGNED) * _ALIGNED
-        return start
+    def experts(
+        self, names: Sequence[Sequence[str]], sizes: Sequence[int], inputs: int
+    ) -> DeviceAdaptedExperts | None:
+        """Returns what is added to a product of each of a layer's experts; None if nothing can be.
+        `names`: for each expert, of the modules whose outputs lie side by side; `sizes`: how many
+        each of these has on this rank; `inputs`: how many this rank has."""
+        if not any(name in self._model.modules for each in names for name in each):
+            return None
+        found = DeviceAdaptedExperts(self)
+        modules = tuple(tuple(each) for each in names)
+        part = FactorsPart(self._size, modules, tuple(sizes), inputs, self._rank, self._dtype)
+
+        def tell(room: Tensor, flags: Tensor) -> None:
+            down, up, gains = part.views(room)
+            found.factors = ExpertFactors(down, up, flags, part.sizes, gains)
+
+        self._add(part, tell)
+        return found
+
+    def _add_factors(
+        self, places: AdaptedPlaces, names: Sequence[str], sizes: Sequence[int], inputs: int
+    ) -> None:
+        part = FactorsPart(
+            self._size, (tuple(names),), tuple(sizes), inputs, self._rank, self._dtype
+        )
+        lengths = names[0] != EMBEDDING
+
+        def tell(room: Tensor, flags: Tensor) -> None:
+            down, up, gains = (each[:, 0] for each in part.views(room))
+            places.factors = LowRankFactors(
+                down, up, flags[:, 0], part.sizes, gains if lengths else None
+            )
+
+        self._add(part, tell)
+
+    def _add_matrix(self, places: AdaptedPlaces, name: str, columns: int) -> None:
+        """Of those that adapters may bring whole."""
+        if not self._model.takes_whole or name not in self._model.whole:
+            return
+        rows = len(self._rank_part.of_whole(name))
+        part = MatrixPart(self._size, name, (rows, columns), self._dtype)
+
+        def tell(room: Tensor, flags: Tensor) -> None:
+            places.matrices = OwnMatrices(part.view(room), flags[:, 0])
+
+        self._add(part, tell)
+
+    def _add(self, part: PlacePart, tell: _Views) -> None:
+        self._parts.append(part)
+        self._views.append(tell)
+        self._size += part.size
+        self._flags += part.flags
 
     def allocate(self, device: torch.device) -> None:
         """Takes the memory of all places. Called when the model is loaded. Raises
         torch.OutOfMemoryError."""
         self._device = device
         with torch.inference_mode(False):  # Written to outside of that mode, too.
-            memory = torch.zeros(self.most, self._numbers, dtype=self._dtype, device=device)
-            ranks = torch.zeros(self.most, len(self._layouts), dtype=torch.int32, device=device)
-        self._memory, self._ranks = memory, ranks
-        self.factors = [self._views(number) for number in range(len(self._layouts))]
-
-    def _views(self, number: int) -> LowRankFactors:
-        layout, rank = self._layouts[number], self._rank
-        width = len(layout.parts) * rank
-        down = self._memory[:, layout.down :][:, : width * layout.inputs]
-        up = self._memory[:, layout.up :][:, : layout.outputs * rank]
-        return LowRankFactors(
-            down.unflatten(1, (width, layout.inputs)),
-            up.unflatten(1, (layout.outputs, rank)),
-            self._ranks[:, number],
-            tuple(size for _, size in layout.parts),
-        )
+            memory = torch.zeros(self.most, self._size, dtype=torch.uint8, device=device)
+            flags = torch.zeros(self.most, self._flags, dtype=torch.int32, device=device)
+        self._memory, self._flags_of = memory, flags
+        first = 0
+        for part, tell in zip(self._parts, self._views, strict=True):
+            own = flags[:, first : first + part.flags]
+            tell(memory[:, part.begin : part.begin + part.size], own)
+            first += part.flags
 
     # ---- in the thread that loads adapters
 
     def hold(self, modules: Fitted) -> PackedAdapter:
-        known = {name for layout in self._layouts for name, _ in layout.parts}
+        known = {name for part in self._parts for name in part.names}
         for name in modules:
-            if name not in known and not self._cut.elsewhere(f"{name}.weight"):
+            if name not in known and not self._elsewhere(name):
                 raise UnfitAdapter(f"the adapter changes {name}; on a GPU that isn't possible")
         pinned = self._device.type == "cuda"
-        numbers = torch.zeros(self._numbers, dtype=self._dtype, pin_memory=pinned)
-        ranks = torch.zeros(len(self._layouts), dtype=torch.int32, pin_memory=pinned)
-        highest = [self._pack(layout, modules, numbers) for layout in self._layouts]
-        ranks.copy_(torch.tensor(highest, dtype=torch.int32))
-        return PackedAdapter(numbers, ranks)
-
-    def _pack(self, layout: _Layout, modules: Fitted, numbers: Tensor) -> int:
-        """Returns the highest rank."""
-        highest, first = 0, 0
-        for part, (name, outputs) in enumerate(layout.parts):
-            own, first = first, first + outputs
-            module = modules.get(name)
-            if not isinstance(module, FittedModule):
+        pieces: list[tuple[int, Tensor]] = []
+        flags: list[int] = []
+        # Neighbouring parts are copied together.
+        for changed, found in groupby(self._parts, lambda part: part.changed_by(modules)):
+            run = list(found)
+            if not changed:
+                flags += [0] * sum(part.flags for part in run)
                 continue
-            if module.lengths is not None:
-                raise UnfitAdapter(f"the adapter changes {name} by DoRA; on a GPU it isn't served")
-            rows, columns = self._cut.part(f"{name}.weight", self._modules[name])
-            for matrix, begin, width in zip(
-                module.factors(rows, columns),
-                (layout.down + part * self._rank * layout.inputs, layout.up + own * self._rank),
-                (layout.inputs, self._rank),
-                strict=True,
-            ):
-                target = numbers[begin : begin + len(matrix) * width].view(-1, width)
-                target[:, : matrix.shape[1]] = matrix
-                if not target.isfinite().all():
-                    raise UnfitAdapter(f"the adapter's numbers for {name} are too large")
-            highest = max(highest, module.down.shape[0])
-        return highest
+            begin, end = run[0].begin, run[-1].begin + run[-1].size
+            piece = torch.zeros(end - begin, dtype=torch.uint8, pin_memory=pinned)
+            pieces.append((begin, piece))
+            for part in run:
+                room = piece[part.begin - begin :][: part.size]
+                flags += part.pack(modules, self._rank_part, room)
+        packed = torch.zeros(self._flags, dtype=torch.int32, pin_memory=pinned)
+        packed.copy_(torch.tensor(flags, dtype=torch.int32))
+        return PackedAdapter(tuple(pieces), packed, HEAD in modules)
+
+    def _elsewhere(self, name: str) -> bool:
+        """A last stage may have a copy of the embedding, which is its head's matrix."""
+        return name == EMBEDDING or self._rank_part.cut.elsewhere(f"{name}.weight")
 
     @property
     def blank(self) -> PackedAdapter:
         """An adapter that changes nothing, for rehearsals."""
-        return PackedAdapter(None, torch.zeros(0, dtype=torch.int32))
+        return PackedAdapter((), None, in_head=True)
+
+    def on_all(self, sequences: int) -> BatchAdapters:
+        """Returns a blank adapter for all of so many sequences."""
+        return BatchAdapters((self.blank,), np.zeros(sequences, np.int64))
 
     # ---- in the thread that queues steps
 
@@ -200,12 +252,18 @@ class DeviceAdapters:
         """Copies an adapter to a place of one that is gone, or else was used longest ago."""
         gone = [_alive(each) is None for each in self._held]
         place = min(range(self.most), key=lambda place: (not gone[place], self._used[place]))
-        if adapter.numbers is not None:
-            self._memory[place].copy_(adapter.numbers, non_blocking=True)
-            self._ranks[place].copy_(adapter.ranks, non_blocking=True)
+        for begin, piece in adapter.pieces:
+            self._memory[place, begin : begin + len(piece)].copy_(piece, non_blocking=True)
+        if adapter.flags is not None:
+            self._flags_of[place].copy_(adapter.flags, non_blocking=True)
         self._held[place] = weakref.ref(adapter)
         self._used[place] = self._steps
         return place
+
+    def in_head(self, batch: BatchAdapters | None) -> bool:
+        """Returns whether one of the batch's adapters changes the output head."""
+        held = () if batch is None else cast(tuple[PackedAdapter, ...], batch.held)
+        return any(each.in_head for each in held)
 
     def tiles_of(self, places: np.ndarray, counts: np.ndarray) -> HostAdapterTiles:
         """Lays out a step's rows. `places`: of each sequence; `counts`: rows of each."""
@@ -222,23 +280,6 @@ class DeviceAdapters:
             yield
         finally:
             self.tiles = None
-
-
-@dataclass(frozen=True)
-class DeviceAdaptedProduct:
-    """A product to which the rows' adapters are added. The others' rows stay as they are, bit by
-    bit."""
-
-    product: Product
-    adapters: DeviceAdapters
-    number: int
-    """Among those that adapters may change."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        out, tiles = self.product(x), self.adapters.tiles
-        if tiles is not None:
-            add_low_rank(x, out, self.adapters.factors[self.number], tiles)
-        return out
 
 
 def _alive(held: weakref.ref[PackedAdapter] | None) -> PackedAdapter | None:

@@ -21,30 +21,33 @@ class HostAdapterTiles:
     places: np.ndarray
     firsts: np.ndarray
     counts: np.ndarray
+    of_row: np.ndarray
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        return [self.order, self.places, self.firsts, self.counts]
+        return [self.order, self.places, self.firsts, self.counts, self.of_row]
 
     def on_device(self, tensors: Sequence[Tensor]) -> AdapterTiles:
         """`tensors` are `self.arrays`, copied there."""
-        order, places, firsts, counts = tensors
-        return AdapterTiles(self.shape, order, places, firsts, counts)
+        order, places, firsts, counts, of_row = tensors
+        return AdapterTiles(self.shape, order, places, firsts, counts, of_row)
 
 
 def tiles_shapes(rows: int, adapters: int, tile: int) -> list[tuple[int, ...]]:
     """Shapes of HostAdapterTiles.arrays with room for `rows` rows in any way, which have so many
     adapters, in tiles of `tile` rows: each adapter may have a tile that isn't full."""
     tiles = (rows + min(adapters, rows) * (tile - 1)) // tile
-    return [(rows,), (tiles,), (tiles,), (tiles,)]
+    return [(rows,), (tiles,), (tiles,), (tiles,), (rows,)]
 
 
 def write_tiles(arrays: Sequence[np.ndarray], places: np.ndarray, tile: int) -> None:
-    """Writes the tiles of these rows into int32 arrays of tiles_shapes, and 0 behind them.
-    `places`: [rows], where each row's adapter lies; -1 for none."""
-    order, of_tile, firsts, counts = arrays
+    """Writes the tiles of these rows into int32 arrays of tiles_shapes, and 0 behind them, or -1
+    behind the rows' own places. `places`: [rows], where each row's adapter lies; -1 for none."""
+    order, of_tile, firsts, counts, of_row = arrays
     for array in arrays:
         array[:] = 0
+    of_row[:] = -1
+    of_row[: len(places)] = places
     rows = np.argsort(places, kind="stable")
     rows = rows[np.count_nonzero(places < 0) :]
     order[: len(rows)] = rows

@@ -151,10 +151,22 @@ class TritonForward(LayerByLayer):
             if not len(rows):
                 vocab = self._model.config.vocab_size
                 return torch.empty(0, vocab, dtype=torch.float32, device=self.device)
-            return self._head(hidden)
+            return self._of_head(hidden, batch, rows, places)
         except torch.OutOfMemoryError:
             self._memory.release()
             raise
+
+    def _of_head(
+        self, hidden: Tensor, batch: Batch, rows: np.ndarray, places: np.ndarray | None
+    ) -> Tensor:
+        """Returns what is computed from the wanted rows, whose adapters may change the head."""
+        adapters = self._adapters
+        if adapters is None or places is None or not adapters.in_head(batch.adapters):
+            return self._head(hidden)
+        own = np.repeat(places, batch.counts)[rows]
+        tiles = adapters.tiles_of(own, np.ones(len(rows), np.int64))
+        with adapters.of(tiles.on_device(self._uploads.send(tiles.arrays))):
+            return self._head(hidden)
 
     def _adding(self, step: DeviceStep) -> AbstractContextManager[None]:
         """While the context is open, products add the adapters of the step's rows."""

@@ -13,11 +13,12 @@ import triton
 
 from penstock.errors import StartupError
 from penstock.kv_layout import kv_layout
-from penstock.model_config import PreparedModel
+from penstock.model_config import ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.rounding import INTERPRETED
 from penstock_kernels.triton.shared_memory import shared_memory
 from penstock_worker.adapters.device_adapters import DeviceAdapters
+from penstock_worker.adapters.models import AdaptableModel, adaptable_decoder
 from penstock_worker.attention.flash_choice import choose_flash
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention
@@ -63,6 +64,7 @@ from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.states.on_device import device_states
 from penstock_worker.states.planning import groups_over_ranks
+from penstock_worker.weights.cut import Cut
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Weights
 
@@ -79,6 +81,9 @@ class Purpose(Protocol):
     def of(self, model: DecoderModel) -> RowsHead:
         """Returns what is computed from the last layer's rows."""
 
+    def adaptable(self, config: ModelConfig, setup: Setup) -> AdaptableModel:
+        """Returns what adapters may change, of a setup that asks for any."""
+
 
 class Logits:
     """For a model that generates: the logits."""
@@ -88,6 +93,11 @@ class Logits:
 
     def of(self, model: DecoderModel) -> RowsHead:
         return model.logits
+
+    def adaptable(self, config: ModelConfig, setup: Setup) -> AdaptableModel:
+        return adaptable_decoder(
+            config, takes_whole=setup.lora_whole_matrices, takes_experts=setup.lora_experts
+        )
 
 
 LOGITS: Purpose = Logits()
@@ -143,15 +153,7 @@ def recipe(
     adapters = None
     if setup.max_loras:
         require_adaptable(config, setup)
-        if setup.lora_experts:
-            raise Unable("it computes without adapters of experts (lora_experts)")
-        adapters = DeviceAdapters(
-            shard,
-            setup.max_loras,
-            setup.max_lora_rank,
-            dtype,
-            batch_invariant=setup.batch_invariant,
-        )
+        adapters = DeviceAdapters(purpose.adaptable(config, setup), setup, dtype, Cut(shard))
 
     media = ModelMedia(prepared, setup, ranks, dtype, device)
     taps = taps_for(config, setup)

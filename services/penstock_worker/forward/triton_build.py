@@ -13,7 +13,6 @@ from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_kernels.triton.compilations import KernelTooLarge
 from penstock_worker.adapters.device_adapters import DeviceAdapters
-from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.attention.flash_attention import FlashAttention
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import (
@@ -138,7 +137,7 @@ class TritonBuild:
             more_tables=(tables,) * (len(self.shape.groups) - 1),
             slots=range(len(counts)),
             media=step.media,
-            adapters=None if adapters is None else _of_all(adapters, len(counts)),
+            adapters=None if adapters is None else adapters.on_all(len(counts)),
         )
         rows = np.arange(self._most_wanted if wanted is None else wanted) % tokens
         if self.states is None:
@@ -173,8 +172,3 @@ class TritonBuild:
             adapters=self.adapters,
             taps=self.taps,
         )
-
-
-def _of_all(adapters: DeviceAdapters, sequences: int) -> BatchAdapters:
-    """An adapter that changes nothing, for all sequences."""
-    return BatchAdapters((adapters.blank,), np.zeros(sequences, np.int64))

@@ -17,6 +17,8 @@ from penstock_kernels.triton.experts.products import expert_linear
 from penstock_kernels.triton.experts.routing import RoutingRule, route
 from penstock_kernels.triton.experts.sums import sum_experts
 from penstock_kernels.triton.matmul_tiles import MatmulTiles, expert_tiles
+from penstock_worker.adapters.device_adapters import DeviceAdapters
+from penstock_worker.adapters.device_products import DeviceAdaptedExperts
 from penstock_worker.layers.experts import expert_scales, experts_of, load_router
 from penstock_worker.layers.parts import Parts
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
@@ -55,6 +57,34 @@ class PackedExperts:
         return expert_gguf(x, self.weights, self.experts, placed, self.bias, tiles=tiles)
 
 
+@dataclass(frozen=True)
+class AddedToExperts:
+    """What rows' adapters add to the products of a layer's experts."""
+
+    up: DeviceAdaptedExperts | None
+    """To gates and what they multiply; None: nothing."""
+    down: DeviceAdaptedExperts | None
+
+    @staticmethod
+    def of(
+        parts: Parts, spec: ExpertsSpec, prefix: str, names: tuple[str, ...]
+    ) -> AddedToExperts | None:
+        """`names`: of what an expert's first product has side by side. None: there are no
+        adapters."""
+        adapters, hidden = parts.adapters, parts.config.hidden_size
+        if not isinstance(adapters, DeviceAdapters):
+            return None
+        inner = len(parts.shard.inner_of(spec.inner))
+
+        def of_each(*names: str) -> list[list[str]]:
+            return [[f"{prefix}.{each}.{name}" for name in names] for each in range(spec.count)]
+
+        return AddedToExperts(
+            adapters.experts(of_each(*names), [inner] * len(names), hidden),
+            adapters.experts(of_each("down_proj"), [hidden], inner),
+        )
+
+
 class TritonExperts:
     """LayerExperts by the kernels of `penstock_kernels.triton.experts`."""
 
@@ -70,11 +100,12 @@ class TritonExperts:
         *,
         batch_invariant: bool,
         weighs_input: bool = False,
+        added: AddedToExperts | None = None,
     ) -> None:
         """`scores` and `correction` are the router's; see load_router. `scales`, [experts] float32,
         are factors of weights. `up` gives a pair's gate and
         what it multiplies, or without a gate only this; `activate` makes the input of `down` of
-        it. `weighs_input`: as in ExpertsSpec."""
+        it. `weighs_input`: as in ExpertsSpec. `added`: to both products."""
         self._rule = rule
         self._scores = scores
         self._correction = correction
@@ -85,6 +116,7 @@ class TritonExperts:
         self._packed = any(isinstance(each, PackedExperts) for each in (up, down))
         self._batch_invariant = batch_invariant
         self._weighs_input = weighs_input
+        self._added = added or AddedToExperts(None, None)
 
     def __call__(self, hidden: Tensor, routed: Tensor | None = None) -> Tensor:
         rule = self._rule
@@ -102,8 +134,14 @@ class TritonExperts:
         if self._weighs_input:
             hidden = (hidden.float()[:, None] * weights[:, :, None]).to(hidden.dtype).flatten(0, 1)
             weights = torch.ones_like(weights)
-        inner = self._activate(self._up(hidden, placed, tiles))
-        return sum_experts(self._down(inner, placed, tiles), weights)
+        up, added = self._up(hidden, placed, tiles), self._added
+        if added.up is not None:
+            added.up.add(hidden, up, placed)
+        inner = self._activate(up)
+        down = self._down(inner, placed, tiles)
+        if added.down is not None:
+            added.down.add(inner, down, placed)
+        return sum_experts(down, weights)
 
     @staticmethod
     def load(
@@ -137,6 +175,7 @@ class TritonExperts:
             down,
             batch_invariant=batch_invariant,
             weighs_input=spec.weighs_input,
+            added=AddedToExperts.of(parts, spec, f"{prefix}.experts", names),
         )
 
 

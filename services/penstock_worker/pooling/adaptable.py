@@ -18,7 +18,7 @@ from penstock_worker.pooling.decoders import head_of
 from penstock_worker.pooling.encoder.gguf import encoder_gguf_name
 from penstock_worker.pooling.encoder.names import encoder_name
 from penstock_worker.pooling.encoders import HEADS, open_encoder
-from penstock_worker.pooling.heads import Head, encoder_head
+from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, encoder_head
 from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.names import from_hub
 from penstock_worker.weights.opening import open_weights
@@ -27,10 +27,10 @@ from penstock_worker.weights.weights import Weights
 
 
 def adapted_decoder(
-    prepared: PreparedModel, config: ModelConfig, setup: Setup
+    prepared: PreparedModel, config: ModelConfig, setup: Setup, ops: HeadOps = VECTORS
 ) -> AdaptedPooling | None:
-    """Returns None if the setup asks for no adapters. Raises Unable for a model that they can
-    change nothing in."""
+    """Returns None if the setup asks for no adapters. `ops` compute heads. Raises Unable for a
+    model that they can change nothing in."""
     if not setup.max_loras:
         return None
     pooling = setup.pooling
@@ -48,12 +48,12 @@ def adapted_decoder(
     return AdaptedPooling(
         model,
         partial(open_weights, prepared.weights, own, torch.float32),
-        lambda weights: head_of(weights, config, pooling),
+        lambda weights: head_of(weights, config, pooling, ops),
     )
 
 
 def adapted_encoder(
-    prepared: PreparedModel, config: EncoderConfig, setup: Setup
+    prepared: PreparedModel, config: EncoderConfig, setup: Setup, ops: HeadOps = VECTORS
 ) -> AdaptedPooling | None:
     """As adapted_decoder."""
     if not setup.max_loras:
@@ -65,7 +65,7 @@ def adapted_encoder(
         return found
 
     def head(own: Weights) -> Head | None:
-        return encoder_head(config, own, labels)
+        return encoder_head(config, own, labels, ops)
 
     return AdaptedPooling(adaptable_encoder(config, labels), weights, head)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -13,12 +14,15 @@ from torch import Tensor
 from penstock.pooling_config import PoolingMode
 from penstock.protocol.to_worker import SlotWork
 from penstock_kernels.triton.rowwise.pool_rows import max_rows, mean_rows
+from penstock_worker.adapters.device_adapters import DeviceAdapters
+from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slots
 from penstock_worker.device.memory import DeviceMemory
 from penstock_worker.forward.interface import DeviceForward
 from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.forward.uploads import Uploads
+from penstock_worker.pooling.adapters import PoolAdapters
 from penstock_worker.pooling.encoders import Encoder, Inputs, inputs_of
 
 
@@ -53,10 +57,20 @@ class DeviceEncoderBody(LayerByLayer):
     """An encoder's layers, and the pooling of each input's rows."""
 
     def __init__(
-        self, model: Encoder, mode: PoolingMode, device: torch.device, memory: DeviceMemory
+        self,
+        model: Encoder,
+        mode: PoolingMode,
+        device: torch.device,
+        memory: DeviceMemory,
+        adapters: PoolAdapters | None = None,
+        layers: DeviceAdapters | None = None,
     ) -> None:
-        """`mode` says how an input's rows become its vector. `memory` is the device's."""
+        """`mode` says how an input's rows become its vector. `memory` is the device's. `adapters`:
+        those of inputs, which `layers` adds to the model's products; None if there never are
+        any."""
         super().__init__()
+        self._adapters = adapters or PoolAdapters()
+        self._layers = layers
         self.device = device
         self._model = model
         self._pool = _POOLS[mode]
@@ -64,19 +78,33 @@ class DeviceEncoderBody(LayerByLayer):
         self._uploads = Uploads(device)
 
     def hidden(self, works: list[SlotWork], slots: Slots) -> Hidden:
-        return self.compute(inputs_of(works, slots, self._model.config))
+        inputs = inputs_of(works, slots, self._model.config)
+        return self.compute(inputs, self._adapters.of_batch(works))
 
-    def compute(self, inputs: Inputs) -> Hidden:
+    def compute(self, inputs: Inputs, adapters: BatchAdapters | None = None) -> Hidden:
+        """`adapters`: those of the inputs. Raises torch.OutOfMemoryError."""
+        lengths = np.array(inputs.lengths, dtype=np.int32)
         try:
-            rows = self._model.hidden(
-                inputs.tokens, inputs.types, inputs.lengths, self._count_layer
-            )
-            lengths = np.array(inputs.lengths, dtype=np.int32)
+            with self._adding(adapters, lengths):
+                rows = self._model.hidden(
+                    inputs.tokens, inputs.types, inputs.lengths, self._count_layer
+                )
             starts, counts = self._uploads.send([np.cumsum(lengths) - lengths, lengths])
             return Hidden(self._pool(rows, starts, counts), rows)
         except torch.OutOfMemoryError:
             self._memory.release()
             raise
+
+    def _adding(
+        self, adapters: BatchAdapters | None, lengths: np.ndarray
+    ) -> AbstractContextManager[None]:
+        """While the context is open, products add the adapters of inputs of these lengths."""
+        layers = self._layers
+        places = None if layers is None else layers.placed(adapters)
+        if layers is None or places is None:
+            return nullcontext()
+        tiles = layers.tiles_of(places, lengths)
+        return layers.of(tiles.on_device(self._uploads.send(tiles.arrays)))
 
 
 def _first_rows(rows: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
@@ -98,9 +126,10 @@ _POOLS: dict[PoolingMode, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 class DeviceDecoderBody:
     """A decoder's layers and its last norm."""
 
-    def __init__(self, forward: DeviceForward) -> None:
+    def __init__(self, forward: DeviceForward, adapters: PoolAdapters | None = None) -> None:
         """`forward` has the model's last norm in place of its head, so that its "logits" are hidden
-        vectors."""
+        vectors. `adapters`: those of sequences."""
+        self._adapters = adapters or PoolAdapters()
         self.device = forward.device
         self._forward = forward
 
@@ -109,7 +138,7 @@ class DeviceDecoderBody:
         return self._forward.layers_done
 
     def hidden(self, works: list[SlotWork], slots: Slots) -> Hidden:
-        batch = prepare_inputs(works, slots)
+        batch = replace(prepare_inputs(works, slots), adapters=self._adapters.of_batch(works))
         vectors = self._forward.logits(batch, np.cumsum(batch.counts) - 1)
         return Hidden(vectors.float(), None)
 

@@ -7,6 +7,7 @@ and probabilities.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,6 +18,7 @@ from penstock.pooling_config import PoolingConfig
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import PlanError, Slot, Slots
+from penstock_worker.pooling.adapters import PoolAdapters
 from penstock_worker.pooling.dense import load_dense
 from penstock_worker.pooling.device_body import DeviceBody, Hidden
 from penstock_worker.pooling.heads import Head
@@ -36,9 +38,11 @@ class DevicePooler:
         head: Head | None,
         config: PoolingConfig,
         ways: Transfers | None = None,
+        adapters: PoolAdapters | None = None,
     ) -> None:
         """`body` and `head` work on the same queue. `ways` copies between host and device; None for
-        the default."""
+        the default. `adapters`: of inputs, whose heads may be others."""
+        self._adapters = adapters or PoolAdapters()
         self.body = body
         self._head = head
         self._config = config
@@ -47,7 +51,8 @@ class DevicePooler:
 
     def launch(self, scheduled: list[SlotWork], slots: Slots) -> DevicePoolingLaunch:
         launch = DevicePoolingLaunch.of(scheduled, slots, self._config, self._dense)
-        launch.fetch(self.body.hidden(scheduled, slots), self._head, self._transfers)
+        heads = [self._adapters.head_of(work.slot, self._head) for work in scheduled]
+        launch.fetch(self.body.hidden(scheduled, slots), heads, self._transfers)
         launch.advance()
         return launch
 
@@ -76,12 +81,14 @@ class DevicePoolingLaunch:
         held = {work.slot: slots[work.slot] for work in works}
         return DevicePoolingLaunch(works, held, config, dense)
 
-    def fetch(self, hidden: Hidden, head: Head | None, transfers: Transfers) -> None:
-        """Queues what is requested of inputs that end in this step, and the copies to the host."""
+    def fetch(self, hidden: Hidden, heads: Sequence[Head | None], transfers: Transfers) -> None:
+        """Queues what is requested of inputs that end in this step, and the copies to the host.
+        `heads`: of each input. Each computes all inputs, so that scores don't depend on how many
+        have it."""
         tensors: list[Tensor] = []
-        shared: dict[str, int] = {}
+        shared: dict[object, int] = {}
         start = 0
-        for row, work in enumerate(self.works):
+        for row, (work, head) in enumerate(zip(self.works, heads, strict=True)):
             rows = slice(start, start + work.count)
             start = rows.stop
             asked = self.slots[work.slot].pooling
@@ -91,11 +98,12 @@ class DevicePoolingLaunch:
                 self._places[work.slot] = (len(tensors), None)
                 tensors.append(_token_rows(hidden)[rows].float())
                 continue
-            if asked.task not in shared:
-                shared[asked.task] = len(tensors)
-                classify = asked.task == "classify"
+            classify = asked.task == "classify"
+            key = head if classify else None
+            if key not in shared:
+                shared[key] = len(tensors)
                 tensors.append(scored(hidden.vectors, head) if classify else hidden.vectors)
-            self._places[work.slot] = (shared[asked.task], row)
+            self._places[work.slot] = (shared[key], row)
         if tensors:
             self._fetched = transfers.fetch(tensors)
 

@@ -16,12 +16,15 @@ from penstock.model_config import EncoderConfig, ModelConfig, PreparedModel
 from penstock.pooling_config import PoolingConfig
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.rowwise.activation import activate
+from penstock_worker.adapters.device_adapters import DeviceAdapters
+from penstock_worker.adapters.interface import BatchAdapters
+from penstock_worker.adapters.models import AdaptableModel
 from penstock_worker.device.memory import memory_of
 from penstock_worker.device.queue import queue_of
 from penstock_worker.dtype import CUDA, compute_dtype
 from penstock_worker.forward import triton as generating
 from penstock_worker.forward.device import capability, compute_device, device_name
-from penstock_worker.forward.interface import Unable, require_no_adapters
+from penstock_worker.forward.interface import Unable
 from penstock_worker.forward.queued import RowsHead
 from penstock_worker.forward.rehearsal import step_of
 from penstock_worker.layers.triton_ops import TritonOps
@@ -29,6 +32,8 @@ from penstock_worker.loading.device import load_forward, use_device
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.models.decoder import DecoderModel, headless
 from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.pooling.adaptable import adapted_decoder, adapted_encoder
+from penstock_worker.pooling.adapters import AdaptedPooling, PoolAdapters
 from penstock_worker.pooling.decoders import head_of, require_attention
 from penstock_worker.pooling.device_body import DeviceDecoderBody, DeviceEncoderBody
 from penstock_worker.pooling.device_pooler import DevicePooler
@@ -71,7 +76,6 @@ def recipe(
     can't run, and StartupError for settings that no backend can follow."""
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
-    require_no_adapters(setup)
     device = generating.kernel_device(setup)
     if isinstance(prepared.config, EncoderConfig):
         return _encoder(prepared, prepared.config, setup, setup.pooling, device)
@@ -97,7 +101,14 @@ def _encoder(
     if config.head_dim > LARGEST_ENCODER_HEAD:
         raise Unable(f"a head's size is {config.head_dim}, over {LARGEST_ENCODER_HEAD}")
 
+    head_ops = TritonHeadOps(device, batch_invariant=setup.batch_invariant)
+    adapted = adapted_encoder(prepared, config, setup, head_ops)
+
     def load(phases: Phases) -> PoolingParts:
+        layers, adapters = None, PoolAdapters()
+        if adapted is not None:
+            layers = DeviceAdapters(adapted.model, setup, dtype)
+            adapters = adapted.steps(layers, setup)
         memory, blocks = memory_of(device), BLOCKS_EACH * setup.max_num_seqs
         invariant = setup.batch_invariant
         use_device(device)
@@ -107,20 +118,24 @@ def _encoder(
                 setup,
                 dtype,
                 ops=TritonEncoderOps(device, dtype, config.head_dim, batch_invariant=invariant),
-                head_ops=TritonHeadOps(device, batch_invariant=invariant),
+                head_ops=head_ops,
                 device=device,
+                adapters=layers,
             )
+            if layers is not None:
+                layers.allocate(device)
         except torch.OutOfMemoryError as error:
             raise StartupError(
                 f"not enough memory on the device for the weights: {error}"
             ) from error
-        body = DeviceEncoderBody(model, pooling.mode, device, memory)
+        body = DeviceEncoderBody(model, pooling.mode, device, memory, adapters, layers)
         memory.release()  # Temporary memory of loading.
-        _profile(body, head, setup)
+        _profile(body, head, setup, layers)
         memory.wait()
         memory.release()
         slots = pooling_slots(prepared, setup, blocks)
-        kind = Pool(DevicePooler(body, head, pooling), slots)
+        pooler = DevicePooler(body, head, pooling, adapters=adapters)
+        kind = Pool(pooler, slots, adapters=adapters.steps)
         return PoolingParts(StepRunner(queue_of(device), kind, phases=phases), blocks)
 
     name = str(dtype).removeprefix("torch.")
@@ -137,16 +152,22 @@ def _encoder(
     )
 
 
-def _profile(body: DeviceEncoderBody, head: Head | None, setup: Setup) -> None:
-    """Runs the largest step, so that it is known to fit, and on a GPU smaller ones, so that all
-    kernels are compiled: which variants are launched depends on the number of rows."""
+def _profile(
+    body: DeviceEncoderBody, head: Head | None, setup: Setup, layers: DeviceAdapters | None
+) -> None:
+    """Runs the largest step, with adapters if there may be any, so that it is known to fit, and on
+    a GPU smaller ones, so that all kernels are compiled: which variants are launched depends on the
+    number of rows."""
     most = max(setup.max_num_batched_tokens, setup.max_model_len)
     sizes = [most]
     if body.device.type == "cuda":
         sizes = [1 << power for power in range(most.bit_length())] + sizes
     try:
         for tokens in sizes:
-            _compute(body, head, step_of(setup, tokens).tolist())
+            lengths = step_of(setup, tokens).tolist()
+            _compute(body, head, lengths)
+            if layers is not None:
+                _compute(body, head, lengths, layers.on_all(len(lengths)))
     except torch.OutOfMemoryError as error:
         raise StartupError(
             f"not enough memory on the device for one step of the largest size: {error}; "
@@ -154,10 +175,15 @@ def _profile(body: DeviceEncoderBody, head: Head | None, setup: Setup) -> None:
         ) from error
 
 
-def _compute(body: DeviceEncoderBody, head: Head | None, lengths: list[int]) -> None:
+def _compute(
+    body: DeviceEncoderBody,
+    head: Head | None,
+    lengths: list[int],
+    adapters: BatchAdapters | None = None,
+) -> None:
     """Computes inputs of such lengths, of no interest."""
     tokens = np.zeros(sum(lengths), dtype=np.int64)
-    hidden = body.compute(Inputs(tokens, tokens, lengths))
+    hidden = body.compute(Inputs(tokens, tokens, lengths), adapters)
     if head is not None:
         head(hidden.vectors)
 
@@ -165,8 +191,16 @@ def _compute(body: DeviceEncoderBody, head: Head | None, lengths: list[int]) -> 
 class PooledVectors:
     """The Purpose of a decoder of which the rows after the last norm are wanted."""
 
-    def __init__(self, config: ModelConfig, pooling: PoolingConfig, ops: TritonHeadOps) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        pooling: PoolingConfig,
+        ops: TritonHeadOps,
+        adapted: AdaptedPooling | None,
+    ) -> None:
+        """`adapted`: None if there are no adapters."""
         self.head: Head | None = None
+        self._adapted = adapted
         self._config = config
         self._pooling = pooling
         self._ops = ops
@@ -176,6 +210,11 @@ class PooledVectors:
 
     def of(self, model: DecoderModel) -> RowsHead:
         return model.norm
+
+    def adaptable(self, config: ModelConfig, setup: Setup) -> AdaptableModel:
+        if self._adapted is None:
+            raise ValueError("the setup asks for no adapters")
+        return self._adapted.model
 
 
 def _decoder(
@@ -189,7 +228,8 @@ def _decoder(
     require_attention(config)
     device = compute_device(setup)
     ops = TritonHeadOps(device, batch_invariant=setup.batch_invariant)
-    vectors = PooledVectors(config, pooling, ops)
+    adapted = adapted_decoder(prepared, config, setup, ops)
+    vectors = PooledVectors(config, pooling, ops, adapted)
     # Nothing is decoded, so there are no steps to capture.
     inner = generating.recipe(
         msgspec.structs.replace(prepared, config=headless(config)),
@@ -205,10 +245,15 @@ def _decoder(
 
     def load(phases: Phases) -> PoolingParts:
         pool = load_forward(inner, setup, score, ranks)
+        adapters = PoolAdapters()
+        if adapted is not None and inner.adapters is not None:
+            adapters = adapted.steps(inner.adapters, setup)
+        body = DeviceDecoderBody(pool.forward, adapters)
         kind = Pool(
-            DevicePooler(DeviceDecoderBody(pool.forward), vectors.head, pooling),
+            DevicePooler(body, vectors.head, pooling, adapters=adapters),
             pooling_slots(prepared, setup, pool.blocks, inner.kv_groups),
             copies=pool.copies,
+            adapters=adapters.steps,
         )
         runner = StepRunner(queue_of(pool.forward.device), kind, phases=phases)
         copies = pool.copies

@@ -52,7 +52,7 @@ class LoraSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             description="Adapters may change a mixture of experts: its experts, its router, and the"
             " expert that every token has. There is memory for that of max_loras, which is much:"
-            " an adapter of all experts has factors for each. On CPUs."
+            " an adapter of all experts has factors for each."
         ),
     ] = False
     max_cpu_loras: Annotated[

@@ -20,11 +20,9 @@ from penstock_kernels.triton.linear import (
     gguf_linear,
     gguf_rows,
     gguf_weights,
-    low_rank,
     per_head,
     weight_only,
 )
-from penstock_kernels.triton.matmul_tiles import LOW_RANK, LOW_RANK_MANY
 from penstock_kernels.triton.rowwise import (
     activation,
     as_large,
@@ -36,6 +34,7 @@ from penstock_kernels.triton.rowwise import (
     sparse_gate,
 )
 from penstock_kernels.triton.sampling import adjustments, argmax, log_probs, philox, sample
+from tests.kernels.triton.calls_of_adapters import ADAPTER_CALLS
 from tests.kernels.triton.calls_of_experts import EXPERT_CALLS
 from tests.kernels.triton.calls_of_recurrences import RECURRENT_CALLS
 
@@ -250,28 +249,6 @@ def fp8() -> None:
         fp8_blocks.fp8_block_linear(rows(count, 4096), rows(256, 4096, dtype=FP8), groups)
 
 
-def adapters(rank: int = 16, dtype: torch.dtype = BF16, *, many: bool = False) -> None:
-    """Of queries, keys and values of an 8B model, and of its way down; in 4 places."""
-    shape = LOW_RANK_MANY if many else LOW_RANK
-    count = 256 if many else 2
-    for parts, inputs in (((4096, 1024, 1024), 4096), ((4096,), 14336)):
-        width, outputs = len(parts) * rank, sum(parts)
-        numbers = rows(4, width * inputs + outputs * rank, dtype=dtype)
-        low_rank.add_low_rank(
-            rows(count, inputs, dtype=dtype),
-            rows(count, outputs, dtype=dtype),
-            low_rank.LowRankFactors(
-                numbers[:, : width * inputs].unflatten(1, (width, inputs)),
-                numbers[:, width * inputs :].unflatten(1, (outputs, rank)),
-                torch.zeros(4, 7, dtype=torch.int32)[:, 1],
-                parts,
-            ),
-            low_rank.AdapterTiles(
-                shape, *(torch.zeros(each, dtype=torch.int32) for each in (count, 4, 4, 4))
-            ),
-        )
-
-
 CALLS: dict[str, Callable[[], object]] = {
     "norms": norms,
     "gates": gates,
@@ -307,9 +284,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "encoder-256": partial(encode, 1024, 4, torch.float16, bias=True),
     "logits": logits,
     "copies": copies,
-    "adapters": adapters,
-    "adapters-64": partial(adapters, 64, many=True),
-    "adapters-float32": partial(adapters, 64, torch.float32),
+    **ADAPTER_CALLS,
     "linear": products,
     "linear-float32": partial(products, torch.float32),
     "int8-32": partial(quantised, 8, 32),

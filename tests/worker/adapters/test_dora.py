@@ -147,6 +147,32 @@ def test_a_tied_head(tmp_path: Path, backend: str) -> None:
     assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_head_with_a_bias(tmp_path: Path, backend: str) -> None:
+    """It stays as it was."""
+    config = varied(SMALL, head_bias=True)
+    made = tiny_files(tmp_path, SMALL)
+    (down, up), tokens = random_factors(HEAD, 4, 5, 0.1)["lm_head"], sequences()[2]
+    tensors = load_file(made.files[0])
+    tensors["lm_head.bias"] = torch.linspace(-4, 4, len(up))
+    save_file(tensors, tmp_path / "biased.safetensors")
+    files = msgspec.structs.replace(made, files=(str(tmp_path / "biased.safetensors"),))
+    changed = tensors["lm_head.weight"].double()
+    changed += 2 * torch.from_numpy(up).double() @ torch.from_numpy(down).double()
+    gains = 3 / torch.linalg.norm(changed, dim=1)
+    tensors["lm_head.weight"] = (changed * gains[:, None]).float()
+    save_file(tensors, tmp_path / "merged.safetensors")
+    merged = msgspec.structs.replace(files, files=(str(tmp_path / "merged.safetensors"),))
+    lengths = {"lm_head": np.full(len(up), 3, np.float32)}
+    path = write_peft(tmp_path / "a", {"lm_head": (down, up)}, alpha=8, magnitudes=lengths)
+    rig = AdapterRig(CPUModel(config, files, "float32", backend=backend))
+    (found,) = rig.logits([Sequence_(tokens, rig.hold(path))])
+    whole = CPUModel(config, merged, "float32", backend=backend)
+    forward = whole.forward(block_size=16, num_blocks=16, threads=1)
+    (wanted,) = logits_of(forward, [Sequence_(tokens)])
+    assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-3)
+
+
 def test_what_is_not_served(tmp_path: Path, files: WeightFiles) -> None:
     shapes = {"model.embed_tokens": (SMALL.hidden_size, SMALL.vocab_size)}
     factors = random_factors(shapes, 4, 1)

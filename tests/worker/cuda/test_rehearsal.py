@@ -27,6 +27,7 @@ from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.machine import small_setup
 from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.cuda.small_models import GROUPED
+from tests.worker.models.family_cases import read
 from tests.worker.pooling.pooling_models import load_pooling, save, sentence_files
 from tests.worker.weights.test_weights import write_gguf
 
@@ -103,9 +104,20 @@ def test_packed_weights(kind: str, device: Device, tmp_path: Path) -> None:
     assert {"_gguf_product", "_gguf_rows"} <= {key[0] for key in device.launched}  # type: ignore[index]
 
 
-def test_adapters(device: Device) -> None:
+@pytest.mark.parametrize(
+    ("config", "settings", "kernels"),
+    [
+        (CONFIG, {}, {"_shrink", "_expand", "_look_up"}),
+        (CONFIG, {"lora_whole_matrices": True}, {"_replace_rows", "_replace_products"}),
+        (read("qwen2-moe"), {"lora_experts": True}, {"_shrink_pairs", "_expand_pairs"}),
+    ],
+    ids=["factors", "whole", "experts"],
+)
+def test_adapters(
+    config: ModelConfig, settings: dict[str, Any], kernels: set[str], device: Device
+) -> None:
     """All rows have one, one of two, or some have none."""
-    build = build_of(max_loras=2, max_lora_rank=8)
+    build = build_of(config=config, max_loras=2, max_lora_rank=8, **settings)
 
     def further(build: TritonBuild, counts: np.ndarray) -> dict[str, Any]:
         held = build.adapters
@@ -114,7 +126,7 @@ def test_adapters(device: Device) -> None:
         return {"adapters": BatchAdapters(two, np.arange(len(counts)) % 3 - 1 * (len(counts) > 2))}
 
     assert compiled_late(device, build, further) == set()
-    assert {"_shrink", "_expand"} <= {key[0] for key in device.launched}  # type: ignore[index]
+    assert kernels <= {key[0] for key in device.launched}  # type: ignore[index]
 
 
 def test_rows_that_see_further(device: Device) -> None:

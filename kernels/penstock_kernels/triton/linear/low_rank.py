@@ -1,5 +1,6 @@
 """Adds to rows of a product what their adapters of low rank give: x A.T B.T, each row by its own
-adapter's factors (Hu et al., "LoRA", 2021).
+adapter's factors (Hu et al., "LoRA", 2021). Where an adapter gives a matrix's rows lengths of their
+own (Liu et al., "DoRA", 2024), the product is multiplied by a gain first.
 
 Rows are computed in tiles of one adapter. The inputs are cut into parts of a fixed size, each
 summed by itself and then added in their order, so a row's sum depends neither on the rows beside it
@@ -37,6 +38,10 @@ class LowRankFactors:
     parts: tuple[int, ...]
     """Outputs of each part: of projections that share their input and lie side by side. At most
     MOST_PARTS."""
+    gains: Tensor | None = None
+    """[places, 2, outputs] float32: what outputs are multiplied by before something is added to
+    them, and then what is added besides (DoRA); 1 and 0 change nothing. Places may be strided.
+    None: no place has others."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,13 @@ class AdapterTiles:
     """[tiles]: where the rows of each tile begin in `order`."""
     counts: Tensor
     """[tiles]: the number of rows of each tile, 0 if it isn't needed."""
+    of_row: Tensor
+    """[rows]: the place of each row's factors, -1 for none."""
+
+    @property
+    def lists(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What kernels read of the tiles."""
+        return self.order, self.places, self.firsts, self.counts
 
 
 @triton.jit(do_not_specialize=["rows", "ranks_place"])
@@ -111,6 +123,7 @@ def _expand(
     shrunk,
     up,
     ranks,
+    gains,
     out,
     order,
     places,
@@ -121,6 +134,8 @@ def _expand(
     out_row,
     up_place,
     ranks_place,
+    gains_place,
+    GAINS: tl.constexpr,
     FIRST: tl.constexpr,
     SECOND: tl.constexpr,
     THIRD: tl.constexpr,
@@ -169,11 +184,16 @@ def _expand(
         target = out + row[:, None] * out_row + column[None, :]
         mask = held[:, None] & in_columns[None, :]
         base_sum = tl.load(target, mask=mask, other=0.0).to(tl.float32)
+        if GAINS:
+            gain_at = gains + place * gains_place + column
+            gain = tl.load(gain_at, mask=in_columns, other=1.0)
+            more = tl.load(gain_at + (FIRST + SECOND + THIRD), mask=in_columns, other=0.0)
+            base_sum = base_sum * gain[None, :] + more[None, :]
         tl.store(target, round_to(base_sum + acc, out.dtype.element_ty), mask=mask)
 
 
 def add_low_rank(x: Tensor, out: Tensor, factors: LowRankFactors, tiles: AdapterTiles) -> None:
-    """out += (x @ A.T) @ B.T for the rows of `tiles`, in place.
+    """out = gains * out + more + (x @ A.T) @ B.T for the rows of `tiles`, in place.
 
     `x`: [rows, inputs], of the factors' dtype; rows may be strided.
     `out`: [rows, outputs] of any float dtype, the sum of `factors.parts`; rows may be strided.
@@ -186,16 +206,14 @@ def add_low_rank(x: Tensor, out: Tensor, factors: LowRankFactors, tiles: Adapter
     if not count:
         return
     shape, block = tiles.shape, low_rank_block(rank)
-    stages = stages_that_fit(shape, x.dtype, x.device)
     splits = triton.cdiv(inputs, LOW_RANK_PART)
     shrunk = torch.empty(splits, rows, parts * rank, dtype=torch.float32, device=x.device)
-    lists = (tiles.order, tiles.places, tiles.firsts, tiles.counts)
     _shrink[(count, parts * rank // block, splits)](
         x,
         factors.down,
         factors.ranks,
         shrunk,
-        *lists,
+        *tiles.lists,
         rows,
         inputs,
         x.stride(0),
@@ -208,28 +226,41 @@ def add_low_rank(x: Tensor, out: Tensor, factors: LowRankFactors, tiles: Adapter
         INNER=shape.inner,
         PART=LOW_RANK_PART,
         num_warps=shape.warps,
-        num_stages=stages,
+        num_stages=stages_that_fit(shape, x.dtype, x.device),
     )
-    sizes = (*factors.parts, 0, 0)[:MOST_PARTS]
-    _expand[(count, sum(triton.cdiv(size, shape.columns) for size in factors.parts))](
+    add_raised(shrunk, out, factors, tiles)
+
+
+def add_raised(shrunk: Tensor, out: Tensor, factors: LowRankFactors, tiles: AdapterTiles) -> None:
+    """out = gains * out + more + (sum of `shrunk` over its parts) @ B.T, for the rows of `tiles`.
+
+    `shrunk`: [parts of the inputs, rows, parts * rank] float32, in the order of `tiles.order`.
+    """
+    shape, rank = tiles.shape, factors.up.shape[2]
+    gains, sizes = factors.gains, (*factors.parts, 0, 0)[:MOST_PARTS]
+    columns = sum(triton.cdiv(size, shape.columns) for size in factors.parts)
+    _expand[(tiles.counts.shape[0], columns)](
         shrunk,
         factors.up,
         factors.ranks,
+        factors.up if gains is None else gains,
         out,
-        *lists,
-        rows,
-        splits,
+        *tiles.lists,
+        tiles.order.shape[0],
+        shrunk.shape[0],
         out.stride(0),
         factors.up.stride(0),
         factors.ranks.stride(0),
+        0 if gains is None else gains.stride(0),
+        GAINS=gains is not None,
         FIRST=sizes[0],
         SECOND=sizes[1],
         THIRD=sizes[2],
-        PARTS=parts,
+        PARTS=len(factors.parts),
         RANK=rank,
-        BLOCK=block,
+        BLOCK=low_rank_block(rank),
         ROWS=shape.rows,
         COLUMNS=shape.columns,
         num_warps=shape.warps,
-        num_stages=stages,
+        num_stages=stages_that_fit(shape, factors.up.dtype, out.device),
     )

@@ -36,7 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "int4": {"quantization": "int4"},
     "fp8": {"quantization": "fp8"},
     "batch-invariant": {"batch_invariant": True},
-    "adapters": {"max_loras": 4, "max_lora_rank": 16},
+    "adapters": {"max_loras": 4, "max_lora_rank": 16, "lora_whole_matrices": True},
 }
 
 

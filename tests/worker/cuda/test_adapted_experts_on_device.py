@@ -1,0 +1,125 @@
+"""Adapters of mixtures of experts on the CUDA kernels: PEFT's and the reference's numbers, and a
+row's own bits in any company."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.adapters import UnfitAdapter
+from penstock_worker.forward.queued import TritonForward
+from tests.adapter_folders import Factors, write_peft
+from tests.interpreted_triton import one_kernel_at_a_time
+from tests.worker.adapters.test_experts import FUSED, factors_of, made, peft_model, saved
+from tests.worker.cpu_model import CPUModel
+from tests.worker.cuda.adapted import Row, Served
+from tests.worker.parallel.together import Formed
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+
+ALPHA = 7.0
+TOKENS = np.random.default_rng(1).integers(1, 40, 14).tolist()
+
+
+def served(model: CPUModel, folders: list[Path], backend: str, **options: Any) -> Served:
+    config = model.config
+    return Served(model.weights, folders, backend, config=config, experts=True, **options)
+
+
+def factors(model: CPUModel, rank: int, seed: int, ends: tuple[str, ...] = ("",)) -> Factors:
+    """By the names of the family's files."""
+    router = {"gpt-oss": "mlp.router", "llama4": "feed_forward.router"}
+    name = router.get(model.config.architecture.replace("_", "-"), "mlp.gate")
+    found = factors_of(model.config, rank, seed, ends)
+    return {re.sub(r"mlp\.gate$", name, each): pair for each, pair in found.items()}
+
+
+def folders(root: Path, model: CPUModel) -> list[Path]:
+    """All modules; some experts' and others; and rows with lengths of their own (DoRA)."""
+    random = np.random.default_rng(2)
+    long = factors(model, 6, 1, ("experts.0.down_proj", "experts.1.up_proj", "router"))
+    lengths = {
+        name: random.uniform(1, 2, len(up)).astype(np.float32) for name, (_, up) in long.items()
+    }
+    some = factors(model, 5, 3, ("experts.2.up_proj", "q_proj", "shared_expert.down_proj"))
+    return [
+        write_peft(root / "all", factors(model, 17, 2), alpha=ALPHA),
+        write_peft(root / "some", some, alpha=ALPHA),
+        write_peft(root / "long", long, alpha=ALPHA, magnitudes=lengths),
+    ]
+
+
+def steps() -> list[list[Row]]:
+    """Prompts of three adapters and of none together, then decodes, which are captured."""
+    prompts, adapters = [TOKENS[n : 2 * n + 3] for n in range(4)], [1, -1, 0, 2]
+    first: list[Row] = [(prompts[n], 0, n, adapters[n]) for n in range(4)]
+    decodes: list[Row] = [([7 + n], len(prompts[n]), n, adapters[n]) for n in range(4)]
+    return [first, decodes[:2], [decodes[3], decodes[2]]]
+
+
+def close(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
+    for mine, true in zip(found, wanted, strict=True):
+        assert (mine - true).abs().max() < 1e-4 * true.abs().max()
+
+
+@pytest.mark.parametrize("case", ["qwen2-moe", "gpt-oss", "llama4"])
+def test_numbers_and_bits(tmp_path: Path, case: str) -> None:
+    """With an expert that all rows have; with biases, by turns; with weighted inputs."""
+    model = saved(made(case), tmp_path / "model")
+    paths = folders(tmp_path, model)
+    ours, theirs = (served(model, paths, backend) for backend in ("triton", "reference"))
+    found = [ours.logits(*step) for step in steps()]
+    true = [theirs.logits(*step) for step in steps()]
+    without = [theirs.logits(*((*row[:3], -1) for row in step)) for step in steps()]
+    for step, mine, wanted, bases in zip(steps(), found, true, without, strict=True):
+        close(mine, wanted)
+        for row, own, base in zip(step, mine, bases, strict=True):
+            assert row[3] < 0 or (own - base).abs().max() > 0.01 * base.abs().max()
+    assert isinstance(ours.forward, TritonForward)
+    assert ours.forward._graphs is not None
+    assert len(ours.forward._graphs)
+    for step, mine in zip(steps(), found, strict=True):
+        for row, logits in zip(step, mine, strict=True):
+            assert torch.equal(ours.logits(row)[0], logits)
+
+
+@pytest.mark.parametrize("case", ["mixtral", "llama4"])
+def test_parameters_of_all_experts(tmp_path: Path, case: str) -> None:
+    """As PEFT computes them, beside a router."""
+    theirs = made(case)
+    model = saved(theirs, tmp_path / "model")
+    settings = {"target_modules": [], "target_parameters": [f"experts.{each}" for each in FUSED]}
+    wrapped = peft_model(theirs, r=3, **settings)
+    wrapped.save_pretrained(tmp_path / "adapter")
+    with torch.inference_mode():
+        wanted = wrapped(torch.tensor([TOKENS])).logits[0].float()
+    (found,) = served(model, [tmp_path / "adapter"], "triton").logits((TOKENS, 0, 0, 0))
+    assert (found - wanted).abs().max() < 1e-3 * wanted.abs().max()
+
+
+def test_two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a part of every expert's inner dimension."""
+    one_kernel_at_a_time(monkeypatch)
+    model = saved(made("qwen2-moe"), tmp_path / "model")
+    paths = folders(tmp_path, model)
+    true = served(model, paths, "reference")
+    with Formed(2) as formed:
+        built = formed.each(lambda ranks: served(model, paths, "triton", ranks=ranks))
+        by_rank = dict(zip(formed.ranks, built, strict=True))
+        for step in steps():
+            *_, found = formed.each(lambda ranks, step=step: by_rank[ranks].logits(*step))
+            close(found, true.logits(*step))
+
+
+def test_a_server_that_takes_none(tmp_path: Path) -> None:
+    model = saved(made("mixtral"), tmp_path / "model")
+    paths = folders(tmp_path, model)
+    small = Served(model.weights, [], "triton", config=model.config)
+    with pytest.raises(UnfitAdapter, match=r"takes no adapters of these \(--lora-experts\)"):
+        small.hold(paths[0])
+    assert small.holds.nbytes < served(model, [], "triton").holds.nbytes / 2
