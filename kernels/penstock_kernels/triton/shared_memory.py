@@ -1,7 +1,7 @@
 """What a GPU's processors keep beside their registers, and which tiles fit.
 
 Triton fetches the tiles of a loop's next turns into shared memory.  How many of them it holds at a
-time, and what else it needs, is reckoned here as Triton 3.7 does it for compute capabilities 8.0 to
+time, and what else it needs, is computed here as Triton 3.7 does it for compute capabilities 8.0 to
 12.0 (tests/kernels/triton/test_shared_memory.py compares).  Only `stages` follow from a device
 where that is enough, as they change no bit.
 """

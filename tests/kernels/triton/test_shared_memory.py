@@ -106,7 +106,7 @@ def test_large_products_have_fewer_stages_on_a_small_gpu(gpu: Any) -> None:
 
 
 @pytest.mark.parametrize(("tiles", "dtype", "small", "hopper"), PRODUCTS)
-def test_what_a_product_takes_is_reckoned_as_the_compiler_does(
+def test_what_a_product_takes_is_what_the_compiler_takes(
     tiles: MatmulTiles, dtype: torch.dtype, small: int, hopper: int
 ) -> None:
     each = (tiles.rows + tiles.columns) * tiles.inner * dtype.itemsize
@@ -117,7 +117,7 @@ def test_what_a_product_takes_is_reckoned_as_the_compiler_does(
 
 
 @pytest.mark.parametrize("rows", WIDENING)
-def test_what_a_product_with_fp8_weights_takes_is_reckoned_as_the_compiler_does(rows: int) -> None:
+def test_what_a_product_with_fp8_weights_takes_is_what_the_compiler_takes(rows: int) -> None:
     tiles = EXPERTS_FP8[rows]
     found = tuple(widening_bytes(tiles, 2, gpu, tiles.stages) for gpu in (L40S, HOPPER))
     assert found == WIDENING[rows]
@@ -127,7 +127,7 @@ def test_what_a_product_with_fp8_weights_takes_is_reckoned_as_the_compiler_does(
 
 
 @pytest.mark.parametrize(("tiles", "head", "dtype", "small", "hopper"), ATTENTION)
-def test_what_attention_takes_is_reckoned_as_the_compiler_does(
+def test_what_attention_takes_is_what_the_compiler_takes(
     tiles: AttentionTiles, head: int, dtype: torch.dtype, small: int, hopper: int
 ) -> None:
     assert small <= attention_bytes(tiles, head, dtype.itemsize, L40S) <= small + 2048
