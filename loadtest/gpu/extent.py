@@ -73,6 +73,7 @@ class Extent:
         "tests/worker/cuda/test_queued_forward.py",
         "tests/worker/cuda/test_families_on_device.py",
         "tests/worker/cuda/test_experts_on_device.py",
+        "tests/worker/cuda/test_fp8_experts.py",
         "tests/worker/cuda/test_recurrent_on_device.py",
         "tests/worker/cuda/test_adapters_on_device.py",
         "tests/worker/cuda/test_vision_on_device.py",

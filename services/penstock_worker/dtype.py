@@ -87,9 +87,10 @@ the tests allow to the CPU's signed bytes.  Weights rounded to bfloat16 where ma
 
 
 def _has_product(scheme: WeightScheme) -> bool:
-    """Whether the CUDA kernels multiply with weights of such a scheme, on some GPUs at least."""
+    """Whether the CUDA kernels multiply with weights of such a scheme, on some GPUs at least; if
+    they are FP8 and their activations aren't to be, with those of experts."""
     if scheme.storage == "fp8":
-        return scheme.float8_inputs and (scheme.block is None or scheme.block[1] == FP8_GROUP)
+        return scheme.block is None or scheme.block[1] == FP8_GROUP
     return scheme.storage != "nf4"
 
 

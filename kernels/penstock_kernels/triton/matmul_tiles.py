@@ -60,6 +60,15 @@ EXPERTS_FEW = MatmulTiles(16, 64, 64, 4, 4)
 EXPERTS_MANY = MatmulTiles(128, 256, 64, 8, 4)
 """For so many rows that most of an expert's tiles are full, if they are dealt out evenly."""
 
+EXPERTS_FP8 = {
+    EXPERTS_FEW.rows: MatmulTiles(16, 64, 128, 4, 4),
+    EXPERTS.rows: MatmulTiles(64, 64, 128, 4, 3),
+    EXPERTS_MANY.rows: MatmulTiles(128, 128, 128, 8, 3),
+}
+"""For weights in FP8, by the number of rows. A step has 128 inputs, as a block scale has. Weights
+are widened in registers, which leaves room for half as many columns; they are half as large, so the
+second-level cache feeds both shapes for many rows at the same rate. All give the same bits."""
+
 
 def expert_tiles(
     rows: int, experts: int, *, batch_invariant: bool, packed: bool = False

@@ -54,6 +54,16 @@ def rounded(x, dtype: tl.constexpr):
 
 
 @triton.jit
+def widened(x, dtype: tl.constexpr):
+    """Converts an FP8 tile to dtype, of 16 bits or more, which has all its values; the interpreter
+    to float32."""
+    if INTERPRETED:
+        return x.to(tl.float32)
+    else:
+        return x.to(dtype)
+
+
+@triton.jit
 def tile_dot(left, right, acc):
     """acc + left @ right, accumulated in float32. float32 tiles are multiplied in full precision,
     not in TF32."""

@@ -1,13 +1,14 @@
 """What a GPU's processors keep beside their registers, and which tiles fit.
 
 Triton fetches the tiles of a loop's next turns into shared memory.  How many of them it holds at a
-time, and what else it needs, is reckoned here as Triton 3.7 does it for compute capabilities 8.0 to
+time, and what else it needs, is computed here as Triton 3.7 does it for compute capabilities 8.0 to
 12.0 (tests/kernels/triton/test_shared_memory.py compares).  Only `stages` follow from a device
 where that is enough, as they change no bit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -64,10 +65,35 @@ def stages_that_fit(tiles: MatmulTiles, dtype: torch.dtype, device: torch.device
     return fitted_product(tiles, dtype.itemsize, shared_memory(device)).stages
 
 
+@cache
+def widening_stages_that_fit(tiles: MatmulTiles, dtype: torch.dtype, device: torch.device) -> int:
+    """As stages_that_fit, for weights of one byte that are widened to the dtype of the rows."""
+    return fitted_widening(tiles, dtype.itemsize, shared_memory(device)).stages
+
+
 def fitted_product(tiles: MatmulTiles, number_bytes: int, shared: SharedMemory) -> MatmulTiles:
     """The same tiles with as many stages as fit."""
     each = (tiles.rows + tiles.columns) * tiles.inner * number_bytes
+    return _fitted(tiles, shared, lambda stages: shared.held(each, stages, number_bytes))
+
+
+def fitted_widening(tiles: MatmulTiles, number_bytes: int, shared: SharedMemory) -> MatmulTiles:
+    """As fitted_product, for weights of one byte. number_bytes: of the rows'."""
+
+    def held(stages: int) -> int:
+        return widening_bytes(tiles, number_bytes, shared, stages)
+
+    return _fitted(tiles, shared, held)
+
+
+def widening_bytes(tiles: MatmulTiles, number_bytes: int, shared: SharedMemory, stages: int) -> int:
+    """What a program of such a product holds. Its tensor cores read the weights from registers."""
+    rows = shared.held(tiles.rows * tiles.inner * number_bytes, stages, number_bytes)
+    return rows + (stages - 1) * tiles.columns * tiles.inner
+
+
+def _fitted(tiles: MatmulTiles, shared: SharedMemory, held: Callable[[int], int]) -> MatmulTiles:
     stages = tiles.stages
-    while stages > FEWEST_STAGES and shared.held(each, stages, number_bytes) > shared.size:
+    while stages > FEWEST_STAGES and held(stages) > shared.size:
         stages -= 1
     return replace(tiles, stages=stages)

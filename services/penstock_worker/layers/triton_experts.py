@@ -11,16 +11,18 @@ from torch import Tensor
 
 from penstock import logs
 from penstock.layer_spec import ExpertsSpec, FeedForwardSpec
+from penstock_kernels.triton.experts.fp8_products import expert_fp8
 from penstock_kernels.triton.experts.gguf_products import expert_gguf
 from penstock_kernels.triton.experts.placing import ExpertTiles, place_rows
 from penstock_kernels.triton.experts.products import expert_linear
 from penstock_kernels.triton.experts.routing import RoutingRule, route
 from penstock_kernels.triton.experts.sums import sum_experts
-from penstock_kernels.triton.matmul_tiles import MatmulTiles, expert_tiles
+from penstock_kernels.triton.matmul_tiles import EXPERTS_FP8, MatmulTiles, expert_tiles
 from penstock_worker.adapters.device_adapters import DeviceAdapters
 from penstock_worker.adapters.device_products import DeviceAdaptedExperts
 from penstock_worker.layers.experts import expert_scales, experts_of, load_router
 from penstock_worker.layers.parts import Parts
+from penstock_worker.quantisation.fp8 import FP8Blocks, FP8Rows
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
 from penstock_worker.quantisation.interface import Product
 
@@ -83,6 +85,28 @@ class AddedToExperts:
             adapters.experts(of_each(*names), [inner] * len(names), hidden),
             adapters.experts(of_each("down_proj"), [hidden], inner),
         )
+
+
+@dataclass(frozen=True)
+class FP8Experts:
+    """One matrix of each expert in FP8."""
+
+    levels: Tensor
+    """[experts, outputs, inputs] float8_e4m3fn."""
+    scales: Tensor
+    """[experts, outputs, 1 or inputs / 128, rounded up] float32."""
+    bias: Tensor | None
+    """[experts, outputs]."""
+
+    def __call__(self, x: Tensor, placed: ExpertTiles, tiles: MatmulTiles) -> Tensor:
+        mine = EXPERTS_FP8[tiles.rows]
+        return expert_fp8(x, self.levels, self.scales, placed, self.bias, tiles=mine)
+
+    @staticmethod
+    def of(weight: FP8Rows | FP8Blocks, experts: int, bias: Tensor | None) -> FP8Experts:
+        """`weight`: the rows of all experts."""
+        levels = weight.levels.unflatten(0, (experts, -1))
+        return FP8Experts(levels, weight.scales.view(*levels.shape[:2], -1), bias)
 
 
 class TritonExperts:
@@ -206,14 +230,16 @@ class _Stack:
         self, names: tuple[str, ...], outputs: int, inputs: int, *, bias: bool
     ) -> ExpertProduct:
         """Reads matrices of all experts, those of each one below the other. They stay as they are
-        in the file if all are of one of GGUF's types, or of levels as these have them."""
+        in the file if all are of one of GGUF's types, of levels as these have them, or FP8."""
         weights, all_names = self.parts.weights, self._all(names, "weight", (outputs, inputs))
-        weight, added = weights.take_matrix(all_names), None
+        weight, added = weights.take_experts(all_names), None
         if bias:
             added = weights.take_stacked(self._all(names, "bias", (outputs,)))
             added = added.to(self.dtype).unflatten(0, (self.count, -1))
         if isinstance(weight, GGUFMatrix):
             return PackedExperts(weight, self.count, added)
+        if isinstance(weight, FP8Rows | FP8Blocks):
+            return FP8Experts.of(weight, self.count, added)
         if not isinstance(weight, Tensor):
             log.warning(
                 "experts are unpacked: they are of several types, or of one without a kernel",

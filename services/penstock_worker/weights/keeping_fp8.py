@@ -1,4 +1,5 @@
-"""Keeps FP8 weights of checkpoints as they are, for products with activations in FP8."""
+"""Keeps FP8 weights of checkpoints as they are: for products with activations in FP8, and for those
+of experts, which leave activations as they are."""
 
 from __future__ import annotations
 
@@ -18,11 +19,18 @@ BY_ROW, BY_BLOCK = "fp8 by row", "fp8 by block"
 _Parts = Sequence[tuple[CheckpointTensor, tuple[range, ...]]]
 
 
-def fp8_kind(tensor: StoredTensor, columns: range, device: torch.device) -> str | None:
-    """Returns how these columns of FP8 weights are kept, if they are meant for activations in FP8,
-    and the device has such products (Triton's interpreter has); None: they aren't."""
+def fp8_kind(
+    tensor: StoredTensor, columns: range, device: torch.device, *, wide_inputs: bool = False
+) -> str | None:
+    """Returns how these columns of FP8 weights are kept, if the device has their products (Triton's
+    interpreter has), and they are meant for activations in FP8; None: they aren't kept.
+
+    `wide_inputs`: what they are meant for doesn't matter, as activations stay unquantised.
+    """
     matrix = tensor.quantised if isinstance(tensor, CheckpointTensor) else None
-    if not isinstance(matrix, FP8Matrix) or tensor.rearrange or not matrix.float8_inputs:
+    if not isinstance(matrix, FP8Matrix) or tensor.rearrange:
+        return None
+    if not (wide_inputs or matrix.float8_inputs):
         return None
     if device != CPU and torch.cuda.get_device_capability(device) < FP8.capability:
         return None

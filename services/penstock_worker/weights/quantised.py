@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -55,11 +56,20 @@ class QuantisedWeights(Weights):
         """As Weights.take_matrix: consecutive tensors of one quantised type become one KeptMatrix,
         consecutive floating-point ones one tensor. If there are several such pieces, the result is
         Stacked."""
+        return self._taken_matrix(parts, self._kind)
+
+    def take_experts(self, parts: Sequence[tuple[str, Sequence[int]]]) -> Matrix:
+        """As take_matrix; FP8 weights are also kept if they aren't meant for activations in FP8."""
+        return self._taken_matrix(parts, partial(self._kind, wide_inputs=True))
+
+    def _taken_matrix(
+        self, parts: Sequence[tuple[str, Sequence[int]]], kind_of: Callable[[_Part], str]
+    ) -> Matrix:
         found: list[_Part] = [
             (self.stored(name, (shape[0], shape[1])), self._part(name, shape))
             for name, shape in parts
         ]
-        groups = [(kind, list(same)) for kind, same in groupby(found, key=self._kind)]
+        groups = [(kind, list(same)) for kind, same in groupby(found, key=kind_of)]
         pieces = [self._piece(kind, same) for kind, same in groups]
         # A single unpacked piece stays Stacked, since its float32 is wider than the computation's
         # dtype.
@@ -87,13 +97,14 @@ class QuantisedWeights(Weights):
             start = end
         return out
 
-    def _kind(self, part: _Part) -> str:
+    def _kind(self, part: _Part, *, wide_inputs: bool = False) -> str:
         """Returns how a piece is kept: what _kind_of_gguf returns, or for a checkpoint's matrix
         what fp8_kind or kept_as returns, or _FLOATS."""
         stored, (_, columns) = part
         if not isinstance(stored, CheckpointTensor):
             return _kind_of_gguf(stored, columns)
-        kind = fp8_kind(stored, columns, self.device) or kept_as(stored, columns)
+        kind = fp8_kind(stored, columns, self.device, wide_inputs=wide_inputs)
+        kind = kind or kept_as(stored, columns)
         if kind is None:
             self._rounded.append(stored)
         return kind or _FLOATS
@@ -105,7 +116,7 @@ class QuantisedWeights(Weights):
                 "quantised matrices are unpacked, and rounded to the dtype of activations: the "
                 "kernels multiply with whole numbers whose scale is that of 32 neighbouring inputs "
                 "or more, and with FP8 whose scale is that of an output or of 128 of its inputs, "
-                "if activations may be FP8 too",
+                "if activations may be FP8 too or the matrices are those of experts",
                 matrices=len(self._rounded),
                 first=self._rounded[0].name,
                 types=", ".join(sorted({stored.format for stored in self._rounded})),

@@ -88,6 +88,11 @@ class Weights:
         quantised."""
         return self.take_stacked(parts)
 
+    def take_experts(self, parts: Sequence[tuple[str, Sequence[int]]]) -> Matrix:
+        """As take_matrix, for matrices of a mixture of experts. Their kernels leave activations
+        unquantised."""
+        return self.take_matrix(parts)
+
     def _part(self, name: str, shape: Sequence[int]) -> tuple[range, ...]:
         if self._cut is None:
             return tuple(map(range, shape))

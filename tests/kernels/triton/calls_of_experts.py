@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 
-from penstock_kernels.triton.experts import gguf_products, placing, routing, sums
+from penstock_kernels.triton.experts import fp8_products, gguf_products, placing, routing, sums
 from penstock_kernels.triton.experts.products import expert_linear
 from penstock_kernels.triton.linear import gguf_weights
-from penstock_kernels.triton.matmul_tiles import expert_tiles
+from penstock_kernels.triton.matmul_tiles import EXPERTS_FP8, expert_tiles
 from penstock_kernels.triton.rowwise import gated
 
 CPU = torch.device("cpu")
+FP32 = torch.float32
 
 
 def rows(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -46,9 +47,27 @@ def packed_experts(layout: gguf_weights.Layout) -> None:
         gguf_products.expert_gguf(rows(number, 256), weights, 32, placed, tiles=shape)
 
 
+def fp8_experts(groups: int) -> None:
+    """With a scale per output, and per block; of as many rows as `experts`."""
+    count, active = 128, 8
+    for number in (1, 2, 300, 256 * count // active):
+        chosen = torch.zeros(number, active, dtype=torch.int32)
+        shape = expert_tiles(chosen.numel(), count, batch_invariant=False)
+        placed = placing.place_rows(chosen, count, shape.rows)
+        levels = rows(count, 256, 128 * groups, dtype=torch.float8_e4m3fn)
+        for scales in (rows(count, 256, 1, dtype=FP32), rows(count, 256, groups, dtype=FP32)):
+            for pairs in (number, number * active):
+                x = rows(pairs, 128 * groups)
+                bias = None if pairs == number else rows(count, 256)
+                fp8_products.expert_fp8(
+                    x, levels, scales, placed, bias, tiles=EXPERTS_FP8[shape.rows]
+                )
+
+
 EXPERT_CALLS: dict[str, Callable[[], object]] = {
     "experts": experts,
     "experts-in-groups": partial(experts, 256, sigmoid=True, groups=8, active_groups=4),
+    "experts-fp8": partial(fp8_experts, 2),
     "experts-mxfp4": partial(
         packed_experts, gguf_weights.Layout(8, factors=torch.float32, unit=32)
     ),

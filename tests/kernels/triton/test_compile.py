@@ -17,9 +17,12 @@ ROOT = Path(__file__).parents[3]
 CALL = re.compile(r"^attention\S*\n((?:  .*\n)*)", re.MULTILINE)
 ATTEND = re.compile(r" attend: .* (\d+) bytes spilled,.* copies in flight (\d+)")
 CALLS = {
-    name: re.compile(rf"^{name}\n((?:  .*\n)*)", re.MULTILINE) for name in ("linear", "experts")
+    name: re.compile(rf"^{name}\n((?:  .*\n)*)", re.MULTILINE)
+    for name in ("linear", "experts", "experts-fp8")
 }
-PRODUCT = re.compile(r" (?:_linear|_expert_linear): .* 0 bytes spilled,.* wgmma (\d+), mma (\d+)")
+PRODUCT = re.compile(
+    r" (?:_linear|_expert_linear|_expert_fp8): .* 0 bytes spilled,.* wgmma (\d+), mma (\d+)"
+)
 EARLY = {"attend", "combine", "_rope_write", "_rms_norm", "_layer_norm", "_gate_mul", "_activate"}
 COMBINE = re.compile(r" combine: .* copies in flight (\d+)")
 LAUNCHED_EARLY = re.compile(r"^  (\w+): .*?(, launched early)?$", re.MULTILINE)

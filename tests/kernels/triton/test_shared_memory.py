@@ -16,6 +16,7 @@ import torch
 import triton
 
 from penstock_kernels.triton.matmul_tiles import (
+    EXPERTS_FP8,
     EXPERTS_MANY,
     INVARIANT,
     INVARIANT_LARGE,
@@ -27,8 +28,10 @@ from penstock_kernels.triton.shared_memory import (
     HOPPER,
     SharedMemory,
     fitted_product,
+    fitted_widening,
     shared_memory,
     stages_that_fit,
+    widening_bytes,
 )
 from penstock_kernels.triton.tiles import (
     AttentionChoice,
@@ -58,6 +61,8 @@ PRODUCTS = [
     (INVARIANT, FP32, 98_304, 98_304),
     (LOW_RANK, FP32, 122_880, 122_880),
 ]
+WIDENING = {16: (36_864, 40_960), 64: (49_152, 65_536), 128: (98_304, 131_072)}
+"""Of experts in FP8 whose rows are bfloat16, by the number of rows."""
 
 
 class Driver:
@@ -101,7 +106,7 @@ def test_large_products_have_fewer_stages_on_a_small_gpu(gpu: Any) -> None:
 
 
 @pytest.mark.parametrize(("tiles", "dtype", "small", "hopper"), PRODUCTS)
-def test_what_a_product_takes_is_reckoned_as_the_compiler_does(
+def test_what_a_product_takes_is_what_the_compiler_takes(
     tiles: MatmulTiles, dtype: torch.dtype, small: int, hopper: int
 ) -> None:
     each = (tiles.rows + tiles.columns) * tiles.inner * dtype.itemsize
@@ -111,8 +116,18 @@ def test_what_a_product_takes_is_reckoned_as_the_compiler_does(
     assert fitted_product(tiles, dtype.itemsize, A100) == tiles
 
 
+@pytest.mark.parametrize("rows", WIDENING)
+def test_what_a_product_with_fp8_weights_takes_is_what_the_compiler_takes(rows: int) -> None:
+    tiles = EXPERTS_FP8[rows]
+    found = tuple(widening_bytes(tiles, 2, gpu, tiles.stages) for gpu in (L40S, HOPPER))
+    assert found == WIDENING[rows]
+    for gpu in (L40S, A100, HOPPER):
+        assert fitted_widening(tiles, 2, gpu) == tiles
+        assert fitted_widening(tiles, 4, gpu).stages >= 2
+
+
 @pytest.mark.parametrize(("tiles", "head", "dtype", "small", "hopper"), ATTENTION)
-def test_what_attention_takes_is_reckoned_as_the_compiler_does(
+def test_what_attention_takes_is_what_the_compiler_takes(
     tiles: AttentionTiles, head: int, dtype: torch.dtype, small: int, hopper: int
 ) -> None:
     assert small <= attention_bytes(tiles, head, dtype.itemsize, L40S) <= small + 2048
@@ -178,7 +193,7 @@ def test_the_largest_kernels_compile_for_a_small_gpu(tmp_path: Path) -> None:
     """And ask for no more than it has."""
     environment = dict(os.environ, TRITON_CACHE_DIR=str(tmp_path))
     environment.pop("TRITON_INTERPRET", None)
-    calls = ("attention-invariant-256", "latents-float32", "linear", "experts", "adapters-float32")
+    calls = ("attention-invariant-256", "latents-float32", "linear", "experts", "experts-fp8")
     done = subprocess.run(
         [
             sys.executable,
@@ -187,6 +202,7 @@ def test_the_largest_kernels_compile_for_a_small_gpu(tmp_path: Path) -> None:
             "--ada",
             "--once",
             *calls,
+            "adapters-float32",
         ],
         cwd=ROOT,
         env=environment,

@@ -1,4 +1,4 @@
-"""How many kernels a layer launches, which is reckoned with."""
+"""How many kernels a layer launches, as the estimates have it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from loadtest.gpu.reckon.model import QWEN3_8B, QWEN3_30B_A3B
+from loadtest.gpu.estimate.model import QWEN3_8B, QWEN3_30B_A3B
 from penstock.model_config import ModelConfig
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from tests.worker.cuda.simulated.device import Device
@@ -45,7 +45,7 @@ def of_a_decode(config: ModelConfig, layers: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen3-moe"])
-def test_a_layer_launches_as_many_as_are_reckoned_with(family: str) -> None:
+def test_a_layer_launches_as_many_as_are_estimated(family: str) -> None:
     config, shape = NORMED, QWEN3_8B
     if family == "qwen3-moe":
         config, shape = read(family), QWEN3_30B_A3B

@@ -29,6 +29,8 @@ from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.cuda.small_models import GROUPED
 from tests.worker.models.family_cases import read
 from tests.worker.pooling.pooling_models import load_pooling, save, sentence_files
+from tests.worker.quantised_checkpoints import CASES as FORMATS
+from tests.worker.quantised_experts import write_experts
 from tests.worker.weights.test_weights import write_gguf
 
 pytestmark = [
@@ -102,6 +104,15 @@ def test_packed_weights(kind: str, device: Device, tmp_path: Path) -> None:
     build = build_of(msgspec.structs.replace(files, dtype=kind))
     assert compiled_late(device, build) == set()
     assert {"_gguf_product", "_gguf_rows"} <= {key[0] for key in device.launched}  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", ["FP8, per channel", "FP8, blocks of 128"])
+def test_experts_in_fp8(name: str, device: Device, tmp_path: Path) -> None:
+    """For few rows, for some and for many."""
+    checkpoint = write_experts(tmp_path / "model", FORMATS[name], moe_intermediate_size=128)
+    build = build_of(checkpoint.prepared.weights, checkpoint.config)
+    assert compiled_late(device, build) == set()
+    assert "_expert_fp8" in {key[0] for key in device.launched}  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 
 UNPACKED_ROWS = 512
 """From this many rows on, weights are unpacked before the product: more than a decode of 256
-sequences has, which would otherwise unpack the whole model in every step. Reckoned for 8 billion
+sequences has, which would otherwise unpack the whole model in every step. Estimated for 8 billion
 weights on an H100, and not measured yet: unpacking writes and reads 33 GB in 10 ms, and saves as
 much in products of 300 to 560 rows, if the kernel for packed weights reaches 300 to 400 TFLOP/s and
 the library's 700."""

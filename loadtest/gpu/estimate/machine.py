@@ -1,4 +1,4 @@
-"""The machine that is reckoned with, and what our kernels are taken to reach of it."""
+"""The machine of the estimates, and what share of it our kernels are assumed to reach."""
 
 from __future__ import annotations
 
@@ -55,10 +55,11 @@ class Taken:
         """Seconds of reading so many bytes once."""
         return size / (self.stream * machine.memory)
 
-    def tiled(self, machine: Machine, rows: int, columns: int) -> float:
+    def tiled(self, machine: Machine, rows: int, columns: int, weight_bytes: float = 2) -> float:
         """Operations/s of products in tiles of so many rows and columns, which come from the cache,
-        two bytes a number."""
-        return min(self.products * machine.matrix, rows * columns / (rows + columns) * self.cache)
+        two bytes a number; weights, of which the columns are, as stated."""
+        fed = 2 * rows * columns / (2 * rows + weight_bytes * columns) * self.cache
+        return min(self.products * machine.matrix, fed)
 
 
 H100 = Machine()

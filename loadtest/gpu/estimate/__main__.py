@@ -1,10 +1,10 @@
-"""Writes the page of what is reckoned: `python -m loadtest.gpu.reckon [--print]`."""
+"""Writes the page of estimates: `python -m loadtest.gpu.estimate [--print]`."""
 
 from __future__ import annotations
 
 import sys
 
-from loadtest.gpu.reckon.page import PAGE, page
+from loadtest.gpu.estimate.page import PAGE, page
 
 
 def main() -> int:

@@ -1,14 +1,14 @@
-"""What is reckoned, against sums worked out by hand, and the page that says so."""
+"""The estimates, against sums worked out by hand, and the page that has them."""
 
 from __future__ import annotations
 
 import pytest
 
 from loadtest.gpu.cost import attention_flops
-from loadtest.gpu.reckon.machine import H100, TAKEN
-from loadtest.gpu.reckon.model import QWEN3_8B, QWEN3_30B_A3B
-from loadtest.gpu.reckon.page import PACKED, PAGE, bucket, page, skewed
-from loadtest.gpu.reckon.steps import decode, gaps, idle_programs, mixed, prefill
+from loadtest.gpu.estimate.machine import H100, TAKEN
+from loadtest.gpu.estimate.model import QWEN3_8B, QWEN3_30B_A3B
+from loadtest.gpu.estimate.page import FP8_30B, PACKED, PAGE, bucket, page, skewed
+from loadtest.gpu.estimate.steps import decode, gaps, idle_programs, mixed, prefill
 
 LAYER = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 12_288
 HEAD = 151_936 * 4096
@@ -70,5 +70,21 @@ def test_a_full_decode_unpacked_a_quantised_model() -> None:
     assert found.now < found.before - 0.003
 
 
-def test_the_page_is_what_is_reckoned_now() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m loadtest.gpu.reckon`"
+def test_experts_in_fp8_are_read_as_they_are() -> None:
+    """64 sequences meet nearly all experts."""
+    contexts = [1024] * 64
+    found = decode(FP8_30B, contexts, bucket(contexts))
+    plain = decode(QWEN3_30B_A3B, contexts, bucket(contexts))
+    experts = QWEN3_30B_A3B.experts
+    assert experts is not None
+    numbers = 48 * QWEN3_30B_A3B.expert_weights(experts.met(64))
+    dense = 48 * sum(inputs * outputs for inputs, outputs in QWEN3_30B_A3B.dense)
+    saved = (2 - 1 - 4 / 128) / H100.memory
+    assert plain.limit - found.limit == pytest.approx(saved * (numbers + dense))
+    own = saved * numbers / TAKEN.stream
+    early = 48 * 5 * (TAKEN.gap - TAKEN.early_gap)
+    assert found.before - found.now == pytest.approx(own + early)
+
+
+def test_the_page_has_the_present_estimates() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m loadtest.gpu.estimate`"

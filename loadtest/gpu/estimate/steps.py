@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from loadtest.gpu.cost import attention_flops
-from loadtest.gpu.reckon.machine import H100, TAKEN
-from loadtest.gpu.reckon.model import WIDTH, Shape
+from loadtest.gpu.estimate.machine import H100, TAKEN
+from loadtest.gpu.estimate.model import WIDTH, Shape
 from penstock_kernels.triton.matmul_tiles import (
     EXPERTS,
+    EXPERTS_FP8,
     EXPERTS_MANY,
     INVARIANT,
     MatmulTiles,
@@ -116,7 +117,8 @@ def _least(shape: Shape, rows: int, head_rows: int | None = None) -> float:
     for inputs, outputs in shape.dense:
         weights = inputs * outputs
         total += H100.least(weights * shape.weight_bytes, 2 * rows * weights)
-    total += H100.least(_expert_bytes(shape, rows), shape.expert_operations(rows))
+    experts = shape.weight_bytes * _met_weights(shape, rows)
+    total += H100.least(experts, shape.expert_operations(rows))
     return shape.layers * total + H100.least(shape.head_bytes, _head(shape, rows, head_rows))
 
 
@@ -162,24 +164,28 @@ def _tiled(tiles: MatmulTiles, rows: int, inputs: int, outputs: int) -> float:
 
 
 def _experts(shape: Shape, rows: int, now: bool) -> float:
-    """Of a layer: matrices that are met are read; an expert's last tile is half empty."""
+    """Of a layer: matrices that are met are read; an expert's last tile is half empty. Before,
+    those in FP8 were unpacked at load."""
     if shape.experts is None:
         return 0.0
     pairs, count = rows * shape.experts.active, shape.experts.count
     tiles = expert_tiles(pairs, count, batch_invariant=shape.batch_invariant)
+    weight_bytes = shape.weight_bytes if now else WIDTH
     if tiles == EXPERTS_MANY and not now:
         tiles = EXPERTS
+    if shape.fp8 and now:
+        tiles = EXPERTS_FP8[tiles.rows]
     each = pairs / shape.experts.met(rows)
     whole = max(1.0, each / tiles.rows + 0.5) * tiles.rows / each
     multiplied = whole * shape.expert_operations(rows)
-    rate = TAKEN.tiled(H100, tiles.rows, tiles.columns)
-    return max(TAKEN.reading(H100, _expert_bytes(shape, rows)), multiplied / rate)
+    rate = TAKEN.tiled(H100, tiles.rows, tiles.columns, weight_bytes)
+    reading = TAKEN.reading(H100, weight_bytes * _met_weights(shape, rows))
+    return max(reading, multiplied / rate)
 
 
-def _expert_bytes(shape: Shape, rows: int) -> float:
+def _met_weights(shape: Shape, rows: int) -> float:
     """Of a layer's experts that so many rows meet."""
-    met = 0.0 if shape.experts is None else shape.experts.met(rows)
-    return WIDTH * shape.expert_weights(met)
+    return 0.0 if shape.experts is None else shape.expert_weights(shape.experts.met(rows))
 
 
 def _head(shape: Shape, rows: int, head_rows: int | None) -> float:
@@ -189,7 +195,7 @@ def _head(shape: Shape, rows: int, head_rows: int | None) -> float:
 
 def _rows(shape: Shape, rows: int, now: bool) -> float:
     """Seconds of a step's kernels that go row by row, and of the gaps between all kernels."""
-    small = shape.triton_kernels - 1  # All but attention.
+    small = shape.triton_kernels + shape.quantising_kernels - 1  # All but attention.
     moved = TAKEN.reading(H100, rows * shape.row_bytes)
     return shape.layers * max(small * TAKEN.row_kernel, moved) + gaps(shape, now=now)
 

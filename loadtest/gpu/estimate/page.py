@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 
-from loadtest.gpu.reckon.machine import H100, TAKEN
-from loadtest.gpu.reckon.model import QWEN3_8B, QWEN3_30B_A3B, Shape
-from loadtest.gpu.reckon.steps import (
+from loadtest.gpu.estimate.machine import H100, TAKEN
+from loadtest.gpu.estimate.model import FP8_BLOCKS, QWEN3_8B, QWEN3_30B_A3B, Shape
+from loadtest.gpu.estimate.steps import (
     Step,
     decode,
     gaps,
@@ -37,7 +37,8 @@ MIXED = replace(BUCKETS, mixed_rows=MIXED_ROWS)
 Q4_K = 4.5 / 8  # bytes of a weight
 INVARIANT_8B = replace(QWEN3_8B, name="Qwen3-8B, batch-invariant", batch_invariant=True)
 PACKED = replace(QWEN3_8B, name="Qwen3-8B, Q4_K", weight_bytes=Q4_K)
-MODELS = (QWEN3_8B, QWEN3_30B_A3B)
+FP8_30B = replace(QWEN3_30B_A3B, name="Qwen3-30B-A3B, FP8", weight_bytes=FP8_BLOCKS)
+MODELS = (QWEN3_8B, QWEN3_30B_A3B, FP8_30B)
 
 Row = tuple[str, str, Step]
 
@@ -87,8 +88,8 @@ def page() -> str:
         graphs=len(BUCKETS.all),
         mixed=len(MIXED.all) - len(BUCKETS.all),
         table=markdown_table(list(COLUMNS), found),
-        left=markdown_table(["step", "what holds it back", "what would mend it"], left()),
-        assumed=markdown_table(["`Taken`, of loadtest/gpu/reckon/machine.py", ""], assumed),
+        left=markdown_table(["step", "what holds it back", "what would fix it"], left()),
+        assumed=markdown_table(["`Taken`, of loadtest/gpu/estimate/machine.py", ""], assumed),
     )
     return text.rstrip() + "\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 WIDTH = 2  # bytes of a number
+FP8_BLOCKS = 1 + 4 / 128  # bytes of a weight, with its share of a scale
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,16 @@ class Shape:
         return [*attention, (self.hidden, 2 * self.inner), (self.inner, self.hidden)]
 
     @property
+    def fp8(self) -> bool:
+        return self.weight_bytes == FP8_BLOCKS
+
+    @property
+    def quantising_kernels(self) -> int:
+        """Of a layer: with weights in FP8, inputs of attention's two products are quantised; those
+        of experts aren't."""
+        return 2 if self.fp8 else 0
+
+    @property
     def triton_kernels(self) -> int:
         """Of a layer: two norms, rotation and cache write, attention and its splits' fold, gate;
         with experts their choice, the rows' order, the list of tiles, two products and a sum."""
@@ -66,7 +77,8 @@ class Shape:
     def kernels(self) -> int:
         """Of a step, without sampling; the first and the last norm share one, the embedding and the
         head are one each, and inputs take three."""
-        return self.layers * (self.triton_kernels + len(self.dense)) + 6
+        each = self.triton_kernels + self.quantising_kernels + len(self.dense)
+        return self.layers * each + 6
 
     @property
     def kv_bytes(self) -> int:
