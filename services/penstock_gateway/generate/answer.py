@@ -48,8 +48,8 @@ def searched_answer(found: list[SearchResult], reply: ReplyFormat, prompt_tokens
 class StreamedAnswer:
     """Writes a batch's deltas as events. All deltas of one wake-up leave in one send.
 
-    What comes in the middle of a stream is written as it comes in (`_write_now`); `run` does the
-    rest: beginning, end and failures, and whatever has to wait for a slow reader.
+    What comes is written as it comes in (`_write_now`); `run` does the rest: failures, what has to
+    wait for a slow reader, and ends that something else has to be done before.
     """
 
     def __init__(
@@ -76,17 +76,19 @@ class StreamedAnswer:
         self._open = choices
         self._events: EventStream | None = None
         self._error: Exception | None = None
+        self._unsent = bytearray()
+        """Events that go out with the next ones."""
 
     async def run(self, batch: GenerationBatch, events: EventStream) -> None:
         """Streams until every sequence has finished. Raises what a sequence failed with, after
         what came before has been written."""
-        out = bytearray()
         self._batch, self._events = batch, events
         self._reply.begin(batch.prompt_logprobs)
         batch.feed(self._write_now)
         for choice in range(self._choices):
-            self._reply.opening(out, choice, self._usage_so_far())
+            self._reply.opening(self._unsent, choice, self._usage_so_far())
         async for arrivals in batch.arrivals():
+            out = self._unsent
             failure = self._error or self._append(batch, out, arrivals)
             if failure is not None:
                 if events.started:
@@ -97,6 +99,9 @@ class StreamedAnswer:
             if out:
                 await events.write(out)
                 out.clear()
+        if events.ended:
+            return
+        out = self._unsent
         if self._include_usage:
             self._reply.usage(out, self._total())
         timeline = await self._recorder.asked_for(batch.timings, batch.n, events.write_seconds)
@@ -106,26 +111,49 @@ class StreamedAnswer:
         await events.write(out, last=True)
 
     def _write_now(self, deltas: list[SequenceDelta]) -> bool:
-        """A Sink: takes deltas that can be written at once and end nothing."""
+        """A Sink: takes deltas that can be written at once and of which none is a failure. With the
+        last one the stream ends, too, unless its end has to wait for something."""
         events = self._events
         if events is None or not events.can_write_now() or self._error is not None:
             return False
+        ended = 0
         for delta in deltas:
             if delta.finish_reason is not None:
-                return False
-        out, usage = bytearray(), self._no_usage
+                ended += 1
+        last = 0 < ended == self._open
+        if ended and not self._takes_ends(deltas, events, last=last):
+            return False
         try:
-            for delta in deltas:
-                self._completion_tokens += len(delta.token_ids)
-                if self._counts_usage:
-                    usage = self._total()
-                self._reply.delta(out, delta.index, delta, usage)
-            if out:
-                events.write_now(out)
+            self._put_now(deltas, events, ended, last=last)
         except Exception as error:
             self._error = error  # For `run` to raise.
             return False
         return True
+
+    def _takes_ends(self, deltas: list[SequenceDelta], events: EventStream, *, last: bool) -> bool:
+        batch = self._batch
+        if batch is None or (last and (self._recorder.asked or events.before_last is not None)):
+            return False
+        return all(batch.failure(delta, self._reply) is None for delta in deltas)
+
+    def _put_now(
+        self, deltas: list[SequenceDelta], events: EventStream, ended: int, *, last: bool
+    ) -> None:
+        # A copy: a delta that fails half-way leaves nothing behind.
+        out, usage = bytearray(self._unsent), self._no_usage
+        for delta in deltas:
+            self._completion_tokens += len(delta.token_ids)
+            if self._counts_usage:
+                usage = self._total()
+            self._reply.delta(out, delta.index, delta, usage)
+        self._open -= ended
+        if last:
+            if self._include_usage:
+                self._reply.usage(out, self._total())
+            self._reply.end(out, self._total())
+        if out:
+            self._unsent = bytearray()
+            events.write_now(out, last=last)
 
     def _append(
         self, batch: GenerationBatch, out: bytearray, arrivals: Arrivals

@@ -18,19 +18,23 @@ None: never."""
 
 
 async def while_connected(
-    work: Coroutine[Any, Any, Result], receive: Receive, tick: Tick | None = None
+    work: Coroutine[Any, Any, Result],
+    receive: Receive,
+    tick: Tick | None = None,
+    answered: Callable[[], bool] = bool,
 ) -> Result:
-    """Runs `work`, and cancels it at once when the client disconnects.
+    """Runs `work`, and cancels it at once when the client disconnects, unless it is `answered`.
 
     Returns what `work` returns and raises what it, or `tick`, raises; ClientGone after a
     disconnect.  The request's body must have been read.
     """
     worker = asyncio.create_task(work)
-    watcher = asyncio.create_task(_watch(receive, tick))
+    watcher = asyncio.create_task(_watch(receive, tick, answered))
     try:
         await asyncio.wait((worker, watcher), return_when=asyncio.FIRST_COMPLETED)
         if not worker.done():
-            watcher.result()  # Raises: a watcher has no other end.
+            watcher.result()  # Raises, but where the client has all that it waited for.
+            await asyncio.wait((worker,))
         return worker.result()
     finally:
         for task in (worker, watcher):
@@ -47,7 +51,7 @@ async def stream_while_connected(
     Raises as `while_connected` does.
     """
     try:
-        await while_connected(work, receive, events.tick)
+        await while_connected(work, receive, events.tick, lambda: events.ended)
     except ClientGone:
         raise
     except (Exception, asyncio.CancelledError) as error:
@@ -56,7 +60,7 @@ async def stream_while_connected(
         raise
 
 
-async def _watch(receive: Receive, tick: Tick | None) -> None:
+async def _watch(receive: Receive, tick: Tick | None, answered: Callable[[], bool]) -> None:
     while True:
         pause = None if tick is None else await tick()
         try:
@@ -65,4 +69,6 @@ async def _watch(receive: Receive, tick: Tick | None) -> None:
         except TimeoutError:
             continue
         if message["type"] == "http.disconnect":
+            if answered():
+                return
             raise ClientGone("disconnected")

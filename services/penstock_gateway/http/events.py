@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from starlette.types import Send
+from starlette.types import Message, Send
 
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.protocol import Room
@@ -72,6 +72,8 @@ class EventStream:
         self._lock = asyncio.Lock()
         self._last_write = time.monotonic()
         self.started = False
+        self.ended = False
+        """The last events are sent."""
         self.before_last: Callable[[], Awaitable[None]] | None = None
         """Done once, before the last events go out: what a client may ask for when it has them."""
         self.write_seconds = 0.0
@@ -87,6 +89,7 @@ class EventStream:
             self._writing = True
             try:
                 await self._put(bytes(data), last=last)
+                self.ended = last
             finally:
                 self._writing = False
         self.write_seconds += time.perf_counter() - begun
@@ -94,35 +97,43 @@ class EventStream:
     async def _put(self, data: bytes, *, last: bool) -> None:
         if not self.started:
             self.started = True
-            await self._send(
-                {"type": "http.response.start", "status": 200, "headers": self._form.headers}
-            )
+            await self._send(self._head())
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
         self._last_write = time.monotonic()
 
+    def _head(self) -> Message:
+        return {"type": "http.response.start", "status": 200, "headers": self._form.headers}
+
     def can_write_now(self) -> bool:
-        """Whether the headers are sent, no other write is going on, and the client reads."""
-        return self.started and not self._writing and not self._room.full
+        """Whether no other write is going on, and the client reads."""
+        return not self._writing and not self._room.full
 
-    def write_now(self, data: bytearray) -> None:
+    def write_now(self, data: bytearray, *, last: bool = False) -> None:
         """Sends whole events without waiting, where `can_write_now`: straight onto the connection,
-        or where that can't be, through the application's layers.
-
-        An ASGI server's send is a coroutine; one that doesn't wait ends at its first step, outside
-        of any task.
+        or where that can't be, and at the beginning and end, through the application's layers.
         """
         begun = time.monotonic()
-        if self._room.write(data):
-            self._last_write = now = time.monotonic()
-            self.write_seconds += now - begun
-            return
-        message = {"type": "http.response.body", "body": bytes(data), "more_body": True}
+        if not self.started or last:
+            self._room.together(lambda: self._put_now(data, last=last))
+        elif not self._room.write(data):
+            self._put_now(data)
+        self._last_write = now = time.monotonic()
+        self.write_seconds += now - begun
+
+    def _put_now(self, data: bytearray, *, last: bool = False) -> None:
+        if not self.started:
+            self.started = True
+            self._send_now(self._head())
+        self._send_now({"type": "http.response.body", "body": bytes(data), "more_body": not last})
+        self.ended = last
+
+    def _send_now(self, message: Message) -> None:
+        """An ASGI server's send is a coroutine; one that doesn't wait ends at its first step,
+        outside of any task."""
         sending = self._send(message)
         try:
             sending.send(None)  # type: ignore[attr-defined]
         except StopIteration:
-            self._last_write = now = time.monotonic()
-            self.write_seconds += now - begun
             return
         sending.close()  # type: ignore[attr-defined]
         raise RuntimeError("the server waits in a send to a connection that has room")
@@ -133,7 +144,7 @@ class EventStream:
 
     async def tick(self) -> float | None:
         """Sends a keep-alive when one is due. Returns the seconds until the next look."""
-        if not self._keepalive:
+        if not self._keepalive or self.ended:
             return None
         due = self._last_write + self._keepalive - time.monotonic()
         if due > 0:

@@ -45,3 +45,34 @@ class _SocketWrite:
             sent = 0  # It is full; or broken, which the transport meets as well.
         if sent < len(data):
             self._transport.write(data[sent:])
+
+
+class OneWrite:
+    """Stands in for a transport, for as long as one thing is written: keeps the pieces, and writes
+    them as one."""
+
+    __slots__ = ("_pieces", "_transport", "_write")
+
+    def __init__(self, transport: asyncio.Transport, write: Write) -> None:
+        """write: to the same connection, see `prompt_write`."""
+        self._transport = transport
+        self._write = write
+        self._pieces: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self._pieces.append(data)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        """As the transport's: what was written before still goes out."""
+        self.flush()
+        self._transport.close()
+
+    def flush(self) -> None:
+        """Writes what there is."""
+        if self._pieces:
+            whole = b"".join(self._pieces)
+            self._pieces.clear()
+            self._write(whole)

@@ -12,7 +12,7 @@ from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock_gateway.http.errors import INVALID, ErrorBody, ErrorReply, head_too_large
-from penstock_gateway.http.prompt_write import Write, prompt_write
+from penstock_gateway.http.prompt_write import OneWrite, Write, prompt_write
 from penstock_gateway.service import Patience
 
 _ROOM = "penstock.room"
@@ -29,17 +29,29 @@ def _nowhere(piece: Piece) -> bool:
     return False
 
 
+def _apart(put: Callable[[], None]) -> None:
+    put()
+
+
 class Room:
     """What a response may know of its connection."""
 
-    __slots__ = ("full", "write")
+    __slots__ = ("full", "together", "write")
 
-    def __init__(self, *, full: bool, write: Callable[[Piece], bool] = _nowhere) -> None:
+    def __init__(
+        self,
+        *,
+        full: bool,
+        write: Callable[[Piece], bool] = _nowhere,
+        together: Callable[[Callable[[], None]], None] = _apart,
+    ) -> None:
         self.full = full
         """A send would wait for the client to read."""
         self.write = write
         """Puts a piece of the body that is being sent straight onto the connection, past all layers
         of the application; False where it can't, and has written nothing."""
+        self.together = together
+        """Calls what it is given, and puts all that this sends onto the connection at once."""
 
 
 def room_of(scope: Scope) -> Room:
@@ -74,7 +86,7 @@ class _Bounded:
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._room = Room(full=False, write=self.write_piece)
+        self._room = Room(full=False, write=self.write_piece, together=self.write_together)
         # uvicorn copies this into the scope of each request.
         self.app_state = {**self.app_state, _ROOM: self._room}
         self._write_promptly = prompt_write(transport)
@@ -90,7 +102,7 @@ class _Bounded:
         self._unset_keepalive_if_required()  # type: ignore[attr-defined]
         # Each of these holds the protocol in turn: without them it goes at once, with all that its
         # last request was made of, and not when the garbage collector comes by.
-        self._room.write = _nowhere
+        self._room.write, self._room.together = _nowhere, _apart
         self._write_promptly = self.transport.write
         self.cycle = None
 
@@ -117,6 +129,21 @@ class _Bounded:
     def write_piece(self, piece: Piece) -> bool:
         """See Room.write."""
         return False
+
+    def write_together(self, put: Callable[[], None]) -> None:
+        """See Room.together."""
+        cycle = self.cycle
+        if cycle is None:
+            put()
+            return
+        # Of the latest request: where another one is answered, the transport gets it as ever.
+        whole = OneWrite(self.transport, self._write_promptly)
+        cycle.transport = whole
+        try:
+            put()
+        finally:
+            cycle.transport = self.transport
+            whole.flush()
 
     def pause_writing(self) -> None:
         self._room.full = True

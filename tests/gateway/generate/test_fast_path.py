@@ -62,11 +62,10 @@ class Connection:
         self.sent.append(message.get("body", b"head"))
 
 
-async def test_it_writes_only_after_the_headers_and_where_there_is_room() -> None:
+async def test_it_writes_at_once_only_where_there_is_room_and_the_headers_first() -> None:
     connection, room = Connection(), Room(full=False)
     events = EventStream(connection.send, keepalive=0, room=room)
-    assert not events.can_write_now()
-    await events.write(b"first")
+    events.write_now(bytearray(b"first"))
     assert events.can_write_now()
     events.write_now(bytearray(b"second"))
     room.full = True
