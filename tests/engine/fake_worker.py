@@ -17,6 +17,7 @@ from penstock.kv_layout import ONE_GROUP, KVGroup, paged, state_of
 from penstock.protocol.common import Grammar, TokenLogprobs, TokenSampling
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady, Result, SlotResult
 from penstock.protocol.to_worker import (
+    MAX_FURTHER,
     CompileGrammar,
     Copy,
     DropGrammar,
@@ -125,6 +126,10 @@ class FakeWorker:
     bad: dict[int, Grammar] = field(default_factory=dict)
     grammars: dict[int, Grammar] = field(default_factory=dict)
     late: Callable[[], bool] = lambda: False
+    goes_on: bool = False
+    """Whether it computes further tokens by itself."""
+    disturbed: Callable[[], bool] = lambda: False
+    """Whether it stops doing so."""
     proposes: Callable[[], int] = lambda: 0
     """Tokens that it could draft next, of some sequence."""
     drafts: Callable[[int], tuple[int, int]] = lambda most: (most, most)
@@ -185,18 +190,55 @@ class FakeWorker:
         assert tokens <= self.setup.max_num_batched_tokens
         assert len({work.slot for work in plan.work}) == len(plan.work)
         plan = msgspec.structs.replace(plan, work=[self._placed(work) for work in plan.work])
+        self._check_further(plan)
         for work in plan.work:
             slot = self.slots[work.slot]
             slot.start = work.start
-            slot.drafts.append(work.draft)
+            slot.drafts.append(work.draft + plan.further)
             for table, new in zip(slot.tables, self._by_group(work.new_blocks), strict=True):
                 table += new
             self._add_states(slot, work.states)
         self._check_blocks()
         self._drop()
         result = Result(plan.step, [self._work(work) for work in plan.work])
+        if plan.further:
+            result = msgspec.structs.replace(result, slots=self._go_on(plan, result.slots))
         self.begin_fetches()
         return result
+
+    def _check_further(self, plan: Plan) -> None:
+        if not plan.further:
+            return
+        assert self.goes_on
+        assert plan.further <= MAX_FURTHER
+        assert not plan.encode
+        assert not plan.partly
+        for work in plan.work:
+            slot = self.slots[work.slot]
+            assert (work.count, work.draft, slot.grammar) == (1, 0, None)
+            assert work.start + 1 == len(slot.tokens)
+            assert len(slot.tokens) + plan.further < self.setup.max_model_len
+
+    def _go_on(self, plan: Plan, results: list[SlotResult]) -> list[SlotResult]:
+        """With tokens behind those of the plan's works, until something ends that."""
+        more: dict[int, list[SlotResult]] = {result.slot: [] for result in results}
+        newest = results
+        for _ in range(plan.further):
+            if (
+                any(
+                    each.token is None or each.token in plan.ends or each.proposed
+                    for each in newest
+                )
+                or self.disturbed()
+            ):
+                break
+            newest = []
+            for work in plan.work:
+                slot = self.slots[work.slot]
+                own = SlotWork(work.slot, len(slot.tokens) - 1, 1)
+                newest.append(self._work(own))
+                more[work.slot].append(newest[-1])
+        return [_with_more(result, more[result.slot]) for result in results]
 
     def begin_fetches(self) -> None:
         """Those for which no step has to be computed before."""
@@ -413,6 +455,17 @@ class FakeWorker:
         if sampling.logprobs is not None:
             logprobs = TokenLogprobs(-float(len(emitted)), [token], [-0.5])
         return SlotResult(number, token, logprobs)
+
+
+def _with_more(result: SlotResult, more: list[SlotResult]) -> SlotResult:
+    if not more:
+        return result
+    return msgspec.structs.replace(
+        result,
+        more=[each.token for each in more],
+        more_logprobs=None if result.logprobs is None else [each.logprobs for each in more],
+        proposed=more[-1].proposed,
+    )
 
 
 def _marks(slot: Slot) -> list[Mark]:

@@ -101,6 +101,10 @@ class Harness:
         """Tokens that the worker could draft next."""
         self.drafts: Callable[[int], tuple[int, int]] = lambda most: (most, most)
         """How many it drafts of so many at most, and how many of these are right."""
+        self.goes_on = False
+        """Of workers that become ready."""
+        self.disturbed: Callable[[], bool] = lambda: False
+        """Whether a worker stops to compute further tokens by itself."""
         self.step_seconds: Callable[[], float] = lambda: 0.0
         """That the worker says a step took; 0: it says nothing of it."""
         self.encode_seconds: Callable[[], float] = lambda: 0.0
@@ -581,6 +585,8 @@ class Harness:
             disk=self.disk,
         )
         self._know_groups()
+        self.worker.goes_on = self.goes_on
+        self.worker.disturbed = lambda: self.disturbed()
         self.worker.late = lambda: self.late()
         self.worker.proposes = lambda: self.proposes()
         self.worker.drafts = lambda most: self.drafts(most)
@@ -598,6 +604,7 @@ class Harness:
             encoder_rows=self.encoder_rows,
             aligns=self.aligns,
             disk_kv=self.disk is not None,
+            goes_on=self.goes_on,
         )
         self.worker_says(ready)
 

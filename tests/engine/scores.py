@@ -14,6 +14,7 @@ import msgspec
 from penstock.protocol.common import NamedAdapter
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Called, Rejected, SequenceOutput, Status, Welcome
+from penstock_engine.scheduler.further import MOST
 from penstock_engine.sessions.gathered_outputs import MOST_HELD
 from tests.engine.fake_adapters import adapted
 from tests.engine.fake_media import marks
@@ -112,7 +113,8 @@ class RequestScore:
         assert score.tokens == expected[: len(score.tokens)], "not the tokens of a run alone"
         if output.finish is None:
             assert output.tokens or output.prompt_logprobs
-            assert len(output.tokens) <= 1 + max(output.drafted, MOST_HELD * self.submit.gathered)
+            most = MOST_HELD + MOST if self.submit.gathered else 0
+            assert len(output.tokens) <= 1 + max(output.drafted, most)
             return
         score.terminal = output
         if output.finish in ("stop", "length") and not (score.finished_by_us and not output.tokens):

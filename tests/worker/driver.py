@@ -126,6 +126,7 @@ class Driver:
     budget: tokens per step.  preempt_every: every so many steps a running job loses its slot and
     blocks, and starts over.  seed: of the order in which jobs get their turns and blocks.
     draft: tokens that each job may draft in a step, as far as it wants so many.
+    further: tokens that steps of decodes may compute by themselves, likewise.
     """
 
     def __init__(
@@ -139,12 +140,14 @@ class Driver:
         preempt_every: int = 0,
         seed: int = 0,
         draft: int = 0,
+        further: int = 0,
     ) -> None:
         self.runner = runner
         self.block_size = block_size
         self.budget = budget
         self.preempt_every = preempt_every
         self.draft = draft
+        self.further = further
         self.random = random.Random(seed)
         self.step = 0
         self.num_groups = num_groups_of(runner)
@@ -180,13 +183,15 @@ class Driver:
 
     def _step(self, jobs: list[Job]) -> None:
         self.random.shuffle(jobs)
+        further = self._further_of(jobs)
         admitted, work, ran, left = [], [], [], self.budget
         for job in jobs:
             known = job.prompt + job.tokens
             count = job.fitting(min(left, len(known) - job.computed))
             held = len(job.blocks) // self.num_groups
             draft = self._draft_of(job, count, left)
-            new = max(0, -(-(job.computed + count + draft) // self.block_size) - held)
+            end = job.computed + count + draft + further
+            new = max(0, -(-end // self.block_size) - held)
             if count < 1 or self.num_groups * new > len(self.free_blocks):
                 continue
             blocks = [self.free_blocks.pop() for _ in range(self.num_groups * new)]
@@ -215,7 +220,16 @@ class Driver:
             left -= count + draft
         assert ran, "no job fits the free blocks"
         self.step += 1
-        plan = Plan(self.step, self.step - 1, self.released, admitted, work, encode=self.encode)
+        plan = Plan(
+            self.step,
+            self.step - 1,
+            self.released,
+            admitted,
+            work,
+            encode=self.encode,
+            further=further,
+            ends=sorted({each for job in jobs for each in job.ends}),
+        )
         self.released, self.encode = [], []
         result = self.runner.execute(plan)
         assert [each.slot for each in result.slots] == [each.slot for each in work]
@@ -233,6 +247,12 @@ class Driver:
             assert (outcome.token is not None) == (ends and outcome.error is None)
             if outcome.token is not None:
                 self._take(job, outcome)
+
+    def _further_of(self, jobs: list[Job]) -> int:
+        """All must decode, and have room for as many."""
+        decode = all(job.computed + 1 == len(job.prompt) + len(job.tokens) for job in jobs)
+        left = min(job.wanted - len(job.tokens) - 1 for job in jobs)
+        return max(0, min(self.further, left)) if decode else 0
 
     def _draft_of(self, job: Job, count: int, left: int) -> int:
         if job.computed + count < len(job.prompt) + len(job.tokens):

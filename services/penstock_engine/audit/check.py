@@ -153,7 +153,7 @@ def _drafts_in_flight(scheduling: SchedulerState) -> dict[int, int]:
     """By slot, the drafts of all steps that work on it."""
     found: Counter[int] = Counter()
     for step in scheduling.in_flight:
-        found.update(step.drafts)
+        found.update({s.slot: step.room(s.slot) for s, _, _ in step.items if s.slot is not None})
     return found
 
 

@@ -188,6 +188,7 @@ class FromWorkers:
         self._state.scheduling.attach(
             ready.num_kv_blocks, ready.num_host_blocks, ready.copy_seconds, ready.kv_groups
         )
+        self._state.scheduling.goes_on = ready.goes_on and self._ranks.size == 1
         self._state.disk_kv.attach(has_disk=ready.disk_kv)
         self._state.kv_sessions.has_disk = ready.disk_kv
         self._state.workers.found_ready(now)

@@ -46,6 +46,9 @@ class ResultHandler:
         if step.drafts:
             tokens += self._count_drafts(step, result)
             result = self._until_stops(step, result)
+        elif step.further:
+            tokens += sum(len(outcome.more) for outcome in result.slots)
+            result = self._until_stops(step, result)
         self._apply(result, whole - seconds)
         workers.compute_seconds += seconds
         workers.tokens_computed += tokens

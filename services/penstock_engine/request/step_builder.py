@@ -7,7 +7,7 @@ from collections.abc import Container
 import msgspec
 
 from penstock.protocol.common import TokenSampling
-from penstock.protocol.to_worker import Copy, NewSequence, Plan, Save, SlotWork
+from penstock.protocol.to_worker import MAX_FURTHER, Copy, NewSequence, Plan, Save, SlotWork
 from penstock_engine.kv.table import BlockTable
 from penstock_engine.request.planned_media import PlannedMedia
 from penstock_engine.request.request import Sequence
@@ -31,6 +31,8 @@ class StepBuilder:
         "_held",
         "alone",
         "drafts",
+        "ends",
+        "further",
         "items",
         "left",
         "reportable",
@@ -49,6 +51,8 @@ class StepBuilder:
         self.alone = False  # see StepInFlight
         self.wanting = False  # one that runs found no blocks
         self.drafts: dict[int, int] = {}  # see StepInFlight
+        self.further = 0  # see Plan
+        self.ends: list[int] = []  # likewise
         self._admitted: dict[int, Sequence] = {}
 
     def admit(self, sequence: Sequence) -> None:
@@ -112,6 +116,17 @@ class StepBuilder:
         self.drafts[slot] = count
         self.items[slot] = (sequence, start, end, new_blocks)
 
+    def give(self, slot: int, new_blocks: list[int]) -> None:
+        """new_blocks: all that the sequence of a slot gets in this step."""
+        sequence, start, end, _ = self.items[slot]
+        self.items[slot] = (sequence, start, end, new_blocks)
+
+    def go_on(self, further: int, ends: list[int]) -> None:
+        """Each sequence may get so many tokens behind the one it samples. See Plan."""
+        if self.drafts or further > MAX_FURTHER:
+            raise ValueError(f"a step can't have {further} further tokens")
+        self.further, self.ends = further, ends
+
     def size(self) -> StepSize:
         """Of what is scheduled, without drafts."""
         decodes = tokens = 0
@@ -142,7 +157,8 @@ class StepBuilder:
             progress = sequence.progress
             after = progress.drafts > 0
             work.append(SlotWork(slot, start, count, new_blocks, [], states, drafts, after))
-            samples = progress.schedule(end, number, len(items) + 1, drafts)
+            room = drafts + self.further
+            samples = progress.schedule(end, number, len(items) + 1, room)
             items.append((sequence, end - progress.kept, samples))
             tokens += count + drafts
             decodes += end - start == 1
@@ -159,6 +175,8 @@ class StepBuilder:
             media.partly,
             looks,
             saves or [],
+            self.further,
+            self.ends,
         )
         step = StepInFlight(
             number,
@@ -169,6 +187,7 @@ class StepBuilder:
             media=media,
             drafts=self.drafts,
             looks=looks,
+            further=self.further,
         )
         return plan, step
 

@@ -19,6 +19,7 @@ class StepInFlight:
         "alone",
         "decodes",
         "drafts",
+        "further",
         "items",
         "looks",
         "media",
@@ -37,6 +38,7 @@ class StepInFlight:
         media: PlannedMedia | None = None,
         drafts: dict[int, int] | None = None,
         looks: bool = True,
+        further: int = 0,
     ) -> None:
         self.number = number
         self.items = items
@@ -48,6 +50,17 @@ class StepInFlight:
         self.media = media or PlannedMedia()  # that it encodes
         self.drafts = drafts or {}  # by slot, how many tokens it may draft
         self.looks = looks  # its result says what could be drafted next
+        self.further = further  # tokens that each sequence may get behind the one it samples
+
+    def room(self, slot: int) -> int:
+        """Tokens that it may compute of a slot behind those that were planned."""
+        return self.drafts.get(slot, 0) + self.further
+
+    def passes(self, result: Result) -> int:
+        """How many times it has computed its sequences' next tokens."""
+        if not self.further:
+            return 1
+        return 1 + max(len(outcome.more) for outcome in result.slots)
 
     def verify(self, result: Result, vocab_size: int) -> None:
         """Raises UnfitResult unless `result` answers these items, one for one."""
@@ -66,7 +79,7 @@ class StepInFlight:
                 continue
             self._verify_prompt(sequence, end, outcome)
             if outcome.drafted or outcome.more or outcome.proposed:
-                verify_drafts(outcome, self.drafts.get(slot, 0), vocab_size)
+                verify_drafts(outcome, self.drafts.get(slot, 0), vocab_size, self.further)
             if outcome.deferred and token is None and samples and sequence.request.grammar:
                 continue
             if (token is not None) != samples or outcome.deferred:
@@ -98,10 +111,10 @@ class StepInFlight:
             )
 
 
-def verify_drafts(outcome: SlotResult, most: int, vocab_size: int) -> None:
-    """Raises UnfitResult unless a result may have so many drafts, at most."""
+def verify_drafts(outcome: SlotResult, most: int, vocab_size: int, further: int = 0) -> None:
+    """Raises UnfitResult unless a result may have so many drafts, and further tokens, at most."""
     slot, more = outcome.slot, outcome.more
-    if not len(more) <= outcome.drafted <= most:
+    if len(more) > further and not len(more) <= outcome.drafted <= most:
         raise UnfitResult(
             f"slot {slot} drafted {outcome.drafted} tokens and kept {len(more)}; it may draft"
             f" {most}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from penstock_engine.kv.table import BlockTable, joined
+from penstock_engine.kv.table import joined
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.step_builder import StepBuilder
-from penstock_engine.scheduler.starts import Headroom
+from penstock_engine.scheduler.spare_room import SpareRoom
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.speculation.draft_policy import MAX_DRAFTS, Offer
 
@@ -20,7 +20,7 @@ class Drafter:
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
-        self._headroom = Headroom()
+        self._room = SpareRoom(state)
 
     def allot(self, builder: StepBuilder) -> None:
         """Adds drafts to what the step computes."""
@@ -66,19 +66,11 @@ class Drafter:
         if table is None or cache is None:
             return
         end += sequence.progress.drafts
-        most = min(end + count, self._room(table, builder))
+        most = min(end + count, self._room.tokens(table, builder))
         count = most - end
         if count > 0:
             more = table.grow(cache, most)
             builder.draft(slot, count, joined(new_blocks, more, len(table.held)))
-
-    def _room(self, table: BlockTable, builder: StepBuilder) -> int:
-        """Tokens that a table has, or may get, room for."""
-        state = self._state
-        if state.pool is None or state.queue or builder.wanting or state.leaving:
-            return table.capacity
-        kept = self._headroom.blocks(len(state.running), state.kv_groups)
-        return table.capacity + state.kv_groups.room(table, max(0, state.pool.num_free - kept))
 
 
 class NoDrafter(Drafter):

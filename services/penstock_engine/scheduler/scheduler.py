@@ -15,6 +15,7 @@ from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_builder import StepBuilder
 from penstock_engine.scheduler.drafting import Drafter
+from penstock_engine.scheduler.further import Further
 from penstock_engine.scheduler.prefix_reuse import Start
 from penstock_engine.scheduler.starts import StartFinder
 from penstock_engine.scheduler.state import SchedulerState
@@ -47,6 +48,7 @@ class Scheduler:
         self.state = state
         self._starts = StartFinder(state)
         self._drafter = drafter or Drafter(state)
+        self._further = Further(state)
         self._whole = whole
         self._max_in_flight = settings.max_steps_in_flight
         self._max_carried = settings.max_carried_tokens
@@ -82,6 +84,7 @@ class Scheduler:
         if self._is_empty(builder):
             return None
         self._drafter.allot(builder)
+        self._further.allot(builder)
         self.state.last_was_alone = builder.alone
         self.state.last_step += 1
         plan, step = builder.commit(
@@ -122,7 +125,8 @@ class Scheduler:
         suspects = latest.alone or self.state.suspect or (head is not None and head.suspect_until)
         room = len(self.state.in_flight) < self._max_in_flight
         # Who needs a long step gets it when nothing else is under way.
-        return room and self._is_short() and not suspects and self.state.limit.short is None
+        free = self._is_short() and not suspects and self.state.limit.short is None
+        return room and free and not self._further.wanted()
 
     def _is_short(self) -> bool:
         """Whether the latest step is short enough to be followed."""

@@ -93,6 +93,8 @@ class SchedulerState:
         """What may keep tokens of a sequence from being computed."""
         self.gate = StartGate()
         """What may keep the head of the queue from starting."""
+        self.goes_on = False
+        """Whether the worker computes further tokens without a plan for each."""
         self.holds_starts = False
         """Whether nobody starts for now."""
         self.prefix_reuse: PrefixReuse | None = None
@@ -266,8 +268,8 @@ class SchedulerState:
         for (sequence, end, _), outcome in zip(step.items, result.slots, strict=True):
             progress = sequence.progress
             progress.in_flight -= 1
-            if drafts:
-                progress.drafts -= drafts.get(outcome.slot, 0)
+            if drafts or step.further:
+                progress.drafts -= step.room(outcome.slot)
             if sequence.state is not SequenceState.RUNNING:
                 if not progress.in_flight and sequence.slot is not None:
                     del self.marked[sequence.slot]
@@ -285,7 +287,7 @@ class SchedulerState:
                 continue
             if outcome.token is not None:
                 sequence.append(outcome.token, outcome.more)
-                if outcome.proposed or sequence.drafts is not None:
+                if outcome.proposed or outcome.more or sequence.drafts is not None:
                     self._lessons.sampled(step, sequence, outcome)
             progress.settle(end + progress.kept)
             if self.prefix_reuse is not None:

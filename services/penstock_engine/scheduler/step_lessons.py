@@ -23,7 +23,8 @@ class StepLessons:
         """gap: seconds that it took beyond what the worker computed."""
         if not step.tokens or (step.media.encodes and not result.encode_seconds):
             return  # It encoded, and the worker doesn't know its parts.
-        seconds = max(result.compute_seconds - result.encode_seconds, 0.0)
+        passes = step.passes(result)
+        seconds = max(result.compute_seconds - result.encode_seconds, 0.0) / passes
         drafted = kept = 0
         tokens = step.tokens
         if step.drafts:
@@ -36,13 +37,15 @@ class StepLessons:
         each = 0.0 if fitted is None else fitted[1]
         if seconds > 0.0:
             # The worker may have waited for a request, too, which is not this step's.
-            seconds += min(result.idle_seconds, max(gap, 0.0))
+            seconds += min(result.idle_seconds, max(gap, 0.0)) / passes
         self._drafts.settled(step.size(), drafted, kept, seconds, each=each)
 
     def sampled(self, step: StepInFlight, sequence: Sequence, outcome: SlotResult) -> None:
         """What was drafted for a sequence counts for its tenant, and for what is drafted next. To
         be called for those that have been drafted for, or could be."""
         drafted, kept, drafts = outcome.drafted, len(outcome.more), sequence.drafts
+        if kept and not drafted:
+            self._policy.charge(sequence, 0, kept, 0)  # Tokens that the step went on to.
         if drafts is None:
             if not outcome.proposed:
                 return

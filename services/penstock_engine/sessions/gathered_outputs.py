@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from penstock.protocol.to_frontend import SequenceOutput
 
-MOST_HELD = 16
-"""Outputs of a sequence that are held, at most: one more sends all that is held."""
+MOST_HELD = 32
+"""Tokens of a sequence that are held, at most: whatever brings more sends all that is held."""
 
 
 class GatheredOutputs:
@@ -37,7 +37,8 @@ class GatheredOutputs:
             self._held[key] = []
             return [*_joined(held or []), output]
         held.append(output)
-        return self._all() if len(held) > MOST_HELD else []
+        tokens = sum(len(output.tokens) for output in held)
+        return self._all() if tokens > MOST_HELD else []
 
     def release(self, request: int, sequences: list[int]) -> list[SequenceOutput]:
         """What is held of a request that has entered a step, or left."""

@@ -152,6 +152,10 @@ class DraftPolicy:
 
     # ---- what follows from it
 
+    def seconds(self, decodes: int) -> float:
+        """What a step of so many decodes takes, from the one before; 0.0: none was seen."""
+        return self._of(decodes)
+
     def looks(self, decodes: int) -> bool:
         """Whether the worker is to look up what it could propose behind a step of so many decodes.
         It takes time, too."""

@@ -10,7 +10,14 @@ import msgspec
 
 from penstock.kv_layout import ONE_GROUP, KVGroup, paged
 from penstock.protocol.common import Pooling, TokenSampling
-from penstock.protocol.to_worker import NO_BLOCK, NewSequence, Plan, Setup, SlotWork
+from penstock.protocol.to_worker import (
+    MAX_FURTHER,
+    NO_BLOCK,
+    NewSequence,
+    Plan,
+    Setup,
+    SlotWork,
+)
 from penstock_worker.batch.block_tables import BlockTables
 from penstock_worker.batch.slot_media import SlotMedia, media_of
 from penstock_worker.sampler.adjustments import SequenceAdjustments, adjustments_of
@@ -184,7 +191,7 @@ class Slots:
             if work.slot in seen:
                 raise PlanError(f"slot {work.slot} has work twice in one step")
             seen.add(work.slot)
-            self._take_work(work)
+            self._take_work(work, plan.further)
 
     def _admit(self, new: NewSequence) -> None:
         if not 0 <= new.slot < self.bounds.slots:
@@ -267,7 +274,7 @@ class Slots:
         if tokens and (min(tokens) < 0 or max(tokens) >= self.bounds.vocab):
             raise PlanError(f"slot {new.slot}: a token id is not in [0, {self.bounds.vocab})")
 
-    def _take_work(self, work: SlotWork) -> None:
+    def _take_work(self, work: SlotWork, further: int) -> None:
         slot = self._slots.get(work.slot)
         if slot is None:
             raise PlanError(f"slot {work.slot} has work but holds no sequence")
@@ -298,7 +305,19 @@ class Slots:
                 f"slot {work.slot}: tokens [{work.start}, {end}) of {len(slot.token_ids)} to "
                 "compute"
             )
+        if further:
+            self._check_further(work, slot, end, further)
         self._check_room(work, slot, end + work.draft)
+
+    def _check_further(self, work: SlotWork, slot: Slot, end: int, further: int) -> None:
+        if work.count != 1 or work.draft or end != len(slot.token_ids):
+            raise PlanError(f"slot {work.slot}: only decodes without drafts get further tokens")
+        room = min(len(slot.blocks) * self.bounds.block_size, self.bounds.tokens - 1)
+        if not 0 < further <= MAX_FURTHER or end + further > room:
+            raise PlanError(
+                f"slot {work.slot}: {further} further tokens behind {end}; there is room for "
+                f"{min(room - end, MAX_FURTHER)}"
+            )
 
     def _check_room(self, work: SlotWork, slot: Slot, end: int) -> None:
         """`end`: of what is computed, drafts included."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic
 
-from penstock.protocol.from_worker import Result
+from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan
 from penstock_worker.batch.slots import Slot
 from penstock_worker.steps.kinds import Queued
@@ -25,15 +25,17 @@ class BegunStep(Generic[Queued]):
         collect: Callable[[BegunStep[Queued]], None],
         *,
         encode_seconds: float = 0.0,
+        known: dict[int, SlotResult] | None = None,
     ) -> None:
         """`slots` are those of the plan's works, as they were when the step was started. `collect`
         settles this step and those before it, which sets their `outcome`. `encode_seconds` is how
-        long media were encoded."""
+        long media were encoded. `known`: the results by slot, if the works are settled already."""
         self.plan = plan
         self.slots = slots
         self.queued = queued
         self.timeline = timeline
         self.encode_seconds = encode_seconds
+        self.known = known
         self.outcome: Result | None = None
         self._collect = collect
 

@@ -44,7 +44,7 @@ class PendingStep(Protocol):
 class Begins(Protocol):
     """The part of StepRunner that starts steps."""
 
-    def begin(self, plan: Plan) -> PendingStep: ...
+    def begin(self, plan: Plan, disturbed: Callable[[], bool]) -> PendingStep: ...
 
 
 class Session(Protocol):
@@ -107,7 +107,7 @@ class StepsInFlight:
         if not self._begun:
             self._session.activity.session = session
             self._session.activity.step = plan.step
-        self._begun.append(_Begun(session, plan, runner.begin(plan)))
+        self._begun.append(_Begun(session, plan, runner.begin(plan, self._disturbed)))
         while self._begun and self._begun[0].pending.done():
             self.collect()
 
@@ -136,6 +136,10 @@ class StepsInFlight:
             time.sleep(LONGEST_PAUSE)
         self._left = None
         return None
+
+    def _disturbed(self) -> bool:
+        """Returns whether a message waits until the step that is being computed ends."""
+        return not self._session.inbox.empty()
 
     @property
     def _full(self) -> bool:

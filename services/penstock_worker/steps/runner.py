@@ -23,7 +23,7 @@ from typing import Generic
 import torch
 
 from penstock import logs
-from penstock.protocol.from_worker import Result, SlotResult
+from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 from penstock_worker.adapters.interface import StepAdapters
 from penstock_worker.device.queue import DeviceQueue
@@ -32,6 +32,7 @@ from penstock_worker.media.interface import StepMedia
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.steps.begun import BegunStep
 from penstock_worker.steps.errors import StepLost
+from penstock_worker.steps.further import Disturbed, FurtherTokens
 from penstock_worker.steps.guard import Guard
 from penstock_worker.steps.kinds import Queued, StepKind, StepStart
 from penstock_worker.steps.plans import StepOrder, answer, computable, failure
@@ -64,6 +65,7 @@ class StepRunner(Generic[Queued]):
         self._before: StepTimeline | None = None
         """Of the latest step that was settled."""
         self._guard = Guard(queue, self._in_flight.clear)
+        self._further = FurtherTokens(kind, self._divide, self._guard)
 
     @property
     def grammars(self) -> SlotGrammars:
@@ -119,10 +121,11 @@ class StepRunner(Generic[Queued]):
         """Runs one step and returns its result."""
         return self.begin(plan).result()
 
-    def begin(self, plan: Plan) -> BegunStep[Queued]:
+    def begin(self, plan: Plan, disturbed: Disturbed = lambda: False) -> BegunStep[Queued]:
         """Queues the step, without waiting for the device unless the kind needs to.
 
-        The step's result has one SlotResult for each SlotWork, in order.
+        The step's result has one SlotResult for each SlotWork, in order. A step with further tokens
+        ends early once it is `disturbed`.
 
         Raises PlanError for a plan that doesn't fit the ones before it, and StepLost when no slot
         is to blame, in which case nothing is in flight any more. Any other failure becomes an error
@@ -130,13 +133,13 @@ class StepRunner(Generic[Queued]):
         """
         self._order.check(plan)
         with torch.inference_mode():
-            step = self._guard(self._queue_step, plan)
+            step = self._guard(self._queue_step, plan, disturbed)
         self._in_flight.append(step)
         return step
 
     # ---- queueing
 
-    def _queue_step(self, plan: Plan) -> BegunStep[Queued]:
+    def _queue_step(self, plan: Plan, disturbed: Disturbed) -> BegunStep[Queued]:
         timeline = StepTimeline(self._queue, self._phases)
         plan = self._kind.slots.placed(plan)
         self._kind.prepare(plan)
@@ -147,10 +150,14 @@ class StepRunner(Generic[Queued]):
         encodes = plan.encode or plan.partly
         seconds = time.perf_counter() - begun if encodes else 0.0
         timeline.passed("encode" if encodes else None)
-        queued = self._launch(plan, StepStart(timeline, self._collect_all))
+        start = StepStart(timeline, self._collect_all)
+        queued = self._launch(plan, start)
+        known = self._further.run(plan, queued, start, disturbed) if plan.further else None
         timeline.close()
         slots = self._kind.slots.of(plan.work)
-        return BegunStep(plan, slots, queued, timeline, self._collect, encode_seconds=seconds)
+        return BegunStep(
+            plan, slots, queued, timeline, self._collect, encode_seconds=seconds, known=known
+        )
 
     def _launch(self, plan: Plan, start: StepStart) -> list[Queued]:
         kind = self._kind
@@ -160,6 +167,9 @@ class StepRunner(Generic[Queued]):
         if kind.together:
             # In an order that all ranks have, and undivided: rows pass without slot numbers.
             return [kind.launch(scheduled, start)]
+        return self._divide(scheduled, start)
+
+    def _divide(self, scheduled: list[SlotWork], start: StepStart) -> list[Queued]:
         if self._threads is None:
             return self._attempt(scheduled, start)
         shares = self._threads.map(lambda share: self._share(share, start), scheduled)
@@ -207,7 +217,7 @@ class StepRunner(Generic[Queued]):
         idle = step.timeline.idle_behind(self._before)
         self._before = step.timeline
         self._kind.check()
-        outcomes: dict[int, SlotResult] = {}
-        for queued in step.queued:
+        outcomes = step.known or {}
+        for queued in step.queued if step.known is None else ():
             outcomes |= self._kind.settle(queued, self._guard)
         step.outcome = answer(step.plan, outcomes, step.slots, seconds, step.encode_seconds, idle)

@@ -53,6 +53,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
     """Whether it can tell when tokens were spoken (see common.Pooling)."""
     disk_kv: bool = False
     """Whether it has a tier on disk, and so wants Plan.saves and answers LookUpKV and FetchKV."""
+    goes_on: bool = False
+    """Whether it computes further tokens without a plan for each (Plan.further)."""
 
 
 class SlotResult(msgspec.Struct, frozen=True, array_like=True):
@@ -75,8 +77,9 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     vectors: Vectors | None = None
     """What a pooling model computed, in place of a sampled token; `token` is 0 then."""
     more: list[int] = []
-    """Tokens behind `token`, each sampled behind drafted ones that were right: `token` equals the
-    first that was drafted, and each of these but the last equals the next one."""
+    """Tokens behind `token`. With drafts, each was sampled behind drafted ones that were right:
+    `token` equals the first that was drafted, and each of these but the last equals the next one.
+    Otherwise they are those of Plan.further."""
     more_logprobs: list[TokenLogprobs] | None = None
     """Of `more`, where `logprobs` were asked for."""
     drafted: int = 0

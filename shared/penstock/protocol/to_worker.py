@@ -139,6 +139,9 @@ class Save(msgspec.Struct, frozen=True, array_like=True):
     block: int
 
 
+MAX_FURTHER = 32
+"""The most that Plan.further may be."""
+
 NO_BLOCK = -1
 """In place of a block's number: there is none, and none is needed."""
 
@@ -338,6 +341,14 @@ class Plan(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     saves: list[Save] = []
     """Blocks to keep on disk, as they are before anything else of the plan is done. The worker
     leaves out what it has no time or room for."""
+    further: int = 0
+    """Tokens that each slot of the plan may get behind the one that it samples, at most MAX_FURTHER
+    and only where Ready.goes_on: each of the works computes one token, nothing is drafted, and
+    block tables have room. The worker computes and samples them one after another for all slots,
+    and stops before the next when a message of the engine core waits, when it has drafts to
+    propose, or when a slot has no token or one of `ends`."""
+    ends: list[int] = []
+    """Token ids behind which nothing further is wanted, of whichever slot."""
 
 
 class SaveKV(msgspec.Struct, frozen=True, tag="save_kv"):

@@ -55,7 +55,8 @@ class Device:
     def __init__(self) -> None:
         self.steps: list[Step] = []
 
-    def begin(self, plan: Plan) -> Step:
+    def begin(self, plan: Plan, disturbed: Callable[[], bool]) -> Step:
+        self.disturbed = disturbed
         self.steps.append(Step(plan.step))
         return self.steps[-1]
 
@@ -87,7 +88,7 @@ class Immediate:
         self.kind = Watching(activity)
         self._runner = StepRunner(HostQueue(), self.kind)
 
-    def begin(self, plan: Plan) -> Numbered:
+    def begin(self, plan: Plan, disturbed: Callable[[], bool]) -> Numbered:
         return Numbered(self._runner.begin(plan))
 
 
@@ -188,6 +189,16 @@ def test_messages_are_heard_though_there_is_no_room(session: Session, steps: Ste
     assert steps.hear() is heard
     assert steps.hear() is None  # Then the oldest is waited for, without looking again and again.
     assert device.steps[0].looks < 10
+
+
+def test_a_message_disturbs_the_step_that_is_computed(
+    session: Session, steps: StepsInFlight
+) -> None:
+    device = Device()
+    steps.begin(0, plan(1), device)
+    assert not device.disturbed()
+    session.inbox.put(Heard(0, Stop()))
+    assert device.disturbed()
 
 
 def test_steps_of_a_session_that_is_over_are_not_told(

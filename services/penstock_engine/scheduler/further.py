@@ -1,0 +1,97 @@
+"""Steps in which the worker goes on by itself: several tokens of each sequence for one plan."""
+
+from __future__ import annotations
+
+from penstock_engine.kv.table import joined
+from penstock_engine.request.request import Request, Sequence
+from penstock_engine.request.step_builder import StepBuilder
+from penstock_engine.scheduler.spare_room import SpareRoom
+from penstock_engine.scheduler.state import SchedulerState
+
+SECONDS = 0.05
+"""That a step with further tokens takes at most, so far as known: for so long what happens to its
+sequences, as an abort, has no effect, and what it has computed may be lost."""
+
+MOST, LEAST = 15, 3
+"""Further tokens of a step. Where there would be fewer, the next step is sent ahead instead."""
+
+MOST_ENDS = 64
+"""Ids that a plan says end its sequences."""
+
+
+class Further:
+    """Has steps go on where all that would follow is the same again.
+
+    On a CPU, messages, and what the engine core does for each, take processors from those that
+    compute. So as long as all sequences decode, nobody reads their tokens as they come, and nobody
+    waits to start, a plan is for several tokens. No other step follows it, so that the first
+    message that comes meanwhile ends it: a new request waits no longer than it would have.
+    """
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._room = SpareRoom(state)
+
+    def wanted(self) -> bool:
+        """Whether the next step is to go on, and so to be planned when none is in flight."""
+        state = self._state
+        if not state.goes_on or state.queue or state.leaving or state.suspect is not None:
+            return False
+        if state.in_flight and state.in_flight[-1].drafts:
+            return False  # More drafts are likely to follow.
+        running = state.running.values()
+        return all(map(_may_go_on, running)) and self._most(len(running)) >= LEAST
+
+    def allot(self, builder: StepBuilder) -> None:
+        """Adds further tokens to a step that is otherwise complete."""
+        state = self._state
+        if state.in_flight or builder.alone or builder.drafts or not self.wanted():
+            return
+        items = builder.items.values()
+        if len(items) < len(state.running) or not all(
+            end - start == 1 and end == sequence.progress.expected
+            for sequence, start, end, _ in items
+        ):
+            return
+        ends = _ends({sequence.request for sequence, _, _, _ in items})
+        if len(ends) <= MOST_ENDS:
+            count = min(self._fitting(slot, builder) for slot in builder.items)
+            if count > 0:
+                builder.go_on(count, ends)
+
+    def _fitting(self, slot: int, builder: StepBuilder) -> int:
+        """Tokens that a sequence has room for, after its table has got blocks for them."""
+        state = self._state
+        sequence, _, end, new_blocks = builder.items[slot]
+        table, cache = sequence.table, state.cache
+        if table is None or cache is None or builder.starts(sequence):
+            return 0
+        longest = min(sequence.most_tokens, state.longest)
+        most = min(self._most(len(builder.items)), longest - end - 1)
+        most = min(end + most, self._room.tokens(table, builder))
+        if most > table.capacity:
+            more = table.grow(cache, most)
+            builder.give(slot, joined(new_blocks, more, len(table.held)))
+        return most - end
+
+    def _most(self, decodes: int) -> int:
+        """Further tokens by how long each takes; 0: unknown."""
+        seconds = self._state.draft_policy.seconds(decodes)
+        return min(MOST, int(SECONDS / seconds) - 1) if seconds > 0.0 else 0
+
+
+def _may_go_on(sequence: Sequence) -> bool:
+    """Whether it decodes, and only its end is waited for."""
+    request, progress = sequence.request, sequence.progress
+    return (
+        request.gathered
+        and request.grammar is None
+        and request.pooling is None
+        and progress.expected - progress.scheduled == 1
+        and not sequence.reports_prompt
+    )
+
+
+def _ends(requests: set[Request]) -> list[int]:
+    """In order, whatever the order of the requests."""
+    return sorted(frozenset().union(*(request.eos | request.stops for request in requests)))

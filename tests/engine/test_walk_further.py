@@ -1,0 +1,71 @@
+"""Random histories with steps that go on by themselves, and are disturbed at any token."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.engine.harness import RequestScore
+from tests.engine.test_walk import Drawn, Seeded
+from tests.engine.walker import Choices, Walker, make_harness
+
+
+class FurtherWalker(Walker):
+    """Most requests are read at their end. Steps are short, and drafts are sometimes proposed."""
+
+    def __init__(self, choose: Choices) -> None:
+        super().__init__(make_harness(choose), choose)
+        h = self.h
+        h.goes_on = True
+        h.step_seconds = lambda: 0.001
+        h.proposes = lambda: max(0, choose.whole(-9, 2))
+        h.disturbed = lambda: choose.whole(0, 9) == 0
+        self.walks |= {"submit": (8, self.submit), "kill": (3, self.kill)}
+        self._wheel = [name for name, (weight, _) in self.walks.items() for _ in range(weight)]
+        self._submit = h.submit
+        h.submit = self._read_at_the_end  # type: ignore[method-assign]
+
+    def _read_at_the_end(self, *request: Any, **terms: Any) -> RequestScore:
+        terms["gathered"] = self.choose.whole(0, 9) > 0
+        if self.choose.whole(0, 4):
+            terms |= {"grammar": None, "max_tokens": 40, "ignore_eos": True}
+        return self._submit(*request, **terms)
+
+    def kill(self) -> None:
+        self.met["killed on the way"] += any(plan.further for plan, _ in self.h.plans)
+        super().kill()
+
+    def step(self) -> None:
+        if self.h.worker is None:
+            self.worker()
+        plan = self.h.plan
+        result = self.h.run_step()
+        if plan is not None and plan.further and result is not None:
+            self.met["went on"] += sum(len(each.more) for each in result.slots)
+            self.met["followed"] += bool(self.h.plans)
+
+
+def walked(choose: Choices, operations: int) -> Counter[str]:
+    walker = FurtherWalker(choose)
+    walker.connect()
+    for _ in range(operations):
+        walker.walk()
+    walker.end()
+    return walker.met
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.integers(1, 60))
+def test_short_histories(data: st.DataObject, length: int) -> None:
+    walked(Drawn(data), length)
+
+
+@pytest.mark.parametrize("first", [0, 10])
+def test_long_histories_and_that_they_meet_what_they_are_for(first: int) -> None:
+    met = sum((walked(Seeded(first + seed), 400) for seed in range(10)), Counter[str]())
+    assert met["went on"] > 50
+    assert met["killed on the way"] > 0
