@@ -38,13 +38,13 @@ class Places:
         """Around one of them. Raises Limited or Overloaded where it would be one too many."""
         if self._by_tenant[tenant] >= self._most_of_tenant:
             raise Limited(
-                f"this tenant has {self._most_of_tenant} {self._what}, as many as are allowed "
+                f"this tenant has {self._most_of_tenant} {self._what}, the maximum "
                 f"({self._tenant_flag})",
                 retry_after=RETRY_AFTER,
             )
         if self.open >= self._most:
             raise Overloaded(
-                f"there are {self._most} {self._what}, as many as are allowed ({self._flag})",
+                f"there are {self._most} {self._what}, the maximum ({self._flag})",
                 retry_after=RETRY_AFTER,
             )
         self._by_tenant[tenant] += 1

@@ -58,7 +58,7 @@ class Service:
     connections: Places = field(init=False)
     """Its WebSockets."""
     uploads: Places = field(init=False)
-    """Files on their way in."""
+    """Uploads in progress."""
     responses: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     """HTTP responses, by status; an open stream is counted when it begins, and a WebSocket, as
     101."""
@@ -79,7 +79,7 @@ class Service:
         )
         storage = StorageSettings() if self.store is None else self.store.settings
         self.uploads = Places(
-            "files on their way in",
+            "uploads in progress",
             storage.max_uploads,
             storage.max_tenant_uploads,
             "--max-uploads",
@@ -106,7 +106,7 @@ class Service:
         if self.store is None:
             raise HTTPError(
                 404,
-                "this server keeps no files and no batches; its operator says where with "
+                "this server stores no files and no batches; its operator can enable that with "
                 "--data-dir",
                 code="storage_off",
             )

@@ -29,7 +29,9 @@ class LoRARequest(msgspec.Struct, frozen=True):
                 f"lora_int_id is {self.lora_int_id}; it must be 1 or greater", param="lora_int_id"
             )
         if not self.lora_path:
-            raise InvalidRequest("lora_path is empty; it must name an adapter", param="lora_path")
+            raise InvalidRequest(
+                "lora_path is empty; it must be the path of an adapter", param="lora_path"
+            )
 
     @property
     def name(self) -> str:

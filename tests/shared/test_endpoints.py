@@ -29,7 +29,7 @@ def test_a_list() -> None:
         ("dns://a b:1", "'dns://a b:1' is not an endpoint"),
         ("ipc://", "'ipc://' is not an endpoint"),
         ("tcp://a:1,,tcp://b:1", "'' is not an endpoint"),
-        ("tcp://a:1,tcp://a:1", "'tcp://a:1' is there twice"),
+        ("tcp://a:1,tcp://a:1", "'tcp://a:1' appears twice"),
         (",".join(f"tcp://a:{n + 1}" for n in range(65)), "65 endpoints; at most 64"),
     ],
 )

@@ -151,5 +151,5 @@ def test_models_that_it_does_not_serve_are_refused(tmp_path: Path, folder: Path)
         System(folder, FLOAT, replace(WAY, endpoint="ipc:///x", prefix_caching=False))
     with pytest.raises(StartupError, match="'here' is no endpoint; allowed: ipc://PATH"):
         System(folder, FLOAT, replace(WAY, peers="here"))
-    with pytest.raises(StartupError, match="ipc:///x is there twice"):
+    with pytest.raises(StartupError, match="ipc:///x appears twice"):
         System(folder, FLOAT, replace(WAY, peers="ipc:///x,ipc:///x"))

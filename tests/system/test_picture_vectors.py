@@ -105,7 +105,7 @@ def test_openais_sdk_sends_messages_as_vllms_users_do(server: Server, siglip: Sp
         ({"messages": [*with_picture(drawn(1)), *with_picture(drawn(2))]}, "2 pictures"),
         ({"messages": []}, "0 messages"),
         ({"messages": with_picture(drawn(1)), "input": "w1"}, "one of them"),
-        ({"messages": [{"role": "user", "content": ""}]}, "neither text nor a picture"),
+        ({"messages": [{"role": "user", "content": ""}]}, "neither text nor an image"),
         ({"messages": [{"role": "user", "content": [{"type": "x"}]}]}, "allowed: text"),
         (
             {"messages": [{"role": "user", "content": [{"type": "input_audio", "uuid": "a"}]}]},

@@ -142,7 +142,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/embeddings", {"input": "x", "encoding_format": "hex"}, "encoding_format"),
     ("/v1/embeddings", {"input": []}, "1 to 2048"),
     ("/v1/embeddings", {"input": ["x", ""]}, "input[1] is empty"),
-    ("/v1/embeddings", {"input": ["x", 3]}, "mixes kinds"),
+    ("/v1/embeddings", {"input": ["x", 3]}, "mixes types"),
     ("/v1/embeddings", {"input": [30_522]}, "token id 30522 is not in the vocabulary"),
     ("/v1/embeddings", {"input": ["x"] * 2049}, "1 to 2048"),
     ("/v1/embeddings", {"inputs": "x"}, "unknown field inputs; did you mean input?"),

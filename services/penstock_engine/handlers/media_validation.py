@@ -35,7 +35,7 @@ def check_media(media: Media, prompt_tokens: int) -> None:
         _check_item(item)
     names = {item.name for item in media.items}
     if len(names) != len(media.items):
-        raise InvalidRequest("an item of its media is there twice", param="media")
+        raise InvalidRequest("an item of its media appears twice", param="media")
     _check_spans(media, prompt_tokens)
 
 

@@ -88,7 +88,7 @@ def _check_speech(rules: SpeechRules, vocab_size: int) -> None:
 
 
 def _check_bad_words(words: tuple[tuple[int, ...], ...], vocab_size: int) -> None:
-    # Each is there twice: as it is, and after a space.
+    # Each appears twice: as it is, and after a space.
     _check_count("bad_words", len(words), 2 * MAX_BAD_WORDS)
     for word in words:
         if not 1 <= len(word) <= MAX_BAD_WORD_TOKENS:

@@ -62,7 +62,7 @@ def check_submit(
     _check_stopping(submit.stopping, vocab_size)
     check_sampling(submit.sampling, vocab_size, limits)
     if not submit.prompt_token_ids:
-        raise InvalidRequest("the prompt is empty; it must hold at least one token", param="prompt")
+        raise InvalidRequest("the prompt is empty; it must have at least one token", param="prompt")
     # Length before content: what is far too long isn't looked through.
     _check_length(submit, max_len, room)
     check_ids("prompt", submit.prompt_token_ids, vocab_size)

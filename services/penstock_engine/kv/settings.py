@@ -39,7 +39,7 @@ def kv_peers(cache: CacheSettings) -> tuple[str, ...]:
     for each in listed:
         _check_endpoint("kv_peers", each)
         if listed.count(each) > 1:
-            raise StartupError(f"kv_peers: {each} is there twice")
+            raise StartupError(f"kv_peers: {each} appears twice")
     others = tuple(each for each in listed if each != cache.kv_endpoint)
     if len(others) > MAX_KV_PEERS:
         raise StartupError(f"kv_peers: {len(others)} are there; at most {MAX_KV_PEERS} are allowed")

@@ -42,8 +42,8 @@ def _now(families: Families, state: MetricsSnapshot, ready: bool) -> Iterator[Me
     )
     yield gauge("penstock:frontends", "Gateways and libraries connected.", state.frontends)
     yield gauge("penstock:workers", "Workers that are ready.", state.workers)
-    yield gauge("vllm:num_requests_running", "Sequences in execution.", state.running)
-    yield gauge("vllm:num_requests_waiting", "Sequences that wait to be executed.", state.waiting)
+    yield gauge("vllm:num_requests_running", "Running sequences.", state.running)
+    yield gauge("vllm:num_requests_waiting", "Waiting sequences.", state.waiting)
     yield gauge(
         "penstock:waiting_tokens",
         "Tokens (prompt and emitted) of the sequences that wait.",
@@ -58,7 +58,7 @@ def _now(families: Families, state: MetricsSnapshot, ready: bool) -> Iterator[Me
 
 def _room(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     used = state.blocks["used"] / state.blocks_total if state.blocks_total else 0.0
-    yield families.gauge("vllm:kv_cache_usage_perc", "KV blocks in use; 1 is all of them.", used)
+    yield families.gauge("vllm:kv_cache_usage_perc", "Fraction of KV blocks in use, 0 to 1.", used)
     config = cache_config(
         state.block_size,
         state.blocks_total,
@@ -67,7 +67,7 @@ def _room(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     )
     yield families.gauges(
         "vllm:cache_config_info",
-        "1; the labels say what the KV cache is like.",
+        "Always 1; the labels describe the KV cache.",
         CACHE_CONFIG,
         {config: 1},
     )

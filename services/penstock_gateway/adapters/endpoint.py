@@ -32,7 +32,7 @@ class UnloadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
 LOAD = Operation(
     method="POST",
     path="/v1/load_lora_adapter",
-    summary="Loads an adapter, under a name that requests may then give as their model",
+    summary="Load an adapter under a name that requests can use as their model",
     tag="adapters",
     body=LoadAdapterRequest,
     access="admin",
@@ -42,7 +42,7 @@ LOAD = Operation(
 UNLOAD = Operation(
     method="POST",
     path="/v1/unload_lora_adapter",
-    summary="Forgets an adapter's name; requests that run go on",
+    summary="Unload an adapter; running requests continue",
     tag="adapters",
     body=UnloadAdapterRequest,
     access="admin",

@@ -43,7 +43,9 @@ class AdapterLoader:
         max_rank = self._check_served()
         check_adapter_name(name, "lora_name")
         if not path:
-            raise InvalidRequest("lora_path is empty; it must name an adapter", param="lora_path")
+            raise InvalidRequest(
+                "lora_path is empty; it must be the path of an adapter", param="lora_path"
+            )
         self._check_free(name, in_place=in_place)
         async with self._lock:
             from penstock.prepare.adapters import prepare_adapter
@@ -78,7 +80,7 @@ class AdapterLoader:
         if known is None:
             raise HTTPError(
                 404,
-                f"no adapter is called {clip(name)}",
+                f"there is no adapter {clip(name)}",
                 param="lora_name",
                 code="adapter_not_found",
             )
@@ -89,27 +91,30 @@ class AdapterLoader:
         welcome = self.client.welcome
         if welcome is not None and not welcome.max_lora_rank:
             raise HTTPError(
-                404, "this server serves no adapters: --enable-lora", code="adapters_not_served"
+                404,
+                "adapters are disabled on this server; its operator can enable them with "
+                "--enable-lora",
+                code="adapters_not_served",
             )
         if self.folders.allowed is None:
             raise forbidden(
-                "adapters are neither loaded nor unloaded while this server runs: "
-                "--lora-allowed-folder names where they may lie"
+                "this server doesn't load or unload adapters at run time; its operator can allow "
+                "it for one folder with --lora-allowed-folder"
             )
         return 0 if welcome is None else welcome.max_lora_rank
 
     def _check_free(self, name: str, *, in_place: bool) -> None:
         welcome = self.client.welcome
         if welcome is not None and name in (welcome.model, *welcome.other_names):
-            raise InvalidRequest(f"{clip(name)} is the model's own name", param="lora_name")
+            raise InvalidRequest(f"{clip(name)} is the name of the model itself", param="lora_name")
         known = self.client.adapters.find(name) is not None
         if not known and len(self.client.adapters.present()) >= MAX_ADAPTER_NAMES:
             raise InvalidRequest(
-                f"{MAX_ADAPTER_NAMES} adapters have names, which is the most; unload one",
+                f"{MAX_ADAPTER_NAMES} adapters are registered, the maximum; unload one first",
                 param="lora_name",
             )
         if known and not in_place:
             raise InvalidRequest(
-                f"an adapter is called {clip(name)} already; load_inplace: true replaces it",
+                f"an adapter named {clip(name)} already exists; load_inplace: true replaces it",
                 param="lora_name",
             )

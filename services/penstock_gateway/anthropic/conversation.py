@@ -44,8 +44,8 @@ class Conversation:
         prefilled = self._messages[-1]["role"] == "assistant"
         if prefilled and self._messages[-1].get("tool_calls"):
             raise InvalidRequest(
-                "the last message is the assistant's, to be continued, and ends with a tool_use; "
-                "what follows that is a user's message with its tool_result",
+                "the last message is an assistant message that ends with a tool_use, so it can't "
+                "be continued; the next message must be a user message with the tool_result",
                 param="messages",
             )
         config = request.output_config
@@ -113,7 +113,7 @@ class Conversation:
         """Results of calls are messages of their own, and come first."""
         if not blocks:
             raise InvalidRequest(
-                f"{where}.content is empty; a user's message must hold at least one block",
+                f"{where}.content is empty; a user message must have at least one block",
                 param=f"{where}.content",
             )
         placed = [(block, f"{where}.content[{n}]") for n, block in enumerate(blocks)]
@@ -176,7 +176,7 @@ def _texts(content: str | Sequence[ShownBlock], where: str) -> list[dict[str, An
     """Of a system prompt."""
     parts = _parts(content, where)
     if any(part["type"] != "text" for part in parts):
-        raise InvalidRequest(f"{where} holds a picture; allowed: text", param=where)
+        raise InvalidRequest(f"{where} contains an image; allowed: text", param=where)
     return parts
 
 
@@ -199,7 +199,7 @@ def _shown(block: ShownBlock, where: str) -> dict[str, Any]:
             return _text(_document(block.source, where))
     raise InvalidRequest(
         f"{where}.type is {clip(block.type)}; allowed: text, image, document (of text), tool_use "
-        "and thinking in an assistant's message, tool_result in a user's",
+        f"and thinking in assistant messages, tool_result in user messages",
         param=f"{where}.type",
         code="invalid_value",
     )
@@ -222,13 +222,13 @@ def _document(source: MediaContent | None, where: str) -> str:
     if source is not None and source.type == "text" and source.data is not None:
         return source.data
     raise InvalidRequest(
-        f"{where}.source must be of type text: other documents are not read here",
+        f"{where}.source must be of type text; other documents are not supported",
         param=f"{where}.source",
         code="unsupported_value",
     )
 
 
-STORES_NOTHING = "no files are kept here"
+STORES_NOTHING = "this server stores no files"
 
 
 def _call(block: ContentBlock, where: str) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def _format(request: ConversationFields) -> ResponseFormat | None:
         return None
     if given.type != "json_schema" or given.schema is None:
         raise InvalidRequest(
-            f"output_config.format is of type {clip(given.type)}; allowed: json_schema, with a "
+            f"output_config.format has type {clip(given.type)}; allowed: json_schema, with a "
             "schema",
             param="output_config.format",
         )

@@ -43,7 +43,7 @@ ERRORS = ErrorShape(MessageErrorReply, encoded, b"request-id")
 
 MESSAGES = posting(
     "/v1/messages",
-    "Answer a conversation (Anthropic)",
+    "Create a message (Anthropic)",
     MessagesRequest,
     MessageReply,
     streams=True,
@@ -52,7 +52,7 @@ MESSAGES = posting(
 )
 COUNT_TOKENS = posting(
     "/v1/messages/count_tokens",
-    "Count a conversation's tokens (Anthropic)",
+    "Count the tokens of a message (Anthropic)",
     CountRequest,
     TokenCount,
     tag="tokenize",

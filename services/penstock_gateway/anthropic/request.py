@@ -10,7 +10,7 @@ from penstock.errors import InvalidRequest
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.fields import Number, Object, RequestFields, Text, Whole
 
-STATELESS = "this server keeps nothing between requests"
+STATELESS = "this server stores nothing between requests"
 
 
 class MediaContent(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,13 +139,14 @@ def check(request: ConversationFields) -> None:
         value = getattr(request, field)
         if value not in (None, [], {}):
             raise InvalidRequest(
-                f"{field} is {clip(value)}, but {STATELESS} and calls no other; allowed: null",
+                f"{field} is {clip(value)}, but {STATELESS} and calls no other services; allowed: "
+                f"null",
                 param=field,
                 code="unsupported_value",
             )
     if not request.messages:
         raise InvalidRequest(
-            "messages is missing or empty; it must hold at least one", param="messages"
+            "messages is missing or empty; it must have at least one message", param="messages"
         )
     thinking = request.thinking
     if thinking is not None and thinking.type not in ("enabled", "adaptive", "disabled"):
@@ -159,7 +160,7 @@ def check_max_tokens(request: MessagesRequest) -> int:
     """max_tokens, which a message must say. Raises InvalidRequest."""
     if request.max_tokens is None or request.max_tokens < 1:
         raise InvalidRequest(
-            "max_tokens is missing or below 1; it is the most tokens that the answer may have",
+            "max_tokens is missing or below 1; it must be the maximum number of tokens to generate",
             param="max_tokens",
         )
     return request.max_tokens

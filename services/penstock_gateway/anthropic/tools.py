@@ -16,8 +16,8 @@ def tool_of(tool: InputTool, place: int) -> Tool:
     if tool.type not in (None, "custom"):
         where = f"tools[{place}].type"
         raise InvalidRequest(
-            f"{where} is {clip(tool.type)}, a tool of Anthropic's own servers or models; allowed: "
-            "custom",
+            f"{where} is {clip(tool.type)}, a tool that only Anthropic's servers or models "
+            f"provide; allowed: custom",
             param=where,
             code="unsupported_value",
         )
@@ -39,7 +39,7 @@ def choice_of(choice: ToolChoiceField | None) -> ToolChoice:
         return ChoiceObject(function=NamedFunction(name=choice.name))
     if choice.type not in _CHOICES:
         raise InvalidRequest(
-            f"tool_choice is of type {clip(choice.type)}"
+            f"tool_choice has type {clip(choice.type)}"
             f"{' without a name' if choice.type == 'tool' else ''}; allowed: auto, any, none, and "
             "tool with a name",
             param="tool_choice.type",

@@ -71,7 +71,7 @@ class BackgroundRunner:
             work = await self._records.claim(self._name, self._running.values())
         except Exception:
             if not self._troubled:
-                log.error("no responses can be looked for; trying again", exception=True)
+                log.error("can't look for queued responses; retrying", exception=True)
             self._troubled = True
             return False
         self._troubled = False
@@ -106,7 +106,7 @@ class BackgroundRunner:
     async def _answer(self, work: BackgroundWork) -> None:
         caller = self._caller(work.owner, work.key_digest)
         if caller is None:
-            gone = failed_response(work.response, 401, b"", "the API key is not known any more")
+            gone = failed_response(work.response, 401, b"", "the API key is no longer valid")
             await self._records.end(self._name, work, gone)
             return
         begun = moved_response(work.response, "in_progress")

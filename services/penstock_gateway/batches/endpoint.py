@@ -29,7 +29,7 @@ MOST, USUAL = 100, 20
 CREATE = Operation(
     method="POST",
     path="/v1/batches",
-    summary="Has the requests of a file answered, behind everything that somebody waits for",
+    summary="Create a batch: the requests in a file are answered at the lowest priority",
     tag=TAG,
     body=BatchRequest,
     reply=BatchRecord,
@@ -37,7 +37,7 @@ CREATE = Operation(
 LIST = Operation(
     method="GET",
     path="/v1/batches",
-    summary="The caller's batches, the latest first",
+    summary="List the caller's batches, newest first",
     tag=TAG,
     reply=Page[BatchRecord],
     statuses=(404,),
@@ -46,7 +46,7 @@ LIST = Operation(
 ONE = Operation(
     method="GET",
     path="/v1/batches/{id}",
-    summary="How far a batch is",
+    summary="Retrieve a batch's progress",
     tag=TAG,
     reply=BatchRecord,
     statuses=(404,),
@@ -54,7 +54,7 @@ ONE = Operation(
 CANCEL = Operation(
     method="POST",
     path="/v1/batches/{id}/cancel",
-    summary="Ends a batch; what is answered already is kept",
+    summary="Cancel a batch; answers that are already complete are kept",
     tag=TAG,
     reply=BatchRecord,
     statuses=(404, 409),
@@ -78,7 +78,7 @@ class CreateEndpoint(JsonEndpoint[BatchRequest]):
         if file is None or file.purpose != "batch":
             raise HTTPError(
                 404,
-                f"there is no file {clip(request.input_file_id)} with the purpose batch",
+                f"there is no file {clip(request.input_file_id)} with purpose batch",
                 param="input_file_id",
                 code="file_not_found",
             )
@@ -103,7 +103,7 @@ class CreateEndpoint(JsonEndpoint[BatchRequest]):
         if not await store.batches.add(work, settings.max_open_batches):
             raise HTTPError(
                 429,
-                f"{settings.max_open_batches} batches haven't ended yet, the most that is allowed",
+                f"{settings.max_open_batches} batches are open, the maximum",
                 type="rate_limit_error",
                 code="too_many_batches",
             )

@@ -45,8 +45,7 @@ class BatchFile:
                 errors.append(
                     BatchError(
                         code="too_many_lines",
-                        message=f"the file has more than {self._most_lines} requests, the most "
-                        "that is allowed",
+                        message=f"the file has more than {self._most_lines} requests, the maximum",
                     )
                 )
                 break
@@ -56,7 +55,7 @@ class BatchFile:
                 if len(errors) >= MAX_ERRORS:
                     break
         if not count:
-            errors.append(BatchError(code="empty_file", message="the file holds no request"))
+            errors.append(BatchError(code="empty_file", message="the file contains no requests"))
         return count, errors
 
     def lines(self, answered: set[int]) -> Iterator[NumberedLine]:
@@ -80,28 +79,34 @@ class BatchFile:
         if len(raw) > self._longest + 1:
             return BatchError(
                 code="line_too_long",
-                message=f"the line has more than {self._longest} bytes, the most that a request "
-                "may have",
+                message=f"the line has more than {self._longest} bytes, the maximum for a request",
             )
         try:
             line = LINE.decode(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            return BatchError(code="invalid_line", message=f"the line is no request: {error}"[:500])
+            return BatchError(
+                code="invalid_line", message=f"the line is not a valid request: {error}"[:500]
+            )
         return self._check_fields(line) or _check_id(line.custom_id, seen)
 
     def _check_fields(self, line: BatchLine) -> BatchError | None:
         if line.method != "POST":
             return _wrong("method", f"method is {line.method[:40]!r}; allowed: POST")
         if line.url != self._endpoint:
-            return _wrong("url", f"url is {line.url[:100]!r}; the batch's is {self._endpoint}")
+            return _wrong(
+                "url", f"url is {line.url[:100]!r}; the batch's endpoint is {self._endpoint}"
+            )
         try:
             body = BODY.decode(line.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return _wrong("body", f"body must be an object: {error}"[:500])
         if body.get("stream"):
-            return _wrong("body.stream", "body.stream must be false: a batch has whole answers")
+            return _wrong("body.stream", "body.stream must be false: batches don't stream")
         if body.get("background"):
-            return _wrong("body.background", "body.background must be false: the batch is it")
+            return _wrong(
+                "body.background",
+                "body.background must be false: a batch already runs in the background",
+            )
         return None
 
 
@@ -111,7 +116,7 @@ def _check_id(custom_id: str, seen: set[str]) -> BatchError | None:
     if custom_id in seen:
         return BatchError(
             code="duplicate_custom_id",
-            message=f"custom_id {custom_id[:100]!r} is that of another line, too",
+            message=f"custom_id {custom_id[:100]!r} is also used by another line",
             param="custom_id",
         )
     seen.add(custom_id)

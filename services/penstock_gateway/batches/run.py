@@ -186,7 +186,7 @@ class BatchRun:
         line = numbered.line
         caller = self._caller()
         if caller is None:
-            message = "the API key that made the batch is not known any more"
+            message = "the API key that created the batch is no longer valid"
             result = error_line(line.custom_id, "invalid_api_key", message)
             await self._keep(numbered.number, result, ok=False)
             return
@@ -287,7 +287,7 @@ def _held(held: bool) -> None:
         raise Lost
 
 
-_GONE = BatchError(code="file_not_found", message="the batch's file is gone")
+_GONE = BatchError(code="file_not_found", message="the batch's input file no longer exists")
 
 
 def _some(lines: Iterator[NumberedLine]) -> list[NumberedLine]:

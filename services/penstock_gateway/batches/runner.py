@@ -58,13 +58,13 @@ class Runner:
             await self._store.held.let_go(self._name)
 
     async def _try_to_take_one(self) -> bool:
-        """As `_take_one`; False, too, where the database has no answer now: its disk is full, or it
-        is started again. What is under way here goes on."""
+        """As `_take_one`; also False if the database doesn't answer: its disk is full, or it is
+        restarting. Running batches continue."""
         try:
             taken = await self._take_one()
         except Exception:
             if not self._troubled:
-                log.error("no batches can be looked for; trying again", exception=True)
+                log.error("can't look for queued batches; retrying", exception=True)
             self._troubled = True
             return False
         self._troubled = False
@@ -118,7 +118,7 @@ class Runner:
     async def _remove_abandoned(self) -> None:
         known = await self._store.files.ids()
         if not await asyncio.to_thread(self._store.mark.holds):
-            log.error("--data-dir is another database's folder now; nothing there is removed")
+            log.error("--data-dir now belongs to another database; nothing in it is removed")
             return
         await asyncio.to_thread(self._store.contents.remove_abandoned, known)
 
@@ -128,7 +128,7 @@ async def _finish(run: BatchRun) -> None:
     try:
         await run.run()
     except* Lost:
-        log.warning("another process has the batch", batch=batch)
+        log.warning("another process has taken over the batch", batch=batch)
     except* Exception:
         # It stays claimed for a while, and is then taken up again.
         log.error("batch interrupted", batch=batch, exception=True)

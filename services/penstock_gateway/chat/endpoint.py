@@ -171,7 +171,7 @@ def with_grammar(params: SamplingParams, use: ToolUse) -> SamplingParams:
         return params
     if params.structured_outputs is not None:
         raise InvalidRequest(
-            "tool_choice makes the answer a call; it can't be combined with response_format or "
+            "tool_choice forces a tool call; it can't be combined with response_format or "
             "structured_outputs",
             param="tool_choice",
         )

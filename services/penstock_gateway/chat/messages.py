@@ -75,10 +75,12 @@ def template_messages(
     A developer message is a system message under OpenAI's newer name.  Raises InvalidRequest.
     """
     if not messages:
-        raise InvalidRequest("messages is empty; it must hold at least one", param="messages")
+        raise InvalidRequest(
+            "messages is empty; it must have at least one message", param="messages"
+        )
     if len(messages) > most:
         raise InvalidRequest(
-            f"messages holds {len(messages)} messages; at most {most} are allowed",
+            f"messages has {len(messages)} entries; at most {most} are allowed",
             param="messages",
             code="context_length_exceeded",
         )
@@ -106,7 +108,10 @@ def _template_message(message: Message, where: str, sources: list[MediaSource]) 
     _refuse_retired(message, where)
     content = _content(message, where, sources)
     if message.role == "user" and not content:
-        raise InvalidRequest(f"{where}.content, a user message, is empty", param=f"{where}.content")
+        raise InvalidRequest(
+            f"{where}.content is empty; a user message must have content",
+            param=f"{where}.content",
+        )
     role = "system" if message.role == "developer" else message.role
     plain: dict[str, Any] = {"role": role, "content": content}
     for field in ("name", "tool_call_id"):
@@ -135,7 +140,8 @@ def _tool_calls(message: Message, where: str) -> list[dict[str, Any]]:
     """As templates expect them: arguments as objects, not as the text that clients have."""
     if message.role != "assistant":
         raise InvalidRequest(
-            f"{where}.tool_calls belongs to an assistant's message, not to a {message.role}'s",
+            f"{where}.tool_calls is allowed only in assistant messages, not with role "
+            f"{message.role}",
             param=f"{where}.tool_calls",
         )
     calls = []
@@ -161,7 +167,7 @@ def _arguments(text: str | None, where: str) -> dict[str, Any]:
         raise InvalidRequest(f"{where} must be a JSON object: {error}", param=where) from None
     if not isinstance(value, dict):
         raise InvalidRequest(
-            f"{where} must be a JSON object, as text; it is {clip(text)}", param=where
+            f"{where} must be a JSON object, written as a string; it is {clip(text)}", param=where
         )
     return value
 

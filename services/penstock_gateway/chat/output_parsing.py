@@ -108,5 +108,5 @@ def _make(
     if tools is None and thoughts is not None:
         return thoughts(prompt)
     if tools is None or thoughts is None:
-        raise ValueError("there is nothing to parse")
+        raise ValueError("the output has no parser")
     return ChainedParser(thoughts(prompt), tools(names))

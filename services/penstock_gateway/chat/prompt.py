@@ -139,7 +139,7 @@ def refuse_template(given: str | None) -> None:
     """A template is a program; only the operator may bring one."""
     if given is not None:
         raise InvalidRequest(
-            "chat_template can't come with a request; allowed: null (the server's operator sets it "
+            "chat_template can't be set by a request; allowed: null (the server's operator sets it "
             "with --chat-template)",
             param="chat_template",
             code="unsupported_value",

@@ -81,8 +81,8 @@ def check(request: ChatRequest) -> None:
     one, other = request.max_completion_tokens, request.max_tokens
     if one is not None and other is not None and one != other:
         raise InvalidRequest(
-            f"max_tokens is {other} and max_completion_tokens is {one}; they mean the same: "
-            "give one of them",
+            f"max_tokens is {other} and max_completion_tokens is {one}; they mean the same: set "
+            f"only one of them",
             param="max_tokens",
         )
     check_variables(request.chat_template_kwargs)
@@ -90,7 +90,8 @@ def check(request: ChatRequest) -> None:
     for field, instead in _RETIRED:
         if getattr(request, field) not in (None, [], "none"):
             raise InvalidRequest(
-                f"{field} is a retired form of {instead}, and is not supported; send {instead}",
+                f"{field} is the deprecated form of {instead}, and is not supported; send "
+                f"{instead}",
                 param=field,
                 code="unsupported_value",
             )

@@ -58,9 +58,7 @@ def tool_use(
     if not tools:
         if choice in (None, "none", "auto"):
             return NO_TOOLS
-        raise InvalidRequest(
-            "tool_choice needs tools to choose from; tools is empty", param="tool_choice"
-        )
+        raise InvalidRequest("tool_choice needs tools, and tools is empty", param="tool_choice")
     most = 1 if parallel is False else None
     if isinstance(choice, ChoiceObject):
         if choice.type != "allowed_tools":
@@ -72,7 +70,7 @@ def tool_use(
         return ToolUse(tuple(tools), "required", most=most)
     if not auto_allowed:
         raise InvalidRequest(
-            "tool_choice auto is turned off on this server (--no-enable-auto-tool-choice); "
+            "tool_choice auto is disabled on this server (--no-enable-auto-tool-choice); "
             "allowed: required, none, or a named function",
             param="tool_choice",
         )
@@ -81,7 +79,7 @@ def tool_use(
 
 def _named(choice: ChoiceObject, tools: list[Tool]) -> str:
     if choice.type != "function":
-        raise _no_such_choice(f"an object of type {choice.type}")
+        raise _no_such_choice(f"an object with type {choice.type}")
     if choice.function is None:
         raise _missing("tool_choice.function")
     return _known(choice.function.name, tools, "tool_choice")
@@ -100,7 +98,7 @@ def _allowed(choice: ChoiceObject, tools: list[Tool]) -> tuple[list[Tool], str]:
         )
     where = "tool_choice.allowed_tools.tools"
     if not allowed.tools:
-        raise InvalidRequest(f"{where} is empty; it must hold at least one", param=where)
+        raise InvalidRequest(f"{where} is empty; it must have at least one entry", param=where)
     names = set()
     for index, tool in enumerate(allowed.tools):
         if tool.type != "function":
@@ -116,8 +114,7 @@ def _known(name: str, tools: list[Tool], where: str) -> str:
     names = [tool.function.name for tool in tools]
     if name not in names:
         raise InvalidRequest(
-            f"{where} names {clip(name)}, a function that is none of the tools; allowed: "
-            f"{clip(names)}",
+            f"{where} names {clip(name)}, which is not in tools; allowed: {clip(names)}",
             param=where,
         )
     return name

@@ -85,7 +85,7 @@ def check_tools(tools: list[Tool]) -> None:
     """Raises InvalidRequest."""
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest(
-            f"tools holds {len(tools)} tools; at most {MAX_TOOLS} are allowed", param="tools"
+            f"tools has {len(tools)} entries; at most {MAX_TOOLS} are allowed", param="tools"
         )
     seen: set[str] = set()
     for index, tool in enumerate(tools):
@@ -102,7 +102,7 @@ def check_tools(tools: list[Tool]) -> None:
             )
         if name in seen:
             raise InvalidRequest(
-                f"{where}.function.name is {clip(name)}, which another tool has already",
+                f"{where}.function.name is {clip(name)}, which another tool already uses",
                 param=f"{where}.function.name",
             )
         seen.add(name)

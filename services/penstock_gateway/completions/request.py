@@ -56,7 +56,7 @@ def prompts_of(request: CompletionRequest) -> list[Prompt]:
     prompts = _as_list(request.prompt)
     if len(prompts) > MAX_PROMPTS:
         raise InvalidRequest(
-            f"prompt holds {len(prompts)} prompts; at most {MAX_PROMPTS} are allowed",
+            f"prompt has {len(prompts)} entries; at most {MAX_PROMPTS} are allowed",
             param="prompt",
         )
     n = request.best_of or (1 if request.n is None else request.n)
@@ -70,7 +70,7 @@ def prompts_of(request: CompletionRequest) -> list[Prompt]:
         if not prompt:
             which = f"prompt[{position}]" if len(prompts) > 1 else "prompt"
             raise InvalidRequest(
-                f"{which} is empty; it must hold at least one token", param="prompt"
+                f"{which} is empty; it must have at least one token", param="prompt"
             )
     return prompts
 
@@ -81,11 +81,13 @@ def _as_list(prompt: str | list[str | int | list[int]] | None) -> list[Prompt]:
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
-        raise InvalidRequest("prompt is an empty list; it must hold at least one", param="prompt")
+        raise InvalidRequest(
+            "prompt is an empty list; it must have at least one entry", param="prompt"
+        )
     kind = type(prompt[0])
     if any(type(element) is not kind for element in prompt):
         raise InvalidRequest(
-            "prompt mixes kinds; it must be a text, a list of texts, a list of token ids, or a "
+            "prompt mixes types; it must be a string, a list of strings, a list of token ids, or a "
             "list of lists of token ids",
             param="prompt",
             code="invalid_type",

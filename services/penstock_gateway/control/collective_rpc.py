@@ -37,7 +37,7 @@ class CollectiveRPCReply(msgspec.Struct, frozen=True):
 CALL = Operation(
     method="POST",
     path="/collective_rpc",
-    summary="Calls a method of a worker extension on all ranks, between two steps",
+    summary="Call a method of a worker extension on all ranks, between two steps",
     tag="operations",
     body=CollectiveRPCRequest,
     reply=CollectiveRPCReply,
@@ -61,7 +61,7 @@ class CollectiveRPCEndpoint(JsonEndpoint[CollectiveRPCRequest]):
             told = msgspec.json.encode(reply)
         except TypeError as error:  # Keys of JSON's objects are strings or numbers.
             raise RequestFailed(
-                f"{request.method}: its result has no form in JSON: {error}"
+                f"{request.method}: its result can't be written as JSON: {error}"
             ) from None
         await send_json(send, 200, told)
 

@@ -27,7 +27,7 @@ class PausedReply(msgspec.Struct, frozen=True):
 PAUSE = Operation(
     method="POST",
     path="/pause",
-    summary="Stops computing; answered once no step runs any more",
+    summary="Pause computation; the reply comes when no step is running",
     tag="operations",
     reply=PauseReply,
     access="admin",
@@ -35,7 +35,8 @@ PAUSE = Operation(
     query={
         "mode": mode_option("when the model is resumed"),
         "clear_cache": (
-            "Taken for vLLM's sake, without effect: KV is found by what it was computed from.",
+            "Accepted for compatibility with vLLM; no effect, because KV blocks are identified by "
+            "what they were computed from.",
             {"type": "boolean"},
         ),
         "model": MODEL,
@@ -44,7 +45,7 @@ PAUSE = Operation(
 RESUME = Operation(
     method="POST",
     path="/resume",
-    summary="Goes on computing",
+    summary="Resume computation",
     tag="operations",
     reply=PauseReply,
     access="admin",

@@ -17,7 +17,7 @@ OpenRequests = Literal["abort", "keep"]
 """What becomes of them."""
 
 MODEL: tuple[str, dict[str, Any]] = (
-    "Which model, where the server has several.",
+    "The model, if the server has several.",
     {"type": "string"},
 )
 
@@ -25,8 +25,8 @@ MODEL: tuple[str, dict[str, Any]] = (
 def mode_option(until: str) -> tuple[str, dict[str, Any]]:
     """What becomes of open requests. until: when they go on."""
     return (
-        "What becomes of open requests: abort ends them as they are; keep lets them go on where"
-        f" they were {until}.",
+        "What happens to open requests: abort ends them with the output so far; keep lets them "
+        "continue {until}.",
         {"type": "string", "enum": list(get_args(OpenRequests)), "default": "abort"},
     )
 
@@ -49,7 +49,7 @@ def replying(
         unknown = [name for name in request.query_params if name not in operation.query]
         if unknown:
             allowed = ", ".join(operation.query)
-            raise InvalidRequest(f"there is no parameter {clip(unknown[0])}; allowed: {allowed}")
+            raise InvalidRequest(f"unknown parameter {clip(unknown[0])}; allowed: {allowed}")
         told = msgspec.json.encode(await answer(request))
         return Response(told, media_type="application/json")
 

@@ -31,14 +31,14 @@ class SleepingReply(msgspec.Struct, frozen=True):
 SLEEP = Operation(
     method="POST",
     path="/sleep",
-    summary="Gives the model's memory back; answered once it is free",
+    summary="Put the model to sleep; the reply comes when its memory is free",
     tag="operations",
     reply=SleepReply,
     access="admin",
     statuses=(404,),
     query={
         "level": (
-            "What goes: 1 the KV cache, and a device's weights; 2 all weights, too.",
+            "What is freed. 1: the KV cache, and weights in GPU memory; 2: all weights as well.",
             {"type": "integer", "enum": [1, 2], "default": 1},
         ),
         "mode": mode_option("once the model is awake"),
@@ -48,15 +48,15 @@ SLEEP = Operation(
 WAKE_UP = Operation(
     method="POST",
     path="/wake_up",
-    summary="Loads the model again, and goes on",
+    summary="Wake the model: load it again and continue",
     tag="operations",
     reply=SleepReply,
     access="admin",
     statuses=(404,),
     query={
         "tags": (
-            "What is wanted again, may be repeated; without any, all. The model wakes once both"
-            " were named.",
+            "What to bring back; may be repeated; all if absent. The model wakes when both have "
+            "been named.",
             {"type": "array", "items": {"type": "string", "enum": list(WAKE_TAGS)}},
         ),
         "model": MODEL,
@@ -65,7 +65,7 @@ WAKE_UP = Operation(
 IS_SLEEPING = Operation(
     method="GET",
     path="/is_sleeping",
-    summary="Whether the model sleeps",
+    summary="Whether the model is asleep",
     tag="operations",
     reply=SleepingReply,
     access="admin",

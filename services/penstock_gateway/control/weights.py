@@ -43,7 +43,7 @@ class UpdateWeightsReply(msgspec.Struct, frozen=True):
 UPDATE = Operation(
     method="POST",
     path="/update_weights_from_disk",
-    summary="Replaces the model's weights; answered once they are loaded",
+    summary="Replace the model's weights; the reply comes when they are loaded",
     tag="operations",
     body=UpdateWeightsRequest,
     reply=UpdateWeightsReply,
@@ -75,15 +75,15 @@ def _allowed(folder: str | None, path: str) -> Path:
     """Where the weights lie. Raises HTTPError 403, and InvalidRequest where there is nothing."""
     if folder is None:
         raise forbidden(
-            "weights are not replaced while this server runs: --weights-allowed-folder names where"
-            " they may lie"
+            "this server doesn't replace weights at run time; its operator can allow it for one "
+            "folder with --weights-allowed-folder"
         )
     allowed = Path(folder).resolve()
     if "\0" in path:
         raise InvalidRequest(f"there is no {clip(path)}", param="model_path")
     found = (allowed / path).resolve()
     if not found.is_relative_to(allowed):
-        raise forbidden(f"{clip(path)} lies outside of the folder that weights may lie in")
+        raise forbidden(f"{clip(path)} is outside the folder that --weights-allowed-folder allows")
     if not found.exists():
         raise InvalidRequest(f"there is no {clip(path)}", param="model_path")
     return found

@@ -47,7 +47,7 @@ class FileDeleted(msgspec.Struct, frozen=True, tag_field="object", tag="file"):
 UPLOAD = Operation(
     method="POST",
     path="/v1/files",
-    summary="Takes a file of requests, for a batch",
+    summary="Upload a file of requests for a batch",
     tag=TAG,
     body=FileForm,
     body_type="multipart/form-data",
@@ -56,7 +56,7 @@ UPLOAD = Operation(
 LIST = Operation(
     method="GET",
     path="/v1/files",
-    summary="The caller's files",
+    summary="List the caller's files",
     tag=TAG,
     reply=Page[FileRecord],
     statuses=(404,),
@@ -64,13 +64,13 @@ LIST = Operation(
         "limit": limit_schema(MOST, USUAL),
         "after": AFTER,
         "order": ("By age.", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}),
-        "purpose": ("Only files of this one.", {"type": "string", "enum": list(PURPOSES)}),
+        "purpose": ("Only files with this purpose.", {"type": "string", "enum": list(PURPOSES)}),
     },
 )
 ONE = Operation(
     method="GET",
     path="/v1/files/{id}",
-    summary="What is known of a file",
+    summary="Retrieve a file's description",
     tag=TAG,
     reply=FileRecord,
     statuses=(404,),
@@ -78,7 +78,7 @@ ONE = Operation(
 CONTENT = Operation(
     method="GET",
     path="/v1/files/{id}/content",
-    summary="A file's contents",
+    summary="Retrieve a file's contents",
     tag=TAG,
     media_type="application/octet-stream",
     statuses=(404,),
@@ -86,7 +86,7 @@ CONTENT = Operation(
 DELETE = Operation(
     method="DELETE",
     path="/v1/files/{id}",
-    summary="Deletes a file",
+    summary="Delete a file",
     tag=TAG,
     reply=FileDeleted,
     statuses=(404, 409),
@@ -134,12 +134,12 @@ def routes(service: Service) -> list[OperationRoute]:
             first = await asyncio.to_thread(next, pieces, b"")
         except FileNotFoundError:
             # Deleted meanwhile, or --data-dir isn't the folder of whoever wrote it.
-            log.error("a file's contents are not there", file=record.id)
+            log.error("a file's contents are missing", file=record.id)
             raise not_there(record.id) from None
         except OSError as error:
             log.error("a file can't be read", file=record.id, reason=str(error))
             raise unavailable(
-                "the file can't be read now", "storage_unavailable", RETRY_AFTER
+                "the file can't be read at the moment", "storage_unavailable", RETRY_AFTER
             ) from None
 
         async def parts() -> AsyncIterator[bytes]:
@@ -155,7 +155,7 @@ def routes(service: Service) -> list[OperationRoute]:
         if await store.batches.uses(record.id):
             raise HTTPError(
                 409,
-                f"a batch that hasn't ended reads the file {record.id}; cancel it first",
+                f"an open batch uses the file {record.id}; cancel the batch first",
                 code="file_in_use",
             )
         await store.files.remove(tenant_of(request.scope), record.id)

@@ -58,7 +58,7 @@ async def receive_file(
             return
         if most < settings.max_file_bytes:
             raise _full(settings, held)
-        raise TooLarge(f"{FILE} has more than {most} bytes, the most that is allowed", param=FILE)
+        raise TooLarge(f"{FILE} has more than {most} bytes, the maximum", param=FILE)
 
     try:
         reader = FormReader(boundary_of(_content_type(scope)), FILE, take, writer.write)
@@ -68,7 +68,9 @@ async def receive_file(
         await asyncio.to_thread(writer.keep)
     except OSError as error:
         log.error("a file can't be written", reason=str(error))
-        raise unavailable("the file can't be stored now", "storage_unavailable", 30.0) from None
+        raise unavailable(
+            "the file can't be stored at the moment", "storage_unavailable", 30.0
+        ) from None
     finally:
         writer.close()
     kept = False
@@ -83,7 +85,7 @@ async def receive_file(
         if not kept:
             await asyncio.to_thread(store.contents.remove, file_id)
     if not kept:
-        raise no_room("files that came meanwhile took the room that was left")
+        raise no_room("other files used up the remaining space during the upload")
     return record
 
 
@@ -92,7 +94,7 @@ async def check_room(store: Store, owner: str) -> int:
     settings = store.settings
     count, held = await store.files.totals(owner)
     if count >= settings.max_stored_files:
-        raise no_room(f"{count} files are stored, the most that is allowed")
+        raise no_room(f"{count} files are stored, the maximum")
     if held >= settings.max_stored_bytes:
         raise _full(settings, held)
     return held
@@ -105,7 +107,7 @@ def read_form(form: Form) -> FileForm:
     values: dict[str, str] = {FILE: form.file_name[:MAX_NAME] or FILE}
     for name, value in form.fields:
         if name in values:
-            raise InvalidRequest(f"{name[:100]} is there twice", param=name[:100])
+            raise InvalidRequest(f"{name[:100]} appears twice", param=name[:100])
         values[name] = value
     asked = convert(values, FileForm, strict=False)
     if asked.purpose not in PURPOSES:
@@ -133,13 +135,13 @@ def check_seconds(seconds: int, param: str) -> None:
     """Raises InvalidRequest for a file's life that is too short or too long."""
     if not SHORTEST_LIFE <= seconds <= LONGEST_LIFE:
         raise InvalidRequest(
-            f"{param} is {seconds}; it must lie in [{SHORTEST_LIFE}, {LONGEST_LIFE}]", param=param
+            f"{param} is {seconds}; it must be in [{SHORTEST_LIFE}, {LONGEST_LIFE}]", param=param
         )
 
 
 def _full(settings: StorageSettings, held: int) -> HTTPError:
     return no_room(
-        f"files may have {settings.max_stored_bytes} bytes together, of which {held} are in use"
+        f"stored files may take {settings.max_stored_bytes} bytes in total, and {held} are in use"
     )
 
 

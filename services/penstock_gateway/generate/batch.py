@@ -200,7 +200,7 @@ def failure_of(
                 return InvalidRequest(error, param=param, code=code)
             return RequestFailed(error)
         case "timeout":
-            return timed_out("the request's deadline passed before it was answered in full")
+            return timed_out("the request's deadline passed before its answer was complete")
         case "abort":
             return _aborted()
     return None

@@ -79,7 +79,8 @@ def check_search(request: GenerateFields) -> None:
     if request.stream and (wider or request.use_beam_search):
         field = "best_of" if wider else "use_beam_search"
         raise InvalidRequest(
-            f"{field} can't be combined with stream: true: the best is known at the end",
+            f"{field} can't be combined with stream: true, because the best sequences are known "
+            f"only at the end",
             param=field,
         )
 

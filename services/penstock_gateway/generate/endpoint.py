@@ -215,7 +215,7 @@ def _refuse_beside_media(request: RequestFields) -> None:
     for name in ("truncate_prompt_tokens", "use_beam_search"):
         if getattr(request, name, None):
             raise InvalidRequest(
-                f"{name} can't be combined with pictures", param=name, code="unsupported_value"
+                f"{name} can't be combined with images", param=name, code="unsupported_value"
             )
 
 

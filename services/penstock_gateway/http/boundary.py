@@ -138,4 +138,4 @@ def head_bytes(scope: Scope) -> int:
 
 def not_found(path: str) -> HTTPError:
     """404 for a path that leads nowhere."""
-    return HTTPError(404, f"there is nothing at {path[:200]}", code="not_found")
+    return HTTPError(404, f"there is no endpoint at {path[:200]}", code="not_found")

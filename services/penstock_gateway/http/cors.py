@@ -47,4 +47,4 @@ def names(setting: str, text: str) -> list[str]:
         return msgspec.json.decode(text, type=list[str])
     except msgspec.DecodeError as error:
         flag = setting.replace("_", "-")
-        raise StartupError(f"--{flag} {text}: no JSON list of texts ({error})") from None
+        raise StartupError(f"--{flag} {text}: must be a JSON list of strings ({error})") from None

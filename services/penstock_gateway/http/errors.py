@@ -100,7 +100,7 @@ def head_too_large(limit: int) -> HTTPError:
     """431: the request's line and headers are too long."""
     return HTTPError(
         431,
-        f"the request's line and headers are limited to {limit} bytes",
+        f"the request line and headers are limited to {limit} bytes",
         code="head_too_large",
         headers=(("connection", "close"),),
     )
@@ -150,9 +150,7 @@ def as_http_error(error: BaseException) -> HTTPError:
             return HTTPError(500, str(error), type=SERVER, code="request_failed")
         case asyncio.CancelledError():
             return leaving()
-    return HTTPError(
-        500, "internal error; the server's log has it under this x-request-id", type=SERVER
-    )
+    return HTTPError(500, "internal error; see the server's log for this x-request-id", type=SERVER)
 
 
 def clip(value: object, limit: int = 100) -> str:

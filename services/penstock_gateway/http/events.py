@@ -136,7 +136,7 @@ class EventStream:
         except StopIteration:
             return
         sending.close()  # type: ignore[attr-defined]
-        raise RuntimeError("the server waits in a send to a connection that has room")
+        raise RuntimeError("the server is blocked in a send although the connection has room")
 
     async def fail(self, error: HTTPError) -> None:
         """Ends a started stream with an error event."""

@@ -21,16 +21,16 @@ OPERATION = Operation(
 
 _WORDS = {
     400: "The request is not valid; the error names the field, its value and what is allowed.",
-    401: "No API key, or none that is known here.",
-    403: "The API key may not do this, or may not use this model.",
+    401: "The API key is missing or unknown.",
+    403: "The API key isn't allowed to do this, or to use this model.",
     404: "No such path or model.",
-    405: "The path knows other methods.",
-    409: "Not in the state that it is in.",
+    405: "The path doesn't support this method.",
+    409: "The current state doesn't allow it.",
     408: "The deadline passed, or the body did not arrive in time.",
     413: "The body is too large.",
-    429: "The API key has used up what it may have; see Retry-After.",
+    429: "The API key's limit is exhausted; see Retry-After.",
     431: "The request's headers are too large.",
-    500: "A fault of the server's.",
+    500: "Internal server error.",
     503: "Overloaded, shutting down, or without an engine core; see Retry-After.",
 }
 _RETRY = {
@@ -90,7 +90,7 @@ def document(operations: Iterable[Operation], *, skips_unknown: bool = False) ->
                 "key": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "An API key, where the server has a file of them.",
+                    "description": "An API key, if the server has a key file.",
                 }
             },
         },
@@ -149,7 +149,7 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
 
 _LIMITS = {
     f"x-ratelimit-{part}-{what}": {
-        "description": f"{words}, for an API key that has such a limit.",
+        "description": f"{words}, if the API key has such a limit.",
         "schema": {"type": kind},
     }
     for what in ("requests", "tokens")
@@ -158,8 +158,8 @@ _LIMITS = {
         ("remaining", f"{what.title()} left", "integer"),
         (
             "reset",
-            "Time until none of them counts as used any more, as in 1m5s; in a 429 of theirs the "
-            "time of Retry-After",
+            "Time until the full limit is available again, as in 1m5s; in a 429 for this limit, "
+            "the same time as Retry-After",
             "string",
         ),
     )
@@ -172,7 +172,7 @@ def _success(operation: Operation, known: dict[int, dict[str, Any]]) -> dict[str
     words = "The reply."
     if operation.streams:
         content[operation.stream_type] = {"schema": {"type": "string"}}
-        words = "The reply; as a stream, its pieces."
+        words = "The reply; if streamed, its chunks."
     headers = _request_id() | (_LIMITS if operation.counted else {})
     return {"description": words, "content": content, "headers": headers}
 

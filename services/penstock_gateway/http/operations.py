@@ -32,16 +32,16 @@ Access = Literal["open", "key", "admin"]
 
 REQUEST_HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
     "x-request-id": (
-        "The request's id in replies and logs: 1 to 128 printable ASCII characters without blanks; "
-        "anything else is replaced by an id of the server's.",
+        "The request's id in replies and logs: 1 to 128 printable ASCII characters without spaces; "
+        "anything else is replaced by a generated id.",
         {"type": "string"},
     ),
     "x-deadline-ms": (
-        "Milliseconds from its arrival after which the request is given up.",
+        "Milliseconds after the request's arrival at which it is given up.",
         {"type": "integer", "minimum": 1, "maximum": 86_400_000},
     ),
     "x-penstock-timeline": (
-        "1: the reply says where the request's time went.",
+        "1: the reply includes a timeline of the request.",
         {"type": "string", "enum": ["0", "1"]},
     ),
 }

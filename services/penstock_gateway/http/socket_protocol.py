@@ -116,10 +116,10 @@ class _Bounded:
         try:
             super().data_received(data)  # type: ignore[misc]
         except ValueError:
-            self._refuse(400, "the WebSocket's handshake has headers that are no text")
+            self._refuse(400, "the WebSocket handshake has headers that are not text")
         else:
             if not self.handshake_initiated:
-                self._refuse(431, f"the WebSocket's handshake can't be read: {_head_limits()}")
+                self._refuse(431, f"the WebSocket handshake can't be read: {_head_limits()}")
 
     def _read_on(self) -> None:
         """Has the next slice read in a turn of its own, and no more bytes come before the last."""
@@ -239,6 +239,6 @@ def protocol_class(patience: Patience) -> type[asyncio.Protocol] | None:
     try:
         from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
     except ImportError:
-        log.warning("without the package websockets there is no /v1/realtime")
+        log.warning("/v1/realtime is disabled: the package websockets is not installed")
         return None
     return type("BoundedSockets", (_Bounded, WebSocketsSansIOProtocol), {"patience": patience})

@@ -45,7 +45,7 @@ def check_origin(scope: Scope, allowed: Collection[str]) -> None:
         return
     raise HTTPError(
         403,
-        "pages of another origin may not open a WebSocket here (--allowed-origins)",
+        "this page's origin may not open a WebSocket here (--allowed-origins)",
         type="permission_error",
         code="origin_not_allowed",
     )

@@ -67,7 +67,7 @@ class Access:
         if key is None:
             raise unauthorized()
         if scope["path"] in self._admin and not key.admin:
-            raise forbidden(f"{scope['path']} needs an admin's API key")
+            raise forbidden(f"{scope['path']} needs an admin API key")
         caller = scope[CALLER] = Caller(key)
         return caller
 
@@ -103,7 +103,7 @@ def unauthorized() -> HTTPError:
     return HTTPError(
         401,
         "this server needs an API key, in the header `Authorization: Bearer KEY` or `x-api-key: "
-        "KEY`, and this request brought none that is known here",
+        "KEY`, and this request has no valid one",
         type="authentication_error",
         code="invalid_api_key",
         headers=(("www-authenticate", 'Bearer realm="penstock"'),),

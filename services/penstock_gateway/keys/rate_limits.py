@@ -103,9 +103,9 @@ class RateLimits:
             taken = not amount or await self._add(name, limit, amount)
             window = await self._window(name)
         except Exception as error:
-            log.error("the storage of rate limits fails", key=key.name, reason=repr(error))
+            log.error("the storage of rate limits failed", key=key.name, reason=repr(error))
             raise unavailable(
-                "this API key's limits can't be checked at the moment: their storage does not "
+                "this API key's limits can't be checked at the moment: their storage doesn't "
                 "answer",
                 "rate_limits_unavailable",
                 1,
@@ -163,11 +163,11 @@ def _refusal(what: str, limit: int, amount: int, window: Window, wait: int) -> H
     """wait: seconds."""
     if amount > limit:
         # Without Retry-After: no time makes room for it.
-        message = f"the prompt has {amount} tokens; this API key may use {limit} a minute"
+        message = f"the prompt has {amount} tokens; this API key may use {limit} per minute"
         headers: tuple[tuple[str, str], ...] = ()
     else:
         headers = (("retry-after", str(wait)),)
-        message = f"this API key may use {limit} {what} a minute and has used {window.used}"
+        message = f"this API key may use {limit} {what} per minute and has used {window.used}"
         message += f"; this request needs {amount}" if amount > 1 else ""
     return HTTPError(
         429,

@@ -61,10 +61,10 @@ class KeyRing:
             keys = configured_keys(self._config) or []
             check_limits(self._config, self._gateways, keys)
         except StartupError as error:
-            log.error("the API keys stay as they were", reason=str(error))
+            log.error("the API keys are unchanged", reason=str(error))
         else:
             self._by_digest = {key.digest: key for key in keys}
-            log.info("API keys read", count=len(keys))
+            log.info("API keys loaded", count=len(keys))
         self._version = version
 
     async def watch(self) -> None:

@@ -54,7 +54,8 @@ class Broadcast:
         """Raises HTTPError 503 where too many watch already."""
         if len(self._watchers) >= MAX_WATCHERS:
             raise unavailable(
-                f"{MAX_WATCHERS} watch the live view of this gateway already",
+                f"{MAX_WATCHERS} clients are already watching this gateway's live view, the "
+                f"maximum",
                 "too_many_watchers",
                 RETRY_AFTER,
             )

@@ -16,7 +16,7 @@ from penstock_gateway.service import Service
 OPERATION = Operation(
     method="GET",
     path="/live",
-    summary="What engine cores and this gateway do: twice a second an event `snapshot`",
+    summary="Live state of the engine cores and this gateway: an event `snapshot` twice a second",
     tag="operations",
     access="admin",
     reply=LiveState,

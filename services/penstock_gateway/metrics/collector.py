@@ -58,7 +58,7 @@ class Collector:
 
     def _open_requests(self, label: list[str]) -> Metric:
         gauge = GaugeMetricFamily(
-            "penstock:gateway_open_requests", f"Requests being answered. {OURS}", labels=_LABEL
+            "penstock:gateway_open_requests", f"Requests in progress. {OURS}", labels=_LABEL
         )
         gauge.add_metric(label, self._service.open_requests)
         return gauge
@@ -71,7 +71,7 @@ class Collector:
             responses.add_metric([*label, str(status)], count)
         yield responses
         sockets = GaugeMetricFamily(
-            "penstock:realtime_connections", f"WebSockets that are open. {OURS}", labels=_LABEL
+            "penstock:realtime_connections", f"Open WebSockets. {OURS}", labels=_LABEL
         )
         sockets.add_metric(label, self._service.connections.open)
         yield sockets
@@ -80,18 +80,20 @@ class Collector:
         desk = self._service.media
         pool, cache = desk.pool.counts, desk.cache
         for name, words, value in (
-            ("items", "Items of media that requests brought.", desk.counts.items),
-            ("bytes", "Bytes of their files.", desk.counts.bytes),
-            ("prepared", "Items that were prepared.", pool.items),
-            ("refused", "Items that could not be prepared.", pool.refused),
-            ("prepare_seconds", "Seconds of preparing, in all processes.", pool.seconds),
-            ("processes_ended", "Processes that an item brought down.", pool.ended),
-            ("cache_queries", "Prepared items that were looked for.", cache.queries),
-            ("cache_hits", "Those that were found.", cache.hits),
+            ("items", "Media items in requests.", desk.counts.items),
+            ("bytes", "Bytes of media files in requests.", desk.counts.bytes),
+            ("prepared", "Media items prepared.", pool.items),
+            ("refused", "Media items that could not be prepared.", pool.refused),
+            ("prepare_seconds", "Seconds spent preparing media, in all processes.", pool.seconds),
+            ("processes_ended", "Media processes that died while preparing an item.", pool.ended),
+            ("cache_queries", "Lookups in the cache of prepared media items.", cache.queries),
+            ("cache_hits", "Hits in the cache of prepared media items.", cache.hits),
         ):
             yield _counter(f"penstock:media_{name}", f"{words} {OURS}", label, value)
         held = GaugeMetricFamily(
-            "penstock:media_held_bytes", f"Bytes of open requests' media. {OURS}", labels=_LABEL
+            "penstock:media_held_bytes",
+            f"Bytes of media held by open requests. {OURS}",
+            labels=_LABEL,
         )
         held.add_metric(label, desk.budget.held)
         yield held
@@ -124,7 +126,7 @@ def _tokens(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
         yield _counter(f"vllm:{name}", f"{words} {OURS}", label, value)
     ended = CounterMetricFamily(
         "vllm:request_success",
-        f"Sequences that ended, by how. {OURS}",
+        f"Sequences that ended, by finish reason. {OURS}",
         labels=[*_LABEL, "finished_reason"],
     )
     for reason, count in counts.finished.items():
@@ -137,11 +139,11 @@ def _spend(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
     if backend.spend is None:
         return
     for name, words, field in (
-        ("prompts", "Prompts that an API key has sent.", "prompts"),
-        ("prompt_tokens", "Tokens of these prompts.", "prompt_tokens"),
+        ("prompts", "Prompts sent with an API key.", "prompts"),
+        ("prompt_tokens", "Prompt tokens sent with an API key.", "prompt_tokens"),
         (
             "cached_prompt_tokens",
-            "Those of them that were found in the KV cache; of generations that have ended.",
+            "Prompt tokens of an API key found in the KV cache, counted when a generation ends.",
             "cached_tokens",
         ),
         ("generation_tokens", "Tokens generated for an API key.", "generation_tokens"),
@@ -158,25 +160,41 @@ def _histograms(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
     counts = backend.counts
     for name, words, histogram in (
         ("time_to_first_token_seconds", "From submission.", counts.first_token),
-        ("inter_token_latency_seconds", "Between a choice's tokens.", counts.between_tokens),
-        ("e2e_request_latency_seconds", "From submission to end.", counts.whole_request),
-        ("request_prompt_tokens", "Tokens of a prompt.", counts.request_prompt_tokens),
+        (
+            "inter_token_latency_seconds",
+            "Time between two tokens of a choice.",
+            counts.between_tokens,
+        ),
+        (
+            "e2e_request_latency_seconds",
+            "Time from submission to the last token.",
+            counts.whole_request,
+        ),
+        ("request_prompt_tokens", "Prompt tokens per prompt.", counts.request_prompt_tokens),
         (
             "request_generation_tokens",
-            "Tokens generated for a prompt.",
+            "Generated tokens per prompt, all sequences together.",
             counts.request_generation_tokens,
         ),
         (
             "request_max_num_generation_tokens",
-            "Tokens of the longest sequence generated for a prompt.",
+            "Generated tokens of a prompt's longest sequence.",
             counts.longest_sequence,
         ),
-        ("request_params_max_tokens", "Tokens that a sequence may gain.", counts.max_tokens),
-        ("request_params_n", "Sequences asked for.", counts.choices),
-        ("request_queue_time_seconds", "From submission to its first step.", counts.queue),
-        ("request_prefill_time_seconds", "From there to the first token.", counts.prefill),
-        ("request_decode_time_seconds", "From there to the last token.", counts.decode),
-        ("request_inference_time_seconds", "Prefill and decode together.", counts.inference),
+        ("request_params_max_tokens", "Maximum tokens requested per sequence.", counts.max_tokens),
+        ("request_params_n", "Sequences requested per prompt.", counts.choices),
+        ("request_queue_time_seconds", "Time from submission to the first step.", counts.queue),
+        (
+            "request_prefill_time_seconds",
+            "Time from the first step to the first token.",
+            counts.prefill,
+        ),
+        ("request_decode_time_seconds", "Time from the first token to the last.", counts.decode),
+        (
+            "request_inference_time_seconds",
+            "Time from the first step to the last token.",
+            counts.inference,
+        ),
     ):
         family = HistogramMetricFamily(f"vllm:{name}", f"{words} {OURS}", labels=_LABEL)
         family.add_metric(label, histogram.cumulative(), histogram.total)

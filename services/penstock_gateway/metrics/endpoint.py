@@ -15,7 +15,7 @@ from penstock_gateway.service import Service
 OPERATION = Operation(
     method="GET",
     path="/metrics",
-    summary="Counts and times for Prometheus, under vLLM's names",
+    summary="Metrics for Prometheus, with vLLM's names",
     tag="operations",
     access="admin",
     media_type="text/plain",
@@ -26,7 +26,7 @@ def routes(service: Service) -> list[OperationRoute]:
     """The main port's."""
 
     async def elsewhere(request: Request) -> Response:
-        raise forbidden("where there are API keys, /metrics is on the admin port: --admin-port")
+        raise forbidden("with API keys, /metrics is served on the admin port (--admin-port)")
 
     return [OPERATION.route(elsewhere)] if service.ring is not None else admin_routes(service)
 

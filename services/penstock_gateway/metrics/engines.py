@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _LABEL = ["model_name"]
 _OF_ONE = ["model_name", "engine"]
-OURS = "This gateway's; with several, add them up."
-THEIRS = "An engine core's; every gateway reports the same."
+OURS = "Counted by this gateway; add up the values of several."
+THEIRS = "Counted by an engine core; every gateway reports the same value."
 
 
 def engine_families(client: EngineClient, label: list[str]) -> Iterator[Metric]:
@@ -48,9 +48,9 @@ def _speaks_for(engine: EngineState) -> bool:
 
 def _told(told: list[tuple[str, Status]], label: list[str]) -> Iterator[Metric]:
     gauges = (
-        ("num_requests_running", "Sequences in execution.", lambda status: status.running),
-        ("num_requests_waiting", "Sequences that wait to be executed.", lambda s: s.waiting),
-        ("kv_cache_usage_perc", "KV blocks in use; 1 is all of them.", _used),
+        ("num_requests_running", "Running sequences.", lambda status: status.running),
+        ("num_requests_waiting", "Waiting sequences.", lambda s: s.waiting),
+        ("kv_cache_usage_perc", "Fraction of KV blocks in use, 0 to 1.", _used),
     )
     for name, words, value in gauges:
         gauge = GaugeMetricFamily(f"vllm:{name}", f"{words} {THEIRS}", labels=_OF_ONE)
@@ -89,7 +89,7 @@ def _steps(told: list[tuple[str, Status]], label: list[str]) -> Metric:
 def _cache_config(told: list[tuple[str, Status]], label: list[str]) -> Metric:
     info = GaugeMetricFamily(
         "vllm:cache_config_info",
-        f"1; the labels say what the KV cache is like. {THEIRS}",
+        f"Always 1; the labels describe the KV cache. {THEIRS}",
         labels=[*_OF_ONE, *CACHE_CONFIG],
     )
     for index, status in told:
@@ -107,7 +107,7 @@ def _used(status: Status) -> float:
 def _known(engines: list[EngineState], label: list[str]) -> Metric:
     gauge = GaugeMetricFamily(
         "penstock:engines",
-        "Engine cores, as this gateway sees them.",
+        "State of the engine cores, as seen by this gateway.",
         labels=[*_LABEL, "state"],
     )
     gauge.add_metric([*label, "known"], len(engines))
@@ -119,7 +119,7 @@ def _known(engines: list[EngineState], label: list[str]) -> Metric:
 def _routed(client: EngineClient, label: list[str]) -> Iterator[Metric]:
     routed = CounterMetricFamily(
         "penstock:routed_requests",
-        f"Requests given to an engine core, by why it was that one. {OURS}",
+        f"Requests sent to an engine core, by the reason for its choice. {OURS}",
         labels=[*_OF_ONE, "why"],
     )
     for (index, why), count in sorted(client.routed.items()):
@@ -129,7 +129,7 @@ def _routed(client: EngineClient, label: list[str]) -> Iterator[Metric]:
         ("moved_requests", "Requests resumed on another engine core.", client.moved),
         (
             "renumbered_requests",
-            "Requests resumed with some tokens where numbers are computed otherwise.",
+            "Requests with emitted tokens resumed on an engine core with another fingerprint.",
             client.renumbered,
         ),
     ):

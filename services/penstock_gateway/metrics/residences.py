@@ -21,20 +21,20 @@ def residence_families(backend: ModelBackend, label: list[str]) -> Iterator[Metr
     if residence is None:
         return
     loaded = GaugeMetricFamily(
-        "penstock:model_loaded", "1 while the model is loaded, or else 0.", labels=_LABEL
+        "penstock:model_loaded", "1 if the model is loaded, 0 otherwise.", labels=_LABEL
     )
     loaded.add_metric(label, float(backend.unready_reason() is None))
     yield loaded
     waiting = GaugeMetricFamily(
         "penstock:model_waiting_requests",
-        f"Requests that wait for the model to be loaded. {OURS}",
+        f"Requests waiting for the model to load. {OURS}",
         labels=_LABEL,
     )
     waiting.add_metric(label, residence.waiting)
     yield waiting
     waits = HistogramMetricFamily(
         "penstock:model_wait_seconds",
-        f"How long requests waited for the model to be loaded. {OURS}",
+        f"Time that requests waited for the model to load. {OURS}",
         labels=_LABEL,
     )
     waits.add_metric(label, residence.waits.cumulative(), residence.waits.total)

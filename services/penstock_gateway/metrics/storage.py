@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from penstock_gateway.service import Service
 
 _LABEL = ["model_name"]
-SHARED = "The database's; every process with it reports the same."
+SHARED = "Read from the database; every process that uses it reports the same value."
 STATUSES = ("validating", "in_progress", "finalizing", "cancelling")
 """Of batches that are shown although there is none."""
 
@@ -23,7 +23,7 @@ def storage_families(service: Service, label: list[str]) -> Iterator[Metric]:
     if service.store is not None:
         yield from _stock(service, label)
         uploads = GaugeMetricFamily(
-            "penstock:open_uploads", f"Files on their way in. {OURS}", labels=_LABEL
+            "penstock:open_uploads", f"Uploads in progress. {OURS}", labels=_LABEL
         )
         uploads.add_metric(label, service.uploads.open)
         yield uploads
@@ -37,17 +37,17 @@ def _stock(service: Service, label: list[str]) -> Iterator[Metric]:
     if stock is None:
         return
     batches = GaugeMetricFamily(
-        "penstock:batches", f"Batches on record, by status. {SHARED}", labels=[*_LABEL, "status"]
+        "penstock:batches", f"Stored batches, by status. {SHARED}", labels=[*_LABEL, "status"]
     )
     for status, count in (dict.fromkeys(STATUSES, 0) | stock.batches).items():
         batches.add_metric([*label, status], count)
     yield batches
     for name, words, value in (
-        ("batch_waiting_lines", "Lines of batches without an answer yet.", stock.waiting_lines),
-        ("stored_files", "Files that are stored.", stock.files),
-        ("stored_file_bytes", "Bytes of these files.", stock.file_bytes),
-        ("stored_responses", "Responses that are kept.", stock.responses),
-        ("stored_response_bytes", "Bytes of these responses.", stock.response_bytes),
+        ("batch_waiting_lines", "Lines of batches not yet answered.", stock.waiting_lines),
+        ("stored_files", "Stored files.", stock.files),
+        ("stored_file_bytes", "Bytes of stored files.", stock.file_bytes),
+        ("stored_responses", "Stored responses.", stock.responses),
+        ("stored_response_bytes", "Bytes of stored responses.", stock.response_bytes),
     ):
         gauge = GaugeMetricFamily(f"penstock:{name}", f"{words} {SHARED}", labels=_LABEL)
         gauge.add_metric(label, value)
@@ -67,7 +67,7 @@ def _lines(service: Service, label: list[str]) -> Iterator[Metric]:
         ended.add_metric([*label, outcome], getattr(counts, outcome))
     yield ended
     gauge = GaugeMetricFamily(
-        "penstock:batch_open_lines", f"Lines that are being answered. {OURS}", labels=_LABEL
+        "penstock:batch_open_lines", f"Lines of batches being answered. {OURS}", labels=_LABEL
     )
     gauge.add_metric(label, counts.open)
     yield gauge

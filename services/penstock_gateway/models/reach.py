@@ -88,7 +88,7 @@ def named_endpoints(text: str) -> dict[str, str]:
         found.setdefault(model, []).append(where)
     if "" in found and len(found) > 1:
         raise InvalidRequest(
-            f"engine endpoint: {found[''][0]!r} has no model's name in front, and others have",
+            f"engine endpoint: {found[''][0]!r} has no model name in front, but others do",
             param="engine_endpoint",
         )
     return {model: ",".join(places) for model, places in found.items()}
@@ -99,14 +99,14 @@ def _check_same(by_name: dict[str, str], entries: dict[str, ModelEntry]) -> None
     unknown = [name for name in by_name if entries and name not in entries]
     if missing:
         raise InvalidRequest(
-            f"{missing[0]} is in the list of models, and has no endpoint: --engine-endpoint "
+            f"{missing[0]} is in the list of models but has no endpoint: --engine-endpoint "
             f"{missing[0]}=tcp://HOST:PORT",
             param="engine_endpoint",
         )
     if unknown:
         raise InvalidRequest(
-            f"{unknown[0] or 'a model without a name'} has an endpoint, and is not in the list of "
-            "models",
+            f"{unknown[0] or 'a model without a name'} has an endpoint but is not in the list of "
+            f"models",
             param="engine_endpoint",
         )
 

@@ -23,7 +23,7 @@ class ModelRegistry:
         given = [name for each in backends for name in each.given_names]
         twice = next((name for name in given if given.count(name) > 1), None)
         if twice is not None:
-            raise StartupError(f"two models are called {twice!r}: a name is one model's")
+            raise StartupError(f"two models are named {twice!r}; names must be unique")
 
     @property
     def several(self) -> bool:
@@ -68,7 +68,7 @@ class ModelRegistry:
         """Raises InvalidRequest where another model than `own`, or its adapter, is called so."""
         if any(each is not own and each.knows(name) for each in self.backends):
             raise InvalidRequest(
-                f"{clip(name)} is the name of another model, or of its adapter",
+                f"{clip(name)} is the name of another model or of its adapter",
                 param="lora_name",
             )
 

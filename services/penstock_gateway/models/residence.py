@@ -147,7 +147,8 @@ class Residence:
         self._check_failed()
         if self._waiting >= MOST_WAITING:
             raise Overloaded(
-                f"{MOST_WAITING} requests wait for the model {self.model} already", retry_after=5.0
+                f"{MOST_WAITING} requests are already waiting for the model {self.model}",
+                retry_after=5.0,
             )
         last = time.monotonic() + self._patience
         self._waiting += 1
@@ -163,7 +164,7 @@ class Residence:
                     )
                 if now >= last:
                     raise EngineUnavailable(
-                        f"the model {self.model} was not there after {self._patience:g} s"
+                        f"the model {self.model} was not ready after {self._patience:g} s"
                     )
         except BaseException:
             self._waiting -= 1

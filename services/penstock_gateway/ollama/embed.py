@@ -110,7 +110,7 @@ class OldOllamaEmbed(OllamaEmbedding[OldEmbedRequest]):
 def _operation(path: str, body: type, reply: type) -> Operation:
     return posting(
         path,
-        "Embed texts (Ollama)",
+        "Create embeddings (Ollama)",
         body,
         reply,
         tag="pooling",

@@ -50,7 +50,7 @@ from penstock_gateway.service import Service
 
 CHAT = posting(
     "/api/chat",
-    "Answer a conversation (Ollama)",
+    "Chat (Ollama)",
     OllamaChatRequest,
     ChatLine,
     streams=True,
@@ -60,7 +60,7 @@ CHAT = posting(
 )
 GENERATE = posting(
     "/api/generate",
-    "Answer a prompt (Ollama)",
+    "Generate from a prompt (Ollama)",
     OllamaGenerateRequest,
     GenerateLine,
     streams=True,
@@ -162,7 +162,7 @@ class OllamaGenerate(OllamaEndpoint[OllamaGenerateRequest]):
         super().check(request)
         if request.raw and (request.system or request.images or request.think is not None):
             raise InvalidRequest(
-                "raw makes the prompt the model's whole input; it can't be combined with system, "
+                "raw sends the prompt to the model unchanged; it can't be combined with system, "
                 "images or think",
                 param="raw",
             )

@@ -101,12 +101,12 @@ def _get(path: str, summary: str, reply: type) -> Operation:
     )
 
 
-TAGS = _get("/api/tags", "The models that are served (Ollama)", TaggedModels)
-RUNNING = _get("/api/ps", "The models that are loaded (Ollama)", RunningModels)
-VERSION = _get("/api/version", "The version of this server (Ollama)", Version)
+TAGS = _get("/api/tags", "List the served models (Ollama)", TaggedModels)
+RUNNING = _get("/api/ps", "List the loaded models (Ollama)", RunningModels)
+VERSION = _get("/api/version", "The server's version (Ollama)", Version)
 SHOW = posting(
     "/api/show",
-    "One model (Ollama)",
+    "Describe a model (Ollama)",
     ShowRequest,
     ShownModel,
     tag="models",

@@ -39,9 +39,9 @@ def _routes(
         raise BrokenPlugin(f"{whose} has no routes: {type(error).__name__}: {error}") from error
     for route in routes:
         if not isinstance(route, OperationRoute):
-            raise BrokenPlugin(f"{whose} gives {route!r}, which is no OperationRoute")
+            raise BrokenPlugin(f"{whose} gives {route!r}, which is not an OperationRoute")
         if _place(route) in taken:
-            raise BrokenPlugin(f"{whose} wants {' '.join(_place(route))}, which is served already")
+            raise BrokenPlugin(f"{whose} wants {' '.join(_place(route))}, which already exists")
     return routes
 
 

@@ -56,7 +56,11 @@ class GuardedObserver:
         if not self.broken:
             self.broken = True
             reason = f"{type(error).__name__}: {error}"
-            log.error("a plug-in's logger hears no more", plugin=self._whose, reason=reason)
+            log.error(
+                "a plug-in's logger failed and is no longer called",
+                plugin=self._whose,
+                reason=reason,
+            )
 
 
 class _Guarded(RequestObserver):

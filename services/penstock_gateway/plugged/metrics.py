@@ -50,9 +50,9 @@ class PluggedMetrics:
         names, samples = set(taken), 0
         for family in plugin.value(self._service):  # type: ignore[operator]
             if not isinstance(family, Metric):
-                raise TypeError(f"{family!r} is no family of metrics")
+                raise TypeError(f"{family!r} is not a metric family")
             if family.name in names:
-                raise ValueError(f"there is a family {family.name} already")
+                raise ValueError(f"the metric family {family.name} already exists")
             names.add(family.name)
             samples += len(family.samples)
             if samples > MOST_SAMPLES:

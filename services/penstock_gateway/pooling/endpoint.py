@@ -99,7 +99,7 @@ class Call:
     async def _picture(self, facts: MediaFacts, source: MediaSource) -> PoolInput:
         items = await self._desk.prepare(facts, [source], self._lease, self._changes)
         if items is None:
-            raise InvalidRequest(f"{source.where} holds no picture", param=source.where)
+            raise InvalidRequest(f"{source.where} contains no image", param=source.where)
         return picture_input(items)
 
     async def read(self, given: list[Given], *, add_special: bool = True) -> list[PoolInput]:
@@ -180,7 +180,7 @@ async def vector_inputs(
     if messages is None:
         return await call.read(inputs_of(input), add_special=add_special)
     if input is not None:
-        raise InvalidRequest("give input or messages, one of them", param="input")
+        raise InvalidRequest("give either input or messages", param="input")
     return await call.read_message(input_of(messages), add_special=add_special)
 
 

@@ -36,7 +36,7 @@ def check_count(name: str, count: int) -> None:
     """Raises InvalidRequest for none, or too many."""
     if not 1 <= count <= MAX_INPUTS:
         raise InvalidRequest(
-            f"{name} holds {count} inputs; 1 to {MAX_INPUTS} are allowed", param=name
+            f"{name} has {count} entries; 1 to {MAX_INPUTS} are allowed", param=name
         )
 
 
@@ -48,7 +48,7 @@ def _as_list(value: InputField) -> list[Given]:
     kinds = {type(element) for element in value}
     if len(kinds) > 1:
         raise InvalidRequest(
-            "input mixes kinds; it must be a text, a list of texts, a list of token ids, or a "
+            "input mixes types; it must be a string, a list of strings, a list of token ids, or a "
             "list of lists of token ids",
             param="input",
             code="invalid_type",

@@ -48,7 +48,7 @@ def input_of(messages: list[PoolMessage]) -> str | MediaSource:
     """What all messages hold together. Raises InvalidRequest."""
     if not 1 <= len(messages) <= MAX_MESSAGES:
         raise InvalidRequest(
-            f"messages holds {len(messages)} messages; 1 to {MAX_MESSAGES} are allowed",
+            f"messages has {len(messages)} entries; 1 to {MAX_MESSAGES} are allowed",
             param="messages",
         )
     texts: list[str] = []
@@ -90,8 +90,8 @@ def _text(part: PoolPart, where: str) -> str:
         raise refuse_other(part.type, where)
     if part.type not in TEXTS or part.text is None:
         raise InvalidRequest(
-            f"{where} is a part of type {clip(part.type)}; allowed: text, with a text, and "
-            "image_url",
+            f"{where} is a part of type {clip(part.type)}; allowed: text (with a text) and "
+            f"image_url",
             param=where,
             code="invalid_value",
         )
@@ -104,11 +104,11 @@ def _one(texts: list[str], pictures: list[MediaSource], where: str) -> str | Med
         return pictures[0]
     if pictures:
         raise InvalidRequest(
-            f"{where} holds {len(pictures)} pictures and {len(text)} characters of text; an input "
-            "is a text, or one picture without any text",
+            f"{where} holds {len(pictures)} images and {len(text)} characters of text; an input "
+            f"must be a text, or one image without text",
             param=where,
             code="unsupported_value",
         )
     if not text:
-        raise InvalidRequest(f"{where} holds neither text nor a picture", param=where)
+        raise InvalidRequest(f"{where} contains neither text nor an image", param=where)
     return text

@@ -73,7 +73,7 @@ def numbers(result: PoolResult) -> list[float | list[float]]:
 
 OPERATION = posting(
     "/pooling",
-    "Vectors as the model gives them",
+    "Create pooled vectors",
     PoolingRequest,
     PoolingReply,
     tag="pooling",

@@ -73,7 +73,7 @@ class Rerank(PoolEndpoint[RerankRequest]):
 
 OPERATIONS = [
     posting(
-        path, "Order documents by a query", RerankRequest, RerankReply, tag="pooling",
+        path, "Rank documents by relevance to a query", RerankRequest, RerankReply, tag="pooling",
         headers=("x-deadline-ms",),
     )
     for path in ("/rerank", "/v1/rerank", "/v2/rerank")

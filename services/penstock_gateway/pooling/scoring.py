@@ -42,7 +42,7 @@ def _text(given: str | MediaSource) -> str:
     if isinstance(given, str):
         return given
     raise InvalidRequest(
-        f"{given.where} is a {WORDS[given.kind]}; this model reads two texts together",
+        f"{given.where} is a {WORDS[given.kind]}; this model scores pairs of texts",
         param=given.where,
         code="unsupported_value",
     )

@@ -114,7 +114,7 @@ class RealtimeSession:
             except TimeoutError:
                 if any(work.busy for work in self._work):
                     continue  # It is the client who waits.
-                reason = f"nothing was said for {IDLE:g} s"
+                reason = f"the connection was idle for {IDLE:g} s"
                 await self._fail(reason, "idle")
                 await self._send(closing(NORMAL, reason))
                 return None
@@ -140,7 +140,8 @@ class RealtimeSession:
     async def _update(self, message: SessionUpdate) -> None:
         if self._utterance is not None and self._utterance.begun:
             raise InvalidRequest(
-                "the session can't be changed while sound is transcribed: commit it as final first",
+                "the session can't be changed while audio is being transcribed: commit it as final "
+                "first",
                 code="utterance_open",
             )
         wishes = Wishes(language=message.language or None, prompt=message.prompt or "")
@@ -158,7 +159,7 @@ class RealtimeSession:
     async def _commit(self, lease: MediaLease, *, final: bool) -> None:
         if self._wishes is None:
             raise InvalidRequest(
-                "the model hasn't been named yet: send session.update first",
+                "no model has been set: send session.update first",
                 code="model_not_validated",
             )
         utterance = self._opened(lease)
@@ -173,7 +174,7 @@ class RealtimeSession:
             self._work.popleft()
         if len(self._work) >= MOST_UTTERANCES:
             raise InvalidRequest(
-                f"{MOST_UTTERANCES} utterances wait to be transcribed: no more may",
+                f"{MOST_UTTERANCES} utterances are waiting to be transcribed, the maximum",
                 code="too_many_utterances",
             )
         if self._service.draining:

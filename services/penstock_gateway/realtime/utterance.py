@@ -81,8 +81,8 @@ class Utterance:
             )
         if self._samples + count > LONGEST * RATE:
             raise InvalidRequest(
-                f"an utterance has {LONGEST} s of sound at most: commit it as final, and begin "
-                "the next one",
+                f"an utterance may have at most {LONGEST} s of audio: commit it as final, and "
+                f"begin the next one",
                 param=AUDIO,
                 code="audio_too_long",
             )

@@ -42,7 +42,7 @@ async def feed_body(
     except TimeoutError:
         raise HTTPError(
             408,
-            f"the request's body did not arrive within {timeout:g} seconds",
+            f"the request body did not arrive within {timeout:g} seconds",
             code="request_timeout",
             headers=(("connection", "close"),),
         ) from None
@@ -88,7 +88,7 @@ async def _linger(receive: Receive) -> None:
 def _too_large(limit: int) -> HTTPError:
     return HTTPError(
         413,
-        f"the request's body is larger than {limit} bytes, the most that is allowed",
+        f"the request body is larger than {limit} bytes, the maximum",
         code="request_too_large",
         headers=(("connection", "close"),),
     )
@@ -107,7 +107,7 @@ def _read_headers(scope: Scope) -> tuple[int | None, bool]:
             raise HTTPError(
                 400,
                 f"content-encoding {value[:40].decode('ascii', 'replace')!r} is not supported; "
-                "send the body as it is",
+                f"send the body uncompressed",
                 code="unsupported_content_encoding",
             )
     return declared, expects

@@ -35,7 +35,7 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
     """Raises InvalidRequest that names the field at fault and what is allowed there."""
     if len(body) > MAX_ELEMENTS and body.count(b",") > MAX_ELEMENTS:
         raise InvalidRequest(
-            f"the request's body holds more than {MAX_ELEMENTS} commas, the most that is allowed",
+            f"the request body has more than {MAX_ELEMENTS} commas, the maximum",
             code="request_too_large",
         )
     try:
@@ -48,7 +48,7 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
         raise _not_json("it is not UTF-8") from None
     except (msgspec.DecodeError, ValueError) as error:
         if _LONE_SURROGATE.search(body):
-            raise _not_json("a \\ud800 to \\udfff escape lacks its other half") from None
+            raise _not_json("an escape \\ud800 to \\udfff has no matching surrogate") from None
         reason = str(error) if body else "it is empty"
         raise _not_json(reason.removeprefix("JSON is malformed: ")) from None
 
@@ -65,7 +65,7 @@ def convert(value: object, kind: type[Request], *, strict: bool = True) -> Reque
 
 
 def _not_json(reason: str) -> InvalidRequest:
-    return InvalidRequest(f"the request's body must be JSON: {reason}", code="invalid_json")
+    return InvalidRequest(f"the request body must be JSON: {reason}", code="invalid_json")
 
 
 def _explain(message: str, struct: Any) -> InvalidRequest:

@@ -61,9 +61,9 @@ def kind_of(part: MediaPart, where: str) -> MediaKind | None:
     given = part.file if isinstance(part.file, dict) else {}
     data = given.get("file_data")
     if not isinstance(data, str):
-        named = "file_id names a file that is kept, and" if "file_id" in given else "it lacks that:"
+        named = "file_id refers to a stored file, but" if "file_id" in given else "it is missing:"
         raise InvalidRequest(
-            f"{where}.file must hold file_data, a data: URI; {named} none can be shown",
+            f"{where}.file must hold file_data, a data: URI; {named} none can be used as media",
             param=f"{where}.file",
             code="missing_required_parameter",
         )
@@ -71,7 +71,7 @@ def kind_of(part: MediaPart, where: str) -> MediaKind | None:
     if found is None:
         raise InvalidRequest(
             f"{where}.file.file_data begins with {clip(data[:40])}; a data: URI of image/…, "
-            "audio/… or video/… is needed: documents can't be shown",
+            f"audio/… or video/… is needed: documents are not supported",
             param=f"{where}.file.file_data",
             code="unsupported_value",
         )
@@ -82,7 +82,7 @@ def media_source(part: MediaPart, kind: MediaKind, where: str) -> MediaSource:
     """kind: of the part, as `kind_of` has it. Raises InvalidRequest for a part that names no
     item."""
     if part.uuid is not None and not isinstance(part.uuid, str):
-        raise InvalidRequest(f"{where}: uuid must be a text", param=where, code="invalid_type")
+        raise InvalidRequest(f"{where}: uuid must be a string", param=where, code="invalid_type")
     if part.type == "file":
         field, given = "file", part.file["file_data"]
     elif kind == "audio" and part.type == "input_audio":
@@ -106,7 +106,7 @@ def media_source(part: MediaPart, kind: MediaKind, where: str) -> MediaSource:
         )
     if given is not None and not isinstance(given, str):
         raise InvalidRequest(
-            f"{where}.{field} must be a URL, or an object that holds one as url",
+            f"{where}.{field} must be a URL, or an object with a url",
             param=f"{where}.{field}",
             code="invalid_type",
         )
@@ -126,8 +126,8 @@ def _check_detail(part: MediaPart, where: str) -> None:
 def refuse_other(kind: str, where: str) -> InvalidRequest:
     """The error of a part of a kind of media that isn't taken."""
     return InvalidRequest(
-        f"{where} is a part of type {kind}: of media, pictures, sounds and videos are supported; "
-        "allowed: text, image_url, input_audio, audio_url, video_url, file",
+        f"{where} has type {kind}; allowed: text, image_url, input_audio, audio_url, video_url, "
+        f"file",
         param=where,
         code="unsupported_value",
     )

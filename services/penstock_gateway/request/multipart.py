@@ -45,7 +45,7 @@ class Form:
         Raises RuntimeError where there are none."""
         file, self.file = self.file, None
         if file is None:
-            raise RuntimeError("the form has no file, or it was taken already")
+            raise RuntimeError("the form has no file, or it was already read")
         return file
 
 
@@ -54,7 +54,7 @@ def boundary_of(content_type: bytes) -> bytes:
     kind, options = parse_options_header(content_type)
     if kind != b"multipart/form-data":
         raise InvalidRequest(
-            "the request's body must be multipart/form-data, with the file in the field file",
+            "the request body must be multipart/form-data, with the file in the field file",
             code="invalid_form",
         )
     boundary = options.get(b"boundary", b"")
@@ -120,7 +120,7 @@ class FormReader:
     def _begin(self) -> None:
         self._parts += 1
         if self._parts > MAX_PARTS:
-            raise _broken(f"it has more than {MAX_PARTS} parts, the most that is allowed")
+            raise _broken(f"it has more than {MAX_PARTS} parts, the maximum")
         self._value = bytearray()
         self._disposition = b""
 
@@ -145,15 +145,14 @@ class FormReader:
         if self._is_file:
             if self._form.has_file:
                 raise InvalidRequest(
-                    f"{self._file_field} is there twice; one file is allowed",
+                    f"{self._file_field} appears twice; one file is allowed",
                     param=self._file_field,
                 )
             self._form.has_file = True
             self._form.file_name = (file_name or b"").decode("utf-8", "replace")
         elif file_name is not None:
             raise InvalidRequest(
-                f"{self._name[:100]} is a file; the one file that is taken stands in "
-                f"{self._file_field}",
+                f"{self._name[:100]} is a file; only {self._file_field} may be a file",
                 param=self._name[:100],
                 code="unknown_parameter",
             )
@@ -166,8 +165,7 @@ class FormReader:
                 return
         elif len(self._value) + end - start > MAX_FIELD_BYTES:
             raise InvalidRequest(
-                f"{self._name[:100]} has more than {MAX_FIELD_BYTES} bytes, the most that is "
-                "allowed",
+                f"{self._name[:100]} has more than {MAX_FIELD_BYTES} bytes, the maximum",
                 param=self._name[:100],
             )
         self._value += data[start:end]
@@ -191,5 +189,5 @@ class FormReader:
 
 def _broken(reason: str) -> InvalidRequest:
     return InvalidRequest(
-        f"the request's body must be multipart/form-data: {reason}", code="invalid_form"
+        f"the request body must be multipart/form-data: {reason}", code="invalid_form"
     )

@@ -132,7 +132,7 @@ def check_ids(field: str, ids: list[int], vocabulary: int) -> None:
         return
     bad = next(token for token in ids if not 0 <= token < vocabulary)
     raise InvalidRequest(
-        f"{field} holds token id {bad}; this model's ids are 0 to {vocabulary - 1}", param=field
+        f"{field} contains token id {bad}; this model's ids are 0 to {vocabulary - 1}", param=field
     )
 
 

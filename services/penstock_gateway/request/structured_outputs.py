@@ -32,7 +32,7 @@ def structure_of(request: GenerateFields) -> tuple[str, StructuredOutputs] | Non
     for field, wanted in _given(request):
         if found is not None:
             raise InvalidRequest(
-                f"{found[0]} and {field} both say what the output must look like: give one of them",
+                f"{found[0]} and {field} both constrain the output: set only one of them",
                 param=field,
             )
         found = field, wanted
@@ -78,7 +78,7 @@ def _from_format(wanted: ResponseFormat) -> dict[str, Any] | None:
     used = {"json_schema": ("json_schema",), "structural_tag": tag}.get(wanted.type, ())
     for name in ("json_schema", *tag):
         if name not in used and getattr(wanted, name) is not None:
-            _refuse(f"response_format.{name}", f"has no meaning with type {wanted.type}")
+            _refuse(f"response_format.{name}", f"is not allowed with type {wanted.type}")
     if wanted.type == "json_object":
         return {"json_object": True}
     if wanted.type == "json_schema":

@@ -23,15 +23,15 @@ def check_background(service: Service, request: ResponsesRequest) -> None:
     """Raises InvalidRequest for a response in the background that can't be one."""
     if not keeps(service, request):
         raise InvalidRequest(
-            "background is true, which needs a response that is kept: store must not be false, and "
-            "the server keeps responses with --stored-response-hours",
+            "background: true needs stored responses: store must not be false, and the server must "
+            "run with --stored-response-hours",
             param="background",
             code="unsupported_value",
         )
     if request.stream:
         raise InvalidRequest(
-            "background is true, and so is stream; a response in the background is looked at with "
-            "GET /v1/responses/{id}: stream must be false",
+            "background: true can't be combined with stream: true; poll a background response with "
+            "GET /v1/responses/{id}",
             param="stream",
             code="unsupported_value",
         )
@@ -62,7 +62,7 @@ async def begin_background(
     if not await store.background.add(work, request.previous_response_id, items, most):
         raise HTTPError(
             429,
-            f"{most} responses in the background haven't ended yet, the most that is allowed",
+            f"{most} background responses are open, the maximum",
             type="rate_limit_error",
             code="too_many_background_responses",
         )

@@ -54,7 +54,7 @@ class ChatTranslation:
             for place, item in enumerate(request.input):
                 self._take(item, f"input[{place}]")
         if (len(self._sources), len(self._calls)) == known:
-            raise InvalidRequest("input is empty; it must hold at least one", param="input")
+            raise InvalidRequest("input is empty; it must have at least one item", param="input")
         wants_logprobs = LOGPROBS in (request.include or ())
         self.chat = ChatRequest(
             messages=[msgspec.convert(message, Message) for message in self._messages],
@@ -81,7 +81,7 @@ class ChatTranslation:
             own, name = self._sources[int(place[1])], place[0]
             if own == PREVIOUS:
                 return type(error)(
-                    f"{PREVIOUS}: in a message of that conversation, {message}",
+                    f"{PREVIOUS}: a message of that conversation is invalid: {message}",
                     param=PREVIOUS,
                     code=error.code,
                 )
@@ -212,7 +212,7 @@ def _chat_part(part: InputPart, where: str) -> dict[str, Any]:
         return {"type": "text", "text": _part(part, where)}
     if part.file_id is not None:
         raise InvalidRequest(
-            f"{where}.file_id names a file, but {STATELESS}; send the file itself",
+            f"{where}.file_id refers to a file, but {STATELESS}; send the file itself",
             param=f"{where}.file_id",
             code="unsupported_value",
         )
@@ -244,7 +244,7 @@ def _part(part: InputPart, where: str) -> str:
         return part.refusal
     if part.type in _MEDIA:
         raise InvalidRequest(
-            f"{where} is a part of type {part.type}, which is not supported here; allowed: "
+            f"{where} has type {part.type}, which is not supported here; allowed: "
             "input_text, output_text, and in messages input_image, input_audio and input_file",
             param=where,
             code="unsupported_value",

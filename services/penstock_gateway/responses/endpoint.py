@@ -49,7 +49,7 @@ OPERATION = posting(
 ONE = Operation(
     method="GET",
     path="/v1/responses/{id}",
-    summary="A response that was kept",
+    summary="Retrieve a stored response",
     tag="generate",
     reply=Response,
     statuses=(404,),
@@ -64,7 +64,7 @@ class ResponseDeleted(msgspec.Struct, frozen=True, tag_field="object", tag="resp
 DELETE = Operation(
     method="DELETE",
     path="/v1/responses/{id}",
-    summary="Deletes a response that was kept",
+    summary="Delete a stored response",
     tag="generate",
     reply=ResponseDeleted,
     statuses=(404,),
@@ -72,7 +72,7 @@ DELETE = Operation(
 CANCEL = Operation(
     method="POST",
     path="/v1/responses/{id}/cancel",
-    summary="Ends a response in the background",
+    summary="Cancel a background response",
     tag="generate",
     reply=Response,
     statuses=(404, 409),
@@ -212,8 +212,8 @@ def routes(service: Service) -> list[OperationRoute]:
             return _json(now)  # It has ended meanwhile, or was cancelled before.
         raise HTTPError(
             409,
-            f"the response {clip(id)} has ended; only a response in the background can be "
-            "cancelled by its id: one that is streamed ends when its connection does",
+            f"the response {clip(id)} has ended; only a background response can be cancelled by "
+            f"its id, and a streamed one ends when its connection closes",
             code="response_ended",
         )
 

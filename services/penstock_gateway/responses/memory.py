@@ -64,8 +64,8 @@ async def conversation_before(
         answered = _OUTPUT.decode(response)
         if answered.status not in GONE_ON_FROM:
             raise InvalidRequest(
-                f"the response {clip(answered.id)} is {answered.status}; a request goes on from "
-                f"one that is {' or '.join(GONE_ON_FROM)}",
+                f"the response {clip(answered.id)} is {answered.status}; a request can continue "
+                f"only a response that is {' or '.join(GONE_ON_FROM)}",
                 param="previous_response_id",
                 code="response_not_ended",
             )

@@ -69,7 +69,7 @@ class _KeptItems:
                 return items[id]
         raise HTTPError(
             404,
-            f"{where} is {clip(id)}, and no response that is kept has that item",
+            f"{where} is {clip(id)}, and no stored response contains that item",
             param=where,
             code="item_not_found",
         )
@@ -80,7 +80,7 @@ class _KeptItems:
             self._left -= len(whole)
             if len(self._found) == MOST or self._left < 0:
                 raise InvalidRequest(
-                    f"{where} is one too many: references of a request may be to {MOST} responses "
+                    f"{where} is one too many: a request may refer to {MOST} responses "
                     f"of {self._most} bytes together",
                     param=where,
                 )

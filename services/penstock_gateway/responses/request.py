@@ -20,7 +20,9 @@ LOGPROBS = "message.output_text.logprobs"
 INCLUDES = (LOGPROBS, "reasoning.encrypted_content")
 SUMMARIES = ("auto", "concise", "detailed")
 TRUNCATIONS = ("disabled", "auto")
-STATELESS = "this server keeps no responses (its operator may: --stored-response-hours)"
+STATELESS = (
+    "this server stores no responses (its operator can enable that with --stored-response-hours)"
+)
 
 
 class InputPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +140,7 @@ def check(request: ResponsesRequest) -> None:
     for name in request.include or ():
         if name not in INCLUDES:
             raise InvalidRequest(
-                f"include holds {clip(name)}; allowed: {', '.join(INCLUDES)}", param="include"
+                f"include contains {clip(name)}; allowed: {', '.join(INCLUDES)}", param="include"
             )
     text, thoughts = request.text or TextOptions(), request.reasoning or ReasoningOptions()
     check_verbosity("text.verbosity", text.verbosity)

@@ -89,7 +89,7 @@ def chat_choice(choice: str | FunctionChoice | None) -> ToolChoice:
     if not isinstance(choice, str) and choice.type == "allowed_tools":
         return _allowed(choice)
     if isinstance(choice, str) or choice.type != "function" or choice.name is None:
-        shown = choice if isinstance(choice, str) else f"an object of type {choice.type}"
+        shown = choice if isinstance(choice, str) else f"an object with type {choice.type}"
         raise InvalidRequest(
             f"tool_choice is {clip(shown)}; allowed: {', '.join(CHOICES)}, "
             '{"type": "function", "name": …}, or {"type": "allowed_tools", …}',

@@ -68,7 +68,7 @@ class Calls:
             if exchange.aborted:
                 raise RefusedCall(StatusCode.CANCELLED, "the request was aborted") from None
             name = scope.get(REQUEST_ID, "")
-            raise RefusedCall(StatusCode.INTERNAL, f"{error}; its request id is {name}") from None
+            raise RefusedCall(StatusCode.INTERNAL, f"{error}; request id: {name}") from None
         finally:
             exchange.leave()
 
@@ -95,7 +95,7 @@ class Calls:
                 await context.write(message)
         except TimeoutError:
             raise SlowReader(
-                StatusCode.ABORTED, f"nothing of the stream was read for {patience:g} seconds"
+                StatusCode.ABORTED, f"the client did not read the stream for {patience:g} seconds"
             ) from None
 
     # grpcio's own unary requests are awaited for ever before a handler hears of the call, which
@@ -144,9 +144,9 @@ class Calls:
         except TimeoutError:
             raise RefusedCall(
                 StatusCode.DEADLINE_EXCEEDED,
-                f"the request's message did not arrive within {patience:g} seconds",
+                f"the request message did not arrive within {patience:g} seconds",
             ) from None
-        raise RefusedCall(StatusCode.INVALID_ARGUMENT, "the call has no message")
+        raise RefusedCall(StatusCode.INVALID_ARGUMENT, "the call has no request message")
 
 
 def parsed(kind: type[Any], request: bytes) -> Any:
@@ -155,7 +155,7 @@ def parsed(kind: type[Any], request: bytes) -> Any:
         message: Message = kind.FromString(request)
     except DecodeError:
         raise RefusedCall(
-            StatusCode.INVALID_ARGUMENT, f"the request is no {kind.DESCRIPTOR.full_name}"
+            StatusCode.INVALID_ARGUMENT, f"the request is not a valid {kind.DESCRIPTOR.full_name}"
         ) from None
     return message
 

@@ -40,7 +40,7 @@ def message_of(scope: Scope) -> Any:
     """The call's message. Raises InvalidRequest for a request that is no call."""
     message = scope.get(MESSAGE)
     if message is None:
-        raise InvalidRequest(f"{scope['path']} is a gRPC method, which takes no JSON")
+        raise InvalidRequest(f"{scope['path']} is a gRPC method and doesn't accept JSON")
     return message
 
 

@@ -46,7 +46,8 @@ class _Health:
         name = parsed(HealthCheckRequest, request).service
         if self._watchers >= MOST_WATCHERS:
             raise RefusedCall(
-                StatusCode.RESOURCE_EXHAUSTED, f"{MOST_WATCHERS} watch already, which is the most"
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"{MOST_WATCHERS} calls to Watch are open, the maximum",
             )
         self._watchers += 1
         try:

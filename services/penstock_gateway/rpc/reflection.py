@@ -43,7 +43,7 @@ class _Reflection:
         if self._streams >= MOST_STREAMS:
             await context.abort(
                 StatusCode.RESOURCE_EXHAUSTED,
-                f"{MOST_STREAMS} streams of reflection are open, which is the most",
+                f"{MOST_STREAMS} reflection streams are open, the maximum",
             )
         self._streams += 1
         try:
@@ -53,7 +53,7 @@ class _Reflection:
                     await context.write(reply)
         except TimeoutError:
             await context.abort(
-                StatusCode.DEADLINE_EXCEEDED, f"a stream of reflection lasts {LONGEST:g} seconds"
+                StatusCode.DEADLINE_EXCEEDED, f"a reflection stream may last {LONGEST:g} seconds"
             )
         finally:
             self._streams -= 1

@@ -24,7 +24,7 @@ CHUNK = 1 << 18
 def checked_id(file_id: str) -> str:
     """Raises ValueError for what is no id of ours."""
     if not _ID.fullmatch(file_id):
-        raise ValueError(f"not the id of a file: {file_id[:100]!r}")
+        raise ValueError(f"not a file id: {file_id[:100]!r}")
     return file_id
 
 
@@ -112,7 +112,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise StartupError(f"--data-dir: {folder} can't be made: {error.strerror}") from None
+        raise StartupError(f"--data-dir: {folder} can't be created: {error.strerror}") from None
 
 
 def sweep_folder(folder: Path, known: Iterable[str]) -> None:

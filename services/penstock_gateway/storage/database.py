@@ -77,14 +77,14 @@ class Database:
 
     async def run(self, work: Callable[[Connection], Done]) -> Done:
         """What `work` returns, done in one transaction: wholly, or not at all where it raises.
-        Raises HTTPError 503 where the database has no answer now."""
+        Raises HTTPError 503 where the database doesn't answer now."""
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._thread, self.transaction, work)
         except OperationalError as error:
-            log.error("the database has no answer", reason=str(error.orig))
+            log.error("the database doesn't answer", reason=str(error.orig))
             raise unavailable(
-                "what is stored can't be reached now", "storage_unavailable", RETRY_AFTER
+                "the storage is not available at the moment", "storage_unavailable", RETRY_AFTER
             ) from error
 
     def insert_new(self, connection: Connection, table: Table, **values: object) -> bool:
@@ -121,8 +121,8 @@ class Database:
             connection.execute(insert(tables.layout).values(id=1, version=tables.VERSION))
         elif not bring_up(connection, version):
             raise StartupError(
-                f"the database has layout {version}; this version of Penstock reads "
-                f"{tables.VERSION} and older ones"
+                f"the database has layout {version}; this version of Penstock supports "
+                f"{tables.VERSION} and older"
             )
         self.insert_new(connection, tables.identity, id=1, name=os.urandom(16).hex())
         return str(connection.scalar(select(tables.identity.c.name)))

@@ -57,18 +57,19 @@ class FolderMark:
             ) from None
         if found != self._id:
             raise StartupError(
-                f"{self.flag}: {self.where} holds the files of the database {found}, and "
-                f"--database-url names the database {self._id}; allowed is a folder of that "
-                f"database, or an empty one. If {found} is gone for good, its files are of no use "
-                "any more: empty the folder"
+                f"{self.flag}: {self.where} holds the files of the database {found}, but "
+                f"--database-url is "
+                f"the database {self._id}; allowed: a folder of that database, or an empty folder. "
+                f"If {found} no longer exists, its files are useless: empty the folder"
             )
 
     def _check_unmarked(self, contents: set[str], known: Callable[[], Iterable[str]]) -> None:
         if contents and contents.isdisjoint(known()):
             raise StartupError(
-                f"{self.flag}: {self.where} holds {len(contents)} files, and the database "
-                f"that --database-url names knows none of them; allowed is a folder of that "
-                f"database, or an empty one. If they are its own, write {self._id} into "
+                f"{self.flag}: {self.where} holds {len(contents)} files, and the database of "
+                f"--database-url "
+                f"knows none of them; allowed: a folder of that database, or an empty folder. If "
+                f"they are its own, write {self._id} into "
                 f"{self.where}/{MARK}"
             )
 

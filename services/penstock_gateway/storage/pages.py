@@ -14,13 +14,16 @@ from penstock_gateway.storage.records import BatchRecord, FileRecord
 
 Item = TypeVar("Item", FileRecord, BatchRecord)
 
-AFTER: tuple[str, dict[str, Any]] = ("The id of the last one that is known.", {"type": "string"})
+AFTER: tuple[str, dict[str, Any]] = (
+    "The id of the last entry already received.",
+    {"type": "string"},
+)
 
 
 def limit_schema(most: int, usual: int) -> tuple[str, dict[str, Any]]:
     """What OpenAPI says of `limit`."""
     bounds = {"type": "integer", "minimum": 1, "maximum": most, "default": usual}
-    return "How many at the most.", bounds
+    return "Maximum number of entries.", bounds
 
 
 class Page(msgspec.Struct, Generic[Item], tag_field="object", tag="list", kw_only=True):

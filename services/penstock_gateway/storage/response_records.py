@@ -131,11 +131,9 @@ class ResponseRecords:
                 ids.append(wanted)
                 left -= len(row.items) + len(row.response)
                 if len(links) > MAX_LINKS:
-                    raise UnfitChain(
-                        f"has more than {MAX_LINKS} responses, the most that is allowed"
-                    )
+                    raise UnfitChain(f"has more than {MAX_LINKS} responses, the maximum")
                 if left < 0:
-                    raise UnfitChain(f"has more than {most} bytes, the most that is allowed")
+                    raise UnfitChain(f"has more than {most} bytes, the maximum")
                 wanted = row.previous_id
             longer = update(responses).where(responses.c.owner == owner, responses.c.id.in_(ids))
             connection.execute(longer.values(expires_at=int(time.time()) + self._seconds))

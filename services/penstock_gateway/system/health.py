@@ -18,7 +18,7 @@ def operation(path: str, summary: str) -> Operation:
 
 
 LIVE = operation("/health/live", "The process is alive")
-READY = operation("/health/ready", "Requests are served now")
+READY = operation("/health/ready", "Ready to serve requests")
 HEALTH = operation("/health", "Same as /health/ready")
 
 

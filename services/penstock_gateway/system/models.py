@@ -52,7 +52,7 @@ class ModelList(msgspec.Struct, tag_field="object", tag="list"):
 LIST = Operation(
     method="GET",
     path="/v1/models",
-    summary="The models that are served",
+    summary="List the served models",
     tag="models",
     reply=ModelList,
 )

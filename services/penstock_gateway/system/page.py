@@ -69,7 +69,7 @@ class PageFile:
         return Operation(
             method="GET",
             path="/" if self.name == INDEX else f"/{self.name}",
-            summary="The page" if self.name == INDEX else f"A file of the page: {self.name}",
+            summary="The page" if self.name == INDEX else f"A file of the web page: {self.name}",
             tag="page",
             access="open",
             media_type=self.media_type,
@@ -110,7 +110,7 @@ def _walk(folder: Traversable, below: str = "") -> Iterator[tuple[str, Traversab
 def _read(name: str, file: Traversable) -> PageFile:
     suffix = name[name.rfind(".") :]
     if suffix not in MEDIA_TYPES:
-        raise ValueError(f"web/{name}: the page has files of {', '.join(MEDIA_TYPES)} only")
+        raise ValueError(f"web/{name}: allowed file types: {', '.join(MEDIA_TYPES)}")
     body = file.read_bytes()
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     return PageFile(name, body, MEDIA_TYPES[suffix], tag)

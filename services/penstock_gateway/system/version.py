@@ -20,7 +20,7 @@ class Version(msgspec.Struct, frozen=True):
 OPERATION = Operation(
     method="GET",
     path="/version",
-    summary="The version of this server",
+    summary="The server's version",
     tag="operations",
     reply=Version,
 )

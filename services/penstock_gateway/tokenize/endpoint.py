@@ -122,7 +122,7 @@ class Tokenize(TextEndpoint[TokenizeRequest]):
         self, request: TokenizeRequest, engine: EngineInfo, lease: MediaLease
     ) -> TokenizeReply:
         if (request.prompt is None) == (request.messages is None):
-            raise InvalidRequest("give prompt or messages, one of them", param="prompt")
+            raise InvalidRequest("give either prompt or messages", param="prompt")
         if request.messages is None:
             prompt_token_ids = await _of_prompt(request, engine)
         else:
@@ -156,7 +156,9 @@ class Detokenize(TextEndpoint[DetokenizeRequest]):
 async def _of_prompt(request: TokenizeRequest, engine: EngineInfo) -> list[int]:
     for field in _CHAT_ONLY:
         if getattr(request, field) is not None:
-            raise InvalidRequest(f"{field} goes with messages, not with a prompt", param=field)
+            raise InvalidRequest(
+                f"{field} is allowed only with messages, not with prompt", param=field
+            )
     prompt, tokenizer = request.prompt or "", engine.text.tokenizer
     special = request.add_special_tokens is not False
     return await encode(
@@ -192,14 +194,19 @@ async def _of_messages(
 
 TOKENIZE = posting(
     "/tokenize",
-    "Token ids of a prompt or a conversation",
+    "Tokenize a prompt or a conversation",
     TokenizeRequest,
     TokenizeReply,
     tag="text",
     headers=(),
 )
 DETOKENIZE = posting(
-    "/detokenize", "Text of token ids", DetokenizeRequest, DetokenizeReply, tag="text", headers=()
+    "/detokenize",
+    "Detokenize token ids",
+    DetokenizeRequest,
+    DetokenizeReply,
+    tag="text",
+    headers=(),
 )
 
 

@@ -115,7 +115,7 @@ class Tracing:
         try:
             await asyncio.wait_for(done.wait(), FLUSH_WITHIN)
         except TimeoutError:
-            log.warning("traces were not all sent", seconds=FLUSH_WITHIN)
+            log.warning("some traces were not sent", seconds=FLUSH_WITHIN)
 
     async def _finish(self, trace: Trace) -> None:
         await asyncio.gather(*(timing.wait(LAST_WORD) for timing in trace.timings))

@@ -182,7 +182,7 @@ def _content_type(scope: Scope) -> bytes:
 
 TRANSCRIBE = posting(
     "/v1/audio/transcriptions",
-    "Text of a recording, in the language that is spoken",
+    "Transcribe a recording in its spoken language",
     TranscriptionRequest,
     TranscriptReply,
     body_type="multipart/form-data",
@@ -192,7 +192,7 @@ TRANSCRIBE = posting(
 )
 TRANSLATE = posting(
     "/v1/audio/translations",
-    "Text of a recording, in English",
+    "Translate a recording into English",
     TranslationRequest,
     TranscriptReply,
     body_type="multipart/form-data",

@@ -88,7 +88,7 @@ def read_form(form: Form, kind: type[Any]) -> Any:
         if name in lists:
             values.setdefault(name, []).append(value)
         elif name in values:
-            raise InvalidRequest(f"{name[:100]} is there twice", param=name[:100])
+            raise InvalidRequest(f"{name[:100]} appears twice", param=name[:100])
         elif value or name in ("prompt",):
             values[name] = value  # An empty field says nothing.
     return convert(values, kind, strict=False)
@@ -120,7 +120,7 @@ def check(request: AnyRequest) -> None:
         )
     if request.chunking_strategy not in (None, "auto"):
         raise InvalidRequest(
-            "chunking_strategy: auto is allowed, which cuts a long recording at quiet places",
+            "chunking_strategy: allowed: auto, which cuts a long recording at quiet places",
             param="chunking_strategy",
             code="unsupported_value",
         )
@@ -133,8 +133,8 @@ def check(request: AnyRequest) -> None:
         _check_granularities(request.timestamp_granularities or [], wanted)
         if request.include:
             raise InvalidRequest(
-                "include: nothing is allowed; log-probabilities of a transcript's tokens are not "
-                "served, those of its segments are in verbose_json",
+                "include must be empty: token log-probabilities are not supported; verbose_json "
+                "has those of segments",
                 param="include",
                 code="unsupported_value",
             )
@@ -151,7 +151,7 @@ def _check_granularities(granularities: list[str], response_format: str | None) 
             )
     if granularities and response_format != "verbose_json":
         raise InvalidRequest(
-            "timestamp_granularities goes with response_format verbose_json", param=param
+            "timestamp_granularities needs response_format verbose_json", param=param
         )
 
 

@@ -51,7 +51,7 @@ def read_lines(file: Path) -> list[FileLine]:
                     continue
                 line = _read_line(number, raw)
                 if line.custom_id in seen:
-                    raise _wrong(number, f"custom_id {line.custom_id[:100]!r} is there twice")
+                    raise _wrong(number, f"custom_id {line.custom_id[:100]!r} appears twice")
                 seen.add(line.custom_id)
                 found.append(line)
     except OSError as error:

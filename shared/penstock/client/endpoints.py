@@ -65,7 +65,7 @@ def parse_endpoints(text: str) -> Endpoints:
     every = [*fixed, *names]
     twice = next((each for each in every if every.count(each) > 1), None)
     if twice is not None:
-        raise _wrong(f"{twice!r} is there twice")
+        raise _wrong(f"{twice!r} appears twice")
     return Endpoints(tuple(fixed), tuple(names))
 
 

@@ -238,7 +238,7 @@ def check_input(prompt_token_ids: list[int], welcome: Welcome) -> None:
     """Raises InvalidRequest for an input that can't run: empty, too long, ids out of range."""
     limit, vocabulary = welcome.limits.max_model_len, welcome.limits.vocab_size
     if not prompt_token_ids:
-        raise InvalidRequest("the input is empty; it must hold at least one token", param="input")
+        raise InvalidRequest("the input is empty; it must have at least one token", param="input")
     if len(prompt_token_ids) > limit:
         raise InvalidRequest(
             f"the input has {len(prompt_token_ids)} tokens; this model takes at most {limit} "

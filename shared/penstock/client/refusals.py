@@ -15,7 +15,7 @@ from penstock.protocol.to_frontend import Limits, Rejected, Welcome
 def check_prompt(prompt: list[int], welcome: Welcome) -> None:
     """Raises InvalidRequest for a prompt that can't run: empty, too long, ids out of range."""
     if not prompt:
-        raise InvalidRequest("the prompt is empty; it must hold at least one token", param="prompt")
+        raise InvalidRequest("the prompt is empty; it must have at least one token", param="prompt")
     limit = welcome.limits.max_model_len
     if len(prompt) >= limit:
         raise InvalidRequest(

@@ -57,7 +57,7 @@ class ModelsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def read_list(file: str) -> tuple[ModelEntry, ...]:
-    """Raises InvalidRequest: no such file, not YAML, an unknown field, a name that is there twice,
+    """Raises InvalidRequest: no such file, not YAML, an unknown field, a name that appears twice,
     a setting that no model has of its own."""
     return checked(load_file(ModelsFile, file, "--models").models, f"--models {file}")
 

@@ -90,7 +90,7 @@ def _of_kind(kind: MediaKind, given: Any, uuids: Any) -> list[MediaSource]:
 def source_of(given: Any, where: str, uuid: Any = None, kind: MediaKind = "image") -> MediaSource:
     """One item. Raises InvalidRequest for what is none."""
     if uuid is not None and not isinstance(uuid, str):
-        raise InvalidRequest(f"{where}: its uuid must be a text, not {uuid!r}")
+        raise InvalidRequest(f"{where}: its uuid must be a string, not {uuid!r}")
     if given is None:
         if uuid is None:
             raise InvalidRequest(f"{where} is None, and has no uuid")

@@ -79,7 +79,7 @@ def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 def conversation_list(messages: list[Message] | list[list[Message]]) -> list[list[Message]]:
     """One conversation or several, as a list. Raises InvalidRequest when there is none."""
     if not isinstance(messages, (list, tuple)) or not messages:
-        raise InvalidRequest("messages is empty; it must hold at least one message")
+        raise InvalidRequest("messages is empty; it must have at least one message message")
     if isinstance(messages[0], dict):
         return [list(messages)]
     return [list(conversation) for conversation in messages]
@@ -253,7 +253,7 @@ def _conversation(
     if text.template is None:
         raise InvalidRequest("this model has no chat template; use generate with a prompt")
     if not isinstance(messages, (list, tuple)) or not messages:
-        raise InvalidRequest("messages is empty; it must hold at least one message")
+        raise InvalidRequest("messages is empty; it must have at least one message message")
     taken = sorted(
         {"messages", "add_generation_prompt", "continue_final_message"} & (variables or {}).keys()
     )

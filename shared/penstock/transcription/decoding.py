@@ -174,6 +174,6 @@ def _check(delta: SequenceDelta) -> None:
                 raise InvalidRequest(error, param="file", code=delta.error_code)
             raise RequestFailed(error)
         case "timeout":
-            raise DeadlineExceeded("the request's deadline passed before it was answered in full")
+            raise DeadlineExceeded("the request's deadline passed before its answer was complete")
         case "abort":
             raise EngineUnavailable("the request was aborted by the server")

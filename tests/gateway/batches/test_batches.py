@@ -60,11 +60,11 @@ async def test_lines_stand_behind_everything_else(gateway: Storing) -> None:
 @pytest.mark.parametrize(
     ("content", "code", "words"),
     [
-        (b"\n\n", "empty_file", "no request"),
-        (b"{\n", "invalid_line", "no request"),
+        (b"\n\n", "empty_file", "no requests"),
+        (b"{\n", "invalid_line", "not a valid request"),
         (b"[]\n", "invalid_line", "array"),
         (b'{"custom_id": "a"}\n', "invalid_line", "url"),
-        (line("a") + b"\xff\n", "invalid_line", "no request"),
+        (line("a") + b"\xff\n", "invalid_line", "not a valid request"),
         (line("a", method="GET"), "invalid_request", "allowed: POST"),
         (line("a", url="/v1/embeddings"), "invalid_request", "/v1/completions"),
         (line(""), "invalid_request", "custom_id"),
@@ -73,7 +73,7 @@ async def test_lines_stand_behind_everything_else(gateway: Storing) -> None:
         (line("a", stream=True), "invalid_request", "stream"),
         (b"".join(line(str(n)) for n in range(51)), "too_many_lines", "50"),
         (line("a", prompt="x" * 100_001), "line_too_long", "100000 bytes"),
-        (line("a")[:-3] + b', "more": 1}\n', "invalid_line", "no request"),
+        (line("a")[:-3] + b', "more": 1}\n', "invalid_line", "not a valid request"),
     ],
 )
 async def test_wrong_files(gateway: Storing, content: bytes, code: str, words: str) -> None:

@@ -130,7 +130,7 @@ async def test_bounds(gateway: Storing, tmp_path: Path) -> None:
         assert (await gateway.upload(b"x" * 300_000)).status_code == 200
     full = await gateway.upload(b"x" * 150_000)
     assert full.status_code == 429
-    assert "1000000 bytes together" in full.json()["error"]["message"]
+    assert "1000000 bytes in total" in full.json()["error"]["message"]
     assert len(list((tmp_path / "data" / "files").iterdir())) == 3
 
 
@@ -162,7 +162,7 @@ async def test_ids_are_no_paths(gateway: Storing, name: str) -> None:
 def test_contents_take_no_other_names(tmp_path: Path) -> None:
     contents = FolderContents(tmp_path)
     for name in ("", ".", "..", "../x", "file-" + "0" * 31, "file-" + "0" * 32 + "/x", "a/b"):
-        with pytest.raises(ValueError, match="not the id of a file"):
+        with pytest.raises(ValueError, match="not a file id"):
             contents.path(name)
 
 

@@ -103,5 +103,5 @@ def test_many_processes_of_a_system_mark_a_new_folder(tmp_path: Path) -> None:
 def test_a_mark_that_is_none(tmp_path: Path, text: str) -> None:
     open_store(tmp_path / "data", tmp_path / "one.db").close()
     (tmp_path / "data" / "database-id").write_text(text)
-    with pytest.raises(StartupError, match="allowed is a folder of that database"):
+    with pytest.raises(StartupError, match="allowed: a folder of that database"):
         open_store(tmp_path / "data", tmp_path / "one.db")

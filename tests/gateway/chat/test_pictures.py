@@ -217,7 +217,7 @@ BAD: dict[str, tuple[dict[str, Any], int, str]] = {
     "a number": ({"type": "image_url", "image_url": 5}, 400, "must be a URL"),
     "a list": ({"type": "image_url", "image_url": {"url": ["x"]}}, 400, "must be a URL"),
     "a detail": (image(detail="much"), 400, "detail"),
-    "a uuid of a number": (image(uuid=7), 400, "uuid must be a text"),
+    "a uuid of a number": (image(uuid=7), 400, "uuid must be a string"),
     "a long uuid": (image(uuid="x" * 129), 400, "1 to 128"),
     "an empty uri": (image("data:image/png;base64,"), 400, "of no kind"),
     "no uri": (image("data:image/png"), 400, "data: URI"),
@@ -237,8 +237,8 @@ BAD: dict[str, tuple[dict[str, Any], int, str]] = {
         "takes text and pictures only",
     ),
     "a file without data": ({"type": "file", "file": {}}, 400, "must hold file_data"),
-    "a kept file": ({"type": "file", "file": {"file_id": "file-1"}}, 400, "that is kept"),
-    "a document": ({"type": "file", "file": {"file_data": PDF}}, 400, "documents can't be shown"),
+    "a kept file": ({"type": "file", "file": {"file_id": "file-1"}}, 400, "a stored file"),
+    "a document": ({"type": "file", "file": {"file_data": PDF}}, 400, "documents are not"),
     "large": (image(data_uri(b"x" * 50_001)), 413, "more than 50000 bytes"),
     "many pixels": (image(data_uri(saved(picture(101, 100)))), 400, "at most 10000"),
 }
@@ -314,7 +314,7 @@ async def test_what_would_cut_a_picture_is_refused() -> None:
         for more in ({"truncate_prompt_tokens": 5}, {"use_beam_search": True, "n": 2}):
             reply = await gateway.ask(image(), **more)
             assert reply.status_code == 400
-            assert "can't be combined with pictures" in reply.text
+            assert "can't be combined with images" in reply.text
 
 
 async def test_a_template_that_shows_no_picture() -> None:

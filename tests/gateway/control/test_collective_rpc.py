@@ -54,7 +54,7 @@ async def test_a_result_that_json_has_no_form_for(
     reply = await http.post("/collective_rpc", json={"method": "memory"})
     assert reply.status_code == 500
     said = reply.json()["error"]["message"]
-    assert said.startswith("memory: its result has no form in JSON: Only dicts with str-like")
+    assert said.startswith("memory: its result can't be written as JSON: Only dicts with str-like")
 
 
 @pytest.mark.parametrize("body", [{}, {"method": 3}, {"method": "m", "code": "x"}])

@@ -27,7 +27,7 @@ async def test_pause_and_resume(http: httpx.AsyncClient, engine: FakeEngineClien
     ("query", "says"),
     [
         ("mode=wait", 'mode is "wait"; allowed: abort, keep'),
-        ("mod=keep", 'there is no parameter "mod"; allowed: mode, clear_cache, model'),
+        ("mod=keep", 'unknown parameter "mod"; allowed: mode, clear_cache, model'),
     ],
 )
 async def test_what_is_wrong(

@@ -31,7 +31,7 @@ async def test_sleep_and_wake(http: httpx.AsyncClient, engine: FakeEngineClient)
         ("sleep?level=3", 'level is "3"; allowed: 1, 2'),
         ("sleep?level=0", "a pause does no more than that"),
         ("sleep?mode=wait", 'mode is "wait"; allowed: abort, keep'),
-        ("sleep?tags=weights", 'there is no parameter "tags"; allowed: level, mode, model'),
+        ("sleep?tags=weights", 'unknown parameter "tags"; allowed: level, mode, model'),
         ("wake_up?tags=scheduling", "allowed: weights, kv_cache"),
         ("wake_up?model=other", "other"),
     ],

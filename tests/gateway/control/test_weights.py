@@ -48,9 +48,9 @@ async def test_what_the_engine_cores_are_told(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "status", "says"),
     [
-        ("../elsewhere", 403, "lies outside of the folder that weights may lie in"),
-        ("out", 403, "lies outside of the folder that weights may lie in"),
-        ("/etc", 403, "lies outside of the folder that weights may lie in"),
+        ("../elsewhere", 403, "is outside the folder that --weights-allowed-folder allows"),
+        ("out", 403, "is outside the folder that --weights-allowed-folder allows"),
+        ("/etc", 403, "is outside the folder that --weights-allowed-folder allows"),
         ("step-2", 400, 'there is no "step-2"'),
         ("a\0b", 400, "there is no"),
     ],

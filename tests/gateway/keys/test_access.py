@@ -225,7 +225,7 @@ def test_what_a_key_may_not_use_is_a_403(gateway: LiveGateway) -> None:
 
 
 def test_metrics_are_not_on_the_main_port(gateway: LiveGateway) -> None:
-    for secret, words in ((ALICE, "admin's"), (ADMIN, "--admin-port")):
+    for secret, words in ((ALICE, "admin API key"), (ADMIN, "--admin-port")):
         status, _, body = ask(gateway, "GET", "/metrics", "g", f"authorization: Bearer {secret}")
         assert status == 403
         assert words in json.loads(body)["error"]["message"]

@@ -109,7 +109,7 @@ async def test_requests_a_minute(http: httpx.AsyncClient, engine: FakeEngineClie
     ), "clients read the one or the other"
     error = refused.json()["error"]
     assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
-    assert "3 requests a minute" in error["message"]
+    assert "3 requests per minute" in error["message"]
     assert len(engine.submitted) == 3
     # Looking costs nothing, and says how it stands; others are not concerned.
     looked = await http.get("/v1/models", headers=bearer(ALICE))
@@ -144,7 +144,7 @@ async def test_tokens_a_minute(
     await remaining(http, BOB, 0)
     refused = await post(http, BOB, stream=stream)
     assert refused.status_code == 429
-    assert "tokens a minute" in refused.json()["error"]["message"]
+    assert "tokens per minute" in refused.json()["error"]["message"]
     assert len(engine.submitted) == 3
 
 

@@ -123,7 +123,7 @@ async def test_a_deadline_ends_the_waiting() -> None:
 
 async def test_patience_ends_it_without_one() -> None:
     place = Place(patience=0.05)
-    with pytest.raises(EngineUnavailable, match=r"was not there after 0\.05 s"):
+    with pytest.raises(EngineUnavailable, match=r"was not ready after 0\.05 s"):
         await work(place, asyncio.Event())
 
 

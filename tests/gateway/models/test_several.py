@@ -207,7 +207,7 @@ async def test_a_key_sees_and_uses_its_own_models_only(
 
 def test_a_name_is_one_model_s(engines: dict[str, FakeEngineClient]) -> None:
     twice = [*backends(engines), ModelBackend(engines["red"], CONFIG, ("x", "blue"))]  # type: ignore[arg-type]
-    with pytest.raises(StartupError, match="two models are called 'blue'"):
+    with pytest.raises(StartupError, match="two models are named 'blue'"):
         ModelRegistry(twice)
 
 
@@ -217,5 +217,5 @@ def test_endpoints_are_grouped_by_the_model_in_front() -> None:
         "m/x": "tcp://a:1,tcp://b:2",
         "n": "ipc:///p=q",
     }
-    with pytest.raises(InvalidRequest, match="no model's name in front"):
+    with pytest.raises(InvalidRequest, match="no model name in front"):
         named_endpoints("m=tcp://a:1,tcp://b:2")

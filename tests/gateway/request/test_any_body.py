@@ -133,7 +133,7 @@ def test_any_bytes(url: str, body: bytes) -> None:
     [
         (b"", "empty"),
         (b"{", "truncated"),
-        (b'{"prompt":"\\ud800x"}', "other half"),
+        (b'{"prompt":"\\ud800x"}', "matching surrogate"),
         (b'{"prompt":"x","temperature":NaN}', "invalid character"),
         (b'{"prompt":"\xff"}', "UTF-8"),
         (b'{"moderation":' + b"[" * 100_000, "nested too deeply"),

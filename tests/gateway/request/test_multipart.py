@@ -91,7 +91,7 @@ HEAD = b'--b\r\nContent-Disposition: form-data; name="%s"\r\n\r\n'
         (HEAD % b"model" + b"\xff\r\n--b--", "model is not UTF-8"),
         (HEAD % b"model" + b"x" * (MAX_FIELD_BYTES + 1) + b"\r\n--b--", "model has more than"),
         ((HEAD % b"a" + b"\r\n") * (MAX_PARTS + 1) + b"--b--", "more than 64 parts"),
-        ((HEAD % b"file" + b"X\r\n") * 2 + b"--b--", "file is there twice"),
+        ((HEAD % b"file" + b"X\r\n") * 2 + b"--b--", "file appears twice"),
         (
             b'--b\r\nContent-Disposition: form-data; name="other"; filename="o"\r\n\r\nX\r\n--b--',
             "other is a file",

@@ -101,7 +101,7 @@ async def test_what_asks_for_nothing(
         (
             {"response_format": {"type": "json_object", "json_schema": NAMED}},
             "response_format.json_schema",
-            "no meaning",
+            "not allowed with",
         ),
         (
             {"response_format": {"type": "json_schema", "json_schema": NAMED | {"shema": {}}}},
@@ -118,7 +118,7 @@ async def test_what_asks_for_nothing(
         ),
         ({"guided_json": "{"}, "guided_json", "guided_json: json is not a JSON schema"),
         ({"guided_regex": ""}, "guided_regex", "isn't empty"),
-        ({"guided_json": {}, "guided_regex": "a"}, "guided_regex", "give one of them"),
+        ({"guided_json": {}, "guided_regex": "a"}, "guided_regex", "set only one of them"),
         (
             {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
             "structured_outputs",

@@ -271,5 +271,5 @@ async def test_it_is_the_tenants_own_and_asked_as_its_key(
         task = asyncio.create_task(runner.run())
         failed = await until(gateway, second["id"], "failed", headers=alice)
         task.cancel()
-        assert "not known any more" in failed["error"]["message"]
+        assert "no longer valid" in failed["error"]["message"]
     assert len(engine.terms) == 1

@@ -182,8 +182,8 @@ async def test_logprobs(http: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "says"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id", "keeps no responses"),
-        ({"background": True}, "background", "needs a response that is kept"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "stores no responses"),
+        ({"background": True}, "background", "needs stored responses"),
         ({"conversation": "c"}, "conversation", "allowed: null"),
         ({"truncation": "middle"}, "truncation", "disabled, auto"),
         ({"include": ["file_search_call.results"]}, "include", "message.output_text.logprobs"),
@@ -194,7 +194,7 @@ async def test_logprobs(http: httpx.AsyncClient) -> None:
         ({"input": [{"role": "bot", "content": "x"}]}, "input[0].role", "user"),
         ({"input": [{"role": "user"}]}, "input[0].content", "missing"),
         ({"input": [{"content": "x"}]}, "input[0].role", "missing"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input", "keeps no responses"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input", "stores no responses"),
         ({"input": [{"type": "item", "id": "x"}]}, "input[0].type", "message"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "u"}]}]},

@@ -459,7 +459,7 @@ def _allow(*names: str, mode: str = "auto") -> dict[str, Any]:
         ({"tools": [{**NOW, "name": f"f{i}"} for i in range(129)]}, "tools", "at most 128"),
         ({"tools": {}}, "tools", "expected array"),
         ({"tool_choice": "sometimes"}, "tool_choice", '{"type": "function", "name": …}'),
-        ({"tool_choice": {"type": "web_search"}}, "tool_choice", "an object of type web_search"),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice", "an object with type web_search"),
         (_allow(), "tool_choice.tools", "tool_choice.tools is empty"),
         (_allow("x"), "tool_choice.tools[0]", "tool_choice.tools[0] names"),
         (_allow("now", mode="none"), "tool_choice.mode", "tool_choice.mode is"),

@@ -229,7 +229,7 @@ async def test_a_call_without_a_message_is_refused(serving: Serving) -> None:
     call = serving.channel.stream_unary(GENERATE)()
     await call.done_writing()
     assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "no message" in await call.details()
+    assert "no request message" in await call.details()
 
 
 async def test_who_reads_nothing_of_an_infer_stream_is_told_so(serve: Serve) -> None:

@@ -210,13 +210,13 @@ def wrong_inputs() -> list[tuple[ModelInferRequest, str]]:
     huge = Input(name="text_input", datatype="BYTES", shape=[2**62, 2**62])
     ids = Input(name="input_ids", datatype="INT64", shape=[1])
     cases = [
-        ([], [], "give one of"),
-        ([text, ids], [packed("x"), bytes(8)], "give one of"),
-        ([text], [b"\xff\xff\xff\x7fx"], "end inside"),
-        ([text], [b"\x01"], "end inside"),
+        ([], [], "give either"),
+        ([text, ids], [packed("x"), bytes(8)], "give either"),
+        ([text], [b"\xff\xff\xff\x7fx"], "end within"),
+        ([text], [b"\x01"], "end within"),
         ([text], [packed("x"), b""], "raw_input_contents"),
         ([huge], [packed("x")], "shape"),
-        ([ids], [b"123"], "no multiple"),
+        ([ids], [b"123"], "not a multiple"),
         ([Input(name="other", datatype="BYTES", shape=[1])], [packed("x")], "no input"),
         ([Input(name="text_input", datatype="FP16", shape=[1])], [b"12"], "datatype"),
         ([text, text], [packed("x"), packed("x")], "twice"),

@@ -68,7 +68,7 @@ def body_of(message: ModelInferRequest, *, pools: bool, may_stream: bool) -> Inf
     for name in _OWN:
         if name in body:
             raise InvalidRequest(
-                f"{name} is no parameter here; the request has a field or an input for it",
+                f"{name} is not a parameter; use the request's field or input for it",
                 param=name,
             )
     body["model"] = message.model_name
@@ -92,7 +92,7 @@ def _check_outputs(message: ModelInferRequest, known: tuple[str, ...]) -> None:
 def _given(found: dict[str, Tensor]) -> list[Any]:
     """The prompt: texts, or token ids, or rows of them."""
     if (TEXT in found) == (TOKENS in found):
-        raise InvalidRequest(f"give one of the inputs {TEXT} and {TOKENS}", param="inputs")
+        raise InvalidRequest(f"give either {TEXT} or {TOKENS} as input", param="inputs")
     if TOKENS in found:
         return _rows(found[TOKENS])
     texts = _texts(TEXT, found[TEXT])
@@ -124,7 +124,7 @@ def _texts(name: str, tensor: Tensor) -> list[str]:
     try:
         return [value.decode() for value in values]  # type: ignore[union-attr]
     except UnicodeDecodeError:
-        raise InvalidRequest(f"{name} is no UTF-8", param=name) from None
+        raise InvalidRequest(f"{name} is not UTF-8", param=name) from None
 
 
 def _flag(found: dict[str, Tensor]) -> bool:

@@ -76,11 +76,11 @@ class ModelMetadata(MessageEndpoint):
 
 
 def check_version(version: str) -> None:
-    """Models have one version here. Raises HTTPError 404."""
+    """Every model has only version 1. Raises HTTPError 404."""
     if version not in ("", "1"):
         raise HTTPError(
             404,
-            f"the version is {version[:20]!r}; a model has one version here, 1",
+            f"version is {version[:20]!r}; every model has only version 1",
             param="version",
             code="model_not_found",
         )

@@ -42,14 +42,14 @@ def inputs_of(message: ModelInferRequest) -> dict[str, Tensor]:
     if raw and len(raw) != len(message.inputs):
         raise InvalidRequest(
             f"there are {len(message.inputs)} inputs and {len(raw)} raw_input_contents; there must "
-            "be one for each, or none",
+            f"be one for each input, or none",
             param="raw_input_contents",
         )
     found: dict[str, Tensor] = {}
     for place, tensor in enumerate(message.inputs):
         name, datatype = tensor.name, tensor.datatype
         if name in found:
-            raise InvalidRequest(f"the input {name[:100]!r} is there twice", param="inputs")
+            raise InvalidRequest(f"the input {name[:100]!r} appears twice", param="inputs")
         if datatype not in _CONTENTS:
             raise InvalidRequest(
                 f"the input {name[:100]!r} has the datatype {datatype[:20]!r}; allowed: "
@@ -97,7 +97,7 @@ def _unpacked(name: str, datatype: str, data: bytes) -> Values:
     form = struct.Struct("<" + _FORMATS[datatype])
     if len(data) % form.size:
         raise InvalidRequest(
-            f"the raw contents of {name[:100]!r} have {len(data)} bytes, which is no multiple of "
+            f"the raw contents of {name[:100]!r} have {len(data)} bytes, not a multiple of "
             f"{form.size}, the size of {datatype}",
             param=name[:100],
         )
@@ -113,8 +113,8 @@ def _strings(name: str, data: bytes) -> list[bytes]:
         length = _LENGTH.unpack_from(data, at)[0] if end <= len(data) else len(data)
         if end + length > len(data):
             raise InvalidRequest(
-                f"the raw contents of {name[:100]!r} end inside of an element; each of BYTES is "
-                "its length (4 bytes, little-endian) and its bytes",
+                f"the raw contents of {name[:100]!r} end within an element; an element of BYTES is "
+                f"its length (4 bytes, little-endian) followed by its bytes",
                 param=name[:100],
             )
         found.append(data[end : end + length])

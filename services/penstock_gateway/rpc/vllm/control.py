@@ -70,7 +70,7 @@ class AbortCalls(MessageEndpoint):
         count = len(message.request_ids)
         if count > MOST_IDS:
             raise InvalidRequest(
-                f"request_ids holds {count} ids; at most {MOST_IDS} are allowed",
+                f"request_ids has {count} entries; at most {MOST_IDS} are allowed",
                 param="request_ids",
             )
         ended = self._running.abort(message.request_ids)

@@ -125,7 +125,7 @@ def _structure(decoding: DecodingParameters) -> StructuredFields | None:
 def _check_supported(message: GenerateRequest) -> None:
     if message.media:
         raise InvalidRequest(
-            "media are not supported here; send them as chat messages by penstock.v1.OpenAI/Chat",
+            "media are not supported here; send them in chat messages with penstock.v1.OpenAI/Chat",
             param="media",
             code="unsupported_value",
         )
@@ -145,7 +145,7 @@ def _candidates(asked: CandidateTokens, field: str) -> int:
         return 0
     if kind != "top_n":
         raise InvalidRequest(
-            f"response.{field}.{kind} is not supported; top_n is",
+            f"response.{field}.{kind} is not supported; use top_n",
             param=f"response.{field}",
             code="unsupported_value",
         )
