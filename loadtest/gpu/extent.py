@@ -61,6 +61,7 @@ class Extent:
         Mode(CAPTURED, ()),
         Mode(LAUNCHED, (), enforce_eager=True),
     )
+    stored_blocks: int = 512  # of 16 tokens, that leave the device and come back
     requests: int = 256  # of the runs end to end
     subset: int = 64  # of these, for transformers
     shortest: int = 100  # prompt and answer
@@ -120,6 +121,7 @@ DRY = Extent(
     ),
     mixed=((1, 6), (0, 7)),
     mixed_steps=2,
+    stored_blocks=3,
     requests=2,
     subset=1,
     shortest=2,

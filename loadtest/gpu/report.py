@@ -37,6 +37,7 @@ def to_markdown(document: dict[str, Any]) -> str:
             )
         ),
         _mixed(document),
+        section("KV blocks kept elsewhere", figures.rows(document, "stored-kv"), STORED),
         _runs(document),
         section("The engine core's share", _steps(document), ENGINE_CORE, ENGINE_CORE_BELOW),
         _notes(document),
@@ -124,6 +125,15 @@ LIMITS: Columns = {
     "": lambda row: row["name"],
     "bytes, or side": lambda row: f"{row['size']:,}",
     "rate": _rate,
+}
+
+
+STORED: Columns = {
+    "": lambda row: row["what"],
+    "blocks": lambda row: f"{row['blocks']:,}",
+    "bytes": lambda row: f"{row['bytes']:,}",
+    "GB/s": lambda row: f"{row['per_s'] / 1e9:,.2f}",
+    "as before": lambda row: {True: "yes", False: "no", None: NONE}[row["same"]],
 }
 
 

@@ -70,6 +70,8 @@ class Numerics:
     backend: str
     dtype: str
     kv_cache: str = "auto"
+    batch_invariant: bool = False
+    """Of a backend that computes otherwise if it isn't told so."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,9 @@ class Way:
     """Tokens between two of them, for a model with recurrent layers; None: as it is by itself."""
     encoder_caching: bool = True
     max_model_len: int = 256
+    max_num_seqs: int = 64
+    eager: bool = False
+    """Whether no step is captured."""
     disk: str = ""
     """Folder of the tier on disk; empty for none."""
     disk_kib: int = 2**20
@@ -216,7 +221,12 @@ def recode(message: object, union: object) -> object:
 def make_facts(folder: Path, numerics: Numerics, way: Way, tokenizer: bytes) -> EngineFacts:
     config = EngineConfig(
         model=ModelSettings(dtype=numerics.dtype, max_model_len=way.max_model_len),
-        worker=WorkerSettings(attention_backend=numerics.backend, threads=way.threads),
+        worker=WorkerSettings(
+            attention_backend=numerics.backend,
+            threads=way.threads,
+            batch_invariant=numerics.batch_invariant,
+            enforce_eager=way.eager,
+        ),
         cache=CacheSettings(
             kv_block_size=way.block_size,
             num_kv_blocks=way.num_blocks,
@@ -235,7 +245,7 @@ def make_facts(folder: Path, numerics: Numerics, way: Way, tokenizer: bytes) -> 
         ),
         speculation=SpeculativeSettings(speculative_config=way.speculation),
         scheduler=SchedulerSettings(
-            max_num_seqs=64,
+            max_num_seqs=way.max_num_seqs,
             max_num_batched_tokens=way.budget,
             preemption_mode=way.preemption,
             max_steps_in_flight=way.steps,

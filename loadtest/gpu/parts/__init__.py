@@ -28,5 +28,6 @@ PARTS = (
     Part("transformers-0", f"{_HERE}.transformers_library", 150, model=0),
     Part("kernels-rows", f"{_HERE}.kernels", 60),
     Part("transformers-1", f"{_HERE}.transformers_library", 100, model=1),
-    Part("kernel-tests", f"{_HERE}.kernel_tests", 600),
+    Part("stored-kv", f"{_HERE}.stored_kv", 45, model=1),
+    Part("kernel-tests", f"{_HERE}.kernel_tests", 555),
 )

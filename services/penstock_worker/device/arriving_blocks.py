@@ -10,6 +10,7 @@ from torch import Tensor
 
 from penstock_worker.device.side_stream import SideStream
 from penstock_worker.device.staging import Staging
+from penstock_worker.stores.contents import Contents
 
 HALVES = 2
 """Of the staging memory: one is written while the other's blocks are on their way."""
@@ -55,7 +56,7 @@ class DeviceFilling:
         if not self._blocks and passed is not None:
             passed.synchronize()
 
-    def write(self, block: int, data: bytes) -> None:
+    def write(self, block: int, data: Contents) -> None:
         row = self._half * self._arriving.staged + len(self._blocks)
         self._arriving.staging.host(row)[:] = np.frombuffer(data, dtype=np.uint8)
         self._blocks.append(block)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from penstock_worker.batch.slots import PlanError
+from penstock_worker.stores.contents import Contents
 
 
 class CopiedBlock(Protocol):
@@ -29,7 +30,7 @@ class Filling(Protocol):
     def await_room(self) -> None:
         """Waits until `write` needs not. Raises the device's error if there was one."""
 
-    def write(self, block: int, data: bytes) -> None:
+    def write(self, block: int, data: Contents) -> None:
         """Fills a block with what was copied out of one, at once or by `close`. Raises PlanError if
         it doesn't exist."""
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock_kernels.cpu.kept import BlockGatherer
 from penstock_worker.stores.cache import CopiedBlock, check_blocks
+from penstock_worker.stores.contents import Contents
 
 WAITING_BYTES = 64 * 2**20
 """Of copies that wait to be written, where nobody waits for them."""
@@ -69,7 +70,7 @@ class HostCache:
     def await_room(self) -> None:
         """There always is."""
 
-    def write(self, block: int, data: bytes) -> None:
+    def write(self, block: int, data: Contents) -> None:
         check_blocks((block,), len(self._parts[0]))
         view, at = np.frombuffer(data, dtype=np.uint8), 0
         for part in self._parts:
