@@ -6,7 +6,8 @@ The worker's forward pass on the CPU kernels computes decode steps of `--streams
 prompt's chunk, by itself: no sampler, no engine core. Cases take turns, so that a change of the
 machine's speed touches all of them. Adapters are made up: random factors for all projections of all
 layers, with the ranks 4, 8, 16, 32 and 64 in turn. With `--peft`, transformers and PEFT compute the
-same afterwards.
+same afterwards. A small mixture of experts with random weights is measured in the same way, with
+adapters that change its router and all its experts besides.
 """
 
 from __future__ import annotations
@@ -15,19 +16,22 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 
 from loadtest.forward_pass import blocks_of, recipe_of, sequences_of
-from loadtest.peers.servers import packaged_file
+from loadtest.peers import random_gguf
+from loadtest.peers.servers import default_model, packaged_file
 from loadtest.report import Document, Flags, Measurement, machine_line, say, table
 from penstock.config.settings import EngineConfig
 from penstock.model_config import PreparedModel
 from penstock.prepare import load_manifest, prepare
-from penstock_worker.adapters.adaptable import adaptable_modules
+from penstock_worker.adapters.adaptable import adaptable_modules, expert_modules
 from penstock_worker.adapters.fitting import FittedModule
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter
 from penstock_worker.forward.interface import Batch, Forward, Recipe
@@ -35,6 +39,8 @@ from penstock_worker.machine.cpu import usable_threads
 from penstock_worker.weights.stored import StoredTensor
 
 RANKS = (4, 8, 16, 32, 64)
+MIXTURE = replace(random_gguf.SHAPES["moe"], layers=6, experts=16, active=4)
+"""What adapters of experts are measured with."""
 CHUNK = 512
 """Tokens of the prompt's chunk."""
 SHOWN = {
@@ -64,19 +70,44 @@ def cases(most: int) -> Iterator[Case]:
 
 
 def measure(flags: Flags) -> Document:
-    prepared = load_manifest(prepare(flags.model))
     threads = flags.threads or usable_threads()
+    prepared = load_manifest(prepare(flags.model))
+    rows = list(_rows(_turns(flags, prepared, threads), flags.streams))
+    if flags.peft:
+        rows += _rows(_peft(flags, threads), flags.streams)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "mixture.gguf"
+        random_gguf.write(path, MIXTURE, default_model())
+        mixture = load_manifest(prepare(str(path), cache_dir=Path(folder) / "cache"))
+        experts = _turns(flags, mixture, threads, experts=True)
+    return {
+        "model": flags.model,
+        "streams": flags.streams,
+        "context": flags.context,
+        "rows": rows,
+        "experts": list(_rows(experts, flags.streams)),
+    }
+
+
+def _turns(
+    flags: Flags, prepared: PreparedModel, threads: int, *, experts: bool = False
+) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of a decode step and of a prompt's chunk in each turn, by case. `experts`: adapters
+    change routers and experts, too."""
     forwards: dict[bool, Forward] = {}
     held: list[HeldAdapter] = []
     for served in (False, True):
-        more = {"max_loras": flags.adapters, "max_lora_rank": max(RANKS)} if served else {}
+        more: dict[str, Any] = {"lora_experts": experts and served}
+        more |= {"max_loras": flags.adapters, "max_lora_rank": max(RANKS)} if served else {}
         recipe = recipe_for(flags, prepared, threads, **more)
         blocks = flags.streams * blocks_of(flags.context + CHUNK)
         with torch.inference_mode():
             forwards[served] = recipe.build()(blocks)
             if recipe.adapters is not None:
                 held = [
-                    recipe.adapters.hold(_modules(prepared, RANKS[(at + 2) % len(RANKS)], at))
+                    recipe.adapters.hold(
+                        _modules(prepared, RANKS[(at + 2) % len(RANKS)], at, experts=experts)
+                    )
                     for at in range(flags.adapters)
                 ]
     found: dict[str, list[tuple[float, float]]] = {}
@@ -88,10 +119,7 @@ def measure(flags: Flags) -> Document:
             decode = step_seconds(forward, decode_batch(flags, mine), flags.steps)
             prompt = step_seconds(forward, _prompt(mine), max(1, flags.steps // 8))
             found.setdefault(case.name, []).append((decode, prompt))
-    rows = list(_rows(found, flags.streams))
-    if flags.peft:
-        rows += _rows(_peft(flags, threads), flags.streams)
-    return {"model": flags.model, "streams": flags.streams, "context": flags.context, "rows": rows}
+    return found
 
 
 def _peft(flags: Flags, threads: int) -> dict[str, list[tuple[float, float]]]:
@@ -155,16 +183,21 @@ def _prompt(held: list[HeldAdapter]) -> Batch:
     return sequences_of(np.arange(CHUNK) + 100, slots=(0,), adapters=adapters)
 
 
-def _modules(prepared: PreparedModel, rank: int, seed: int) -> dict[str, FittedModule]:
+def _modules(
+    prepared: PreparedModel, rank: int, seed: int, *, experts: bool
+) -> dict[str, FittedModule]:
     random = np.random.default_rng(seed)
 
     def stored(rows: int, columns: int) -> StoredTensor:
         values = 0.01 * random.standard_normal((rows, columns), dtype=np.float32)
         return StoredTensor("factor", (rows, columns), "F32", values.reshape(-1).view(np.uint8))
 
+    modules = adaptable_modules(prepared.decoder)
+    if experts:
+        modules = modules | expert_modules(prepared.decoder)
     return {
         name: FittedModule(stored(rank, inputs), stored(outputs, rank), 1.0)
-        for name, (outputs, inputs) in adaptable_modules(prepared.decoder).items()
+        for name, (outputs, inputs) in modules.items()
     }
 
 
@@ -187,7 +220,11 @@ def markdown(document: Document) -> str:
         f"{machine_line(document)}\n\n"
         f"{document['model']}, {document['streams']} streams at {document['context']} tokens; a"
         f" prompt's chunk has {CHUNK}. The forward pass alone, medians of turns:\n\n"
-        f"{table(SHOWN, document['rows'])}"
+        f"{table(SHOWN, document['rows'])}\n"
+        f"A mixture of {MIXTURE.experts} experts, of which a token has {MIXTURE.active}, with"
+        f" {MIXTURE.layers} layers of {MIXTURE.hidden} numbers and random weights. Adapters change"
+        " its projections, its routers and all its experts:\n\n"
+        f"{table(SHOWN, document['experts'])}"
     )
 
 

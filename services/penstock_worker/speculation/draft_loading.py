@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from penstock.errors import ModelNotFound, StartupError
-from penstock.kv_layout import KVGroup, state_of
+from penstock.kv_layout import KVGroup
 from penstock.model_config import ModelConfig, PreparedModel
 from penstock.prepare import load_manifest
 from penstock.protocol.to_worker import RankGroup, Setup
@@ -166,10 +166,10 @@ def check_served(served: Recipe, backend: str, draft: PreparedModel, ranks: Rank
             f"{ranks.place.pipeline}; with a draft model, it has to be 1"
         )
     first: KVGroup = served.kv_groups[0]
-    if first.forgets or state_of(served.kv_groups) is not None:
+    if first.forgets:
         raise StartupError(
             f"speculative_config names the draft model {draft.name}; none can draft for a model "
-            "with recurrent layers, or without a layer that sees the whole context"
+            "without a layer that sees the whole context"
         )
 
 

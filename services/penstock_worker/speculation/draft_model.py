@@ -90,8 +90,8 @@ class DraftModel:
         limits: DraftLimits,
         groups: int = 1,
     ) -> None:
-        """`forward` has `groups` times as many blocks as `slots` have numbers for: each KV group
-        of the draft model has all blocks of the first group's tables, one group behind another.
+        """`forward` has `groups` times as many blocks as `rows`: each KV group of the draft model
+        has all blocks of the first group's tables, one group behind another.
         """
         self._forward = forward
         self._sampler = DraftSampler(sampler, limits)
@@ -221,7 +221,8 @@ class DraftModel:
         numbers = [chunk.number for chunk in chunks]
         tables = self._slots.tables.of(numbers, widths)
         further = tuple(
-            [table + group * bounds.blocks for table in tables] for group in range(1, self._groups)
+            [table + group * self._rows.blocks for table in tables]
+            for group in range(1, self._groups)
         )
         batch = Batch(np.array(tokens, dtype=np.int64), tables, starts, counts, further, numbers)
         return self._forward.logits(batch, rows)

@@ -24,6 +24,11 @@ class DraftRows:
         self._host = np.zeros(host_blocks, np.int32)
         self._size = block_size
 
+    @property
+    def blocks(self) -> int:
+        """How many the pool has, also those that the served model's states have for themselves."""
+        return len(self._device)
+
     def clear(self) -> None:
         """Forgets all, as what the blocks hold belongs to nobody any more."""
         self._device.fill(0)
