@@ -21,7 +21,7 @@ from torch import Tensor
 
 from penstock.adapters import UnfitAdapter
 from penstock.protocol.to_worker import Setup
-from penstock_kernels.triton.experts.low_rank import ExpertFactors
+from penstock_kernels.triton.experts.low_rank import FactorsOfExperts
 from penstock_kernels.triton.linear.low_rank import AdapterTiles, LowRankFactors
 from penstock_kernels.triton.linear.own_matrices import OwnMatrices
 from penstock_kernels.triton.matmul_tiles import low_rank_tiles
@@ -135,7 +135,7 @@ class DeviceAdapters:
 
         def tell(room: Tensor, flags: Tensor) -> None:
             down, up, gains = part.views(room)
-            found.factors = ExpertFactors(down, up, flags, part.sizes, gains)
+            found.factors = FactorsOfExperts(down, up, flags, part.sizes, gains)
 
         self._add(part, tell)
         return found

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from penstock_kernels.triton.experts.low_rank import ExpertFactors, add_low_rank_experts
+from penstock_kernels.triton.experts.low_rank import FactorsOfExperts, add_low_rank_experts
 from penstock_kernels.triton.experts.placing import ExpertTiles
 from penstock_kernels.triton.linear.low_rank import AdapterTiles, LowRankFactors, add_low_rank
 from penstock_kernels.triton.linear.own_matrices import (
@@ -41,7 +41,7 @@ class DeviceAdaptedExperts:
     """What rows' adapters add to a product of each expert."""
 
     rows: RowTiles
-    factors: ExpertFactors | None = None
+    factors: FactorsOfExperts | None = None
     """Of all places. Known once their memory has been taken."""
 
     def add(self, x: Tensor, out: Tensor, placed: ExpertTiles) -> None:

@@ -75,7 +75,7 @@ def adapted_experts(
         low_rank_experts.add_low_rank_experts(
             rows(number, 64, dtype=dtype),
             rows(number * active, outputs, dtype=dtype),
-            low_rank_experts.ExpertFactors(
+            low_rank_experts.FactorsOfExperts(
                 down,
                 rows(4, count, outputs, rank, dtype=dtype),
                 torch.zeros(4, 3 * count, dtype=torch.int32)[:, count : 2 * count],

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock_kernels.triton.experts.low_rank import ExpertFactors, add_low_rank_experts
+from penstock_kernels.triton.experts.low_rank import FactorsOfExperts, add_low_rank_experts
 from penstock_kernels.triton.experts.placing import place_rows
 
 PLACES, EXPERTS, RANK, ACTIVE = 3, 4, 48, 2
@@ -15,7 +15,7 @@ INPUTS = 1100
 """More than a program goes through."""
 
 
-def factors(dtype: torch.dtype, device: torch.device) -> ExpertFactors:
+def factors(dtype: torch.dtype, device: torch.device) -> FactorsOfExperts:
     """Not each place has something for each expert."""
     generator = torch.Generator().manual_seed(1)
     outputs = sum(PARTS)
@@ -31,7 +31,7 @@ def factors(dtype: torch.dtype, device: torch.device) -> ExpertFactors:
             down[place, expert, :, :rank] = own / 33
             up[place, expert, :, :rank] = torch.randn(outputs, rank, generator=generator)
     gains[1] = torch.rand(EXPERTS, 2, outputs, generator=generator)
-    return ExpertFactors(
+    return FactorsOfExperts(
         down.flatten(2, 3).to(device, dtype),
         up.to(device, dtype),
         ranks.to(device),
@@ -41,7 +41,7 @@ def factors(dtype: torch.dtype, device: torch.device) -> ExpertFactors:
 
 
 def added(
-    x: Tensor, out: Tensor, own: ExpertFactors, places: list[int], chosen: Tensor, rows: int = 16
+    x: Tensor, out: Tensor, own: FactorsOfExperts, places: list[int], chosen: Tensor, rows: int = 16
 ) -> Tensor:
     result = out.clone()
     of_row = torch.tensor(places, dtype=torch.int32, device=x.device)
@@ -50,7 +50,7 @@ def added(
 
 
 def wanted(
-    x: Tensor, out: Tensor, own: ExpertFactors, places: list[int], chosen: Tensor
+    x: Tensor, out: Tensor, own: FactorsOfExperts, places: list[int], chosen: Tensor
 ) -> tuple[Tensor, Tensor]:
     """In float64; and the summands' sizes."""
     result, size_of = out.double(), out.double().abs()

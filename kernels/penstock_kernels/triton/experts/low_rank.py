@@ -28,7 +28,7 @@ COLUMNS, INNER, WARPS, STAGES = 64, 64, 4, 3
 
 
 @dataclass(frozen=True)
-class ExpertFactors:
+class FactorsOfExperts:
     """The factors of one product of each expert in all places, of the dtype of activations. Ranks
     are padded to a common one with zeros, to a multiple of 16. Places may be strided."""
 
@@ -180,7 +180,7 @@ def _expand_pairs(
 
 
 def add_low_rank_experts(
-    x: Tensor, out: Tensor, factors: ExpertFactors, placed: ExpertTiles, of_row: Tensor
+    x: Tensor, out: Tensor, factors: FactorsOfExperts, placed: ExpertTiles, of_row: Tensor
 ) -> None:
     """out = gains * out + more + (x @ A.T) @ B.T for each pair whose row has an adapter, in place.
 
