@@ -22,6 +22,8 @@ class Mode:
     profile: bool = False
     flash_attention_3: bool = True
     """False: a mode to compare with, measured only where that package is installed."""
+    early_launches: bool = True
+    """False: a mode to compare with, measured only where kernels are launched early."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Extent:
         Mode(LAUNCHED, (64, 1), enforce_eager=True, prefill=False),
         Mode("batch-invariant", (256, 64, 8, 1), batch_invariant=True),
         Mode("default, our attention", (1,), flash_attention_3=False),
+        Mode("default, no early launches", (8, 1), prefill=False, early_launches=False),
     )
     mixed: tuple[tuple[int, int], ...] = ((64, 448), (64, 192), (64, 64), (8, 56), (0, 512))
     """(decodes, tokens of a prompt's chunk) of mixed steps."""

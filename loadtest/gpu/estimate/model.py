@@ -62,8 +62,16 @@ class Shape:
 
     @property
     def early_kernels(self) -> int:
-        """Of a layer's, those that are launched early: all but those of experts."""
-        return 6 if self.experts is None else 5
+        """Of a layer's, those that are launched early: all but the library's products."""
+        every = self.triton_kernels + self.quantising_kernels + len(self.dense)
+        return every - self.library_products
+
+    @property
+    def library_products(self) -> int:
+        """Of a layer: those with unquantised weights. With FP8 this is the router's."""
+        if self.fp8:
+            return len(self.dense) - 2
+        return 0 if self.batch_invariant or self.weight_bytes != WIDTH else len(self.dense)
 
     @property
     def row_bytes(self) -> int:

@@ -103,7 +103,7 @@ def left() -> list[list[str]]:
         [
             "decode, batch 1",
             f"{QWEN3_8B.kernels} kernels in a row, with {1000 * between:.2f} ms between them",
-            "products that begin early, as our other kernels do; fewer kernels",
+            "library products that begin early, as our kernels do; fewer kernels",
         ],
         [
             "prefill of a mixture of experts",

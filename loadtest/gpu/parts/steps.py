@@ -4,10 +4,11 @@ what the machine's limits allow, and how long the device idles between decode st
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadtest.gpu.cost import ModelCost
 from loadtest.gpu.extent import Extent, Mode
@@ -16,6 +17,9 @@ from loadtest.gpu.stepper import Stepper
 from penstock.prepare import prepare
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.to_worker import Setup
+
+if TYPE_CHECKING:
+    import torch
 
 BLOCK = 16
 PROFILED_BATCH = 64
@@ -30,10 +34,34 @@ def run(job: Job) -> None:
     for mode in job.extent.modes:
         if not mode.flash_attention_3 and find_spec(MODULE) is None:
             continue  # It would be the default again.
+        if not mode.early_launches and not launches_early(job.device):
+            continue
         job.need(5.0)
-        with job.attempt(mode.name):
+        with job.attempt(mode.name), launched_early(on=mode.early_launches):
             measure(job, folder, mode)
         release_memory()
+
+
+def launches_early(device: torch.device) -> bool:
+    from penstock_kernels.triton.early import can_launch_early
+
+    return can_launch_early(device)
+
+
+@contextmanager
+def launched_early(*, on: bool) -> Iterator[None]:
+    """on: False: kernels that are compiled and captured while the context is open begin after the
+    ones before them have ended."""
+    from penstock_kernels.triton import early
+
+    usual = early.can_launch_early
+    early.can_launch_early = usual if on else lambda device: False
+    early.launched_early.cache_clear()
+    try:
+        yield
+    finally:
+        early.can_launch_early = usual
+        early.launched_early.cache_clear()
 
 
 def measure(job: Job, folder: Path, mode: Mode) -> None:

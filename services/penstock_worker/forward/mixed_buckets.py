@@ -12,7 +12,6 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 
-from penstock import mechanisms as mechanism
 from penstock.model_config import ModelConfig
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward.interface import Batch
@@ -86,10 +85,9 @@ class MixedBuckets:
 
 
 def mixed_rows(setup: Setup, config: ModelConfig) -> tuple[int, ...]:
-    """Rows of a worker's buckets, ascending. None for a model with recurrent layers, whose chunks
-    are scanned in pieces that depend on their lengths, or with an encoder, whose rows don't go
+    """Rows of a worker's buckets, ascending. None for a model with an encoder, whose rows don't go
     through the layers."""
-    if config.encoder_rows or mechanism.RECURRENT & mechanism.mechanisms(config):
+    if config.encoder_rows:
         return ()
     most = min(MIXED_ROWS[-1], setup.max_num_batched_tokens)
     return (*(rows for rows in MIXED_ROWS if rows < most), most)

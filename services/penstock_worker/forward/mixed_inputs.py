@@ -13,7 +13,11 @@ from penstock_worker.forward.decode_inputs import decodes_text
 from penstock_worker.forward.device_step import HostStep
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.padded_inputs import InputLayout, InputSizes, adapters_in, write_rows
-from penstock_worker.states.device_moves import HostMoves
+from penstock_worker.states.device_moves import (
+    HostMoves,
+    mixed_moves_shapes,
+    write_mixed_moves,
+)
 
 
 def is_text(batch: Batch) -> bool:
@@ -26,23 +30,24 @@ def is_text(batch: Batch) -> bool:
 
 class MixedInputs:
     """A PaddedInputs. The arrays are those of HostStep, in its order: tokens, positions, wanted
-    rows, those of adapters, then the attention's."""
+    rows, those of adapters, then the attention's, then those of states."""
 
     def __init__(
         self, rows: int, sequences: int, context: int, sizes: InputSizes, *, adapted: bool
     ) -> None:
         """`rows`, `sequences`: of a step, at most. `context`: the most tokens that a sequence may
         have. `adapted`: whether rows may have adapters."""
-        if sizes.pieces:
-            raise ValueError("a step with chunks of recurrent layers has no fixed shape")
         self._context, self._block_size = context, sizes.block_size
         columns = context // sizes.block_size
         self._shape = MixedShape(rows, sequences, columns, sizes.tiles, sizes.groups)
         row = (rows,)
         added = tiles_shapes(rows, sizes.adapters, LOW_RANK.rows) if adapted else []
         first = 3 + len(added)
-        self._adapters, self._attention = slice(3, first), slice(first, None)
-        self._layout = InputLayout([row, row, row, *added, *self._shape.arrays])
+        behind = first + len(self._shape.arrays)
+        self._adapters, self._attention = slice(3, first), slice(first, behind)
+        self._moves = slice(behind, None)
+        moves = mixed_moves_shapes(rows, sequences, sizes.pieces) if sizes.pieces else []
+        self._layout = InputLayout([row, row, row, *added, *self._shape.arrays, *moves])
         self.size = self._layout.size
 
     def write(
@@ -53,7 +58,7 @@ class MixedInputs:
         moves: HostMoves | None = None,
         places: np.ndarray | None = None,
     ) -> None:
-        """See PaddedInputs. `moves` must be None."""
+        """See PaddedInputs."""
         arrays, layout = self._layout.arrays(memory), _layout(batch)
         turned = None if batch.media is None else batch.media.positions
         positions = layout.positions if turned is None else turned[0]
@@ -62,14 +67,23 @@ class MixedInputs:
             own = np.repeat(places, batch.counts)
             write_tiles(arrays[self._adapters], own, LOW_RANK.rows)
         write_mixed(arrays[self._attention], layout, self._shape, self._block_size)
+        if moves is not None:
+            write_mixed_moves(arrays[self._moves], moves)
 
     def step(self, memory: np.ndarray, attention: TritonAttention) -> HostStep:
         """See PaddedInputs."""
         arrays = self._layout.arrays(memory)
         tokens, positions, rows = arrays[:3]
         laid_out = attention.mixed_layout(arrays[self._attention], self._context)
-        adapters = adapters_in(arrays[self._adapters])
-        return HostStep(tokens, positions, rows, laid_out, adapters=adapters)
+        states = arrays[self._moves]
+        return HostStep(
+            tokens,
+            positions,
+            rows,
+            laid_out,
+            HostMoves(*states) if states else None,
+            adapters=adapters_in(arrays[self._adapters]),
+        )
 
 
 def _layout(batch: Batch) -> BatchLayout:

@@ -62,6 +62,32 @@ def write_decode_moves(arrays: Sequence[np.ndarray], moves: HostMoves) -> None:
     blocks[: len(moves.blocks)] = moves.blocks
 
 
+def mixed_moves_shapes(rows: int, sequences: int, pieces: int) -> list[tuple[int, ...]]:
+    """Shapes of HostMoves.arrays of a step with chunks that is padded to so many rows, of at most
+    so many sequences. One more sequence than there may be has the padding rows. A step has at most
+    a checkpoint behind each row."""
+    row, each = (rows,), (sequences + 1,)
+    return [row, each, each, each, each, row, (rows, pieces)]
+
+
+def write_mixed_moves(arrays: Sequence[np.ndarray], moves: HostMoves) -> None:
+    """Writes a step's moves into arrays of mixed_moves_shapes."""
+    sequences, firsts, counts, slots, done, behind, blocks = arrays
+    number, rows = len(moves.slots), len(moves.sequences)
+    for array, values, padding in (
+        (sequences, moves.sequences, number),
+        (firsts, moves.firsts, rows),
+        (counts, moves.counts, 0),
+        (slots, moves.slots, -1),
+        (done, moves.done, 0),
+        (behind, moves.behind, -1),
+    ):
+        array[: len(values)] = values
+        array[len(values) :] = padding
+    counts[number] = len(sequences) - rows
+    blocks[: len(moves.blocks)] = moves.blocks
+
+
 class DeviceStatesStep:
     """A StepStates: those of one step's sequences, whose layers move on by kernels."""
 

@@ -24,6 +24,9 @@ PRODUCT = re.compile(
     r" (?:_linear|_expert_linear|_expert_fp8): .* 0 bytes spilled,.* wgmma (\d+), mma (\d+)"
 )
 EARLY = {"attend", "combine", "_rope_write", "_rms_norm", "_layer_norm", "_gate_mul", "_activate"}
+EARLY |= {"_route", "_place", "_list_tiles", "_sum_experts"}
+EARLY |= {"_expert_linear", "_expert_fp8", "_expert_gguf", "_linear", "_fp8_linear", "_fp8_blocks"}
+EARLY |= {"_quantise", "_quantise_groups", "_weight_only", "_gguf_product", "_add_parts"}
 COMBINE = re.compile(r" combine: .* copies in flight (\d+)")
 LAUNCHED_EARLY = re.compile(r"^  (\w+): .*?(, launched early)?$", re.MULTILINE)
 LAUNCH = re.compile(r"(?:^ +(?=_\w+\[.+\]\($)|launch_rows\()(_\w+)", re.MULTILINE)
@@ -53,8 +56,7 @@ def check_invariant_products(said: str) -> None:
 
 
 def check_early_launches(said: str) -> None:
-    """Of the kernels between a decode's products; that they wait first is checked as they are
-    compiled."""
+    """Of a decode's kernels; that they wait first is checked as they are compiled."""
     found = LAUNCHED_EARLY.findall(said)
     assert {name for name, early in found if early} == EARLY
     assert not {name for name, early in found if not early} & EARLY

@@ -33,7 +33,7 @@ from tests.worker.cuda.small_models import (
     prompt,
     queued,
 )
-from tests.worker.cuda.test_on_simulated_gpu import RECURRENT, ahead, jobs
+from tests.worker.cuda.test_on_simulated_gpu import MAMBA, RECURRENT, ahead, jobs
 from tests.worker.cuda.test_queued_forward import Recorded
 
 pytestmark = pytest.mark.timeout(240)
@@ -85,7 +85,7 @@ def test_graphs_are_few_and_the_largest_is_captured_first() -> None:
 
 @pytest.mark.parametrize(
     ("config", "tokens", "rows"),
-    [(GROUPED, 8192, MIXED_ROWS), (GROUPED, 40, (16, 32, 40)), (RECURRENT, 8192, ())],
+    [(GROUPED, 8192, MIXED_ROWS), (GROUPED, 40, (16, 32, 40)), (RECURRENT, 8192, MIXED_ROWS)],
 )
 def test_a_workers_rows(config: ModelConfig, tokens: int, rows: tuple[int, ...]) -> None:
     _, setup = small_setup(GROUPED, None, max_num_batched_tokens=tokens)
@@ -192,18 +192,22 @@ def test_padded_steps_have_the_plain_ones_bits(config: ModelConfig) -> None:
     assert captures.captured == len(buckets.all)
 
 
+@pytest.mark.parametrize("model", ["attention", "gated delta", "mamba 2"])
 def test_on_a_simulated_gpu_every_step_is_a_graph_and_nobody_waits(
-    monkeypatch: pytest.MonkeyPatch,
+    model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prompts, of which one tells of its tokens, their chunks, and decodes among them."""
+    """Prompts, of which one tells of its tokens, their chunks, and decodes among them; with
+    recurrent layers too."""
+    config = {"attention": GROUPED, "gated delta": RECURRENT, "mamba 2": MAMBA}[model]
+    more: dict[str, Any] = {} if config is GROUPED else {"state_checkpoint_tokens": 640}
 
     def launched(*_: object) -> None:
         raise AssertionError("a step's kernels were launched one by one")
 
     with simulated(Device(1 << 30, computes=False, pace=1)) as device:
-        made = Machine(device, GROUPED)
+        made = Machine(device, config, **more)
         captures, compiled = device.captures, set(device.launched)
-        assert captures == len(buckets_of(made.setup, GROUPED).all)
+        assert captures == len(buckets_of(made.setup, config).all)
         monkeypatch.setattr(TritonForward, "_eager", launched)
         runs = ahead(made, preempt_every=7)
         assert [job.error for job in runs.run(jobs())] == [None] * len(jobs())

@@ -74,6 +74,31 @@ def test_two_ranks_compute_the_references_logits(
                 assert (ours - wanted).abs().max() < 1e-4 * wanted.abs().max()
 
 
+@pytest.mark.parametrize("case", BITS_ON_DEVICE)
+def test_chunks_of_a_graph_have_the_plain_steps_bits(case: str) -> None:
+    """Two prompts, of which one ends within a step, chunks beside a decode, and checkpoints."""
+
+    def launched(*_: object) -> None:
+        raise AssertionError("a step's kernels were launched one by one")
+
+    graphs, plain = run(case), run(case)
+    caches = []
+    for each in (graphs, plain):
+        assert isinstance(each.forward, TritonForward)
+        caches.append(each.forward.attention.blocks().zero_())
+    graphs.forward._eager = launched  # type: ignore[attr-defined]
+    plain.forward._graphs = None  # type: ignore[attr-defined]
+    for work in (
+        [(1, OTHER[:4]), (0, MINE[:12])],
+        [(0, MINE[12:13]), (1, OTHER[4:19])],
+        [(0, MINE[13:15]), (1, OTHER[19:22])],
+    ):
+        for ours, wanted in zip(graphs.step(work), plain.step(work), strict=True):
+            assert torch.equal(ours, wanted)
+    assert caches[0].any()
+    assert torch.equal(*caches)
+
+
 class FailsOnce:
     """In place of a layer."""
 

@@ -82,6 +82,33 @@ def test_bits_are_a_sequences_own(name: str) -> None:
         assert torch.equal(layer.state(1), state)
 
 
+@EACH
+@pytest.mark.parametrize("rows", [9, 16])
+def test_a_padded_step_has_the_same_bits(name: str, rows: int) -> None:
+    """Chunks and a token, as graphs have them: in all of their rows, and in a part. Checkpoints lie
+    within and behind a chunk; the last token comes once more. Padding gives zeros."""
+    mine, other = features_of(name)[:TOKENS], features_of(name)[TOKENS:]
+    steps = [
+        [(0, 0, other[:3]), (2, 0, mine[:5])],
+        [(2, 5, mine[5:6]), (0, 3, other[3:6])],
+        [(2, 6, mine[6:])],
+        [(2, 9, mine[9:]), (0, 6, other[6:7])],
+    ]
+    padded, plain = layer_of(name), layer_of(name)
+    for layer in (padded, plain):
+        layer.admit(2, layer.blocks(TOKENS // EVERY))
+        layer.admit(0, layer.blocks(4))
+    for work in steps:
+        *found, left = padded.step(scan(name), work, rows)
+        for ours, wanted in zip(found, plain.step(scan(name), work), strict=True):
+            assert torch.equal(ours, wanted)
+        assert len(left) == rows - sum(len(features) for _, _, features in work)
+        assert not left.any()
+        assert torch.equal(padded.pool, plain.pool)
+        for slot in (0, 2):
+            assert torch.equal(padded.state(slot), plain.state(slot))
+
+
 def test_a_layer_that_is_broken_off_ends_its_sequences_state() -> None:
     """Nobody knows how far it came. A chunk begins anew with the state before it."""
 

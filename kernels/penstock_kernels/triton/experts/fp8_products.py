@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.early import await_earlier, launched_early
 from penstock_kernels.triton.experts.placing import ExpertTiles
 from penstock_kernels.triton.experts.products import own_pairs, store_pairs
 from penstock_kernels.triton.linear.fp8_blocks import GROUP
@@ -42,9 +43,11 @@ def _expert_fp8(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     INNER: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """PAIRS is how many pairs read the same row of x. BLOCKS: whether each INNER inputs have a
     scale of their own, one of `groups`."""
+    await_earlier(EARLY)
     tile = tl.program_id(0)
     count = tl.load(counts + tile)
     if count > 0:
@@ -121,5 +124,6 @@ def expert_fp8(
             INNER=tiles.inner,
             num_warps=tiles.warps,
             num_stages=widening_stages_that_fit(tiles, x.dtype, x.device),
+            **launched_early(x.device),
         )
     return out

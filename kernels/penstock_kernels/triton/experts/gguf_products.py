@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.early import await_earlier, launched_early
 from penstock_kernels.triton.experts.placing import ExpertTiles
 from penstock_kernels.triton.experts.products import own_pairs, store_pairs
 from penstock_kernels.triton.linear.gguf_groups import add_group, group_factors
@@ -47,8 +48,10 @@ def _expert_gguf(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """`all_outputs` is the number of outputs of all experts."""
+    await_earlier(EARLY)
     tile = tl.program_id(0)
     count = tl.load(counts + tile)
     if count > 0:
@@ -111,5 +114,6 @@ def expert_gguf(
             COLUMNS=tiles.columns,
             STAGES=tiles.stages,
             num_warps=tiles.warps,
+            **launched_early(x.device),
         )
     return out

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.early import await_earlier, launched_early
 from penstock_kernels.triton.tiles import PLACE_BLOCK, PLACE_WARPS, TILE_LIST_BLOCK
 
 
@@ -41,8 +42,9 @@ class ExpertTiles:
 
 
 @triton.jit(do_not_specialize=["pairs"])
-def _place(chosen, order, counts, pairs, BLOCK: tl.constexpr):
+def _place(chosen, order, counts, pairs, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """Writes an expert's pairs behind those of the experts before it, and their number."""
+    await_earlier(EARLY)
     expert = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     before = tl.zeros([BLOCK], tl.int32)
@@ -72,7 +74,9 @@ def _list_tiles(
     EXPERT_BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    await_earlier(EARLY)
     number = tl.arange(0, EXPERT_BLOCK)
     count = tl.load(counts + number, mask=number < EXPERTS, other=0)
     needed = (count + ROWS - 1) // ROWS
@@ -111,7 +115,10 @@ def place_rows(chosen: Tensor, experts: int, rows: int) -> ExpertTiles:
     # Each by itself, so that all begin at an alignment that kernels needn't be compiled anew for.
     numbers, firsts, held = (torch.empty(tiles, dtype=torch.int32, device=device) for _ in range(3))
     if pairs:
-        _place[(experts,)](chosen, order, counts, pairs, BLOCK=PLACE_BLOCK, num_warps=PLACE_WARPS)
+        early = launched_early(device)
+        _place[(experts,)](
+            chosen, order, counts, pairs, BLOCK=PLACE_BLOCK, num_warps=PLACE_WARPS, **early
+        )
         _list_tiles[(triton.cdiv(tiles, TILE_LIST_BLOCK),)](
             counts,
             numbers,
@@ -123,5 +130,6 @@ def place_rows(chosen: Tensor, experts: int, rows: int) -> ExpertTiles:
             ROWS=rows,
             BLOCK=TILE_LIST_BLOCK,
             num_warps=4,
+            **early,
         )
     return ExpertTiles(order, numbers, firsts, held, chosen.shape[1], rows)

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.early import await_earlier, launched_early
 from penstock_kernels.triton.experts.placing import ExpertTiles
 from penstock_kernels.triton.matmul_tiles import EXPERTS, MatmulTiles
 from penstock_kernels.triton.rounding import round_to, tile_dot
@@ -60,8 +61,10 @@ def _expert_linear(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     INNER: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """PAIRS is how many pairs read the same row of x."""
+    await_earlier(EARLY)
     tile = tl.program_id(0)
     count = tl.load(counts + tile)
     if count > 0:
@@ -123,5 +126,6 @@ def expert_linear(
             INNER=tiles.inner,
             num_warps=tiles.warps,
             num_stages=stages_that_fit(tiles, x.dtype, x.device),
+            **launched_early(x.device),
         )
     return out

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.early import await_earlier, launched_early
+
 
 @dataclass(frozen=True)
 class RoutingRule:
@@ -80,7 +82,9 @@ def _route(
     GROUP_BLOCK: tl.constexpr,
     PER_BLOCK: tl.constexpr,
     ACTIVE_BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    await_earlier(EARLY)
     row = tl.program_id(0).to(tl.int64)
     group = tl.arange(0, GROUP_BLOCK)[:, None]
     within = tl.arange(0, PER_BLOCK)[None, :]
@@ -154,5 +158,6 @@ def route(raw: Tensor, rule: RoutingRule, correction: Tensor | None) -> tuple[Te
             PER_BLOCK=triton.next_power_of_2(per_group),
             ACTIVE_BLOCK=triton.next_power_of_2(rule.active),
             num_warps=1,
+            **launched_early(raw.device),
         )
     return chosen, weights

@@ -7,11 +7,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.early import await_earlier, launched_early
 from penstock_kernels.triton.tiles import GATE_BLOCK, GATE_WARPS
 
 
 @triton.jit
-def _sum_experts(x, weights, out, size, ACTIVE: tl.constexpr, BLOCK: tl.constexpr):
+def _sum_experts(
+    x, weights, out, size, ACTIVE: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr
+):
+    await_earlier(EARLY)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size
@@ -35,6 +39,13 @@ def sum_experts(x: Tensor, weights: Tensor) -> Tensor:
     out = torch.empty(rows, size, dtype=torch.float32, device=x.device)
     if rows:
         _sum_experts[(rows, triton.cdiv(size, GATE_BLOCK))](
-            x, weights, out, size, ACTIVE=active, BLOCK=GATE_BLOCK, num_warps=GATE_WARPS
+            x,
+            weights,
+            out,
+            size,
+            ACTIVE=active,
+            BLOCK=GATE_BLOCK,
+            num_warps=GATE_WARPS,
+            **launched_early(x.device),
         )
     return out

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.early import await_earlier
 from penstock_kernels.triton.linear.product_tiles import launch, own_tile, store_tile
 from penstock_kernels.triton.matmul_tiles import MatmulTiles, invariant_tiles
 from penstock_kernels.triton.rounding import tile_dot
@@ -33,7 +34,9 @@ def _linear(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     INNER: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    await_earlier(EARLY)
     row, column, in_rows, in_columns = own_tile(rows, outputs, ROWS, COLUMNS)
     inner = tl.arange(0, INNER)
     x_place = x + row.to(tl.int64)[:, None] * x_row + inner[None, :]

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.early import await_earlier, launched_early
 from penstock_kernels.triton.linear.product_tiles import launch, own_tile, store_tile
 from penstock_kernels.triton.matmul_tiles import FP8, MatmulTiles
 from penstock_kernels.triton.rounding import INTERPRETED, round_to
@@ -23,8 +24,10 @@ GROUP = 128
 
 @triton.jit
 def _quantise_groups(
-    x, levels, scales, size, groups, x_row, GROUP: tl.constexpr, BLOCK: tl.constexpr
+    x, levels, scales, size, groups, x_row, GROUP: tl.constexpr, BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
+    await_earlier(EARLY)
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     column = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
@@ -57,6 +60,7 @@ def quantise_fp8_groups(x: Tensor) -> tuple[Tensor, Tensor]:
             GROUP=GROUP,
             BLOCK=QUANTISED_GROUPS,
             num_warps=1,
+            **launched_early(x.device),
         )
     return levels, scales
 
@@ -77,7 +81,9 @@ def _fp8_blocks(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     GROUP: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    await_earlier(EARLY)
     row, column, in_rows, in_columns = own_tile(rows, outputs, ROWS, COLUMNS)
     inner = tl.arange(0, GROUP)
     x_place = x + row.to(tl.int64)[:, None] * inputs + inner[None, :]

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.early import await_earlier, launched_early
 from penstock_kernels.triton.linear.product_tiles import launch, own_tile, store_tile
 from penstock_kernels.triton.matmul_tiles import FP8, MatmulTiles
 from penstock_kernels.triton.rounding import INTERPRETED, round_to
@@ -18,7 +19,8 @@ from penstock_kernels.triton.tiles import row_block, row_warps
 
 
 @triton.jit
-def _quantise(x, levels, scales, size, x_row, BLOCK: tl.constexpr):
+def _quantise(x, levels, scales, size, x_row, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    await_earlier(EARLY)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < size
@@ -41,7 +43,14 @@ def quantise_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
     if rows:
         block = row_block(size)
         _quantise[(rows,)](
-            x, levels, scales, size, x.stride(0), BLOCK=block, num_warps=row_warps(block)
+            x,
+            levels,
+            scales,
+            size,
+            x.stride(0),
+            BLOCK=block,
+            num_warps=row_warps(block),
+            **launched_early(x.device),
         )
     return levels, scales
 
@@ -61,7 +70,9 @@ def _fp8_linear(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     INNER: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    await_earlier(EARLY)
     row, column, in_rows, in_columns = own_tile(rows, outputs, ROWS, COLUMNS)
     inner = tl.arange(0, INNER)
     x_place = x + row.to(tl.int64)[:, None] * inputs + inner[None, :]

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.early import await_earlier, launched_early
 from penstock_kernels.triton.linear.gguf_groups import add_group, group_factors
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_kernels.triton.linear.product_tiles import own_tile
@@ -50,9 +51,11 @@ def _gguf_product(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """UNIT is the number of inputs that share a unit, 0 if there are no units. If PARTS is more
     than 1, `out` is [PARTS, rows, outputs]."""
+    await_earlier(EARLY)
     row, column, in_rows, in_columns = own_tile(rows, outputs, ROWS, COLUMNS)
     half = tl.arange(0, 16)
     x_place = x + row.to(tl.int64)[:, None] * x_row + half[None, :]
@@ -112,8 +115,10 @@ def _add_parts(
     PARTS: tl.constexpr,
     BIAS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """`parts` is [PARTS, rows, outputs] float32, added in order."""
+    await_earlier(EARLY)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     total = tl.load(parts + at, mask=inside, other=0.0)
@@ -173,6 +178,7 @@ def gguf_linear(
         BIAS=bias is not None,
         BLOCK=PART_BLOCK,
         num_warps=PART_WARPS,
+        **launched_early(x.device),
     )
     return out
 
@@ -202,4 +208,5 @@ def _launch(
         COLUMNS=tiles.columns,
         STAGES=tiles.stages,
         num_warps=tiles.warps,
+        **launched_early(x.device),
     )

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.early import launched_early
 from penstock_kernels.triton.matmul_tiles import MatmulTiles
 from penstock_kernels.triton.rounding import round_to
 
@@ -34,7 +35,7 @@ def launch(
     """Runs a product's kernel once for each tile of `out`, [rows, outputs], if it has any.
 
     `kernel`: takes operands, bias, out, rows, outputs, inputs and `sizes`, and as constants BIAS
-    (whether there is one), ROWS, COLUMNS and `constants`.
+    (whether there is one), ROWS, COLUMNS, EARLY and `constants`. It begins with await_earlier.
     `stages`: other than those of `tiles`.
     """
     rows, outputs = out.shape
@@ -53,6 +54,7 @@ def launch(
         COLUMNS=tiles.columns,
         num_warps=tiles.warps,
         num_stages=tiles.stages if stages is None else stages,
+        **launched_early(out.device),
         **constants,
     )
 

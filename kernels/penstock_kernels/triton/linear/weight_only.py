@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.early import await_earlier
 from penstock_kernels.triton.linear.product_tiles import launch, own_tile, store_tile
 from penstock_kernels.triton.matmul_tiles import WEIGHT_ONLY, WEIGHT_ONLY_MANY, MatmulTiles
 from penstock_kernels.triton.rounding import round_to, tile_dot
@@ -90,7 +91,9 @@ def _weight_only(
     GROUP: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    await_earlier(EARLY)
     row, column, in_rows, in_columns = own_tile(rows, outputs, ROWS, COLUMNS)
     groups = inputs // GROUP
     HALF: tl.constexpr = GROUP // 2

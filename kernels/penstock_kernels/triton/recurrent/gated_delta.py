@@ -73,7 +73,8 @@ def _gated_delta(
     width = (heads * value_dim).to(tl.int64)
     if (slot < 0) | (tl.load(done + sequence) > number):
         held = tl.load(results, mask=in_values & (slot >= 0), other=0.0)
-        tl.store(out + first * width, held, mask=in_values)
+        for token in range(tl.load(counts + sequence)):
+            tl.store(out + (first + token) * width, held, mask=in_values)
     else:
         key_head = head % key_heads if TILED else head // several
         of_rate, of_bias = tl.load(rate + head), tl.load(time_bias + head)

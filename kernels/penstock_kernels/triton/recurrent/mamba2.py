@@ -64,7 +64,8 @@ def _mamba2(
     out = mixed + column
     if (slot < 0) | (tl.load(done + sequence) > number):
         held = tl.load(results, mask=in_values & (slot >= 0), other=0.0)
-        tl.store(out + first * inner, held, mask=in_values)
+        for token in range(tl.load(counts + sequence)):
+            tl.store(out + (first + token) * inner, held, mask=in_values)
     else:
         group = head // heads_of_group
         of_rate, of_bias = tl.load(rate + head), tl.load(time_bias + head)

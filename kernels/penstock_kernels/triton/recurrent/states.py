@@ -38,7 +38,7 @@ class DeviceStateMoves:
     counts: Tensor
     """[sequences]: its rows."""
     slots: Tensor
-    """[sequences]: its slot; -1 for padding, whose results are zeros."""
+    """[sequences]: its slot; -1 for padding, of any number of rows, whose results are zeros."""
     done: Tensor
     """[sequences]: in so many of the first layers its state stands for its one token already."""
     behind: Tensor
