@@ -101,7 +101,8 @@ class LineTemplate:
 
 
 class FakeGeneration:
-    """Plays a script's steps to whoever iterates it."""
+    """Plays a script's steps to whoever iterates it. feeds: a sink is offered them first, as a real
+    one does it."""
 
     cached_tokens = 0
     drafted = kept = 0
@@ -109,8 +110,17 @@ class FakeGeneration:
     timing: RequestTiming | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
 
-    def __init__(self, steps: Iterable[Step], n: int, observed: Unobserved = UNOBSERVED) -> None:
+    def __init__(
+        self,
+        steps: Iterable[Step],
+        n: int,
+        observed: Unobserved = UNOBSERVED,
+        *,
+        feeds: bool = False,
+    ) -> None:
         self._steps = iter(steps)
+        self._feeds = feeds
+        self._sink: Callable[[list[SequenceDelta]], bool] | None = None
         self._open = set(range(n))
         self._observed = observed
         self.aborted = asyncio.Event()
@@ -125,8 +135,8 @@ class FakeGeneration:
             self._open.clear()
             self.aborted.set()
 
-    def feed(self, sink: object) -> None:
-        """A fake wakes its consumer for everything."""
+    def feed(self, sink: Callable[[list[SequenceDelta]], bool]) -> None:
+        self._sink = sink if self._feeds else None
 
     def __aiter__(self) -> FakeGeneration:
         return self
@@ -145,13 +155,18 @@ class FakeGeneration:
             self._open -= {d.index for d in step if d.finish_reason is not None}
             # A delta belongs to whoever takes it.
             deltas = [msgspec.structs.replace(d, token_ids=list(d.token_ids)) for d in step]
+            taken = self._sink is not None and self._sink(deltas)
             self._observed.give(deltas)
-            return deltas
+            if not taken:
+                return deltas
         raise StopAsyncIteration
 
 
 class FakeEngineClient:
     """Implements what the gateway uses of EngineClient. `submitted` keeps what it was given."""
+
+    feeds = True
+    """Whether its generations offer what they have to a sink first."""
 
     def __init__(self, script: Script | None = None) -> None:
         tokenizer = ByteTokenizer()
@@ -273,7 +288,8 @@ class FakeEngineClient:
         if self.refusal is not None and len(self.submitted) >= self.refuse_after:
             raise self.refusal
         self.submitted.append((prompt_token_ids, params, name))
-        generation = FakeGeneration(self.script(prompt_token_ids, params), params.n, observed)
+        steps = self.script(prompt_token_ids, params)
+        generation = FakeGeneration(steps, params.n, observed, feeds=self.feeds)
         generation.prediction = prediction
         if prediction:
             generation.drafted, generation.kept = 9, 7

@@ -37,9 +37,18 @@ async def while_connected(
             await asyncio.wait((worker,))
         return worker.result()
     finally:
-        for task in (worker, watcher):
+        left = [task for task in (worker, watcher) if not _is_over(task)]
+        for task in left:
             task.cancel()
-        await asyncio.gather(worker, watcher, return_exceptions=True)
+        if left:
+            await asyncio.gather(*left, return_exceptions=True)
+
+
+def _is_over(task: asyncio.Task[Any]) -> bool:
+    """Whether it is; nobody else has to hear what it failed with."""
+    if task.done() and not task.cancelled():
+        task.exception()
+    return task.done()
 
 
 async def stream_while_connected(
@@ -55,7 +64,7 @@ async def stream_while_connected(
     except ClientGone:
         raise
     except (Exception, asyncio.CancelledError) as error:
-        if events.started:
+        if events.started and not events.ended:
             await events.fail(as_http_error(error))
         raise
 
