@@ -138,7 +138,7 @@ class DeviceAdapters:
         known = {name for layout in self._layouts for name, _ in layout.parts}
         for name in modules:
             if name not in known and not self._cut.elsewhere(f"{name}.weight"):
-                raise UnfitAdapter(f"the adapter changes {name}; on a GPU that isn't possible")
+                raise UnfitAdapter(f"the adapter changes {name}, which is not supported on a GPU")
         pinned = self._device.type == "cuda"
         numbers = torch.zeros(self._numbers, dtype=self._dtype, pin_memory=pinned)
         ranks = torch.zeros(len(self._layouts), dtype=torch.int32, pin_memory=pinned)
@@ -155,7 +155,9 @@ class DeviceAdapters:
             if not isinstance(module, FittedModule):
                 continue
             if module.lengths is not None:
-                raise UnfitAdapter(f"the adapter changes {name} by DoRA; on a GPU it isn't served")
+                raise UnfitAdapter(
+                    f"the adapter changes {name} with DoRA, which is not supported on a GPU"
+                )
             rows, columns = self._cut.part(f"{name}.weight", self._modules[name])
             for matrix, begin, width in zip(
                 module.factors(rows, columns),

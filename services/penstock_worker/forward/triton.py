@@ -144,7 +144,7 @@ def recipe(
     if setup.max_loras:
         require_adaptable(config, setup)
         if setup.lora_experts:
-            raise Unable("it computes without adapters of experts (lora_experts)")
+            raise Unable("it doesn't support adapters of experts (lora_experts)")
         adapters = DeviceAdapters(
             shard,
             setup.max_loras,
