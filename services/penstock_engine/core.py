@@ -301,7 +301,7 @@ class EngineCore:
         try:
             self.check()
         except Exception:
-            log.error("the books are broken", exception=True)
+            log.error("the core's invariants are violated", exception=True)
             self._rebuild()
 
     def _rebuild(self) -> None:
@@ -316,6 +316,6 @@ class EngineCore:
         self._errors = self._errors + 1 if settled == self._error_step else 1
         self._error_step = settled
         if self._errors >= MAX_INTERNAL_ERRORS:
-            raise RuntimeError(f"{self._errors} internal errors, and no step between them")
-        self._from_workers.drop("internal error: see the engine's log")
+            raise RuntimeError(f"{self._errors} internal errors without a step in between")
+        self._from_workers.drop("internal error; see the engine core's log")
         self.check()

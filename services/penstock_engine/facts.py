@@ -67,7 +67,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         if self.whole and wanted is not None and wanted > budget:
             raise StartupError(
                 f"max_model_len is {wanted}; {self.model.name} computes an input in one step, and "
-                f"a step has at most max_num_batched_tokens, {budget}"
+                f"max_num_batched_tokens is {budget}"
             )
         _ = self.pooling, self.config.speculation.config
         self.tenants()
@@ -94,8 +94,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         if needed > most:
             raise StartupError(
                 f"a request of {tokens} tokens (max_request_tokens, max_model_len), or a step that"
-                f" carries {step} (max_carried_tokens) in {blocks} KV blocks, may take a message of"
-                f" {needed} bytes; max_message_bytes is {most}"
+                f" carries {step} (max_carried_tokens) in {blocks} KV blocks, may need a message "
+                f"of {needed} bytes; max_message_bytes is {most}"
             )
 
     @property
@@ -300,7 +300,9 @@ def agree(offered: list[int]) -> int | None:
 def disagreement(offered: list[int]) -> str:
     """Why a session can't be: names what each side speaks."""
     ours = list(PROTOCOL_VERSIONS)
-    return f"no protocol version in common: the engine speaks {ours}, the peer {offered[:16]}"
+    return (
+        f"no protocol version in common: the engine core supports {ours}, the peer {offered[:16]}"
+    )
 
 
 def pooling_of(model: PreparedModel, settings: ModelSettings) -> PoolingConfig | None:
@@ -312,8 +314,8 @@ def pooling_of(model: PreparedModel, settings: ModelSettings) -> PoolingConfig |
     if settings.runner == "generate":
         if isinstance(model.config, EncoderConfig):
             raise StartupError(
-                f"runner is generate; {model.name} gives vectors and no text: allowed is auto or "
-                "pooling"
+                f"runner is generate; {model.name} is a pooling model and generates no text; "
+                "allowed: auto, pooling"
             )
         return None
     if stated is None and settings.runner == "auto" and settings.convert == "auto":
@@ -321,7 +323,7 @@ def pooling_of(model: PreparedModel, settings: ModelSettings) -> PoolingConfig |
     if model.encoder_rows:
         raise StartupError(
             f"runner is {settings.runner} and convert {settings.convert}; {model.name} is an "
-            "encoder-decoder model and gives no vectors: leave both at auto"
+            f"encoder-decoder model, which can't be pooled; leave both at auto"
         )
     if stated is None:
         stated = PoolingConfig(mode="last", normalize=True, size=model.config.hidden_size)

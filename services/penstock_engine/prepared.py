@@ -31,7 +31,7 @@ def read_facts(
         tokenizer = (folder / "tokenizer.json").read_bytes()
         template = (folder / "chat_template.jinja").read_bytes() if model.has_chat_template else b""
     except OSError as error:
-        raise StartupError(f"{folder} is not a whole prepared folder: {error}") from error
+        raise StartupError(f"{folder} is not a complete prepared folder: {error}") from error
     check_contents(model, tokenizer, template)
     generation = generation_defaults(model.generation, config.model)
     given = config.model.chat_template
@@ -60,7 +60,7 @@ def _adapters(
     if not modules:
         return ()
     if not settings.enable_lora:
-        raise StartupError("lora_modules is given, and enable_lora is not")
+        raise StartupError("lora_modules is set, but enable_lora is not")
     known = _known(noted, [module.name for module in modules])
     if known is not None:
         return known

@@ -184,7 +184,7 @@ class Loop:
         self, session: bytes, message: MediaChunk, frames: list[bytes], now: float
     ) -> None:
         if len(frames) != 1 or len(frames[0]) != message.size:
-            self._frontends.end(session, "a MediaChunk brings one frame, of the size that it says")
+            self._frontends.end(session, "a MediaChunk must have one frame of the announced size")
             return
         self._core.frontend_sent_chunk(session, message, frames[0], now)
 
@@ -286,4 +286,4 @@ def _remove_stale(path: Path) -> None:
         except OSError:
             path.unlink(missing_ok=True)
             return
-    raise StartupError(f"another engine core is listening at {path}")
+    raise StartupError(f"another engine core is already listening at {path}")

@@ -35,7 +35,9 @@ class SleepNote:
         try:
             self._write(self._path, level)
         except OSError as error:
-            log.error("the sleep can't be noted", path=str(self._path), error=error.strerror)
+            log.error(
+                "the sleep level can't be recorded", path=str(self._path), error=error.strerror
+            )
 
     def _read(self) -> SleepLevel:
         try:

@@ -63,6 +63,6 @@ class LeftOverStep:
 
 def end_hung(step: int | None) -> NoReturn:
     """Ends this process, and says where its threads are. An orderly end would wait for the step."""
-    log.error("a step hangs whose session is over; the process ends", step=step)
+    log.error("a step hangs after its session ended; the process exits", step=step)
     faulthandler.dump_traceback()
     os._exit(1)

@@ -147,7 +147,7 @@ class Worker:
                 case DropAdapter() if self._loaded is not None:
                     self._loaded.runner.adapters.drop()
                 case _:
-                    raise RuntimeError(f"{type(message).__name__} came out of turn")
+                    raise RuntimeError(f"{type(message).__name__} was not expected in this state")
 
     @contextmanager
     def _faults(self, session: int, handling: str, *, mends: bool = True) -> Iterator[None]:
@@ -163,7 +163,7 @@ class Worker:
             if _interrupted(error):
                 raise
             if isinstance(error, GroupLost):
-                log.warning("the group of ranks is over", reason=str(error))
+                log.warning("the group of ranks has ended", reason=str(error))
             else:
                 log.error("internal error", exception=True, handling=handling)
             self._session.send(session, _fault(error))
@@ -223,7 +223,7 @@ class Worker:
         self.counts.sessions += 1
         if self._model_dir is not None:
             if setup.trial:
-                raise UnfitWeights("a worker has a --model-dir of its own")
+                raise UnfitWeights("a worker must have its own --model-dir")
             setup = msgspec.structs.replace(setup, model_dir=self._model_dir)
         ranks = self._membership.join(setup, lambda: self._session.stands(session))
         hung = self._steps.await_forgotten(HUNG_SECONDS)

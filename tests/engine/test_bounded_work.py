@@ -98,7 +98,7 @@ def test_ids_of_parameters_count_as_carried() -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"n": 4}, "4 sequences of 10 prompt tokens and up to 6 more may come to 64 tokens"),
+        ({"n": 4}, "4 sequences of 10 prompt tokens and up to 6 more may reach 64 tokens"),
         ({"n": 1}, None),
         ({"n": 3}, None),
         ({"n": 2, "max_tokens": 60}, "--max-request-tokens"),

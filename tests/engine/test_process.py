@@ -351,7 +351,7 @@ def test_a_second_engine_at_the_same_place_is_refused(engine: Engine) -> None:
     _, errors = second.communicate(timeout=50)
     engine.process = first
     assert second.returncode == 1
-    assert "another engine core is listening at" in errors
+    assert "another engine core is already listening at" in errors
     run_one(engine, 1)
 
 
@@ -420,7 +420,7 @@ def test_a_folder_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         read(tmp_path)
     write_prepared(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(StartupError, match="not a whole prepared folder"):
+    with pytest.raises(StartupError, match="not a complete prepared folder"):
         read(tmp_path)
     config = EngineConfig(model=msgspec.structs.replace(EngineConfig().model, max_model_len=65))
     with pytest.raises(StartupError, match="max_model_len is 65; tiny supports at most 64"):
@@ -455,4 +455,4 @@ def test_bytes_of_media_pass_through_and_must_be_as_many_as_are_said(engine: Eng
     ended = len(engine.front.ended)
     engine.front.client.send(MediaChunk(1, 0, 0, 5), [data])
     engine.until(lambda: len(engine.front.ended) > ended)
-    assert "of the size that it says" in engine.front.ended[-1]
+    assert "of the announced size" in engine.front.ended[-1]

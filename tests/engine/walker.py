@@ -385,7 +385,7 @@ class Walker:
         bad = grammar.kind == "lark" and "bad" in error
         code = score.terminal.error_code
         assert code == ("invalid_grammar" if bad else "complex_grammar")
-        return bad or "compile" in error or "late" in error
+        return bad or "compil" in error or "late" in error
 
     def _front(self) -> Front | None:
         fronts = self.h.fronts

@@ -24,7 +24,7 @@ def test_replay_says_that_all_is_alike(tmp_path: Path) -> None:
     recorded_walk(tmp_path, 3, 200)
     done = run("replay", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "all decisions alike" in done.stdout
+    assert "all decisions are equal" in done.stdout
 
 
 def test_replay_shows_the_first_difference(tmp_path: Path) -> None:
@@ -53,9 +53,9 @@ def test_replay_of_something_else_is_a_usage_error(tmp_path: Path, content: byte
     path.write_bytes(content)
     done = run("replay", path)
     assert done.returncode == 2
-    assert "is no recording" in done.stderr
+    assert "is not a recording" in done.stderr
     assert run("replay", tmp_path / "missing").returncode == 2
-    assert "no recording there" in run("replay", tmp_path).stderr
+    assert "no recording found" in run("replay", tmp_path).stderr
 
 
 def test_simulate_prints_writes_and_draws(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ async def test_an_engine_core_that_dies_over_the_prompt(two) -> None:
     prefill, decode, client = two
     task = await submitted(prefill, client)
     prefill.entered(prefill.submits[0])
-    await asyncio.sleep(0.05)
+    await until(lambda: any(each.blame._entered for each in client._dispatch.requests()))
     await prefill.die()
     await answered(task, decode)
 
@@ -103,9 +103,8 @@ async def test_a_client_that_leaves_meanwhile(two) -> None:
     await until(lambda: prefill.aborts)
     assert prefill.aborts[0].request == prefill.submits[0].request
     prefill.text(prefill.submits[0], "X", finish="abort")
-    await asyncio.sleep(0.05)
+    await until(lambda: not client._dispatch.requests())
     assert not decode.submits
-    assert not client._dispatch.requests()
 
 
 async def test_where_nobody_else_is_they_answer(scene: Scene) -> None:  # noqa: F811
@@ -167,7 +166,7 @@ async def test_one_that_was_to_go_on_and_is_gone(expecting) -> None:
     await until(lambda: others[0].expected or others[1].expected)
     [chosen, spare] = sorted(others, key=lambda each: not each.expected)
     await chosen.die()
-    await asyncio.sleep(0.05)
+    await until(lambda: sum(each.status is not None for each in client._dispatch.fleet) == 2)
     prefill.text(prefill.submits[0], "X", finish="length")
     await answered(task, spare)
     assert not any(session.expected for session in client._dispatch.fleet)

@@ -56,9 +56,9 @@ def test_roles_that_can_not_be(
 @pytest.mark.parametrize(
     ("cache", "message"),
     [
-        ({"kv_role": "prefill"}, "nobody can fetch the KV: kv_endpoint isn't set"),
-        ({"kv_role": "decode"}, "nobody to fetch KV from: set kv_peers"),
-        ({"kv_endpoint": "tcp://here"}, "'tcp://here' is no endpoint"),
+        ({"kv_role": "prefill"}, "nothing can fetch the KV: kv_endpoint isn't set"),
+        ({"kv_role": "decode"}, "nowhere to fetch KV from: set kv_peers"),
+        ({"kv_endpoint": "tcp://here"}, "'tcp://here' is not an endpoint"),
         ({"kv_peers": ",".join(f"ipc:///{n}" for n in range(17))}, "at most 16 are allowed"),
     ],
 )

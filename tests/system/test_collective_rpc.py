@@ -111,7 +111,7 @@ def test_a_method_that_hangs_costs_a_worker_and_no_stream(running: Server) -> No
 
 def test_an_engine_core_that_dies_in_a_call_is_named_and_streams_go_on(running: Server) -> None:
     plain, beside = texts(running), Beside(running)
-    line = 'event="workers are called" method=pause'
+    line = 'event="a method of the workers is called" method=pause'
     before = running.stderr.count(line)
     with ThreadPoolExecutor(1) as pool:
         reply = pool.submit(called, running, "pause", args=[2], timeout=60)

@@ -212,9 +212,9 @@ def test_stores_that_will_not_do_are_refused(
         loaded(folder, replace(WAY, store="other"))
     with pytest.raises(StartupError, match=r"--kv-store redis: example-kv-store 1\.0: ValueError"):
         loaded(folder, replace(WAY, store="redis", store_address="http://here"))
-    with pytest.raises(StartupError, match="kv_store is set, and enable_prefix_caching is off"):
+    with pytest.raises(StartupError, match="kv_store is set, but enable_prefix_caching is off"):
         System(folder, FLOAT, replace(WAY, store="redis", prefix_caching=False))
-    with pytest.raises(StartupError, match="disk_kv_key_file is set, and neither"):
+    with pytest.raises(StartupError, match="disk_kv_key_file is set, but neither"):
         System(folder, FLOAT, replace(WAY, key_file="key"))
     with pytest.raises(StartupError, match="disk_kv_key_file /no/key can't be read: No such file"):
         loaded(folder, replace(WAY, store="redis", key_file="/no/key"))

@@ -147,9 +147,9 @@ def test_the_other_one_ends_between_answer_and_fetch(
 
 
 def test_models_that_it_does_not_serve_are_refused(tmp_path: Path, folder: Path) -> None:  # noqa: F811
-    with pytest.raises(StartupError, match="kv_endpoint is set, and enable_prefix_caching is off"):
+    with pytest.raises(StartupError, match="kv_endpoint is set, but enable_prefix_caching is off"):
         System(folder, FLOAT, replace(WAY, endpoint="ipc:///x", prefix_caching=False))
-    with pytest.raises(StartupError, match="'here' is no endpoint; allowed: ipc://PATH"):
+    with pytest.raises(StartupError, match="'here' is not an endpoint; allowed: ipc://PATH"):
         System(folder, FLOAT, replace(WAY, peers="here"))
     with pytest.raises(StartupError, match="ipc:///x appears twice"):
         System(folder, FLOAT, replace(WAY, peers="ipc:///x,ipc:///x"))

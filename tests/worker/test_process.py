@@ -291,8 +291,8 @@ def test_a_plan_that_does_not_fit_is_a_fault_and_a_new_session(
     engine.send(Plan(1, 0, [3], [], []))
     fault = engine.hear(Fault)
     assert not fault.final
-    assert "slot 3 is released but holds no sequence" in fault.message
-    engine.server.end(engine.session, "its fault was heard")
+    assert "slot 3 is released but has no sequence" in fault.message
+    engine.server.end(engine.session, "it reported a fault")
     engine.set_up(setup)
     engine.send(first_plan([1, 2, 3]))
     assert engine.hear(Result).slots[0].error is None
@@ -393,7 +393,7 @@ def test_a_step_that_hangs_ends_the_process_once_its_session_is_over(
     hanging.server.close()
     code, errors = hanging.exit_code()
     assert code == 1
-    assert "a step hangs whose session is over" in errors
+    assert "a step hangs after its session ended" in errors
     assert "_count_layer" in errors or "held" in errors  # Where it was.
     hanging.bind(b"87654321")
 

@@ -59,7 +59,7 @@ def check_gathered(session: FrontendSession) -> None:
         request = session.requests.get(number)
         sequence = None if request is None else request.sequences.get(index)
         lives = sequence is not None and not sequence.finished
-        _demand(lives, f"outputs of sequence {index} of request {number} are held, but it is over")
+        _demand(lives, f"outputs of sequence {index} of request {number} are held after its end")
 
 
 def check_requests(
@@ -83,7 +83,7 @@ def check_requests(
         alive = [sequence for sequence in request.sequences.values() if not sequence.finished]
         live += len(alive)
         lives = bool(alive) or not request.closed
-        _demand(lives, f"request {request.name} is open, and all of it has ended")
+        _demand(lives, f"request {request.name} is open, but all its sequences have ended")
         _demand(request.open == len(alive), f"request {request.name}: {request.open} are open")
         for sequence in alive:
             runs = sequence.slot is not None and scheduling.running.get(sequence.slot) is sequence
@@ -101,7 +101,7 @@ def check_requests(
             _demand(fits == (sequence in fitting), f"{where} is {sequence.state.name}")
             _demand(
                 stays or awaits or grammars.is_ready(request),
-                f"{where} may run, and its grammar isn't ready",
+                f"{where} is runnable, but its grammar isn't ready",
             )
         if request.grammar is not None:
             holders[request.grammar] += 1

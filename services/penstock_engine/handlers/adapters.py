@@ -30,7 +30,7 @@ MAX_ADAPTER_PATH = 4096
 
 DIGEST_DIGITS = 64
 
-DEADLY = f"{MAX_DEATHS} workers died while they loaded the adapter; it is not loaded again"
+DEADLY = f"{MAX_DEATHS} workers died while loading the adapter; it is not loaded again"
 
 
 class AdapterHandler:
@@ -48,7 +48,7 @@ class AdapterHandler:
             return
         if not self._state.adapters.places.count:
             raise InvalidRequest(
-                "this server takes no adapters; --enable-lora lets it", param="model"
+                "this server takes no adapters; --enable-lora enables them", param="model"
             )
         _check_file(submit.adapter)
         refused = self._state.adapters.why_refused(submit.adapter)
@@ -66,7 +66,8 @@ class AdapterHandler:
             return
         if len(message.adapters) > MAX_ADAPTER_NAMES:
             raise InvalidRequest(
-                f"{len(message.adapters)} names of adapters came; at most {MAX_ADAPTER_NAMES} may"
+                f"{len(message.adapters)} adapter names were sent; at most {MAX_ADAPTER_NAMES} are "
+                f"allowed"
             )
         for each in message.adapters:
             _check_named(each)
@@ -120,9 +121,9 @@ class AdapterHandler:
 
 def _check_named(named: NamedAdapter) -> None:
     if not 1 <= len(named.name) <= MAX_ADAPTER_NAME or len(named.parent) > MAX_ADAPTER_NAME:
-        raise InvalidRequest(f"an adapter's name has 1 to {MAX_ADAPTER_NAME} characters")
+        raise InvalidRequest(f"an adapter's name must have 1 to {MAX_ADAPTER_NAME} characters")
     if named.stamp < 0 or named.rank < 0:
-        raise InvalidRequest("an adapter's stamp and rank are not negative")
+        raise InvalidRequest("an adapter's stamp and rank must not be negative")
     if named.file is not None:
         _check_file(named.file)
 
@@ -130,8 +131,8 @@ def _check_named(named: NamedAdapter) -> None:
 def _check_file(file: AdapterFile) -> None:
     digits = string.digits + "abcdef"
     if len(file.digest) != DIGEST_DIGITS or not all(each in digits for each in file.digest):
-        raise InvalidRequest(f"an adapter's digest has {DIGEST_DIGITS} hexadecimal digits")
+        raise InvalidRequest(f"an adapter's digest must have {DIGEST_DIGITS} hexadecimal digits")
     if not file.path.startswith("/") or len(file.path) > MAX_ADAPTER_PATH or "\0" in file.path:
         raise InvalidRequest(
-            f"an adapter's path is absolute and has at most {MAX_ADAPTER_PATH} characters"
+            f"an adapter's path must be absolute and have at most {MAX_ADAPTER_PATH} characters"
         )

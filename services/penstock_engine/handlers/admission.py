@@ -39,14 +39,14 @@ class Admission:
         if submit.priority and not self._scheduling.policy.ages:
             raise InvalidRequest(
                 f"priority is {submit.priority}; the scheduling policy is {self._policy_name}, "
-                "which knows none: allowed is 0",
+                f"which has no priorities; allowed: 0",
                 param="priority",
             )
         highest = self._tenants.of(submit.tenant, submit.grant).highest_priority
         if submit.priority < highest:
             raise InvalidRequest(
-                f"priority is {submit.priority}; with this API key it may be {highest} or a "
-                "greater value, which is served later",
+                f"priority is {submit.priority}; with this API key it must be at least {highest} "
+                f"(greater values are served later)",
                 param="priority",
             )
 
@@ -71,7 +71,7 @@ class Admission:
         count = requests.count(submit.tenant)
         if most is None or count < most:
             return None
-        message = f"{count} requests are open with this API key; {most} may be at once"
+        message = f"{count} requests are open with this API key; at most {most} are allowed"
         wait_ms = _milliseconds(requests.retry_after(submit.tenant, now))
         return Rejected(submit.request, "limited", message, wait_ms)
 
@@ -110,8 +110,8 @@ class Admission:
         if expected <= left:
             return None
         message = (
-            f"the first token is expected in {expected:.1f} s at the earliest, and the deadline "
-            f"is in {left:.1f} s; with nothing else to do it would take {alone:.1f} s"
+            f"the first token is expected in {expected:.1f} s at the earliest, but the deadline "
+            f"is in {left:.1f} s; on an idle server it would take {alone:.1f} s"
         )
         # Until so much of what is before it is gone that it would be in time.
         wait = min(max(expected - max(left, alone), ServiceRate.SHORTEST), ServiceRate.LONGEST)

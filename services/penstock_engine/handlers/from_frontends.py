@@ -72,7 +72,7 @@ class FromFrontends:
             self._refuse(session, disagreement(message.versions))
             return
         if len(self._state.frontends) >= MAX_FRONTENDS:
-            self._refuse(session, f"{MAX_FRONTENDS} front ends are connected already")
+            self._refuse(session, f"{MAX_FRONTENDS} front ends are already connected")
             return
         frontend = self._state.frontends.open(session, message.name)
         frames = (self._state.facts.tokenizer, self._state.facts.template)
@@ -92,7 +92,7 @@ class FromFrontends:
             self._handle(frontend, message, now, data)
         except Exception:
             log.error("internal error", exception=True, handling=type(message).__name__)
-            self._refuse(session, "internal error: see the engine's log")
+            self._refuse(session, "internal error; see the engine core's log")
             self._after_error()
 
     def ended(self, session: bytes, reason: str) -> None:
@@ -100,7 +100,9 @@ class FromFrontends:
         frontend = self._state.frontends.get(session)
         if frontend is not None:
             open_requests = len(frontend.requests)
-            log.info("front end left", name=frontend.name, reason=reason, open=open_requests)
+            log.info(
+                "front end disconnected", name=frontend.name, reason=reason, open=open_requests
+            )
             self._finisher.close_session(session)
             self._state.calls.forget(session)
             self._state.weights.forget(session)
@@ -156,7 +158,7 @@ class FromFrontends:
                 if self._weights.asked(frontend, message, now) and message.abort:
                     self._abort_all()
             case Hello():
-                self._refuse(frontend.session, "Hello came twice")
+                self._refuse(frontend.session, "Hello was sent twice")
 
     def _set_paused(self, frontend: FrontendSession, message: SetPaused) -> None:
         self._state.paused = message.paused
@@ -165,7 +167,7 @@ class FromFrontends:
             self._abort_all()
 
     def _put_to_sleep(self, frontend: FrontendSession, message: PutToSleep) -> None:
-        log.info("goes to sleep", by=frontend.name, level=message.level, abort=message.abort)
+        log.info("going to sleep", by=frontend.name, level=message.level, abort=message.abort)
         self._state.sleep.begin(message.level)
         if message.abort:
             self._abort_all()
@@ -180,9 +182,9 @@ class FromFrontends:
             or not 0 < message.seconds <= MAX_CALL_SECONDS
             or len(message.method) > MAX_METHOD_CHARS
         ):
-            self._refuse(frontend.session, "a call of the workers is out of bounds")
+            self._refuse(frontend.session, "a call to the workers exceeds its limits")
             return
-        log.info("workers are called", method=message.method, by=frontend.name)
+        log.info("a method of the workers is called", method=message.method, by=frontend.name)
         self._state.calls.add(frontend.session, message, now)
 
     def _name_adapters(self, frontend: FrontendSession, message: NameAdapters) -> None:

@@ -48,7 +48,7 @@ from penstock_engine.waiting.disk_kv import UnfitAnswer
 
 log = logs.get(__name__)
 
-HEARD = "its fault was heard"
+HEARD = "it reported a fault"
 
 
 class FromWorkers:
@@ -91,7 +91,7 @@ class FromWorkers:
             return
         before = self._ranks.holder(message.rank)
         if before is not None:
-            reason = "another worker of the same rank took its place"
+            reason = "another worker of the same rank replaced it"
             self._losses.end(before, reason, LossCause.UNKNOWN)
         log.info("worker connected", rank=message.rank, pid=message.pid)
         self._losses.arrived(message.rank, message.life)
@@ -137,7 +137,7 @@ class FromWorkers:
             case Leaving():
                 self._leaves(worker)
             case _:
-                self._losses.end(worker, f"{type(message).__name__} came out of turn")
+                self._losses.end(worker, f"{type(message).__name__} was not expected in this state")
 
     def ended(self, session: bytes, reason: str) -> None:
         """The session is over, and with it those of the ranks that it computed with."""
@@ -154,7 +154,7 @@ class FromWorkers:
 
     def _leaves(self, worker: WorkerSession) -> None:
         """It was told to go: nothing that ran is to blame."""
-        self.drop(f"rank {worker.rank} leaves", LossCause.NOT_A_FAULT)
+        self.drop(f"rank {worker.rank} is shutting down", LossCause.NOT_A_FAULT)
 
     def drop(self, reason: str, cause: LossCause = LossCause.SCHEDULED) -> None:
         """Ends the present group, if there is one, from this side."""
@@ -208,7 +208,7 @@ class FromWorkers:
         for sequence in [*self._state.scheduling.queue.sequences(), *parked]:
             if sequence.num_tokens >= limit:
                 error = (
-                    f"the sequence has {sequence.num_tokens} tokens and needs room for one more; "
+                    f"the sequence has {sequence.num_tokens} tokens and needs space for one more; "
                     f"{self._state.context_limit.words} {limit}"
                 )
                 self._finisher.end(sequence, SequenceState.FINISHED_FAILED, error=error)
@@ -253,7 +253,7 @@ class FromWorkers:
         in_step = self._state.scheduling.num_in_flight > 0
         if fault.out_of_memory and in_step and self._state.scheduling.shrink():
             # The step was too large, whoever was in it.
-            log.warning("steps become smaller", tokens=self._state.scheduling.budget)
+            log.warning("the token budget is reduced", tokens=self._state.scheduling.budget)
             self.drop(HEARD, LossCause.NOT_A_FAULT)
             self._media.end_misfits()
         elif fault.out_of_memory or fault.final or not in_step:

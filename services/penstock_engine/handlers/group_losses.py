@@ -24,8 +24,8 @@ log = logs.get(__name__)
 class LossCause(enum.Enum):
     """To what the loss of a group is attributed."""
 
-    SCHEDULED = "what was at work"
-    UNKNOWN = "known when its workers are back"
+    SCHEDULED = "what was running"
+    UNKNOWN = "known once its workers are back"
     NOT_A_FAULT = "nobody's"
     WANTED = "what a front end asked for"
 
@@ -76,12 +76,12 @@ class GroupLosses:
             return
         if self._state.weights.due:
             if not sleep.level:
-                self.drop("other weights are wanted", LossCause.WANTED)
+                self.drop("new weights are requested", LossCause.WANTED)
             self._weights.begin()
         if sleep.level:
             self._weights.promise()
         if self._ranks.formed and sleep.regroups:
-            self.drop(f"sleep level {sleep.level} is wanted", LossCause.WANTED)
+            self.drop(f"sleep level {sleep.level} is requested", LossCause.WANTED)
 
     def lose(self, sessions: list[bytes], reason: str, cause: LossCause) -> None:
         """The group is over; `sessions` of it are to be ended.
@@ -122,7 +122,7 @@ class GroupLosses:
         if not self._attribution.is_poison(suspect):
             return
         if isinstance(suspect, GrammarEntry):
-            error = f"{MAX_DEATHS} workers died while they compiled the grammar"
+            error = f"{MAX_DEATHS} workers died while compiling the grammar"
             self._grammars.fail(suspect, error, "complex_grammar")
         elif isinstance(suspect, AdapterEntry):
             self._adapters.poisoned(suspect)

@@ -37,7 +37,7 @@ class IdleSleep:
         elif self._stays():
             self._since = now
         elif now - self._since >= self._seconds:
-            log.info("goes to sleep", by="itself", level=self._level)
+            log.info("going to sleep", by="itself", level=self._level)
             sleep.doze(self._level)
 
     def next_deadline(self) -> float:

@@ -92,12 +92,14 @@ class MediaHandler:
             case MediaChunk(offset=offset, size=size):
                 if self._state.media.exchange.take_chunk(entry, offset, size, data):
                     return
-        self._fail(request, f"item {message.item} of its media did not come as was asked for")
+        self._fail(
+            request, f"item {message.item} of its media differs from the one that was requested"
+        )
 
     def expire(self, now: float) -> None:
         """Ends the requests whose front ends don't send what they are asked for."""
         while (request := self._state.media.exchange.overdue(now)) is not None:
-            self._fail(request, f"its media did not come within {TIMEOUT:g} s")
+            self._fail(request, f"its media did not arrive within {TIMEOUT:g} s")
 
     # ---- workers
 

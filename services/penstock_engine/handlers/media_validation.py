@@ -22,13 +22,14 @@ def check_media(media: Media, prompt_tokens: int) -> None:
     prompt."""
     if not 1 <= len(media.items) <= MAX_MEDIA_ITEMS:
         raise InvalidRequest(
-            f"a request has up to {MAX_MEDIA_ITEMS} pictures, sounds and videos, not"
+            f"a request may have at most {MAX_MEDIA_ITEMS} images, audios and videos, not"
             f" {len(media.items)}",
             param="media",
         )
     if not 1 <= len(media.spans) <= MAX_MEDIA_SPANS:
         raise InvalidRequest(
-            f"its media take 1 to {MAX_MEDIA_SPANS} spans of the prompt, not {len(media.spans)}",
+            f"its media must fill 1 to {MAX_MEDIA_SPANS} spans of the prompt, not "
+            f"{len(media.spans)}",
             param="media",
         )
     for item in media.items:
@@ -58,7 +59,8 @@ def _check_spans(media: Media, prompt_tokens: int) -> None:
     for span in media.spans:
         if not 0 <= span.item < len(media.items):
             raise InvalidRequest(
-                f"a span of its media is of item {span.item}; there are {len(media.items)}",
+                f"a span of its media refers to item {span.item}; the request has "
+                f"{len(media.items)}",
                 param="media",
             )
         shown[span.item] = True
@@ -66,8 +68,9 @@ def _check_spans(media: Media, prompt_tokens: int) -> None:
         check_whole("first of a span", span.first, 0, MAX_COUNT)
         if span.offset < before or span.end > prompt_tokens:
             raise InvalidRequest(
-                f"a span of its media has tokens {span.offset} to {span.end - 1}; it may begin at"
-                f" {before}, where the one before it ends, and the prompt has {prompt_tokens}",
+                f"a span of its media has tokens {span.offset} to {span.end - 1}; it must begin at "
+                f"{before} or later, where the previous one ends, and end within the prompt's "
+                f"{prompt_tokens} tokens",
                 param="media",
             )
         rows = media.items[span.item].rows
@@ -80,7 +83,8 @@ def _check_spans(media: Media, prompt_tokens: int) -> None:
         before = span.end
     if not all(shown):
         raise InvalidRequest(
-            f"item {shown.index(False)} of its media has no place in the prompt", param="media"
+            f"item {shown.index(False)} of its media has no placeholders in the prompt",
+            param="media",
         )
 
 
@@ -89,7 +93,8 @@ def check_alone(media: Media, prompt_tokens: int) -> None:
     rows = [item.rows for item in media.items]
     if rows != [1] or prompt_tokens != 1:
         raise InvalidRequest(
-            f"an input with media is one item without any text, which takes one token; this one has"
+            f"an input with media must be one item without text, which takes one token; this one "
+            f"has"
             f" {len(rows)} in {prompt_tokens} tokens",
             param="media",
         )
@@ -100,11 +105,14 @@ def lacks_encoder_item(media: Media | None, prompt_tokens: int, rows: int) -> st
     placeholders the prompt begins with."""
     spans = () if media is None else media.spans
     if not spans:
-        return "this model writes about a sound, or what else it encodes: the request has none"
+        return "this model needs one media item per request, such as an audio; the request has none"
     if len(spans) != 1 or spans[0].offset or spans[0].tokens != rows:
-        return f"this model's prompts begin with one item of {rows} placeholders, and have no other"
+        return (
+            f"this model's prompts must begin with one item of {rows} placeholders and have no "
+            "others"
+        )
     if prompt_tokens <= rows:
-        return "there are no tokens for the decoder to begin with"
+        return "the decoder's prompt is empty"
     return None
 
 
@@ -127,14 +135,15 @@ def misfit(
     size = sum(map(cost_of, media.items))
     if size > load_bytes:
         return (
-            f"its prepared media come to {size} bytes; {load_bytes} are allowed (--media-load-mib)"
+            f"its prepared media have {size} bytes; at most {load_bytes} are allowed "
+            f"(--media-load-mib)"
         )
     if rows == 0:
-        return "this model takes no pictures, sounds or videos"
+        return "this model takes no images, audio or video"
     needed = most_rows(media)
     if rows is not None and needed > rows:
         return (
-            f"its media need {needed} embeddings at a time; the encoder cache holds {rows}"
+            f"its media need {needed} embeddings at a time; the encoder cache has room for {rows}"
             " (--encoder-cache-rows)"
         )
     longest = max(span.tokens for span in media.spans)

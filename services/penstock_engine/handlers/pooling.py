@@ -27,13 +27,13 @@ def check_pooling(
         return
     if pooling is None or asked is None:
         if asked is not None:
-            raise InvalidRequest("this model generates text; it gives no vectors")
+            raise InvalidRequest("this model generates text; it can't return vectors")
         if pooling is not None:
-            raise InvalidRequest("this model gives vectors; it generates no text")
+            raise InvalidRequest("this is a pooling model; it generates no text")
         return
     if asked.task not in tasks:
         raise InvalidRequest(
-            f"task is {asked.task}; this model does {', '.join(tasks)}", param="task"
+            f"task is {asked.task}; this model supports {', '.join(tasks)}", param="task"
         )
     tokens = len(submit.prompt_token_ids)
     if tokens > longest:
@@ -53,24 +53,24 @@ def check_alignment(submit: Submit, asked: Pooling, encoder_rows: int) -> None:
     times of. encoder_rows: 0 where the model doesn't say when its tokens are spoken."""
     if not encoder_rows:
         raise InvalidRequest(
-            "this model can't say when words are spoken here: that needs one worker, on a CPU"
+            "word times are not available here: they need a single worker on a CPU"
         )
     if submit.media is None:
-        raise InvalidRequest("there is no sound in which words could be spoken")
+        raise InvalidRequest("word times need audio, and the request has none")
     check_whole("rows of an alignment", asked.rows, 1, encoder_rows)
     tokens = len(submit.prompt_token_ids) - encoder_rows
     check_whole("skipped tokens of an alignment", asked.skipped, 1, max(1, tokens - 1))
     if tokens <= asked.skipped:
-        raise InvalidRequest("there are no tokens to be told the times of")
+        raise InvalidRequest("word times need at least one token")
     _check_alone(submit)
 
 
 def _check_alone(submit: Submit) -> None:
     alone = len(submit.sequences) == 1 and submit.stopping.max_tokens == 1
     if not alone or submit.sequences[0].emitted or submit.grammar is not None:
-        raise InvalidRequest("a pooled request has one sequence, and nothing is generated")
+        raise InvalidRequest("a pooling request must have one sequence and generate nothing")
     if submit.sampling.prompt_logprobs is not None:
-        raise InvalidRequest("a pooled request has no log-probabilities")
+        raise InvalidRequest("a pooling request can't have log-probabilities")
 
 
 def verify_alignments(step: StepInFlight, result: Result, encoder_rows: int) -> None:
@@ -81,11 +81,14 @@ def verify_alignments(step: StepInFlight, result: Result, encoder_rows: int) -> 
         if outcome.token is None or (asked is None and vectors is None):
             continue
         if asked is None or vectors is None or not vectors.is_sound():
-            raise UnfitResult(f"slot {outcome.slot} gave no sound alignment, or an unasked one")
+            raise UnfitResult(
+                f"slot {outcome.slot} returned an invalid alignment, or one that was not requested"
+            )
         tokens = len(sequence.request.prompt_token_ids) - encoder_rows - asked.skipped
         if vectors.shape != (tokens,):
             raise UnfitResult(
-                f"slot {outcome.slot} gave an alignment of {vectors.shape}, not of {tokens} tokens"
+                f"slot {outcome.slot} returned an alignment of {vectors.shape}, not of {tokens} "
+                f"tokens"
             )
 
 
@@ -96,11 +99,11 @@ def verify_vectors(step: StepInFlight, result: Result, pooling: PoolingConfig) -
             continue
         request, vectors = sequence.request, outcome.vectors
         if vectors is None or request.pooling is None or not vectors.is_sound():
-            raise UnfitResult(f"slot {outcome.slot} gave no sound vectors")
+            raise UnfitResult(f"slot {outcome.slot} returned invalid vectors")
         expected = _shape(request.pooling, pooling, len(request.prompt_token_ids))
         if vectors.shape != expected:
             raise UnfitResult(
-                f"slot {outcome.slot} gave vectors of shape {vectors.shape}, not {expected}"
+                f"slot {outcome.slot} returned vectors of shape {vectors.shape}, not {expected}"
             )
 
 

@@ -28,4 +28,4 @@ def check_number(name: str, value: float, low: float, high: float) -> None:
 def check_whole(name: str, value: int, low: int, high: int) -> None:
     """Raises InvalidRequest for a number out of range."""
     if not low <= value <= high:
-        raise InvalidRequest(f"{name} must lie in {low} to {high}, not {value}", param=name)
+        raise InvalidRequest(f"{name} must be in {low} to {high}, not {value}", param=name)

@@ -54,7 +54,7 @@ def _check_adjustments(wanted: LogitsAdjustments, vocab_size: int, limits: Limit
     if wanted.allowed is not None:
         if not wanted.allowed:
             raise InvalidRequest(
-                "allowed_token_ids must hold at least one id", param="allowed_token_ids"
+                "allowed_token_ids must have at least one id", param="allowed_token_ids"
             )
         _check_count("allowed_token_ids", len(wanted.allowed), limits.max_allowed_token_ids)
         check_ids("allowed_token_ids", wanted.allowed, vocab_size)
@@ -62,7 +62,7 @@ def _check_adjustments(wanted: LogitsAdjustments, vocab_size: int, limits: Limit
     together = sum(map(len, wanted.bad_words))
     if together > limits.max_bad_words_tokens:
         raise InvalidRequest(
-            f"bad_words come to {together} token ids, with and without a space before each;"
+            f"bad_words have {together} token ids in total, with and without a leading space;"
             f" {limits.max_bad_words_tokens} are allowed (--max-bad-words-tokens)",
             param="bad_words",
         )
@@ -101,6 +101,4 @@ def _check_bad_words(words: tuple[tuple[int, ...], ...], vocab_size: int) -> Non
 
 def _check_count(name: str, count: int, most: int) -> None:
     if count > most:
-        raise InvalidRequest(
-            f"{name} holds {count} entries; at most {most} are allowed", param=name
-        )
+        raise InvalidRequest(f"{name} has {count} entries; at most {most} are allowed", param=name)

@@ -91,7 +91,7 @@ class Submissions:
 
     def _validate(self, frontend: FrontendSession, submit: Submit) -> None:
         if submit.request in frontend.requests:
-            raise InvalidRequest(f"request {submit.request} is open already in this session")
+            raise InvalidRequest(f"request {submit.request} is already open in this session")
         facts = self._state.facts
         ready = self._state.workers.ready
         # Before one is ready, nobody knows; that worker would say so then.

@@ -91,14 +91,14 @@ def _check_length(submit: Submit, max_len: int, room: str) -> None:
     emitted = max((len(opened.emitted) for opened in submit.sequences), default=0)
     if emitted == 0 and prompt > longest:
         raise InvalidRequest(
-            f"the prompt has {prompt} tokens; it may have {longest}, as {room} "
+            f"the prompt has {prompt} tokens; it may have at most {longest}, because {room} "
             f"{max_len} tokens, output included",
             param="prompt",
             code="context_length_exceeded",
         )
     if prompt + emitted > max_len:
         raise InvalidRequest(
-            f"prompt and emitted tokens are {prompt + emitted}; {room} {max_len}",
+            f"the prompt and the emitted tokens are {prompt + emitted} tokens; {room} {max_len}",
             code="context_length_exceeded",
         )
 
@@ -115,11 +115,11 @@ def _check_prediction(prediction: list[int], most: int, vocab_size: int) -> None
 def _check_sequences(submit: Submit, vocab_size: int) -> None:
     count = len(submit.sequences)
     if not 1 <= count <= MAX_N:
-        raise InvalidRequest(f"a request has 1 to {MAX_N} sequences, not {count}", param="n")
+        raise InvalidRequest(f"a request must have 1 to {MAX_N} sequences, not {count}", param="n")
     indexes = [opened.index for opened in submit.sequences]
     if len(frozenset(indexes)) != count or min(indexes) < 0 or max(indexes) >= MAX_N:
         raise InvalidRequest(
-            f"sequence indexes must differ and lie in 0 to {MAX_N - 1}, not {indexes}", param="n"
+            f"sequence indexes must be distinct and in 0 to {MAX_N - 1}, not {indexes}", param="n"
         )
     most = submit.stopping.max_tokens
     for opened in submit.sequences:
@@ -137,11 +137,11 @@ def _check_beams(submit: Submit) -> None:
         return
     if len(submit.sequences) > submit.beams:
         raise InvalidRequest(
-            f"the beam search begins with {len(submit.sequences)} sequences; it may have"
-            f" {submit.beams}"
+            f"the beam search begins with {len(submit.sequences)} sequences; at most "
+            f"{submit.beams} are allowed"
         )
     if submit.grammar is not None or submit.pooling is not None:
-        raise InvalidRequest("a beam search has no grammar, and gives no vectors")
+        raise InvalidRequest("a beam search can't have a grammar or return vectors")
 
 
 def _check_together(submit: Submit, max_len: int, most: int) -> None:
@@ -152,8 +152,8 @@ def _check_together(submit: Submit, max_len: int, most: int) -> None:
     if count > 1 and count * each > most:
         raise InvalidRequest(
             f"{count} sequences of {prompt} prompt tokens and up to"
-            f" {each - prompt} more may come to {count * each} tokens; a request may"
-            f" have {most} (--max-request-tokens)",
+            f" {each - prompt} more may reach {count * each} tokens; a request may have at most "
+            f"{most} (--max-request-tokens)",
             param="n",
         )
 
@@ -170,7 +170,11 @@ def check_advance(
     """Raises InvalidRequest for an Advance that the request can't take. most: tokens that all of
     its sequences may have."""
     if request.closed or request.open:
-        what = f"{request.open} of its sequences are open" if request.open else "it is none"
+        what = (
+            f"{request.open} of its sequences are open"
+            if request.open
+            else "it is not a beam search"
+        )
         raise InvalidRequest(f"the beam search can't go on: {what}")
     if not 1 <= len(sequences) <= request.beams:
         raise InvalidRequest(
@@ -179,19 +183,21 @@ def check_advance(
         )
     indexes = [opened.index for opened in sequences]
     if len(frozenset(indexes)) != len(indexes) or min(indexes) < 0 or max(indexes) >= MAX_N:
-        raise InvalidRequest(f"sequence indexes must differ and lie in 0 to {MAX_N - 1}")
+        raise InvalidRequest(f"sequence indexes must be distinct and in 0 to {MAX_N - 1}")
     for opened in sequences:
         count = len(request.prompt_token_ids) + len(opened.emitted)
         if count >= max_len:
             raise InvalidRequest(
-                f"prompt and emitted tokens are {count}, and one more is to come; {room} {max_len}",
+                f"the prompt and the emitted tokens are {count} tokens, and one more follows; "
+                f"{room} {max_len}",
                 code="context_length_exceeded",
             )
         check_ids("emitted", opened.emitted, vocab_size)
     tokens = sum(len(request.prompt_token_ids) + len(opened.emitted) + 1 for opened in sequences)
     if len(sequences) > 1 and tokens > most:
         raise InvalidRequest(
-            f"the beams come to {tokens} tokens; a request may have {most} (--max-request-tokens)",
+            f"the beams have {tokens} tokens in total; a request may have at most {most} "
+            f"(--max-request-tokens)",
             param="beam_width",
         )
 
@@ -207,7 +213,7 @@ def _check_grammar(submit: Submit, max_bytes: int) -> None:
         )
     if submit.stopping.ignore_eos:
         raise InvalidRequest(
-            "ignore_eos can't be combined with structured outputs: they end with the EOS token",
+            "ignore_eos can't be combined with structured outputs, which end with the EOS token",
             param="ignore_eos",
         )
 
@@ -217,7 +223,7 @@ def _check_stopping(stopping: Stopping, vocab_size: int) -> None:
     check_whole("min_tokens", stopping.min_tokens, 0, stopping.max_tokens)
     if len(stopping.stop_token_ids) > MAX_STOP_TOKEN_IDS:
         raise InvalidRequest(
-            f"stop_token_ids holds {len(stopping.stop_token_ids)} ids; "
+            f"stop_token_ids has {len(stopping.stop_token_ids)} ids; "
             f"at most {MAX_STOP_TOKEN_IDS} are allowed",
             param="stop_token_ids",
         )

@@ -28,10 +28,10 @@ class WeightsHandler:
             weights.refuse(frontend.session, message.call, "invalid", wrong)
             return False
         if not weights.ask(frontend.session, message, now):
-            why = "other weights are being loaded already; ask again"
+            why = "other weights are already being loaded; try again later"
             weights.refuse(frontend.session, message.call, "unavailable", why)
             return False
-        log.info("other weights are wanted", by=frontend.name, folder=message.folder)
+        log.info("new weights are requested", by=frontend.name, folder=message.folder)
         return True
 
     def begin(self) -> None:
@@ -42,7 +42,7 @@ class WeightsHandler:
         """A model that sleeps gets them when it wakes."""
         if self._state.weights.promise():
             folder = self._state.facts.folder
-            log.info("weights are loaded when the model wakes", folder=folder)
+            log.info("the weights will be loaded when the model wakes", folder=folder)
 
     def loaded(self) -> None:
         """The group has loaded what it was told to."""

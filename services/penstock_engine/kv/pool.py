@@ -65,7 +65,7 @@ class BlockPool:
     def take(self, count: int) -> list[int]:
         """`count` blocks for one owner, the least recently used first. Raises OutOfBlocks."""
         if count > self.num_free:
-            raise OutOfBlocks(f"{count} KV blocks wanted; {self.num_free} are free")
+            raise OutOfBlocks(f"{count} KV blocks requested; {self.num_free} are free")
         taken = self._take_from(self.num_blocks, count)
         if len(taken) < count:
             reserved = self._take_from(self.num_blocks + 1, count - len(taken))

@@ -18,18 +18,20 @@ def check_kept(cache: CacheSettings) -> None:
     elsewhere = kept + [name for name in ("kv_endpoint", "kv_peers") if getattr(cache, name)]
     if elsewhere and not cache.enable_prefix_caching:
         raise StartupError(
-            f"{elsewhere[0]} is set, and enable_prefix_caching is off: blocks that are kept are "
-            "those of earlier requests"
+            f"{elsewhere[0]} is set, but enable_prefix_caching is off, and only blocks of earlier "
+            f"requests can be kept"
         )
     if cache.disk_kv_key_file is not None and not kept:
-        raise StartupError("disk_kv_key_file is set, and neither disk_kv_dir nor kv_store is")
+        raise StartupError("disk_kv_key_file is set, but neither disk_kv_dir nor kv_store is")
     if cache.kv_endpoint:
         _check_endpoint("kv_endpoint", cache.kv_endpoint)
     peers = kv_peers(cache)
     if cache.kv_role == "prefill" and not cache.kv_endpoint:
-        raise StartupError("kv_role is prefill, and nobody can fetch the KV: kv_endpoint isn't set")
+        raise StartupError(
+            "kv_role is prefill, but nothing can fetch the KV: kv_endpoint isn't set"
+        )
     if cache.kv_role == "decode" and not peers:
-        raise StartupError("kv_role is decode, and there is nobody to fetch KV from: set kv_peers")
+        raise StartupError("kv_role is decode, but there is nowhere to fetch KV from: set kv_peers")
 
 
 def kv_peers(cache: CacheSettings) -> tuple[str, ...]:
@@ -42,7 +44,9 @@ def kv_peers(cache: CacheSettings) -> tuple[str, ...]:
             raise StartupError(f"kv_peers: {each} appears twice")
     others = tuple(each for each in listed if each != cache.kv_endpoint)
     if len(others) > MAX_KV_PEERS:
-        raise StartupError(f"kv_peers: {len(others)} are there; at most {MAX_KV_PEERS} are allowed")
+        raise StartupError(
+            f"kv_peers has {len(others)} entries; at most {MAX_KV_PEERS} are allowed"
+        )
     return others
 
 
@@ -59,5 +63,5 @@ def fetches_ahead(cache: CacheSettings) -> bool:
 def _check_endpoint(setting: str, endpoint: str) -> None:
     if _ENDPOINT.fullmatch(endpoint) is None:
         raise StartupError(
-            f"{setting}: {endpoint!r} is no endpoint; allowed: ipc://PATH, tcp://HOST:PORT"
+            f"{setting}: {endpoint!r} is not an endpoint; allowed: ipc://PATH, tcp://HOST:PORT"
         )

@@ -30,28 +30,30 @@ def families_of(state: MetricsSnapshot, *, ready: bool) -> Iterator[Metric]:
 
 def _now(families: Families, state: MetricsSnapshot, ready: bool) -> Iterator[Metric]:
     gauge = families.gauge
-    yield gauge("penstock:engine_ready", "1: a worker is up, and steps happen or could.", ready)
-    yield gauge("penstock:engine_draining", "1: nothing new is accepted.", state.draining)
-    yield gauge("penstock:engine_paused", "1: an operator has paused it.", state.paused)
+    yield gauge("penstock:engine_ready", "1: a worker is connected and can compute steps.", ready)
+    yield gauge("penstock:engine_draining", "1: no new requests are accepted.", state.draining)
+    yield gauge("penstock:engine_paused", "1: paused by an operator.", state.paused)
     yield families.gauges(
         "vllm:engine_sleep_state",
-        "awake: 1, or 0 where the model sleeps. weights_offloaded: 1 at level 1, where weights may "
+        "awake: 1 if awake, 0 if asleep. weights_offloaded: 1 at level 1, at which weights may "
         "stay; discard_all: 1 at level 2.",
         ["sleep_state"],
         {(name,): int(state.sleep_level == level) for level, name in enumerate(SLEEP_STATES)},
     )
-    yield gauge("penstock:frontends", "Gateways and libraries connected.", state.frontends)
-    yield gauge("penstock:workers", "Workers that are ready.", state.workers)
+    yield gauge(
+        "penstock:frontends", "Connected front ends: gateways and libraries.", state.frontends
+    )
+    yield gauge("penstock:workers", "Ready workers.", state.workers)
     yield gauge("vllm:num_requests_running", "Running sequences.", state.running)
     yield gauge("vllm:num_requests_waiting", "Waiting sequences.", state.waiting)
     yield gauge(
         "penstock:waiting_tokens",
-        "Tokens (prompt and emitted) of the sequences that wait.",
+        "Prompt and emitted tokens of the waiting sequences.",
         state.waiting_tokens,
     )
     yield gauge(
         "penstock:oldest_waiting_seconds",
-        "Age of the oldest request with a sequence that waits and has been given nothing.",
+        "Age of the oldest request with a waiting sequence that has never run.",
         state.oldest_waiting,
     )
 
@@ -73,14 +75,14 @@ def _room(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     )
     yield families.gauges(
         "penstock:kv_blocks",
-        "All KV blocks. used: by sequences; cached: free, with contents that can be found; free: "
-        "the others.",
+        "KV blocks by state. used: held by sequences; cached: free, with contents that can be "
+        "reused; free: the rest.",
         ["state"],
         _keyed(state.blocks),
     )
     yield families.gauge(
         "penstock:kv_groups",
-        "Block tables of each sequence: several where layers see more or less of it.",
+        "Block tables per sequence: one for each attention window.",
         state.kv_groups,
     )
     yield families.gauges(
@@ -94,30 +96,29 @@ def _room(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     )
     yield families.counters(
         "penstock:disk_kv_blocks",
-        "KV blocks that were found on disk, in a store or at another engine core: read, or missed, "
-        "as they were damaged or deleted by then.",
+        "KV blocks found on disk, in a store or at another engine core. read: fetched; missed: "
+        "damaged, or deleted before the fetch.",
         ["result"],
         _keyed(state.disk_blocks),
     )
     yield families.gauge(
         "penstock:sessions",
-        "Sessions of which a request is open, or for which KV blocks are kept.",
+        "Sessions with an open request or kept KV blocks.",
         state.sessions,
     )
     yield families.gauge(
-        "penstock:session_kv_blocks", "KV blocks that are kept for sessions.", state.session_blocks
+        "penstock:session_kv_blocks", "KV blocks kept for sessions.", state.session_blocks
     )
     yield families.counters(
         "penstock:prefetched_kv_blocks",
-        "KV blocks that were brought back before their session or prompt came, by the tier they"
-        " were in.",
+        "KV blocks prefetched before their session or prompt arrived, by tier.",
         ["tier"],
         _keyed(state.prefetched),
     )
     for name, words, value in (
         ("prefix_cache_queries", "Prompt tokens looked up in the KV cache.", state.cache_queries),
         ("prefix_cache_hits", "Prompt tokens found in the KV cache.", state.cache_hits),
-        ("num_preemptions", "Sequences that lost their blocks to others.", state.preemptions),
+        ("num_preemptions", "Preempted sequences.", state.preemptions),
     ):
         yield families.counter(f"vllm:{name}", words, value)
 
@@ -126,13 +127,13 @@ def _steps(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     yield families.counter("penstock:steps", "Steps applied.", state.steps)
     yield families.gauge(
         "penstock:step_budget_tokens",
-        "Tokens that a step may compute: what is set, less after a device ran out of memory.",
+        "Token budget of a step: the configured value, or less after a device ran out of memory.",
         state.step_budget,
     )
     yield families.counters(
         "penstock:step_part_seconds",
-        "compute: the worker's time in steps; dispatch: what they took beyond that; both together "
-        "are the sum of step_seconds. plan, apply: the engine core's own work, much of it while "
+        "compute: the worker's time in steps; dispatch: the rest of the steps' time; the two add "
+        "up to the sum of step_seconds. plan, apply: the engine core's own work, mostly done while "
         "the worker computes.",
         ["part"],
         _keyed(state.parts),
@@ -140,21 +141,22 @@ def _steps(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     for name, words, key in (
         (
             "penstock:step_seconds",
-            "From a plan sent, or the step before it done if that is later, to the result.",
+            "Time from sending the plan, or from the end of the previous step if that is later, to "
+            "the result.",
             "step_seconds",
         ),
-        ("penstock:step_sequences", "Sequences in a step.", "step_sequences"),
-        ("vllm:iteration_tokens_total", "Tokens computed in a step.", "iteration_tokens"),
+        ("penstock:step_sequences", "Sequences per step.", "step_sequences"),
+        ("vllm:iteration_tokens_total", "Tokens computed per step.", "iteration_tokens"),
         (
             "penstock:recovery_seconds",
-            "From the loss of a worker to the next step done, or to a worker that is ready where "
-            "nothing is to be done.",
+            "Time from the loss of a worker to the next completed step, or to a ready worker if "
+            "there is nothing to compute.",
             "recovery_seconds",
         ),
     ):
         yield families.histogram(name, words, state.histograms[key])
     yield families.counter(
-        "penstock:worker_deaths", "Workers lost, whatever the reason.", state.worker_deaths
+        "penstock:worker_deaths", "Workers lost, for any reason.", state.worker_deaths
     )
 
 
@@ -163,8 +165,8 @@ def _drafts(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
         yield families.counter(f"vllm:spec_decode_{name}", words, state.drafts[key])
     yield families.counters(
         "vllm:spec_decode_num_accepted_tokens_per_pos",
-        "Drafted tokens that were right, by place in the draft, from 0; the last one stands for "
-        "all behind it.",
+        "Accepted draft tokens, by position in the draft from 0; the last position includes all "
+        "later ones.",
         ["position"],
         _keyed({str(place): count for place, count in enumerate(state.kept_at)}),
     )
@@ -173,7 +175,7 @@ def _drafts(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
 def _requests(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     yield families.counters(
         "penstock:requests_ended",
-        "Requests that ended, by how the last of their sequences did.",
+        "Requests that ended, by the finish reason of their last sequence.",
         ["end"],
         _keyed(state.ended),
     )
@@ -182,12 +184,12 @@ def _requests(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     )
     yield families.counter(
         "penstock:requests_resumed",
-        "Requests accepted that had been accepted before, here or elsewhere.",
+        "Accepted requests that had been accepted before, here or on another engine core.",
         state.resumed,
     )
     yield families.counter(
         "penstock:requests_handed_over",
-        "Requests with which another engine core goes on, as this one drains.",
+        "Requests handed over to another engine core because this one drains.",
         state.handed_over,
     )
 
@@ -196,22 +198,20 @@ def _media(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     media = state.media
     yield families.counters(
         "penstock:encoder_items",
-        "Pictures, sounds and videos of prompts: encoded; found: their encoding was there, or the "
-        "KV cache had what it was for.",
+        "Images, audios and videos in prompts. encoded: by a worker; found: in the encoder cache, "
+        "or already covered by the KV cache.",
         ["outcome"],
         _keyed({"encoded": media["encoded"], "found": media["found"]}),
     )
     yield families.counter(
         "penstock:encoder_bytes",
-        "Bytes of prepared items that were sent to workers.",
+        "Bytes of prepared media items sent to workers.",
         media["bytes"],
     )
-    yield families.gauge(
-        "penstock:media_waiting", "Sequences that wait for media.", media["waiting"]
-    )
+    yield families.gauge("penstock:media_waiting", "Sequences waiting for media.", media["waiting"])
     yield families.gauges(
         "penstock:encoder_cache_rows",
-        "Embeddings that the encoder cache has room for.",
+        "Capacity of the encoder cache in embeddings.",
         ["state"],
         _keyed(state.encoder_rows),
     )
@@ -221,25 +221,25 @@ def _adapters(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     adapters = state.adapters
     yield families.gauges(
         "penstock:adapters",
-        "Adapters. loaded: workers have them, or load them; wanted: they wait for a place.",
+        "Adapters by state. loaded: in the workers, or being loaded; wanted: waiting for a place.",
         ["state"],
         _keyed({"loaded": adapters["loaded"], "wanted": adapters["wanted"]}),
     )
     yield families.gauge(
-        "penstock:adapter_places", "Adapters that may be loaded at a time.", state.adapter_places
+        "penstock:adapter_places", "Maximum number of loaded adapters.", state.adapter_places
     )
     yield families.gauge(
-        "penstock:adapters_waiting", "Sequences that wait for adapters.", adapters["waiting"]
+        "penstock:adapters_waiting", "Sequences waiting for adapters.", adapters["waiting"]
     )
     yield families.counters(
         "penstock:adapter_loads",
-        "Adapters that workers were told to load, by how it ended.",
+        "Loads of adapters, by outcome.",
         ["outcome"],
         _keyed(state.adapter_loads),
     )
     yield families.counter(
         "penstock:adapter_load_seconds",
-        "Time that loading took of those that were loaded.",
+        "Time of successful loads of adapters.",
         state.adapter_seconds,
     )
 
@@ -260,15 +260,15 @@ def _tenants(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     )
     yield families.gauges(
         "penstock:tenant_open_requests",
-        "Requests that have not ended.",
+        "Open requests.",
         label,
         _keyed({name: tenant.open_requests for name, tenant in tenants.items()}),
     )
     if state.fair:
         yield families.gauges(
             "penstock:tenant_debt",
-            "What a tenant has been given beyond the least served with work, for its weight, in "
-            "generated tokens.",
+            "Service that a tenant has received beyond the least-served tenant with work, divided "
+            "by its weight, in generated tokens.",
             label,
             _keyed({name: tenant.debt for name, tenant in tenants.items()}),
         )

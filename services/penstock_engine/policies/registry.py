@@ -45,10 +45,10 @@ def _plugged(name: str, known: Collection[str]) -> type[Policy]:
     kind = plugin.value
     if not (isclass(kind) and issubclass(kind, Policy)) or isabstract(kind):
         raise StartupError(
-            f"--scheduling-policy {name}: {kind!r} of {plugin.package} is no whole Policy"
+            f"--scheduling-policy {name}: {kind!r} of {plugin.package} is not a complete Policy"
         )
     if kind.name != name:
         raise StartupError(
-            f"--scheduling-policy {name}: {plugin.package} has a policy that says it is {kind.name}"
+            f"--scheduling-policy {name}: {plugin.package} has a policy whose name is {kind.name}"
         )
     return kind

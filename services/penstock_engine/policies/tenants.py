@@ -30,7 +30,7 @@ class Tenants:
                 raise StartupError(f"tenants: {entry!r} has no name")
             name = "" if name == ANONYMOUS else name
             if name in self._grants:
-                raise StartupError(f"tenants: {entry!r} is listed a second time")
+                raise StartupError(f"tenants: {entry!r} is listed twice")
             self._grants[name] = _grant(entry, fields)
         self._others = self._grants.pop(ANYBODY, Grant())
 

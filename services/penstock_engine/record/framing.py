@@ -52,13 +52,13 @@ def framed(payload: bytes) -> bytes:
 def payloads(file: BinaryIO, name: str) -> Iterator[bytes]:
     """Every record of a file that is open at its beginning. Raises Damaged, or Torn at the end."""
     if file.read(len(MAGIC)) != MAGIC:
-        raise Damaged(f"{name} is no recording: its first bytes are not {MAGIC!r}")
+        raise Damaged(f"{name} is not a recording: its first bytes are not {MAGIC!r}")
     number = 0
     while prefix := file.read(_PREFIX.size):
         number += 1
         length, checksum = _PREFIX.unpack(prefix) if len(prefix) == _PREFIX.size else (0, -1)
         if length > MAX_RECORD:
-            raise Damaged(f"{name}: record {number} claims {length} bytes")
+            raise Damaged(f"{name}: record {number} has a length of {length} bytes")
         payload = file.read(length)
         if len(payload) < length or zlib.crc32(payload) != checksum:
             if not file.read(1):
@@ -77,6 +77,6 @@ def log_files(paths: list[str]) -> list[Path]:
         path = Path(name)
         inside = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
         if not inside or not inside[0].is_file():
-            raise InvalidRequest(f"{name}: no recording there (*{SUFFIX})")
+            raise InvalidRequest(f"{name}: no recording found (*{SUFFIX})")
         found += inside
     return found

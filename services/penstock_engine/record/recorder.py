@@ -56,7 +56,7 @@ class CoreRecorder:
 
     def __init__(self, core: EngineCore, settings: RecordSettings) -> None:
         if settings.record_dir is None:
-            raise ValueError("no folder to record to")
+            raise ValueError("there is no folder to record to")
         know_plugins()
         self._core = core
         self._redaction = Redaction()

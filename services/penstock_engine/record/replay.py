@@ -74,7 +74,7 @@ class RecordingFile:
             self._events = self._known_events()
             self.core = _core(zlib.decompress(next(self._payloads)))
         except (StopIteration, Torn):
-            raise Damaged(f"{path}: the file ends before its snapshot does") from None
+            raise Damaged(f"{path}: the file ends within its snapshot") from None
         except (msgspec.DecodeError, UnicodeDecodeError, zlib.error, SnapshotError) as error:
             raise Damaged(f"{path}: {error}") from error
 
@@ -82,7 +82,7 @@ class RecordingFile:
         ours = event_methods()
         unknown = [name for name in self.header.events if name not in ours]
         if unknown:
-            raise Damaged(f"{self.path}: this program's core has no event {unknown[0]!r}")
+            raise Damaged(f"{self.path}: this version has no event {unknown[0]!r}")
         return [ours[name] for name in self.header.events]
 
     def records(self) -> Iterator[RecordedEvent]:
@@ -196,7 +196,7 @@ def shown(decision: Decision | None, effects: Effects | None = None) -> str:
         told = [(session, message) for session, message, _ in effects.to_frontends]
         lines += [f"to front end {session.hex()}: {message!r}" for session, message in told]
         ends = [*effects.end_workers, *effects.end_frontends]
-        lines += [f"ends session {session.hex()}: {reason}" for session, reason in ends]
+        lines += [f"end session {session.hex()}: {reason}" for session, reason in ends]
     else:
         lines += [
             f"to front end {session.hex()}: {kind}" + (f" of {count}" if count else "")
@@ -209,5 +209,5 @@ def shown(decision: Decision | None, effects: Effects | None = None) -> str:
 def _core(data: bytes) -> EngineCore:
     core = restore(data)
     if not isinstance(core, EngineCore):
-        raise SnapshotError(f"the snapshot holds a {type(core).__name__}, no EngineCore")
+        raise SnapshotError(f"the snapshot holds a {type(core).__name__}, not an EngineCore")
     return core

@@ -72,7 +72,7 @@ class _Restorer:
             return _member(node[1], node[2])
         if kind in ("t", "f", "r", "m", "n"):
             return _UNSET
-        raise SnapshotError(f"no kind of node is called {kind!r}")
+        raise SnapshotError(f"unknown kind of node {kind!r}")
 
     def _settle(self, number: int) -> None:
         """Makes a value that can't change, after those that it holds."""
@@ -150,24 +150,26 @@ def _shape(name: str, names: list[str]) -> tuple[type, list[str]]:
     rest = [one for one in names if one not in slots]
     has_dict = not is_struct(cls) and bool(getattr(cls, "__dictoffset__", 0))
     if (rest and not has_dict) or any(one.startswith("__") for one in rest):
-        raise SnapshotError(f"{name} has no attribute {rest[0]!r}: another version wrote this")
+        raise SnapshotError(
+            f"{name} has no attribute {rest[0]!r}: it was written by another version"
+        )
     missing = [one for one in slots if one not in names]
     if missing and is_struct(cls):
-        raise SnapshotError(f"{name} lacks {missing[0]!r}: another version wrote this")
+        raise SnapshotError(f"{name} lacks {missing[0]!r}: it was written by another version")
     return cls, names
 
 
 def _named_tuple(name: str) -> type[tuple[Any, ...]]:
     cls = KNOWN.get(name)
     if cls is None or not issubclass(cls, tuple):
-        raise SnapshotError(f"{name} is no named tuple that is known to snapshots")
+        raise SnapshotError(f"{name} is not a named tuple known to snapshots")
     return cls
 
 
 def _member(name: str, member: str) -> Any:
     cls = KNOWN.get(name)
     if cls is None or not is_enum(cls):
-        raise SnapshotError(f"{name} is no enumeration that is known to snapshots")
+        raise SnapshotError(f"{name} is not an enumeration known to snapshots")
     return cls[member]  # type: ignore[index]
 
 

@@ -65,7 +65,7 @@ class Writer:
             return
         # Each of the two counts has one writer: no lock.
         if self._given - self._taken + size > MAX_BACKLOG:
-            self.stop(f"{MAX_BACKLOG} bytes wait for the disk")
+            self.stop(f"{MAX_BACKLOG} bytes are waiting to be written")
             return
         self._given += size
         self._queue.put(item)

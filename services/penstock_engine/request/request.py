@@ -311,7 +311,7 @@ class Sequence:
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransition(
                 f"sequence {self.index} of request {self.request.name}: "
-                f"{self.state.name} doesn't lead to {state.name}"
+                f"{self.state.name} can't change to {state.name}"
             )
         if self.timeline is not None:
             self.timeline.moved(

@@ -94,7 +94,7 @@ class StepBuilder:
         """Computes tokens [start, end) of a sequence that has a slot."""
         slot = sequence.slot
         if slot is None or slot in self.items or end - start > self.left:
-            raise ValueError(f"slot {slot} can't be scheduled so")
+            raise ValueError(f"slot {slot} can't be scheduled in this state")
         self.left -= end - start
         if end > start + 1 and sequence.reports_prompt:
             self.reportable -= end - start

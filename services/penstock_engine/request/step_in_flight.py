@@ -65,7 +65,9 @@ class StepInFlight:
     def verify(self, result: Result, vocab_size: int) -> None:
         """Raises UnfitResult unless `result` answers these items, one for one."""
         if result.step != self.number:
-            raise UnfitResult(f"a result for step {result.step} where {self.number} is in flight")
+            raise UnfitResult(
+                f"a result for step {result.step}, but step {self.number} is in flight"
+            )
         if len(result.slots) != len(self.items):
             raise UnfitResult(
                 f"the result of step {self.number} has {len(result.slots)} slots; "
@@ -74,7 +76,9 @@ class StepInFlight:
         for (sequence, end, samples), outcome in zip(self.items, result.slots, strict=True):
             slot, token = outcome.slot, outcome.token
             if slot != sequence.slot:
-                raise UnfitResult(f"slot {slot} answers where slot {sequence.slot} was planned")
+                raise UnfitResult(
+                    f"the result is for slot {slot}; the plan has slot {sequence.slot}"
+                )
             if outcome.error is not None:
                 continue
             self._verify_prompt(sequence, end, outcome)
@@ -84,12 +88,15 @@ class StepInFlight:
                 continue
             if (token is not None) != samples or outcome.deferred:
                 raise UnfitResult(
-                    f"slot {slot} was {'' if samples else 'not '}to sample a token; it gave {token}"
+                    f"slot {slot} should {'' if samples else 'not '}have sampled a token; it "
+                    f"returned {token}"
                 )
             if token is None:
                 continue
             if not 0 <= token < vocab_size:
-                raise UnfitResult(f"slot {slot} gave token {token}, not in 0 to {vocab_size - 1}")
+                raise UnfitResult(
+                    f"slot {slot} returned token {token}, not in 0 to {vocab_size - 1}"
+                )
             if sequence.request.sampling.logprobs is not None:
                 _verify_logprobs(outcome)
 
@@ -107,7 +114,8 @@ class StepInFlight:
         given = len(outcome.prompt_logprobs or ())
         if given != expected:
             raise UnfitResult(
-                f"slot {outcome.slot} gave {given} log-probabilities of its prompt, not {expected}"
+                f"slot {outcome.slot} returned {given} log-probabilities of its prompt, not "
+                f"{expected}"
             )
 
 
@@ -116,14 +124,14 @@ def verify_drafts(outcome: SlotResult, most: int, vocab_size: int, further: int 
     slot, more = outcome.slot, outcome.more
     if len(more) > further and not len(more) <= outcome.drafted <= most:
         raise UnfitResult(
-            f"slot {slot} drafted {outcome.drafted} tokens and kept {len(more)}; it may draft"
-            f" {most}"
+            f"slot {slot} drafted {outcome.drafted} tokens and kept {len(more)}; the limit is "
+            f"{most}"
         )
     if more and outcome.token is None:
-        raise UnfitResult(f"slot {slot} gave tokens behind one that it did not sample")
+        raise UnfitResult(f"slot {slot} returned tokens after one that it did not sample")
     wrong = next((token for token in more if not 0 <= token < vocab_size), None)
     if wrong is not None:
-        raise UnfitResult(f"slot {slot} gave token {wrong}, not in 0 to {vocab_size - 1}")
+        raise UnfitResult(f"slot {slot} returned token {wrong}, not in 0 to {vocab_size - 1}")
     if outcome.proposed < 0:
         raise UnfitResult(f"slot {slot} proposes {outcome.proposed} tokens")
 
@@ -132,6 +140,6 @@ def _verify_logprobs(outcome: SlotResult) -> None:
     given = 0 if outcome.logprobs is None else 1 + len(outcome.more_logprobs or ())
     if given != len(outcome.tokens):
         raise UnfitResult(
-            f"slot {outcome.slot} gave {given} log-probabilities, which were asked for, of"
+            f"slot {outcome.slot} returned {given} log-probabilities, which were requested, of"
             f" {len(outcome.tokens)} tokens"
         )

@@ -249,7 +249,7 @@ class SchedulerState:
     def verify(self, result: Result, vocab_size: int) -> StepInFlight:
         """The oldest step in flight; UnfitResult unless `result` answers it, item for item."""
         if not self.in_flight:
-            raise UnfitResult(f"a result for step {result.step} where no step is in flight")
+            raise UnfitResult(f"a result for step {result.step}, but no step is in flight")
         self.in_flight[0].verify(result, vocab_size)
         return self.in_flight[0]
 

@@ -42,12 +42,14 @@ class RankResults:
         mine = self._ahead[rank]
         expected = self._step + len(mine) + 1
         if result.step != expected or len(mine) >= in_flight:
-            sent = "was to come" if len(mine) < in_flight else "was not sent"
+            sent = "was to come" if len(mine) < in_flight else "was not expected"
             raise UnfitResult(
-                f"rank {rank} gave a result for step {result.step}; {expected} {sent}"
+                f"rank {rank} returned a result for step {result.step}; {expected} {sent}"
             )
         if result.slots and rank != self._last_stage:
-            raise UnfitResult(f"rank {rank} answers for slots; rank {self._last_stage} does")
+            raise UnfitResult(
+                f"rank {rank} returned results for slots; only rank {self._last_stage} may"
+            )
         mine.append(result)
         if not all(self._ahead):
             return None

@@ -54,11 +54,11 @@ class RankSessions:
     def refusal(self, hello: WorkerHello) -> str | None:
         """Why there is no place for a worker; None: there is."""
         if self.size == 1 and hello.rank != 0:
-            return f"this engine has one worker, rank 0; there is no place for {hello.rank}"
+            return f"this engine core has one worker, rank 0; there is no rank {hello.rank}"
         if not 0 <= hello.rank < self.size:
-            return f"this engine has ranks 0 to {self.size - 1}; there is no place for {hello.rank}"
+            return f"this engine has ranks 0 to {self.size - 1}; there is no rank {hello.rank}"
         if self.size > 1 and not hello.rendezvous:
-            return f"this engine has {self.size} ranks; a rank must say where others reach it"
+            return f"this engine has {self.size} ranks; each must give an address for the others"
         return None
 
     def find(self, session: bytes) -> WorkerSession | None:

@@ -111,7 +111,7 @@ class WeightsChange:
             return None
         former, self.former = self.former, None
         if former is not None:
-            why = f"the weights can't be loaded, and the former ones stay: {reason}"
+            why = f"the weights can't be loaded; the previous ones stay: {reason}"
             self._answer(self._tried, "failed", why)
             self._tried = None
         return former
@@ -120,7 +120,7 @@ class WeightsChange:
         """Ends one that could not begin in time."""
         if self.asked is not None and self.asked.until <= now:
             seconds = self.asked.message.seconds
-            why = f"requests that had begun didn't end within {seconds:g} s; the weights stay"
+            why = f"running requests didn't end within {seconds:g} s; weights unchanged"
             self._answer(self.asked, "timed_out", why)
             self.asked = None
 
@@ -163,10 +163,10 @@ def misfit(present: PreparedModel, new: PreparedModel) -> str | None:
     """Why these aren't other weights of the same model; None: they are."""
     for field in PreparedModel.__struct_fields__:
         if field not in OF_WEIGHTS and getattr(present, field) != getattr(new, field):
-            return f"its {field} is another than the served model's: {_first(present, new, field)}"
+            return f"its {field} differs from the served model's: {_first(present, new, field)}"
     name = "tokenizer.json"
     if present.contents.get(name) != new.contents.get(name):
-        return "its tokenizer is another than the served model's"
+        return "its tokenizer differs from the served model's"
     return None
 
 
@@ -176,5 +176,5 @@ def _first(present: PreparedModel, new: PreparedModel, field: str) -> str:
     if isinstance(one, dict) and isinstance(other, dict):
         for key in sorted({*one, *other}):
             if one.get(key) != other.get(key):
-                return f"{key} is {str(other.get(key))[:80]}, and not {str(one.get(key))[:80]}"
-    return f"{str(other)[:80]}, and not {str(one)[:80]}"
+                return f"{key} is {str(other.get(key))[:80]}, not {str(one.get(key))[:80]}"
+    return f"{str(other)[:80]}, not {str(one)[:80]}"

@@ -38,7 +38,7 @@ class WeightsNote:
         except PenstockError as error:
             wrong = str(error)
         if wrong is not None:
-            log.error("the weights that were noted can't be used", folder=folder, reason=wrong)
+            log.error("the weights on record can't be used", folder=folder, reason=wrong)
             return facts
         self._noted = folder
         return with_weights(facts, folder, model)
@@ -55,4 +55,6 @@ class WeightsNote:
             making.write_text(f"{folder}\n")
             making.replace(self._path)
         except OSError as error:
-            log.error("the weights can't be noted", path=str(self._path), error=error.strerror)
+            log.error(
+                "the new weights can't be recorded", path=str(self._path), error=error.strerror
+            )

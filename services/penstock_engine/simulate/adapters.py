@@ -23,7 +23,7 @@ def check_load(seconds: float) -> None:
     """Raises InvalidRequest for no time that loading may take."""
     if not (math.isfinite(seconds) and 0.0 <= seconds <= MAX_LOAD_SECONDS):
         raise InvalidRequest(
-            f"an adapter is loaded in 0 to {MAX_LOAD_SECONDS:g} seconds, not {seconds:g}"
+            f"loading an adapter must take 0 to {MAX_LOAD_SECONDS:g} seconds, not {seconds:g}"
         )
 
 

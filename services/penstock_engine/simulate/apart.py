@@ -21,12 +21,16 @@ def check_apart(prefill: int, replicas: int, least_tokens: int, *, has_disk: boo
     """Raises InvalidRequest where nobody would answer, or two places would be asked for blocks."""
     if not 0 <= prefill < replicas:
         raise InvalidRequest(
-            f"0 to {replicas - 1} of {replicas} replicas may compute prompts alone, not {prefill}"
+            f"0 to {replicas - 1} of {replicas} replicas can be for prefill only, not {prefill}"
         )
     if least_tokens < 1:
-        raise InvalidRequest(f"prompts of 1 token or more are computed ahead, not {least_tokens}")
+        raise InvalidRequest(
+            f"prompts to compute ahead must have at least 1 token, not {least_tokens}"
+        )
     if prefill and has_disk:
-        raise InvalidRequest("a simulated replica fetches blocks of others or has a disk, not both")
+        raise InvalidRequest(
+            "a simulated replica can fetch blocks from others or have a disk, not both"
+        )
 
 
 class PromptsApart:

@@ -43,15 +43,15 @@ def replay_all(names: list[str], show: Callable[[str], None]) -> bool:
 
 def _replayed(done: Replayed) -> str:
     words = f"{done.path}: {done.steps:,} steps, {done.records:,} records"
-    notes = [] if done.torn is None else [f"the recording was cut off: {done.torn}"]
+    notes = [] if done.torn is None else [f"the recording is truncated: {done.torn}"]
     if not done.same_program:
-        notes.append(f"it was made by another program ({done.header.version})")
+        notes.append(f"it was made by another version ({done.header.version})")
     difference = done.difference
     if difference is None:
-        return "; ".join([f"{words}, all decisions alike", *notes])
+        return "; ".join([f"{words}; all decisions are equal", *notes])
     return "\n".join(
         [
-            "; ".join([f"{words}, and then another decision", *notes]),
+            "; ".join([f"{words}; then the decisions differ", *notes]),
             f"step {difference.step:,} of the file (record {difference.record:,}, engine clock "
             f"{difference.now:.6f} s): {', '.join(difference.parts)} differ",
             f"recorded:\n{difference.recorded}",

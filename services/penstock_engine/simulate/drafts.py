@@ -18,9 +18,9 @@ class SimulatedDrafts:
 
     def __init__(self, tokens: int = 0, acceptance: float = 0.0, seed: int = 0) -> None:
         if not 0 <= tokens <= MAX_DRAFTS:
-            raise InvalidRequest(f"0 to {MAX_DRAFTS} tokens are drafted, not {tokens}")
+            raise InvalidRequest(f"0 to {MAX_DRAFTS} tokens can be drafted, not {tokens}")
         if not 0.0 <= acceptance <= 1.0:
-            raise InvalidRequest(f"acceptance is a share, 0 to 1, not {acceptance:g}")
+            raise InvalidRequest(f"acceptance must be in 0 to 1, not {acceptance:g}")
         self.tokens = tokens
         self._acceptance = acceptance
         self._random = random.Random(seed)

@@ -28,7 +28,7 @@ def _group(text: str) -> KVGroup:
         return KVGroup(chunk=int(value))
     if known and kind == "states" and len(numbers) == 2:
         return KVGroup(every=int(numbers[0]), blocks=int(numbers[1]))
-    raise InvalidRequest(f"KV group {text!r} is unknown; allowed are {ALLOWED}")
+    raise InvalidRequest(f"unknown KV group {text!r}; allowed: {ALLOWED}")
 
 
 def check_groups(groups: tuple[KVGroup, ...], block_size: int) -> None:

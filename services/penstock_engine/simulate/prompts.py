@@ -62,7 +62,7 @@ def prompt_of(request: TraceRequest, number: int) -> list[int]:
     given = request.prompt_tokens
     if not isinstance(given, int):
         if min(given) < 0 or max(given) >= VOCAB:
-            raise InvalidRequest(f"a trace's token ids lie in 0 to {VOCAB - 1}")
+            raise InvalidRequest(f"a trace's token ids must be in 0 to {VOCAB - 1}")
         return given
     name = [number % VOCAB, number // VOCAB % VOCAB, number // VOCAB**2]
     if request.session:

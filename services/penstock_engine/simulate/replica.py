@@ -73,7 +73,7 @@ class SimulatedReplica:
         tier, 0 for none.  store: what is kept on disk."""
         blocks = facts.config.cache.num_kv_blocks
         if blocks is None:
-            raise InvalidRequest("a simulation needs to be told the number of KV blocks: --blocks")
+            raise InvalidRequest("a simulation needs the number of KV blocks: --blocks")
         self.index = index
         self.core = EngineCore(facts)
         self.endpoint = f"replica-{index}"

@@ -168,20 +168,20 @@ def as_text(report: SimulationReport) -> str:
     if report.computed_ahead:
         lines.insert(
             4,
-            f"prompts that one replica computed for another: {report.computed_ahead:,}; blocks "
-            f"that were fetched: {report.disk_blocks_read:,}",
+            f"prompts computed by one replica for another: {report.computed_ahead:,}; blocks "
+            f"fetched: {report.disk_blocks_read:,}",
         )
     elif report.disk_blocks_read:
         lines.insert(
             4,
-            f"blocks that were read from disk: {report.disk_blocks_read:,}, "
-            f"of these ahead of their session: {report.disk_blocks_prefetched:,}",
+            f"blocks read from disk: {report.disk_blocks_read:,}, of which prefetched for a "
+            f"session: {report.disk_blocks_prefetched:,}",
         )
     if report.swapped_out:
         lines.insert(
             4,
-            f"blocks that went to the host: {report.swapped_out:,}; that came back: "
-            f"{report.swapped_in:,}, of these ahead of their session: {report.prefetched:,}",
+            f"blocks swapped out to the host: {report.swapped_out:,}; swapped in: "
+            f"{report.swapped_in:,}, of which prefetched for a session: {report.prefetched:,}",
         )
     for name, tenant in report.tenants.items():
         lines.append(_row(f"{name}: to the first token ({tenant.completed:,})", tenant.ttft))
@@ -190,7 +190,7 @@ def as_text(report: SimulationReport) -> str:
         lines.append(f"\nended otherwise: {others}")
     lines += [
         "",
-        f"digest {report.digest}; books proved {report.checks:,} times; "
+        f"digest {report.digest}; invariants checked {report.checks:,} times; "
         f"{report.simulated_requests_per_wall_second:,.0f} requests per second of wall time "
         f"({report.wall_seconds:.1f} s, of the processor {report.cpu_seconds:.1f} s)",
     ]

@@ -18,7 +18,7 @@ def make_router(name: str) -> Routing:
     """Raises InvalidRequest for a name that isn't in ROUTERS."""
     if name not in ROUTERS:
         known = ", ".join(ROUTERS)
-        raise InvalidRequest(f"no routing policy is called {name!r}; there are {known}")
+        raise InvalidRequest(f"unknown routing policy {name!r}; allowed: {known}")
     return POLICIES[ROUTERS[name]]()
 
 

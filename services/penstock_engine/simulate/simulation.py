@@ -178,7 +178,7 @@ class Simulation:
                 replica.core.check()
                 self.checks += 1
         if self._open or self._turns.num_waiting:
-            raise Stuck(f"at {self.now:g} s there are open requests, and nothing will happen")
+            raise Stuck(f"at {self.now:g} s there are open requests but no further events")
         self._check_all()
 
     @property

@@ -89,6 +89,6 @@ def _tenants(text: str) -> tuple[list[str], list[float]]:
         except ValueError:
             weights.append(0.0)
         if not (math.isfinite(weights[-1]) and weights[-1] > 0):
-            raise InvalidRequest(f"tenants {text!r}: {pair!r} is no NAME:SHARE, as in a:3")
+            raise InvalidRequest(f"tenants {text!r}: {pair!r} is not NAME:SHARE, as in a:3")
         names.append(name)
     return names, weights

@@ -86,7 +86,7 @@ class DiskFetch:
         """How many blocks all ranks have, each its own part of them; None: not all have said so
         much. Raises UnfitAnswer."""
         if rank in self.said:
-            raise UnfitAnswer(f"rank {rank} says twice what it has for fetch {self.number}")
+            raise UnfitAnswer(f"rank {rank} reported twice for fetch {self.number}")
         self.said[rank] = count
         if len(self.said) < ranks:
             return None
@@ -218,7 +218,9 @@ class DiskKV:
         Raises UnfitAnswer."""
         fetch, cache = self._fetches.get(message.fetch), self._scheduling.cache
         if fetch is None or fetch.reading or cache is None:
-            raise UnfitAnswer(f"KV was found for fetch {message.fetch}, which doesn't look for any")
+            raise UnfitAnswer(
+                f"KV was found for fetch {message.fetch}, which isn't looking for any"
+            )
         fetch.block_seconds = max(fetch.block_seconds, message.block_seconds)
         everywhere = fetch.heard(rank, message.count, self._workers.ranks.size)
         if everywhere is None:

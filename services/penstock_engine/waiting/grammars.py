@@ -66,7 +66,7 @@ class GrammarManager:
             return f"{used[0]} sequences ({used[1]} tokens) are waiting for their grammars"
         most = self._settings.max_grammars
         if self.is_full(definition):
-            return f"{most} grammars are in use; no more may be"
+            return f"{most} grammars are in use, the maximum"
         if not self._scheduling.policy.keeps_tenants_apart:
             return None
         sequences, tokens = self._waiting_of.get(tenant, (0, 0))
@@ -80,8 +80,8 @@ class GrammarManager:
         ):
             return (
                 f"{sequences} of the {used[0]} sequences that wait for grammars, and"
-                f" {held} of {busy} grammars, are of this API key; the rest of the"
-                " room is kept for others"
+                f" {held} of {busy} grammars, belong to this API key; the rest is reserved for "
+                f"others"
             )
         return None
 

@@ -66,21 +66,21 @@ class QueueBounds:
         if not there.sequences:
             return None
         if there.requests >= room.requests:
-            return f"{there.requests} requests are waiting; {room.requests} may"
+            return f"{there.requests} requests are waiting, the maximum is {room.requests}"
         if there.sequences + added.sequences > room.sequences:
-            return f"{there.sequences} sequences are waiting; {room.sequences} may"
+            return f"{there.sequences} sequences are waiting, the maximum is {room.sequences}"
         if there.tokens + added.tokens > room.tokens:
             return (
-                f"{there.tokens} tokens are waiting, the request brings {added.tokens}; "
-                f"{room.tokens} may wait"
+                f"{there.tokens} tokens are waiting, and the request adds {added.tokens}; the "
+                f"maximum is {room.tokens}"
             )
         if mine is None or not mine.sequences:
             return None
         for name, own, more, used, most in zip(Part._fields, mine, added, there, room, strict=True):
             if not leaves_room(own + more, most - used - more, weight):
                 return (
-                    f"{own} of the {used} {name} that wait are of this API key, and {most} may;"
-                    " the rest is kept for others"
+                    f"{own} of the {used} waiting {name} belong to this API key, and its maximum "
+                    f"is {most}; the rest is reserved for others"
                 )
         return None
 

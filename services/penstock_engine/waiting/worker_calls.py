@@ -75,7 +75,7 @@ class WorkerCalls:
         size = len(message.arguments) + sum(len(one.message.arguments) for one in self._waiting)
         call = WaitingCall(session, message, now + message.seconds)
         if len(self._waiting) >= MOST_WAITING or size > MOST_WAITING_BYTES:
-            self._refuse(call, "unavailable", "too many calls wait for the workers already")
+            self._refuse(call, "unavailable", "too many calls are already waiting for the workers")
         else:
             self._waiting.append(call)
 
@@ -145,10 +145,10 @@ class WorkerCalls:
     def check(self) -> None:
         """Raises BrokenState where a call runs beside a step, or of no rank."""
         if self.running and self._scheduling.in_flight:
-            raise BrokenState("a call of the workers runs beside a step")
+            raise BrokenState("a call to the workers runs during a step")
         if self.running != bool(self._unanswered):
             asked = sorted(self._unanswered)
-            raise BrokenState(f"ranks {asked} are asked, and a call runs: {self.running}")
+            raise BrokenState(f"ranks {asked} are asked, but a call runs: {self.running}")
 
     def _end(self) -> None:
         self._running = None

@@ -77,7 +77,7 @@ def _told(told: list[tuple[str, Status]], label: list[str]) -> Iterator[Metric]:
 
 def _steps(told: list[tuple[str, Status]], label: list[str]) -> Metric:
     steps = HistogramMetricFamily(
-        "vllm:iteration_tokens_total", f"Tokens computed in a step. {THEIRS}", labels=_OF_ONE
+        "vllm:iteration_tokens_total", f"Tokens computed per step. {THEIRS}", labels=_OF_ONE
     )
     for index, status in told:
         if len(status.step_tokens) == len(STEP_TOKENS) + 1:

@@ -194,7 +194,7 @@ class DeviceAdapters:
         known = {name for part in self._parts for name in part.names}
         for name in modules:
             if name not in known and not self._elsewhere(name):
-                raise UnfitAdapter(f"the adapter changes {name}; on a GPU that isn't possible")
+                raise UnfitAdapter(f"the adapter changes {name}, which is not supported on a GPU")
         pinned = self._device.type == "cuda"
         pieces: list[tuple[int, Tensor]] = []
         flags: list[int] = []

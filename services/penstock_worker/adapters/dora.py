@@ -58,8 +58,8 @@ class RowLengths:
         own = found[rows.start : rows.stop]
         if not own.isfinite().all():
             raise UnfitAdapter(
-                f"the adapter's tensor {self.wanted.name} asks for lengths that aren't finite, or "
-                "for rows without a length"
+                f"the adapter's tensor {self.wanted.name} gives row norms that are zero or not "
+                f"finite"
             )
         return own
 

@@ -48,9 +48,7 @@ class ExpertCuts:
         the model doesn't have, or not of this shape."""
         match = _PARAMETER.fullmatch(module.module)
         if match is None or match[2] not in _PARTS:
-            raise UnfitAdapter(
-                f"the adapter changes {module.module}, which is no part of the model"
-            )
+            raise UnfitAdapter(f"the adapter changes {module.module}, which the model doesn't have")
         begin, parts = f"{match[1]}mlp.experts.", _PARTS[match[2]]
         sizes = _sizes(module, self._model, begin, parts)
         factors = self._turned if self._model.experts_turned else self._factors
@@ -126,7 +124,7 @@ def _sizes(
     found = [shape for shape in shapes if shape is not None]
     gated = f"{begin}0.gate_proj" in known
     if len(found) < len(parts) or (parts == ("up_proj",) and gated):
-        raise UnfitAdapter(f"the adapter changes {module.module}, which is no part of the model")
+        raise UnfitAdapter(f"the adapter changes {module.module}, which the model doesn't have")
     count = sum(name.startswith(begin) and name.endswith(f".{parts[0]}") for name in known)
     if count != module.experts:
         raise UnfitAdapter(

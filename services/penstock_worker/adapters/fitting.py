@@ -61,7 +61,9 @@ class FittedModule:
     def _bounded(self, up: Tensor) -> Tensor:
         """Raises UnfitAdapter for numbers that became infinite when they were multiplied."""
         if not up.isfinite().all():
-            raise UnfitAdapter(f"the adapter's numbers are too large: {self.up.name} by its scale")
+            raise UnfitAdapter(
+                f"the adapter's values are too large: {self.up.name} times its scale"
+            )
         return up
 
 
@@ -124,7 +126,7 @@ def fitted(
         )
     if adapter.format == "gguf" and adapter.architecture not in model.gguf:
         raise UnfitAdapter(
-            f"the adapter is made for {adapter.architecture}, the model is of {model.name}"
+            f"the adapter is for {adapter.architecture}, but the model is {model.name}"
         )
     found: dict[str, FittedModule | FittedMatrix] = {}
     for name, each in _parts(adapter, model, _Opened(weights)):
@@ -145,7 +147,7 @@ class _Opened:
         if self._found is None:
             if self.open is None:
                 raise UnfitAdapter(
-                    "the adapter is one of DoRA, for which the model's own files are needed"
+                    "the adapter uses DoRA, which needs the model's own weight files"
                 )
             self._found = self.open()
         return self._found
@@ -207,7 +209,7 @@ def _named(
     own = {name: each for name, each in found.items() if each.name == stored.name}
     if not own:
         raise UnfitAdapter(
-            f"the adapter changes {theirs.removesuffix('.weight')}, which is no part of the model"
+            f"the adapter changes {theirs.removesuffix('.weight')}, which the model doesn't have"
         )
     return own
 
@@ -221,8 +223,8 @@ def _whole(ours: str, stored: StoredTensor, model: AdaptableModel) -> FittedMatr
         shape = model.whole[module]
         if not model.takes_whole:
             raise UnfitAdapter(
-                f"the adapter brings {stored.name} as a whole (modules_to_save); this server takes "
-                "no whole matrices (--lora-whole-matrices)"
+                f"the adapter replaces the whole matrix {stored.name} (modules_to_save); that "
+                f"needs --lora-whole-matrices"
             )
     else:
         known = [*model.whole, *model.heads]
@@ -254,13 +256,13 @@ def _check(
     shape = shapes.get(name)
     if shape is None and name in model.experts:
         raise UnfitAdapter(
-            f"the adapter changes {given.module}, of a mixture of experts; this server takes no "
-            "adapters of these (--lora-experts)"
+            f"the adapter changes {given.module}, part of a mixture of experts; that needs "
+            f"--lora-experts"
         )
     if shape is None:
         kinds = sorted({_in_layer(each) for each in shapes})
         raise UnfitAdapter(
-            f"the adapter changes {given.module}; what can be changed in this model is "
+            f"the adapter changes {given.module}; supported in this model: "
             f"{', '.join(kinds[:_MOST_NAMES])}"
         )
     outputs, inputs = shape
@@ -270,7 +272,7 @@ def _check(
             f"{fitted.down.shape[1]}; the model's is {outputs} by {inputs}"
         )
     if name == EMBEDDING and fitted.lengths is not None:
-        raise UnfitAdapter(f"the adapter changes {given.module} by DoRA, which is not served")
+        raise UnfitAdapter(f"the adapter changes {given.module} with DoRA, which is not supported")
 
 
 def _in_layer(name: str) -> str:

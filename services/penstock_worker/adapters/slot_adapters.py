@@ -118,7 +118,7 @@ class SlotAdapters:
         with self._lock:
             wanted = self._entries.get(entry.digest) is entry
         if not wanted:  # It was dropped, or its session has ended; others need not wait for it.
-            tell(AdapterFailed(entry.digest, "it was dropped before it was loaded"))
+            tell(AdapterFailed(entry.digest, "it was removed before it was loaded"))
             return
         try:
             held = self._read(entry.digest, path)
@@ -141,7 +141,7 @@ class SlotAdapters:
             # Whoever named it has read it: the copy is damaged, or gone.
             raise _ChangedFiles(str(error)) from None
         if found != digest:
-            raise _ChangedFiles("its files have other contents than when it was named")
+            raise _ChangedFiles("its files have changed since it was registered")
         modules = fitted(adapter, self._model, self._bounds.max_lora_rank, self._weights)
         with torch.inference_mode():  # Threads don't inherit it.
             return self._holds.hold(modules)

@@ -18,7 +18,7 @@ from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.media.interface import StepMedia
 from penstock_worker.sampler import SampledToken
 
-UNABLE = "this backend doesn't say when words are spoken"
+UNABLE = "this backend doesn't support word times"
 
 
 def can_align(forward: object, prepared: PreparedModel) -> bool:
@@ -92,7 +92,7 @@ def _told(whole: Crossing, slot: Slot, spec: Alignment) -> Vectors:
     """Raises ValueError where there are no times."""
     asked = slot.pooling
     if asked is None or len(whole.queries) <= asked.skipped:
-        raise ValueError("there are no tokens to be told the times of")
+        raise ValueError("word times need at least one token")
     rows = token_rows(whole, rows=asked.rows, skipped=asked.skipped, filter_width=spec.filter_width)
     if sys.byteorder == "big":
         rows = rows.byteswap()

@@ -61,7 +61,7 @@ class AudioModel:
 
         Raises UnsupportedModel for a model that doesn't hear, and for weights that don't fit."""
         if config.audio is None:
-            raise UnsupportedModel("the model has nothing to hear with")
+            raise UnsupportedModel("the model takes no audio")
         self.spec: AudioSpec = config.audio
         self._tower = AudioTower(self.spec.tower, weights, RowThreads(threads))
         self._projector = load_sound_projector(self.spec, weights, config.hidden_size)

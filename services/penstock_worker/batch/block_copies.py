@@ -28,7 +28,7 @@ class NoCopies:
     def make(self, copies: list[Copy]) -> None:
         """Raises PlanError if there are any copies to make."""
         if copies:
-            raise PlanError("blocks are to be copied, and there are none")
+            raise PlanError("a block copy was requested, but there are no blocks")
 
 
 NO_COPIES = NoCopies()

@@ -183,7 +183,7 @@ class Slots:
         """
         for number in plan.released:
             if self._slots.pop(number, None) is None:
-                raise PlanError(f"slot {number} is released but holds no sequence")
+                raise PlanError(f"slot {number} is released but has no sequence")
         for new in plan.admitted:
             self._admit(new)
         seen: set[int] = set()
@@ -197,7 +197,7 @@ class Slots:
         if not 0 <= new.slot < self.bounds.slots:
             raise PlanError(f"slot {new.slot} is not in [0, {self.bounds.slots})")
         if new.slot in self._slots:
-            raise PlanError(f"slot {new.slot} is taken but a sequence is admitted to it")
+            raise PlanError(f"a sequence is admitted to slot {new.slot}, which is in use")
         lacking = self._lacking(new)
         if new.prompt_from is not None and new.prompt_from < 1:
             raise PlanError(f"slot {new.slot}: the prompt's token {new.prompt_from} follows none")
@@ -277,7 +277,7 @@ class Slots:
     def _take_work(self, work: SlotWork, further: int) -> None:
         slot = self._slots.get(work.slot)
         if slot is None:
-            raise PlanError(f"slot {work.slot} has work but holds no sequence")
+            raise PlanError(f"slot {work.slot} has work but no sequence")
         self._check_blocks(work.slot, work.states)
         if work.new_blocks:
             self._check_blocks(work.slot, work.new_blocks)

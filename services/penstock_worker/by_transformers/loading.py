@@ -101,7 +101,7 @@ def _filled(
 
 def _failed(described: TransformersConfig, error: Exception) -> UnsupportedModel:
     return UnsupportedModel(
-        f"transformers can't build {described.architecture}: {type(error).__name__}: "
+        f"transformers can't create {described.architecture}: {type(error).__name__}: "
         f"{str(error)[:MOST_TOLD]}"
     )
 
@@ -123,7 +123,7 @@ def _check_sizes(
     buffers = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
     if buffers > SPARE_BYTES:
         raise UnsupportedModel(
-            f"the tables of {described.architecture} would take {buffers} bytes beside its "
+            f"the tables of {described.architecture} would take {buffers} bytes besides its "
             f"weights; {SPARE_BYTES} are allowed"
         )
 
@@ -175,7 +175,7 @@ def _check_told(told: dict[str, Any], spare: tuple[str, ...]) -> None:
     for names, what in (
         (told["missing_keys"], "lacks {} tensors of the model"),
         (told["mismatched_keys"], "has {} tensors of other shapes than the model's"),
-        (extra, "has {} tensors that the model has no use for"),
+        (extra, "has {} tensors that the model doesn't use"),
     ):
         if names:
             listed = sorted(str(name) for name in names)

@@ -80,7 +80,7 @@ def library_config(described: TransformersConfig) -> Any:
         config = CONFIG_MAPPING[kind].from_dict(settings)
     except Exception as error:  # whatever a stranger's settings set off
         raise UnsupportedModel(
-            f"transformers refuses the settings of {described.architecture}: "
+            f"transformers rejects the settings of {described.architecture}: "
             f"{type(error).__name__}: {str(error)[:MOST_TOLD]}"
         ) from error
     config.use_cache = False

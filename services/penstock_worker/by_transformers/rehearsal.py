@@ -52,8 +52,8 @@ def rehearse(model: LibraryModel, shape: CacheShape, vocab: int) -> tuple[LayerF
     difference = float((first.float() - again.float()).abs().max())
     if not difference <= TOLERANCE.get(first.dtype, 0.1) * max(largest, 1e-6):
         raise UnsupportedModel(
-            "transformers' code doesn't keep the sequences of a step apart: a sequence in chunks "
-            f"beside another one differs by {difference:.3g} from itself alone"
+            "transformers' code mixes the sequences of a step: a sequence computed in chunks next "
+            "to another one differs by {difference:.3g} from itself alone"
         )
     return facts, torch.equal(first, again)
 

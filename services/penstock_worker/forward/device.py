@@ -24,7 +24,7 @@ def compute_device(setup: Setup) -> torch.device:
     if setup.device == "cuda":
         built = torch.version.cuda or "no CUDA"
         raise StartupError(
-            f"device is 'cuda', and torch {torch.__version__} (built for {built}) finds no GPU"
+            f"device is 'cuda', but torch {torch.__version__} (built for {built}) finds no GPU"
         )
     return CPU
 

@@ -157,7 +157,7 @@ class DecodeGraphs:
         begun = time.monotonic()
         for number, bucket in enumerate(missing):
             if number % _TOLD == 0:
-                log.info("CUDA graphs are captured", captured=number, of=len(missing))
+                log.info("capturing CUDA graphs", captured=number, of=len(missing))
             if not self._capture(bucket):
                 return
         if missing:
@@ -186,7 +186,7 @@ class DecodeGraphs:
         if recording is not None and not failed:
             self._graphs[bucket] = _Captured(recording, step, inputs)
             return True
-        log.warning("CUDA graphs can't be captured: steps go on without", here=recording is None)
+        log.warning("CUDA graphs can't be captured; steps run without them", here=recording is None)
         if recording is not None:
             recording.drop()
         self.forget()

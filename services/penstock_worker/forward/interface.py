@@ -42,13 +42,13 @@ def require(has: frozenset[str], config: ModelConfig) -> None:
 def require_adaptable(config: ModelConfig, setup: Setup) -> None:
     """Raises Unable for a model that adapters can change nothing in."""
     if not adaptable_modules(config) and not (setup.lora_experts and expert_modules(config)):
-        raise Unable("no module of the model can be changed by adapters (enable_lora)")
+        raise Unable("the model has no module that adapters can change (enable_lora)")
 
 
 def require_no_adapters(setup: Setup) -> None:
     """Raises Unable if the setup asks for adapters, for a backend that has none."""
     if setup.max_loras:
-        raise Unable("it computes without adapters (enable_lora)")
+        raise Unable("it doesn't support adapters (enable_lora)")
 
 
 @dataclass(frozen=True)

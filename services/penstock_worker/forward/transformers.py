@@ -82,7 +82,7 @@ def load_forward(
     facts, same_bits = rehearse(model, shape, config.vocab_size)
     if not same_bits:
         log.warning(
-            "this model's outputs depend, in their last bits, on what is computed beside them",
+            "with this model, the last bits of outputs depend on what else is in the batch",
             architecture=config.architecture,
         )
     return lambda blocks: TransformersForward(model, ReferenceAttention(shape, blocks), facts)
@@ -104,7 +104,7 @@ def computing_in(
     if setup.load_format != "auto":
         raise Unable(f"load_format is {setup.load_format}; it computes with a checkpoint's weights")
     if ranks.place.ranks > 1:
-        raise Unable("the model can't be shared out among several ranks")
+        raise Unable("the model can't be split over several ranks")
     require_no_adapters(setup)
     model_class(config, headless=headless)
     dtype = compute_dtype(setup.dtype, prepared.weights)

@@ -82,5 +82,5 @@ class _Matcher:
         bits = np.unpackbits(self._words.astype("<u4").view(np.uint8), bitorder="little")
         allowed = bits[: self._vocab_size].astype(bool)
         if not allowed.any():
-            raise GrammarError("no token can come next: the grammar matches nothing")
+            raise GrammarError("the grammar allows no next token: it matches nothing")
         return allowed

@@ -197,7 +197,7 @@ class SlotGrammars:
             return Mask()
         error = held.mask.exception()
         if error is not None:
-            return Mask(error=f"the output can't follow its grammar any further: {error}")
+            return Mask(error=f"the output can't continue to follow its grammar: {error}")
         return Mask(held.mask.result())
 
     def _begin(self, held: _Held, tokens: Sequence[int]) -> None:

@@ -42,7 +42,7 @@ class Library:
             )
         except Exception as error:
             raise GrammarError(
-                f"structured output doesn't work with this model here: {error}"
+                f"structured output doesn't work with this model: {error}"
             ) from error
         self._special = {
             token["content"]: token["id"]

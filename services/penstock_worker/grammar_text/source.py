@@ -23,7 +23,7 @@ def source_of(library: Any, definition: Grammar, special: Mapping[str, int]) -> 
     except ValueError as error:
         raise GrammarError(str(error)[:MAX_MESSAGE]) from error
     except RecursionError:
-        raise GrammarError("it is nested too deeply: the recursion limit is met") from None
+        raise GrammarError("it is nested too deeply (recursion limit)") from None
 
 
 def _source(library: Any, definition: Grammar, special: Mapping[str, int]) -> str:

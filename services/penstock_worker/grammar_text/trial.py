@@ -99,7 +99,7 @@ class Trial:
             if answer is not None:
                 return msgspec.msgpack.decode(answer, type=CompileResult)
         except OSError as error:
-            log.warning("a grammar's process is gone", reason=str(error))
+            log.warning("the grammar process died", reason=str(error))
         finally:
             done.set()
             watcher.join()

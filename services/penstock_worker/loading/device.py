@@ -169,7 +169,7 @@ def _kv_blocks(
         raise StartupError(f"not enough memory on the device for a step: {error}") from error
     prefill, decode = _steps(build, profile)
     usage = measure(memory, prefill, decode, graphs=recipe.graphs, graph_bytes=GRAPH_BYTES)
-    log.info("the largest steps were rehearsed", memory=str(usage))
+    log.info("trial runs of the largest steps are complete", memory=str(usage))
     if recipe.media is not None:
         usage = replace(usage, steps=usage.steps + recipe.media.nbytes)
     aside = _own_blocks(recipe) * recipe.block_bytes

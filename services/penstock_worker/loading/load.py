@@ -80,7 +80,7 @@ def load(
         )
     check_calculated(setup)
     if setup.pooling is not None:
-        refuse_store(setup, "a pooling model keeps no KV there")
+        refuse_store(setup, "a pooling model stores no KV there")
         return load_pooling(prepared, setup, threads, begun, phases)
     check_media(prepared, setup)
     recipe = choose(prepared, setup, threads, ranks)

@@ -69,11 +69,13 @@ def choose_pooling(prepared: PreparedModel, setup: Setup, threads: int) -> Pooli
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
     if setup.quantization != "none":
-        raise StartupError(f"quantization is {setup.quantization}; pooling models know only none")
+        raise StartupError(
+            f"quantization is {setup.quantization}; pooling models support only none"
+        )
     allowed = ("auto", *_MODULES)
     if setup.attention_backend not in allowed:
         raise StartupError(
-            f"attention_backend is {setup.attention_backend!r}; for pooling models allowed are "
+            f"attention_backend is {setup.attention_backend!r}; for pooling models allowed: "
             f"{', '.join(allowed)}"
         )
     found: PoolingRecipe = choose_among(_MODULES, prepared, setup, threads)

@@ -70,7 +70,7 @@ def _torch() -> str:
     if torch.cuda.is_available():
         return f"{torch.__version__}, CUDA {torch.version.cuda}"
     if shutil.which("nvidia-smi") is not None:
-        raise Advice(f"{torch.__version__}, which can't use the GPU; the CPU serves")
+        raise Advice(f"{torch.__version__}, which can't use the GPU; the CPU is used")
     return f"{torch.__version__}, no CUDA device"
 
 
@@ -82,7 +82,7 @@ def _cpu_kernels() -> str:
     except ImportError as error:
         found = next((name for name in ("g++", "c++", "clang++") if shutil.which(name)), None)
         compiler = f"{found} is there" if found else "no C++ compiler was found"
-        raise ImportError(f"{error} ({compiler}); the reference backend serves, slowly") from error
+        raise ImportError(f"{error} ({compiler}); the slow reference backend is used") from error
 
 
 def _threads() -> str:

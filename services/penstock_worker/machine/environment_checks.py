@@ -43,9 +43,9 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         return _arm_processor(fields)
     flags = set(fields.get("flags", "").split())
     has = [flag for flag in WANTED_FLAGS if flag in flags]
-    name = fields.get("model name", "a processor without a name")
+    name = fields.get("model name", "unnamed processor")
     if "avx2" not in flags:
-        raise Advice(f"{name}: no AVX2; the portable kernels serve, slowly")
+        raise Advice(f"{name}: no AVX2; the slow portable kernels are used")
     return f"{name}: {' '.join(has)}"
 
 
@@ -56,7 +56,7 @@ def _arm_processor(fields: dict[str, str]) -> str:
     numbers = (fields.get(name, "?") for name in ("CPU implementer", "CPU part"))
     name = fields.get("model name") or "ARM, implementer {}, part {}".format(*numbers)
     if "asimddp" not in features:
-        raise Advice(f"{name}: no dot products (asimddp); the portable kernels serve, slowly")
+        raise Advice(f"{name}: no dot products (asimddp); the slow portable kernels are used")
     return f"{name}: {' '.join(has)}"
 
 
@@ -64,12 +64,12 @@ def gpu() -> str:
     """CUDA devices with their memory. None is no fault: a CPU serves."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        raise Advice("none: nvidia-smi is not there; the CPU serves")
+        raise Advice("none: nvidia-smi was not found; the CPU is used")
     query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader"]
     done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=False)
     names = "; ".join(line.strip() for line in done.stdout.splitlines() if line.strip())
     if done.returncode != 0 or not names:
-        raise Advice("none that answers; the CPU serves")
+        raise Advice("none that responds; the CPU is used")
     return names
 
 
@@ -79,11 +79,11 @@ def triton() -> str:
         version = str(importlib.import_module("triton").__version__)
     except Exception as error:  # It loads libraries, which may fail in ways of their own.
         raise Advice(
-            f"not there ({error}); a GPU needs it: pip install 'penstock[cuda]'; the CPU serves"
+            f"not there ({error}); a GPU needs it: pip install 'penstock[cuda]'; the CPU is used"
         ) from None
     compiler = c_compiler()
     if compiler is None:
-        raise Advice(f"{version}, and {NO_C_COMPILER}; the CPU serves")
+        raise Advice(f"{version}, and {NO_C_COMPILER}; the CPU is used")
     return f"{version}, with {compiler}"
 
 

@@ -38,7 +38,7 @@ class WorkerHealth:
     def dead(self) -> str | None:
         """Why the process is as good as dead; None: it lives."""
         if not threading.main_thread().is_alive():
-            return "the thread that computes has ended"
+            return "the compute thread has ended"
         return self._still(LIVE_AGE)
 
     def unready(self) -> str | None:
@@ -49,7 +49,7 @@ class WorkerHealth:
         age = time.monotonic() - self._turned()
         if age <= most + self._longest_wait:
             return None
-        return f"the session's thread has not turned for {age:.1f} s"
+        return f"the session thread's loop has not turned for {age:.1f} s"
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def families_of(counts: WorkerCounts, phases: Phases) -> Iterator[Metric]:
     """All of them."""
     families = Families(counts.model)
     yield families.histogram(
-        "penstock:worker_step_seconds", "Time that a step took here.", counts.step_seconds
+        "penstock:worker_step_seconds", "Time of a step in this worker.", counts.step_seconds
     )
     yield families.counters(
         "penstock:worker_phase_seconds",
@@ -86,19 +86,19 @@ def families_of(counts: WorkerCounts, phases: Phases) -> Iterator[Metric]:
         ("sessions", "Sessions with an engine core.", counts.sessions),
         (
             "late_compilations",
-            "Kernels compiled after the model was ready, for which steps have waited: 0, unless "
-            "the rehearsal lacks some.",
+            "Kernels compiled after the model was ready, while steps waited; 0 unless the trial "
+            "runs missed some.",
             counts.late_compilations,
         ),
     ):
         yield families.counter(f"penstock:worker_{name}", words, value)
     yield families.gauge(
-        "penstock:worker_load_seconds", "What loading the model took.", counts.load_seconds
+        "penstock:worker_load_seconds", "Time of loading the model, by phase.", counts.load_seconds
     )
     yield families.counters(
         "penstock:worker_disk_kv_blocks",
-        "KV blocks for the tier on disk: written; left_out, as writing was behind or failed; "
-        "damaged, found so when they were read.",
+        "KV blocks of the disk tier. written; left_out: not written, because writing was behind or "
+        "failed; damaged: found damaged when read.",
         ["result"],
         {(result,): count for result, count in counts.disk_blocks().items()},
     )
@@ -109,8 +109,8 @@ def families_of(counts: WorkerCounts, phases: Phases) -> Iterator[Metric]:
 def _transfers(families: Families, counts: TransferCounts) -> Iterator[Metric]:
     yield families.counters(
         "penstock:worker_peer_kv_blocks",
-        "KV blocks between this worker and those of other engine cores: fetched; gone, as the "
-        "other one had made room by then; served to others.",
+        "KV blocks exchanged with workers of other engine cores. fetched; gone: evicted by the "
+        "other worker before the fetch; served: sent to others.",
         ["result"],
         {(result,): count for result, count in counts.blocks().items()},
     )
@@ -122,6 +122,7 @@ def _transfers(families: Families, counts: TransferCounts) -> Iterator[Metric]:
     )
     yield families.counter(
         "penstock:worker_peer_kv_faults",
-        "Times that another worker didn't answer in time, or said what made no sense.",
+        "Fetches that failed because another worker didn't answer in time or sent an invalid "
+        "answer.",
         counts.faults,
     )

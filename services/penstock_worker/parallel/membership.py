@@ -143,6 +143,6 @@ class Membership:
                 ranks.cut()
             waited = waited + LOOK_SECONDS if waiting else 0.0
             if waited >= STUCK_SECONDS:
-                log.error("another rank doesn't answer; this one can't go on", seconds=waited)
+                log.error("another rank doesn't answer; this one can't continue", seconds=waited)
                 self._end_process()
                 return

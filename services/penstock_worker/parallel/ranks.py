@@ -185,13 +185,13 @@ class Ranks:
         that runs out of memory while it receives keeps its own error."""
         self.check()
         if self._group is None:
-            raise GroupLost("this rank is in no group")
+            raise GroupLost("this rank belongs to no group")
         try:
             yield self._group
         except torch.OutOfMemoryError:
             raise  # This rank's own failure, though torch derives it from RuntimeError.
         except RuntimeError as error:
-            raise GroupLost(f"another rank is gone: {error}") from error
+            raise GroupLost(f"another rank was lost: {error}") from error
 
 
 ALONE = Ranks()

@@ -236,14 +236,14 @@ class Generate(StepKind[Launch]):
             return []
 
         def failed(error: Exception) -> list[SampledToken]:
-            log.error("a step's tokens can't be had", exception=True, slots=len(launch.asked))
+            log.error("the tokens of a step can't be read", exception=True, slots=len(launch.asked))
             return [SampledToken(error=failure(error))] * len(launch.asked)
 
         return self._guarded(launch.samples.sampled, failed, guard)
 
     def _prompts_of(self, launch: Launch, guard: Guard) -> dict[int, list[TokenLogprobs]]:
         def failed(error: Exception) -> dict[int, list[TokenLogprobs]]:
-            log.error("log-probabilities of prompts can't be had", exception=True)
+            log.error("the log-probabilities of prompts can't be read", exception=True)
             launch.prompts.fail(failure(error))
             return {}
 

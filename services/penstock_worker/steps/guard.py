@@ -38,7 +38,7 @@ class Guard:
         except Exception as error:
             if self._queue.usable():
                 raise
-            log.error("the device is lost", exception=True)
+            log.error("the device was lost", exception=True)
             lost = DeviceLost(failure(error))
         # Outside of the except clauses: the failed call's tensors are released by now, so that
         # their memory can be reclaimed.

@@ -172,7 +172,7 @@ class StoreTier:
 
     def leave_alone(self) -> None:
         if not self._alone:
-            log.warning("stored KV is left alone until this process ends")
+            log.warning("stored KV is not used until this process restarts")
             self._alone = True
             self.reset()
 

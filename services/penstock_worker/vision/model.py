@@ -56,7 +56,7 @@ class VisionModel:
 
         Raises UnsupportedModel for a model that doesn't see, and for weights that don't fit."""
         if config.vision is None:
-            raise UnsupportedModel("the model has nothing to see with")
+            raise UnsupportedModel("the model takes no images")
         self.spec: VisionSpec = config.vision
         self.row_size = config.row_size
         self.dtype = weights.dtype

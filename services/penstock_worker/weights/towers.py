@@ -32,9 +32,7 @@ def open_tower_weights(
     if load_format == "dummy":
         return DummyWeights(dtype, device)
     if files.format != "safetensors":
-        raise UnsupportedModel(
-            "what a model sees or hears with is read from safetensors files only"
-        )
+        raise UnsupportedModel("vision and audio parts are read only from safetensors files")
     found = safetensors_tensors(files.files, from_hub, files.quantised)
     add_zero_biases(found, zero_biases)
     return Weights(found, dtype, device)

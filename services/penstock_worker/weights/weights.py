@@ -132,7 +132,7 @@ class Weights:
         if extra:
             shown = ", ".join(extra[:_MOST_NAMES]) + (", …" if len(extra) > _MOST_NAMES else "")
             raise UnsupportedModel(
-                f"the checkpoint has {len(extra)} tensors that the model has no use for: {shown}"
+                f"the checkpoint has {len(extra)} tensors that the model doesn't use: {shown}"
             )
 
     def source(self, name: str, shape: tuple[int, ...]) -> Readable:

@@ -132,13 +132,7 @@ class _Tensors:
                 f"{CONFIG} says use_dora {config.dora}, but {name} has "
                 f"{'no' if magnitude is None else 'a'} lora_magnitude_vector"
             )
-        return AdaptedModule(
-            module=name,
-            scale=config.scale(name, rank),
-            down=down,
-            up=self.ups[name],
-            magnitude=magnitude,
-        )
+        return self._adapted(name, name, config.scale(name, rank), magnitude=magnitude)
 
     def _experts(self, name: str, parameter: str, config: PeftConfig) -> AdaptedModule:
         """Factors that lie under `name`, of all experts together."""
@@ -149,12 +143,26 @@ class _Tensors:
             raise UnfitAdapter(
                 f"{down.name} has {down.shape[0]} rows; {CONFIG} says {rank} for each expert"
             )
+        experts = down.shape[0] // rank
+        return self._adapted(name, parameter, config.scale(parameter, rank), experts=experts)
+
+    def _adapted(
+        self,
+        name: str,
+        module: str,
+        scale: float,
+        *,
+        magnitude: StoredFactor | None = None,
+        experts: int = 0,
+    ) -> AdaptedModule:
+        """`name`: of the factors in the file. `module`: what they change."""
         return AdaptedModule(
-            module=parameter,
-            scale=config.scale(parameter, rank),
-            down=down,
+            module=module,
+            scale=scale,
+            down=self.downs[name],
             up=self.ups[name],
-            experts=down.shape[0] // rank,
+            magnitude=magnitude,
+            experts=experts,
         )
 
     def _check_copied(self, name: str, tensor: SafetensorsTensor) -> None:

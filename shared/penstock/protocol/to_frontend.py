@@ -280,7 +280,7 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     media_items_found: int = 0
     """Items of prompts whose encoding was there already, or not needed."""
     media_bytes: int = 0
-    """Bytes of prepared items that were sent to workers."""
+    """Bytes of prepared media items sent to workers."""
     drafts: int = 0
     """Times since boot that tokens were drafted for a sequence."""
     drafted_tokens: int = 0

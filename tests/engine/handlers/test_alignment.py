@@ -44,27 +44,27 @@ def check(submit: Submit, rows: int = ROWS) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"media": None}, "no sound"),
+        ({"media": None}, "need audio"),
         ({"pooling": Pooling("align", rows=0, skipped=2)}, "rows of an alignment"),
         ({"pooling": Pooling("align", rows=ROWS + 1, skipped=2)}, "rows of an alignment"),
         ({"pooling": Pooling("align", rows=ROWS)}, "skipped tokens"),
         ({"pooling": Pooling("align", rows=ROWS, skipped=4)}, "skipped tokens"),
-        ({"prompt_token_ids": [9] * ROWS + [3]}, "no tokens"),
+        ({"prompt_token_ids": [9] * ROWS + [3]}, "at least one token"),
         ({"stopping": Stopping(max_tokens=2)}, "one sequence"),
         ({"sequences": [OpenSequence(0, [1])]}, "one sequence"),
-        ({"sampling": TokenSampling(0, prompt_logprobs=1)}, "no log-probabilities"),
+        ({"sampling": TokenSampling(0, prompt_logprobs=1)}, "can't have log-probabilities"),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes: dict[str, Any], words: str) -> None:
     check(GOOD)
-    if "no tokens" in words:
+    if "one token" in words:
         changes = {**changes, "pooling": Pooling("align", rows=ROWS, skipped=1)}
     with pytest.raises(InvalidRequest, match=words):
         check(msgspec.structs.replace(GOOD, **changes))
 
 
 def test_other_models_refuse_it() -> None:
-    with pytest.raises(InvalidRequest, match="can't say when words are spoken"):
+    with pytest.raises(InvalidRequest, match="word times are not available"):
         check(GOOD, rows=0)
 
 

@@ -129,7 +129,7 @@ def test_the_queue_counts_all_the_beams_that_may_come() -> None:
     h.submit(front, [1])
     wide = search(h, front, number=90, beams=16)
     assert wide.rejected is not None
-    assert "sequences are waiting; 16 may" in wide.rejected.message
+    assert "sequences are waiting, the maximum is 16" in wide.rejected.message
     assert search(h, front, number=91, beams=4).accepted
 
 
@@ -210,7 +210,7 @@ def test_a_front_end_that_leaves_takes_its_search_along() -> None:
         ([[1]] * 5, "allowed: 1 to 4"),
         ([], "allowed: 1 to 4"),
         ([[40]], "not in the vocabulary"),
-        ([[1] * 58], "one more is to come"),
+        ([[1] * 58], "one more follows"),
     ],
 )
 def test_a_step_that_cannot_be_ends_the_search_with_a_reason(
@@ -266,4 +266,4 @@ def test_beams_that_have_grown_beyond_the_bound_end_the_search_with_a_reason() -
     score.accepted = False
     advance(h, front, score, [[1] * 8, [2] * 8, [3] * 8])
     assert score.rejected is not None
-    assert "45 tokens; a request may have 40" in score.rejected.message
+    assert "45 tokens in total; a request may have at most 40" in score.rejected.message

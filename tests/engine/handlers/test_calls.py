@@ -164,7 +164,7 @@ def test_bounds() -> None:
         CallWorkers(1, "m" * 201, b"", 1.0),
     ):
         h.send(other, wrong)
-        assert other.ended == "a call of the workers is out of bounds"
+        assert other.ended == "a call to the workers exceeds its limits"
         other = h.connect()
 
 
@@ -182,7 +182,7 @@ def test_what_a_call_carries_fits_a_message() -> None:
     (asked,) = h.calls
     assert asked.result_bytes == 2**24
     h.send(front, CallWorkers(2, "m", bytes(2**24 + 1), 1.0))
-    assert front.ended == "a call of the workers is out of bounds"
+    assert front.ended == "a call to the workers exceeds its limits"
 
 
 def test_a_front_end_that_goes_takes_its_calls_along() -> None:
@@ -208,7 +208,7 @@ def test_an_answer_that_nobody_asked_for_ends_the_session() -> None:
     h.connect()
     h.start_worker()
     h.worker_says(CallDone(1, b""))
-    assert h.worker_end == "CallDone came out of turn"
+    assert h.worker_end == "CallDone was not expected in this state"
 
 
 @pytest.mark.parametrize("seed", range(4))

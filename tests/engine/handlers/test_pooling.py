@@ -295,8 +295,8 @@ def test_vectors_that_do_not_fit_end_the_workers_session(bench: Bench, case: str
 
 
 WRONG = {
-    "text": ({"pooling": None}, "gives vectors; it generates no text"),
-    "classes": ({"pooling": Pooling("classify")}, "this model does embed, token_embed"),
+    "text": ({"pooling": None}, "is a pooling model; it generates no text"),
+    "classes": ({"pooling": Pooling("classify")}, "this model supports embed, token_embed"),
     "types": ({"pooling": Pooling("embed", b"\0")}, "1 token types for 2 tokens"),
     "dimensions": ({"pooling": Pooling("embed", dimensions=3)}, "must lie in 1 to 2, not 3"),
 }
@@ -313,7 +313,7 @@ def test_what_the_model_cannot_do_is_refused(bench: Bench, case: str) -> None:
 def test_a_generating_model_gives_no_vectors() -> None:
     bench = Bench(generating_facts())
     bench.submit(1, [5])
-    assert "it gives no vectors" in bench.rejected[1].message
+    assert "it can't return vectors" in bench.rejected[1].message
 
 
 def test_a_deadline_ends_it(bench: Bench) -> None:

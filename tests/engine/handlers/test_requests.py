@@ -155,53 +155,53 @@ def adjusted(**fields: object) -> dict[str, object]:
         ({"prompt_token_ids": []}, "empty"),
         ({"prompt_token_ids": [VOCAB]}, "token id 40 is not in the vocabulary, 0 to 39"),
         ({"prompt_token_ids": [-1]}, "token id -1"),
-        ({"prompt_token_ids": [1] * 64}, "has 64 tokens; it may have 63"),
+        ({"prompt_token_ids": [1] * 64}, "has 64 tokens; it may have at most 63"),
         ({"sequences": []}, "1 to 128 sequences, not 0"),
-        ({"sequences": [OpenSequence(0), OpenSequence(0)]}, "must differ"),
-        ({"sequences": [OpenSequence(-1)]}, "must differ and lie in 0 to 127"),
-        ({"sequences": [OpenSequence(128)]}, "must differ and lie in 0 to 127"),
+        ({"sequences": [OpenSequence(0), OpenSequence(0)]}, "must be distinct"),
+        ({"sequences": [OpenSequence(-1)]}, "must be distinct and in 0 to 127"),
+        ({"sequences": [OpenSequence(128)]}, "must be distinct and in 0 to 127"),
         ({"sequences": [OpenSequence(i) for i in range(129)]}, "not 129"),
         ({"sequences": [OpenSequence(0, [1] * 9)]}, "emitted 9 tokens, more than max_tokens, 8"),
         ({"sequences": [OpenSequence(0, [99])]}, "emitted: token id 99"),
-        ({"sampling": TokenSampling(seed=-1)}, "seed must lie in 0 to 18446744073709551615"),
+        ({"sampling": TokenSampling(seed=-1)}, "seed must be in 0 to 18446744073709551615"),
         ({"sampling": TokenSampling(seed=1, temperature=float("nan"))}, "temperature"),
         ({"sampling": TokenSampling(seed=1, temperature=-0.5)}, "temperature"),
         ({"sampling": TokenSampling(seed=1, top_p=0.0)}, "top_p must be above 0"),
         ({"sampling": TokenSampling(seed=1, top_p=1.5)}, "top_p"),
         ({"sampling": TokenSampling(seed=1, top_k=-1)}, "top_k"),
         ({"sampling": TokenSampling(seed=1, min_p=float("inf"))}, "min_p"),
-        ({"sampling": TokenSampling(seed=1, logprobs=257)}, "logprobs must lie in 0 to 256"),
+        ({"sampling": TokenSampling(seed=1, logprobs=257)}, "logprobs must be in 0 to 256"),
         (
             {"sampling": TokenSampling(seed=1, prompt_logprobs=21)},
-            "prompt_logprobs must lie in 0 to 20",
+            "prompt_logprobs must be in 0 to 20",
         ),
-        ({"prompt_delivered": 3}, "prompt_delivered must lie in 0 to 2, not 3"),
-        (adjusted(presence=2.5), "presence_penalty must lie in -2 to 2, not 2.5"),
+        ({"prompt_delivered": 3}, "prompt_delivered must be in 0 to 2, not 3"),
+        (adjusted(presence=2.5), "presence_penalty must be in -2 to 2, not 2.5"),
         (adjusted(frequency=float("nan")), "frequency_penalty"),
         (adjusted(repetition=0.0), "repetition_penalty must be above 0"),
-        (adjusted(repetition=101.0), "repetition_penalty must lie in 0 to 100"),
+        (adjusted(repetition=101.0), "repetition_penalty must be in 0 to 100"),
         (adjusted(bias={VOCAB: 1.0}), "logit_bias: token id 40 is not in the vocabulary"),
-        (adjusted(bias={1: -101.0}), "logit_bias must lie in -100 to 100"),
-        (adjusted(bias=dict.fromkeys(range(1025), 1.0)), "logit_bias holds 1025 entries"),
-        (adjusted(allowed=()), "allowed_token_ids must hold at least one id"),
+        (adjusted(bias={1: -101.0}), "logit_bias must be in -100 to 100"),
+        (adjusted(bias=dict.fromkeys(range(1025), 1.0)), "logit_bias has 1025 entries"),
+        (adjusted(allowed=()), "allowed_token_ids must have at least one id"),
         (adjusted(allowed=(-1, 3)), "allowed_token_ids: token id -1"),
         (adjusted(bad_words=((),)), "one of bad_words has 0 tokens"),
         (adjusted(bad_words=((1,) * 1029,)), "one of bad_words has 1029 tokens"),
         (adjusted(bad_words=((1, 99),)), "bad_words: token id 99"),
-        (adjusted(bad_words=((1,),) * 513), "bad_words holds 513 entries; at most 512"),
+        (adjusted(bad_words=((1,),) * 513), "bad_words has 513 entries; at most 512"),
         (adjusted(speech=SpeechRules(suppressed=(VOCAB,))), "suppress_tokens: token id 40"),
         (
             adjusted(speech=SpeechRules(suppressed_first=(1,) * 1025)),
-            "begin_suppress_tokens holds 1025 entries; at most 1024",
+            "begin_suppress_tokens has 1025 entries; at most 1024",
         ),
         (adjusted(speech=SpeechRules(timestamps=TimestampRules(40, 3, 4))), "timestamps: token id"),
         (
             adjusted(speech=SpeechRules(timestamps=TimestampRules(0, 0, 4))),
-            "timestamps.first must lie in 1 to 39, not 0",
+            "timestamps.first must be in 1 to 39, not 0",
         ),
         (
             adjusted(speech=SpeechRules(timestamps=TimestampRules(30, 31, 4))),
-            "timestamps.text_end must lie in 0 to 30, not 31",
+            "timestamps.text_end must be in 0 to 30, not 31",
         ),
         (
             adjusted(speech=SpeechRules(timestamps=TimestampRules(30, 3, 4, -1))),
@@ -209,9 +209,9 @@ def adjusted(**fields: object) -> dict[str, object]:
         ),
         ({"stopping": Stopping(max_tokens=-1)}, "max_tokens"),
         ({"stopping": Stopping(max_tokens=2**31)}, "max_tokens"),
-        ({"stopping": Stopping(max_tokens=3, min_tokens=4)}, "min_tokens must lie in 0 to 3"),
+        ({"stopping": Stopping(max_tokens=3, min_tokens=4)}, "min_tokens must be in 0 to 3"),
         ({"stopping": Stopping(max_tokens=3, stop_token_ids=(VOCAB,))}, "stop_token_ids"),
-        ({"stopping": Stopping(max_tokens=3, stop_token_ids=(1,) * 257)}, "holds 257 ids"),
+        ({"stopping": Stopping(max_tokens=3, stop_token_ids=(1,) * 257)}, "has 257 ids"),
         ({"deaths": -1}, "deaths"),
         ({"name": "x" * 1025}, "1024 characters"),
     ],
@@ -237,7 +237,7 @@ def test_a_number_that_is_open_already_is_refused() -> None:
     h.core.frontend_received(front.session, first.submit, h.now)
     h.settle()
     assert again.rejected is not None
-    assert "open already" in again.rejected.message
+    assert "already open" in again.rejected.message
     front.requests[number] = kept
     h.run()
     assert end_of(first).finish == "length"
@@ -313,7 +313,7 @@ def test_what_has_a_slot_free_is_not_waiting(policy: str, running: int) -> None:
     )
     rejected = burst[-1].rejected
     assert rejected is not None
-    assert "4 requests are waiting; 4 may" in rejected.message
+    assert "4 requests are waiting, the maximum is 4" in rejected.message
     h.run_step()
     assert len(h.core.state.scheduling.running) == 8
     h.run()

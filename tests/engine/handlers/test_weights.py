@@ -120,7 +120,7 @@ def test_what_cannot_be_loaded_is_taken_back(how: str) -> None:
         h.kill_worker()
     (answer,) = front.called
     assert answer.code == "failed"
-    assert "the former ones stay" in answer.error
+    assert "the previous ones stay" in answer.error
     h.start_worker()
     assert h.setup is not None
     assert (h.setup.digest, h.setup.trial) == (before, False)
@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     model = msgspec.structs.replace(manifest(h, "new"), add_bos=not h.facts.model.add_bos)
     h.send(front, ReplaceWeights(1, "/new", model))
     assert [each.code for each in front.called] == ["invalid"]
-    assert "its add_bos is another than the served model's" in front.called[0].error
+    assert "its add_bos differs from the served model's" in front.called[0].error
     h.send(front, ReplaceWeights(2, "/new", manifest(h, "new"), seconds=0.0))
     assert front.called[1].code == "invalid"
     assert h.worker_session is not None

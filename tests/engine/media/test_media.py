@@ -219,10 +219,10 @@ def test_an_item_that_is_lost_or_late_ends_its_request() -> None:
     h.media_at_once = False
     lost, late = ask(h, front, picture(1)), ask(h, front, picture(2))
     h.send(front, MediaLost(lost.submit.request, 0))
-    assert "did not come" in error_of(lost)
+    assert "media differs" in error_of(lost)
     h.now += TIMEOUT + 1
     h.settle()
-    assert "did not come within" in error_of(late)
+    assert "did not arrive within" in error_of(late)
 
 
 def test_another_who_needs_it_is_asked_when_the_first_leaves() -> None:
@@ -288,9 +288,9 @@ def test_a_model_without_an_encoder_refuses_media() -> None:
     early = ask(h, front, picture(1))
     h.start_worker()
     late = ask(h, front, picture(1))
-    assert "takes no pictures" in error_of(early)
+    assert "takes no images" in error_of(early)
     assert late.rejected is not None
-    assert "takes no pictures" in late.rejected.message
+    assert "takes no images" in late.rejected.message
 
 
 @pytest.mark.parametrize(
@@ -299,8 +299,8 @@ def test_a_model_without_an_encoder_refuses_media() -> None:
         (Media((), ()), "not 0"),
         (Media((picture(1),), ()), "1 to"),
         (Media((picture(1), picture(2)), (MediaSpan(0, 0, 4),)), "item 1"),
-        (Media((picture(1),), (MediaSpan(1, 0, 4),)), "of item 1"),
-        (Media((picture(1),), (MediaSpan(0, 17, 4),)), "the prompt has 20"),
+        (Media((picture(1),), (MediaSpan(1, 0, 4),)), "refers to item 1"),
+        (Media((picture(1),), (MediaSpan(0, 17, 4),)), "the prompt's 20"),
         (Media((picture(1),), (MediaSpan(0, -1, 4),)), "tokens -1"),
         (Media((picture(1),), (MediaSpan(0, 0, 4, first=1),)), "has 4"),
         (Media((picture(1),), (MediaSpan(0, 0, 0),)), "tokens of a span"),

@@ -125,7 +125,7 @@ def test_a_recording_of_an_observed_core_is_replayed(tmp_path: Path) -> None:
     assert states[0] is not None
     shown: list[str] = []
     assert replay_all([str(tmp_path)], shown.append), shown
-    assert "all decisions alike" in shown[0]
+    assert "all decisions are equal" in shown[0]
 
 
 def test_without_a_worker_it_is_not() -> None:

@@ -23,7 +23,7 @@ def test_a_tenant_that_floods_is_refused_before_the_room_is_full() -> None:
     refused = next(request for request in flood if request.rejected)
     assert refused.rejected is not None
     assert refused.rejected.code == "overloaded"
-    assert "the rest is kept for others" in refused.rejected.message
+    assert "the rest is reserved for others" in refused.rejected.message
     light = [h.submit(h.fronts[0], [2] * 4, tenant="light", **ENDLESS) for _ in range(3)]
     assert all(request.accepted for request in light)
     h.start_worker()

@@ -60,8 +60,8 @@ def test_any_history_keeps_the_books_and_is_replayed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ("pst_policies:Other", "says it is other"),
-        ("pst_policies:Nothing", "is no whole Policy"),
+        ("pst_policies:Other", "whose name is other"),
+        ("pst_policies:Nothing", "is not a complete Policy"),
         ("pst_policies:Missing", "can't be loaded"),
     ],
 )

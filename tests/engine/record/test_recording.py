@@ -166,10 +166,10 @@ def test_damage_is_named(log: Path, tmp_path: Path) -> None:
     with pytest.raises(Damaged, match="checksum of record"):
         replay(bad)
     bad.write_bytes(b"something else entirely")
-    with pytest.raises(Damaged, match="is no recording"):
+    with pytest.raises(Damaged, match="is not a recording"):
         replay(bad)
     bad.write_bytes(bytes(log.read_bytes()[:400]))
-    with pytest.raises(Damaged, match="before its snapshot"):
+    with pytest.raises(Damaged, match="within its snapshot"):
         replay(bad)
 
 

@@ -267,10 +267,10 @@ GOOD = SlotResult(0, 5, drafted=3, more=[6, 7])
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"drafted": 4}, "it may draft 3"),
+        ({"drafted": 4}, "the limit is 3"),
         ({"drafted": 1}, "drafted 1 tokens and kept 2"),
-        ({"more": [6, VOCAB]}, f"gave token {VOCAB}"),
-        ({"more": [-1]}, "gave token -1"),
+        ({"more": [6, VOCAB]}, f"returned token {VOCAB}"),
+        ({"more": [-1]}, "returned token -1"),
         ({"token": None}, "did not sample"),
         ({"proposed": -1}, "proposes -1"),
     ],
@@ -293,7 +293,7 @@ def test_log_probabilities_have_to_be_as_many_as_tokens() -> None:
     outcome = SlotResult(0, 5, TokenLogprobs(0.0, [5], [0.0]), more=[6], drafted=3)
     h.worker_says(Result(plan.step, [outcome]))
     assert h.worker_end is not None
-    assert "gave 1 log-probabilities" in h.worker_end
+    assert "returned 1 log-probabilities" in h.worker_end
     h.start_worker()
     h.run()
     assert score.sequences[0].terminal is not None

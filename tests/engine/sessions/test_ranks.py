@@ -83,10 +83,10 @@ def test_one_rank_is_alone_and_needs_no_rendezvous() -> None:
 @pytest.mark.parametrize(
     ("tensor", "hello", "reason"),
     [
-        (2, WorkerHello([2], 2, 1, "host:1"), "ranks 0 to 1; there is no place for 2"),
-        (2, WorkerHello([2], -1, 1, "host:1"), "there is no place for -1"),
-        (1, WorkerHello([2], 1, 1), "one worker, rank 0; there is no place for 1"),
-        (2, WorkerHello([2], 1, 1), "must say where others reach it"),
+        (2, WorkerHello([2], 2, 1, "host:1"), "ranks 0 to 1; there is no rank 2"),
+        (2, WorkerHello([2], -1, 1, "host:1"), "there is no rank -1"),
+        (1, WorkerHello([2], 1, 1), "one worker, rank 0; there is no rank 1"),
+        (2, WorkerHello([2], 1, 1), "must give an address for the others"),
         (2, WorkerHello([7], 1, 1, "host:1"), "no protocol version in common"),
         (2, Progress(1, 1), "the first message must be WorkerHello"),
     ],
@@ -143,7 +143,7 @@ def test_what_comes_out_of_turn_ends_the_group_or_who_waits_for_it() -> None:
     h = RankHarness(2)
     h.hello(0)
     h.rank_says(0, ready())
-    assert h.ends == [(0, "Ready came out of turn")]
+    assert h.ends == [(0, "Ready was not expected in this state")]
     h.start_worker(ready=False)
     h.rank_says(0, ready())
     h.rank_says(0, Result(1, []))
@@ -190,8 +190,8 @@ def test_a_rank_may_run_ahead_by_what_is_in_flight() -> None:
 @pytest.mark.parametrize(
     ("rank", "result", "reason"),
     [
-        (1, Result(2, []), "rank 1 gave a result for step 2; 1 was to come"),
-        (1, Result(1, [SlotResult(0, 5)]), "rank 1 answers for slots; rank 0 does"),
+        (1, Result(2, []), "rank 1 returned a result for step 2; 1 was to come"),
+        (1, Result(1, [SlotResult(0, 5)]), "rank 1 returned results for slots; only rank 0 may"),
         (0, Result(1, []), "has 0 slots"),
     ],
 )
@@ -212,7 +212,7 @@ def test_a_result_that_nobody_asked_for_ends_the_group() -> None:
     ask(h)
     h.rank_step(1)
     h.rank_says(1, Result(2, []))
-    assert "2 was not sent" in h.ends[0][1]
+    assert "2 was not expected" in h.ends[0][1]
 
 
 def test_ranks_that_sampled_differently_are_dropped_and_the_request_goes_on() -> None:
@@ -302,7 +302,7 @@ def test_a_second_session_of_a_rank_ends_the_group() -> None:
     (request,) = ask(h)
     h.hello(1)
     assert sorted(h.ranks) == [1]
-    assert all("took its place" in reason for _, reason in h.ends)
+    assert all("replaced it" in reason for _, reason in h.ends)
     h.start_worker()
     h.run()
     assert finishes(request) == ["length"]

@@ -275,7 +275,7 @@ def test_setup_carries_the_workers_own_settings() -> None:
 @pytest.mark.parametrize(
     ("hello", "complaint"),
     [
-        (WorkerHello([5], 0, 1), "the engine speaks [2], the peer [5]"),
+        (WorkerHello([5], 0, 1), "the engine core supports [2], the peer [5]"),
         (WorkerHello([2], 1, 1), "one worker, rank 0"),
         (Progress(1, 1), "first message must be WorkerHello"),
     ],
@@ -324,19 +324,25 @@ LOGPROBS = TokenLogprobs(-1.0, [], [])
     [
         (Result(2, [SlotResult(0, 1, LOGPROBS), SlotResult(1)]), "a result for step 2"),
         (Result(1, [SlotResult(0, 1, LOGPROBS)]), "has 1 slots; its plan has 2"),
-        (Result(1, [SlotResult(1), SlotResult(0, 1, LOGPROBS)]), "slot 1 answers where slot 0"),
-        (Result(1, [SlotResult(0), SlotResult(1)]), "slot 0 was to sample"),
-        (Result(1, [SlotResult(0, 1, LOGPROBS), SlotResult(1, 4)]), "slot 1 was not to sample"),
+        (
+            Result(1, [SlotResult(1), SlotResult(0, 1, LOGPROBS)]),
+            "the result is for slot 1; the plan has slot 0",
+        ),
+        (Result(1, [SlotResult(0), SlotResult(1)]), "slot 0 should have sampled"),
+        (
+            Result(1, [SlotResult(0, 1, LOGPROBS), SlotResult(1, 4)]),
+            "slot 1 should not have sampled",
+        ),
         (Result(1, [SlotResult(0, 40, LOGPROBS), SlotResult(1)]), "token 40, not in 0 to 39"),
         (
             Result(1, [SlotResult(0, 1), SlotResult(1)]),
-            "gave 0 log-probabilities",
+            "returned 0 log-probabilities",
         ),
         (
             Ready(num_kv_blocks=1, device="", fingerprint="", load_seconds=0),
-            "Ready came out of turn",
+            "Ready was not expected in this state",
         ),
-        (WorkerHello([2], 0, 1), "WorkerHello came out of turn"),
+        (WorkerHello([2], 0, 1), "WorkerHello was not expected in this state"),
     ],
 )
 def test_a_message_that_does_not_fit_ends_the_session_and_nothing_is_lost(

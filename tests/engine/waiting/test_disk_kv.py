@@ -20,6 +20,6 @@ def test_what_all_ranks_have_counts(order: tuple[int, ...]) -> None:
         *early, last = order
         for rank in early:
             assert fetch.heard(rank, counts[rank], 3) is None
-            with pytest.raises(UnfitAnswer, match=f"rank {rank} says twice"):
+            with pytest.raises(UnfitAnswer, match=f"rank {rank} reported twice"):
                 fetch.heard(rank, 0, 3)
         assert fetch.heard(last, counts[last], 3) == min(counts)

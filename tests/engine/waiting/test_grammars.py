@@ -299,7 +299,7 @@ def test_only_a_grammars_sequence_may_be_deferred() -> None:
     assert h.plan is not None
     h.worker_says(Result(h.plan.step, [SlotResult(h.plan.work[0].slot, deferred=True)]))
     assert h.worker_end is not None
-    assert "was to sample a token" in h.worker_end
+    assert "should have sampled a token" in h.worker_end
     h.start_worker()
     h.run()
     assert terminal(request).finish in ("stop", "length")

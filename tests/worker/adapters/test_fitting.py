@@ -160,7 +160,7 @@ def test_a_gguf_adapter_is_the_same(tmp_path: Path) -> None:
         ({Q: (128, 95)}, "as a matrix of 128 by 95; the model's is 128 by 96"),
         (
             {Q.replace("0", "2"): (128, 96)},
-            "what can be changed in this model is embed_tokens, lm_head",
+            "supported in this model: embed_tokens, lm_head",
         ),
         ({"transformer.h.0.attn.c_attn": (128, 96)}, "changes transformer.h.0.attn.c_attn"),
         ({"model.vision_tower.q_proj": (128, 96)}, "no part of the model"),
@@ -181,7 +181,7 @@ def test_too_high_a_rank_and_another_architecture(tmp_path: Path) -> None:
         fitted(adapter, adaptable_decoder(SMALL), 8)
     factors = random_factors({"blk.0.attn_q": (128, 96)}, 4, 1)
     _, adapter = read_adapter(write_gguf(tmp_path / "a.gguf", factors, arch="gemma2"))
-    with pytest.raises(UnfitAdapter, match="made for gemma2, the model is of llama"):
+    with pytest.raises(UnfitAdapter, match="is for gemma2, but the model is llama"):
         fitted(adapter, adaptable_decoder(SMALL), 8)
 
 

@@ -176,7 +176,7 @@ def test_what_cannot_be_loaded_leaves_nothing(
     session = Session(loaded)
     digest, folder = next(iter(folders.items()))
     answer = session.load("0" * 64, folder)
-    assert answer.reason == "its files have other contents than when it was named"
+    assert answer.reason == "its files have changed since it was registered"
     answer = session.load(digest, tmp_path / "nowhere")
     assert isinstance(answer, AdapterFailed)
     assert str(tmp_path) not in answer.reason

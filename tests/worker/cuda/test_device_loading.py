@@ -64,7 +64,7 @@ def test_an_fp8_cache_wants_a_gpu_that_has_the_type(
 
 def test_a_gpu_that_is_not_there() -> None:
     for backend in ("auto", "triton", "cpu"):
-        with pytest.raises(StartupError, match=r"device is 'cuda', and torch .* finds no GPU"):
+        with pytest.raises(StartupError, match=r"device is 'cuda', but torch .* finds no GPU"):
             choose(prepared(), setup_of(device="cuda", attention_backend=backend), 1)
     with pytest.raises(StartupError, match="'tpu'; allowed are auto, cpu, cuda"):
         choose(prepared(), setup_of(device="tpu"), 1)

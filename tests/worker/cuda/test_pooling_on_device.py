@@ -204,9 +204,9 @@ def test_what_cannot_be_had_here(bert: tuple[PreparedModel, Setup]) -> None:
     prepared, setup = bert
     replace = msgspec.structs.replace
     assert choose_pooling(prepared, setup, 1).backend == "reference"
-    with pytest.raises(StartupError, match=r"device is 'cuda', and torch .* finds no GPU"):
+    with pytest.raises(StartupError, match=r"device is 'cuda', but torch .* finds no GPU"):
         choose_pooling(prepared, replace(setup, device="cuda"), 1)
-    with pytest.raises(StartupError, match="'flash'; for pooling models allowed are auto"):
+    with pytest.raises(StartupError, match="'flash'; for pooling models allowed: auto"):
         choose_pooling(prepared, replace(setup, attention_backend="flash"), 1)
 
 

@@ -108,7 +108,7 @@ def test_a_step_that_is_too_large_and_a_device_that_breaks(
     fault = engine.hear(Fault)
     assert (fault.final, fault.out_of_memory) == (False, True)
     assert "no room for 3 GiB" in fault.message
-    engine.server.end(engine.session, "its fault was heard")
+    engine.server.end(engine.session, "it reported a fault")
     engine.set_up(setup)
     engine.send(plans([5, 6, 7], 1)[0])
     assert engine.hear(Result).slots[0].token is not None

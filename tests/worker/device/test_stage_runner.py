@@ -63,7 +63,7 @@ def begin(part: Failing, queue: DeviceQueue) -> None:
 
 
 def test_a_broken_device_is_told_from_a_lost_peer() -> None:
-    part = Failing(GroupLost("another rank is gone"))
+    part = Failing(GroupLost("another rank was lost"))
     with pytest.raises(DeviceLost, match="illegal memory access"):
         begin(part, BrokenQueue())
     assert not part.called
@@ -71,7 +71,7 @@ def test_a_broken_device_is_told_from_a_lost_peer() -> None:
 
 def test_a_lost_peer_does_not_end_the_process() -> None:
     with pytest.raises(GroupLost):
-        begin(Failing(GroupLost("another rank is gone")), HostQueue())
+        begin(Failing(GroupLost("another rank was lost")), HostQueue())
 
 
 def test_what_a_device_survives_is_no_loss_of_it() -> None:

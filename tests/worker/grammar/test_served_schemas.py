@@ -309,17 +309,17 @@ def test_what_a_keyword_leaves(name: str) -> None:
 
 
 REFUSED = {
-    "no output can follow this schema": False,
+    "no output can match this schema": False,
     "at /properties/a: this not is not supported: what fails 'pattern'": {
         "properties": {"a": {"type": "string", "not": {"pattern": "x"}}}
     },
-    "branches 0 and 1 of oneOf may both hold": {
+    "branches 0 and 1 of oneOf may both match": {
         "oneOf": [{"type": "integer", "multipleOf": 2}, {"type": "integer", "multipleOf": 3}]
     },
-    "branches 0 and 1 of oneOf may both hold, and what fails 'format'": {
+    "branches 0 and 1 of oneOf may both match, and what fails 'format'": {
         "oneOf": [{"type": "string", "format": "ipv4"}, {"type": "string"}]
     },
-    "no output can follow this schema: it is false, or comes to that": {
+    "no output can match this schema: it is false, or equivalent to false": {
         "oneOf": [{"type": "string"}, {"type": "string"}]
     },
     "at #/$defs/a: this if is not supported": {
@@ -352,9 +352,9 @@ REFUSED = {
     },
     "at /items: required must be an array": {"type": "array", "items": {"required": True}},
     "a schema must be an object or a boolean": {"properties": {"a": 5}},
-    "$ref is '#/nope', which the schema itself doesn't hold": {"$ref": "#/nope"},
+    "$ref is '#/nope', which the schema doesn't contain": {"$ref": "#/nope"},
     "refers to itself": {"not": {"$ref": "#"}},
-    "unevaluatedProperties is supported only where nothing else": {
+    "unevaluatedProperties is supported only if nothing else": {
         "if": {"required": ["a"]},
         "then": {"properties": {"a": {}}},
         "unevaluatedProperties": False,

@@ -47,7 +47,7 @@ def test_gpus_are_named_and_none_is_no_fault(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(Advice, match="the CPU serves"):
+    with pytest.raises(Advice, match="the CPU is used"):
         environment_checks.gpu()
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771 MiB'\n")
@@ -78,5 +78,5 @@ def test_missing_kernels_are_explained(
         library.load.cache_clear()
     assert missing.name == "cpu kernels"
     assert "install a C++ compiler" in missing.text
-    assert "reference backend serves" in missing.text
+    assert "reference backend is used" in missing.text
     assert "MISS cpu kernels" in capsys.readouterr().out

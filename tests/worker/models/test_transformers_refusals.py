@@ -65,7 +65,7 @@ def test_tensors_that_do_not_fit_are_named(saved: Path, tmp_path: Path) -> None:
 
     for change, said in (
         (lacks, f"lacks 1 tensors of the model: {NAME}"),
-        (lambda t: t.update({"model.more": torch.zeros(3)}), "no use for: model.more"),
+        (lambda t: t.update({"model.more": torch.zeros(3)}), "doesn't use: model.more"),
         (
             lambda t: t.update({NAME: torch.zeros(64, 96)}),
             "has 1 tensors of other shapes than the model's: .*fc1",
@@ -166,9 +166,7 @@ def test_a_rehearsal_finds_rows_that_depend_on_others(kind: Any, saved: Path) ->
     shape = CacheShape.of(model.config, 16, torch.float32)
     with torch.inference_mode():
         if kind is Mixing:
-            with pytest.raises(
-                UnsupportedModel, match="doesn't keep the sequences of a step apart"
-            ):
+            with pytest.raises(UnsupportedModel, match="mixes the sequences of a step"):
                 rehearse(LibraryModel(theirs, headless=False), shape, 199)
             return
         facts, same = rehearse(LibraryModel(theirs, headless=False), shape, 199)

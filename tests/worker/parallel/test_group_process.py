@@ -122,7 +122,7 @@ def test_a_rank_that_dies_in_mid_step(pair: GroupEngine, setup: Setup, true: lis
     pair.workers[1].kill()
     (fault,) = pair.hear(Fault, [0])
     assert not fault.final
-    assert "another rank is gone" in fault.message
+    assert "another rank was lost" in fault.message
     pair.drop()
     pair.workers[1].join(60)
     pair.start(1)

@@ -128,7 +128,7 @@ def test_alone_there_is_nobody_to_ask() -> None:
     assert ALONE.join_columns(x, [3]) is x
     assert ALONE.any([True, False]) == [True, False]
     assert ALONE.least([4, 5]) == [4, 5]
-    with pytest.raises(GroupLost, match="in no group"):
+    with pytest.raises(GroupLost, match="belongs to no group"):
         Ranks(RankPlace(2, 1, 0)).sum(x)
 
 
@@ -162,7 +162,7 @@ def test_who_leaves_frees_who_waits_and_all_can_form_again() -> None:
             with pytest.raises(GroupLost):
                 each.result(60)
         formed.ranks[2].leave()
-        with pytest.raises(GroupLost, match="another rank is gone"):
+        with pytest.raises(GroupLost, match="another rank was lost"):
             waiting[1].result(60)
         for one in formed.ranks:
             one.leave()

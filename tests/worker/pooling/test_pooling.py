@@ -208,7 +208,7 @@ def test_settings_that_the_model_cannot_follow(tmp_path: Path) -> None:
     assert facts_of(model, tmp_path, max_model_len=80).max_model_len == 80
     assert facts_of(model, tmp_path, budget=20).max_model_len == 20
     for settings, reason in (
-        ({"runner": "generate"}, "gives vectors and no text"),
+        ({"runner": "generate"}, "is a pooling model and generates no text"),
         ({"convert": "classify"}, "has no classification head"),
         ({"max_model_len": 81}, "at most 80"),
         ({"max_model_len": 60, "budget": 50}, "in one step"),
@@ -233,6 +233,6 @@ def test_a_generating_model_may_be_run_for_its_vectors(default_folder: Path) -> 
     loaded = load_pooling("smollm2-135m", default_folder.parent.parent, runner="pooling")
     one, other = run(loaded, random_inputs([6, 40], vocab=40_000), EMBED)
     assert one.shape == other.shape == (576,)
-    with pytest.raises(PenstockError, match="know only none"):
+    with pytest.raises(PenstockError, match="support only none"):
         load_pooling("all-minilm-l6-v2", default_folder.parent.parent, quantization="int8")
     loaded.runner.close()

@@ -53,7 +53,7 @@ def step(
 
 
 MISFITS = {
-    "slot 2 is released but holds": {"released": [2]},
+    "slot 2 is released but has": {"released": [2]},
     "slot 0 is taken": {"admitted": [admit(0, [2])]},
     r"slot 4 is not in \[0, 4\)": {"admitted": [admit(4, [2])]},
     r"slot 1: block 8 is not in \[0, 8\)": {"admitted": [admit(1, [8])]},
@@ -61,7 +61,7 @@ MISFITS = {
     "slot 1: a token id is not in": {"admitted": [admit(1, [2], [5, 301])]},
     "0 prompt tokens of 0": {"admitted": [admit(1, [2], [])]},
     "21 prompt tokens of 21; at most 20": {"admitted": [admit(1, [2], [1] * 21)]},
-    "slot 3 has work but holds": {"work": [SlotWork(3, 0, 1)]},
+    "slot 3 has work but": {"work": [SlotWork(3, 0, 1)]},
     "slot 0 has work twice": {"work": [SlotWork(0, 5, 1), SlotWork(0, 6, 1)]},
     "starts at token 4, 5 are computed": {"work": [SlotWork(0, 4, 1)]},
     r"tokens \[5, 7\) of 6": {"work": [SlotWork(0, 5, 2)]},

@@ -205,7 +205,7 @@ def test_a_pair_is_prepared_and_known_again(tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another architecture": ({"architecture": "llama"}, "is no mmproj file"),
-    "nothing to see with": ({"clip.has_vision_encoder": False}, "nothing to see or hear with"),
+    "takes no images": ({"clip.has_vision_encoder": False}, "nothing to see or hear with"),
     "both towers": ({"clip.has_audio_encoder": True}, "holds both a tower that sees"),
     "ears in the place of eyes": ({"clip.projector_type": "voxtral"}, "'voxtral' is not served"),
     "a factor of InternVL's": (

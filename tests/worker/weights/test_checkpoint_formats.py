@@ -244,5 +244,5 @@ def test_a_bias_of_zeros_is_no_extra_and_another_is(tmp_path: Path) -> None:
     files = checkpoint.prepared.weights
     load_model(checkpoint.config, files, torch.float32)
     checkpoint.change(put("bias", lambda bias: bias + 1))
-    with pytest.raises(UnsupportedModel, match=rf"no use for: model\.{DOWN}\.bias"):
+    with pytest.raises(UnsupportedModel, match=rf"doesn't use: model\.{DOWN}\.bias"):
         load_model(checkpoint.config, checkpoint.prepared.weights, torch.float32)

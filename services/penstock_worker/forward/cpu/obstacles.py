@@ -12,7 +12,7 @@ def experts_obstacle(config: ModelConfig) -> str | None:
     for layer in config.layers:
         experts = layer.feed_forward.experts
         if experts is not None and (experts.count > 1024 or experts.active > 64):
-            return f"{experts.active} of {experts.count} experts; at most 64 of 1024 are possible"
+            return f"{experts.active} of {experts.count} experts; at most 64 of 1024 are supported"
         if experts is not None and experts.group_best > 2:
             return f"groups are scored by {experts.group_best} experts; 1 and 2 are possible"
         if experts is not None and experts.weighs_input and layer.feed_forward.bias:

@@ -45,7 +45,7 @@ class Negation:
         """
         self._steps += 1
         if self._steps > MAX_STEPS:
-            raise Unservable("what is ruled out is too large")
+            raise Unservable("the excluded schema is too large")
         if isinstance(schema, bool):
             return not schema
         kinds = kinds_of(within, self._definitions)
@@ -57,7 +57,7 @@ class Negation:
         if "object" in kinds:
             options += self._properties(schema, within, lax)
         if "oneOf" in schema:
-            raise Unservable("what fails 'oneOf' can't be described")
+            raise Unservable("the negation of 'oneOf' is not supported")
         for name in schema.keys() - _HANDLED:
             if ABOUT.get(name) in kinds and not _says_nothing(name, schema[name]) and not lax:
                 raise Unservable(f"what fails {name!r} can't be described")
@@ -68,7 +68,7 @@ class Negation:
             return
         types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         if "integer" in types and "number" not in types and "number" in kinds:
-            raise Unservable("numbers that aren't integers can't be described")
+            raise Unservable("the type 'number without integer' is not supported")
         others = [kind for kind in TYPES if kind in kinds and kind not in types]
         if "integer" in types and "number" in others:
             others.remove("number")
@@ -100,7 +100,7 @@ class Negation:
         if reference is None:
             return
         if reference in self._open or reference not in self._definitions:
-            raise Unservable("what is ruled out refers to itself")
+            raise Unservable("the excluded schema refers to itself")
         self._open.add(reference)
         try:
             yield self.of(self._definitions[reference], within, lax=lax)
@@ -127,7 +127,7 @@ class Negation:
         if schema.get("minProperties") == 1:
             yield {"const": {}}
         elif schema.get("minProperties", 0) and not lax:
-            raise Unservable("what fails 'minProperties' can't be described")
+            raise Unservable("the negation of 'minProperties' is not supported")
 
 
 def _says_nothing(name: str, value: Any) -> bool:
@@ -148,11 +148,11 @@ def _except(kind: str, values: list[Any]) -> Iterator[Schema]:
         yield {"type": "string", "pattern": all_but(values)}
     elif kind == "array":
         if any(values):
-            raise Unservable("an array that isn't empty can't be ruled out")
+            raise Unservable("excluding a non-empty array is not supported")
         yield {"type": "array", "minItems": 1}
     elif kind == "object":
         if any(values):
-            raise Unservable("an object that isn't empty can't be ruled out")
+            raise Unservable("excluding a non-empty object is not supported")
         yield part_of_object(minProperties=1)
 
 

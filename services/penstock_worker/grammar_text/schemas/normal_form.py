@@ -85,7 +85,7 @@ def _items(node: dict[str, Any], draft: int) -> None:
     rest = node.pop("additionalItems", None)
     if isinstance(node.get("items"), list):
         if "prefixItems" in node:
-            raise Unservable("items can't be an array beside prefixItems")
+            raise Unservable("items can't be an array together with prefixItems")
         node["prefixItems"] = node.pop("items")
         if rest is not None:
             node["items"] = rest

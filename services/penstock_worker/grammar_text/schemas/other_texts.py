@@ -27,7 +27,7 @@ def all_but(texts: Iterable[str]) -> str:
         options.append(literal(begin) + _going_on(sorted(characters), begin not in whole))
         size += len(options[-1])
         if size > MAX_CHARACTERS:
-            raise Unservable("the values that are ruled out are too long")
+            raise Unservable("the excluded values are too long")
     return f"^(?:{'|'.join(options)})$"
 
 

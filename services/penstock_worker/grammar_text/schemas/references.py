@@ -64,7 +64,7 @@ class References:
                 found = _follow(self._by_uri[""], fragment)
             if found is not _MISSING:
                 return found, self._bases.get(id(found), uri)
-        raise Unservable(f"$ref is {reference[:200]!r}, which the schema itself doesn't hold")
+        raise Unservable(f"$ref is {reference[:200]!r}, which the schema doesn't contain")
 
 
 def _joined(base: str, reference: str) -> str:

@@ -48,7 +48,7 @@ def _served(
 
     made = rewritten(document, impossible, leave_one_of=leave_one_of)
     if made is False:
-        raise GrammarError("no output can follow this schema: it is false, or comes to that")
+        raise GrammarError("no output can match this schema: it is false, or equivalent to false")
     try:
         made = changed(closed({} if made is True else made), counted)
         made = changed(made, with_careful_patterns)

@@ -91,14 +91,14 @@ class KVPeer:
                 return None
             begin = offsets[come]
             if len(data) != min(MAX_PART_BYTES, total - begin):
-                raise PeerFault(f"{len(data)} bytes came in place of a part")
+                raise PeerFault(f"{len(data)} bytes were received instead of a part")
             contents[begin : begin + len(data)] = data
             come += 1
         return bytes(contents)
 
     def put_off(self, reason: str) -> None:
         """It isn't asked for a while, and what it says to what was asked is never read."""
-        log.warning("another worker's KV is left alone", endpoint=self.endpoint, reason=reason)
+        log.warning("another worker's KV is not used", endpoint=self.endpoint, reason=reason)
         self._not_before = time.monotonic() + RETRY_SECONDS
         self.socket.close()
         self.socket = self._dial()
@@ -138,7 +138,7 @@ class KVPeer:
             if isinstance(message, KVPart) and message.number == number:
                 return message.data
             if message.number >= number:
-                raise PeerFault("it answers what it was not asked")
+                raise PeerFault("its answer matches no question")
         raise PeerFault(f"nothing came for {PART_SECONDS:g} s")
 
     def _send(self, message: AskKV | SendKV) -> bool:

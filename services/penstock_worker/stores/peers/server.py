@@ -116,7 +116,7 @@ class KVServer:
         except (msgspec.DecodeError, ValueError) as error:
             self.num_unfit += 1
             if self.num_unfit == 1:
-                log.warning("a question for KV can't be answered", reason=str(error))
+                log.warning("a request for KV can't be answered", reason=str(error))
 
     def _answer(self, peer: bytes, asked: AskKV | SendKV) -> None:
         """Raises ValueError for one that no sound worker asks."""

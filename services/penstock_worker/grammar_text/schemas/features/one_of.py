@@ -48,8 +48,8 @@ class OneOf(Feature):
         if ruled_out is False:
             first, second = sorted((rival, at))
             raise Unservable(
-                f"branches {first} and {second} of oneOf may both hold, and {reason}; use anyOf, "
-                "or let them differ in their types or in a required property's constant"
+                f"branches {first} and {second} of oneOf may both match, and {reason}; use anyOf, "
+                f"or make them differ in type or in the constant of a required property"
             )
         return ruled_out
 

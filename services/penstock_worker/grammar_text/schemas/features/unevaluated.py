@@ -36,7 +36,7 @@ class Unevaluated(Feature):
             if rest is True or rest == {} or plain in node:
                 continue
             if _COMBINING & node.keys():
-                raise Unservable(f"{keyword} is supported only where nothing else evaluates any")
+                raise Unservable(f"{keyword} is supported only if nothing else evaluates any")
             parts: dict[str, Any] = {plain: rest}
             for name in known:
                 if name in node:
