@@ -61,7 +61,7 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str | None,
         Meta(
             description="Folder in which KV blocks are kept on disk, and found again after a"
-            " restart; default: none. Several engine cores of one host may share it. On a CPU."
+            " restart; default: none. Several engine cores of one host may share it."
         ),
     ] = None
     disk_kv_gib: Annotated[

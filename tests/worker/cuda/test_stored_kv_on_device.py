@@ -216,10 +216,12 @@ def crowd(system: System) -> None:
 
 
 @pytest.mark.usefixtures("device")
-def test_a_crowd_in_a_small_pool(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("host_kib", [64, 0])
+def test_a_crowd_in_a_small_pool(folder: Path, tmp_path: Path, host_kib: int) -> None:
     """Blocks are evicted, preempted, saved and read while others are computed."""
     alone, _ = life(folder, replace(WAY, prefix_caching=False))
-    way = replace(WAY, num_blocks=18, preemption="swap", disk=str(tmp_path / "kv"))
+    kv = str(tmp_path / "kv")
+    way = replace(WAY, num_blocks=18, preemption="swap", host_kib=host_kib, disk=kv)
     read = 0
     for _ in range(2):
         system = System(folder, FLOAT, way)

@@ -10,6 +10,7 @@ import random
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,8 @@ class Device:
         self.highest = 0
         self.captures = 0
         self.recording: CapturedWork | None = None
+        self._written: list[tuple[int, int]] = []
+        """Pinned memory that work in the queue writes to."""
         self._pinned: dict[int, tuple[int, Tensor | None]] = {}
         self.main = Stream()
         self.streams = [self.main]
@@ -234,13 +237,29 @@ class Device:
     def unpin(self, address: int) -> None:
         del self._pinned[address]
 
+    def writing(self, host: Tensor) -> Callable[[], None]:
+        """Work is queued that writes there. Returns what is called once it is done."""
+        place = _place(host)
+        self._written.append(place)
+        return lambda: self._written.remove(place)
+
+    def writes(self, host: Tensor) -> bool:
+        """Whether work that is queued writes there: then nobody knows yet what will be there."""
+        begin, end = _place(host)
+        return any(first < end and begin < last for first, last in list(self._written))
+
     def reaches(self, host: Tensor) -> bool:
         """Whether it is pinned, whole."""
-        first = host.untyped_storage().data_ptr() + host.storage_offset() * host.itemsize
+        first, last = _place(host)
         return any(
-            begin <= first and first + host.nbytes <= begin + size
-            for begin, (size, _) in self._pinned.items()
+            begin <= first and last <= begin + size for begin, (size, _) in self._pinned.items()
         )
+
+
+def _place(host: Tensor) -> tuple[int, int]:
+    """Addresses of its first byte, and behind its last."""
+    first = host.untyped_storage().data_ptr() + host.storage_offset() * host.itemsize
+    return first, first + host.nbytes
 
 
 def caller() -> str:

@@ -161,11 +161,14 @@ class Dispatch(TorchDispatchMode):
             return target.zero_() if host is target and not device.computes else target
         if target.dtype != source.dtype:
             raise Misuse(f"{caller()} converts on the way: torch waits for that")
-        if host is source:
+        if host is source and device.writes(source):
+            device.put(lambda: into.copy_(source))
+        elif host is source:
             device.put(_sending(into, source), check=True)
         elif device.computes:
             target.view(torch.uint8).fill_(0xA5) if target.dim() else target.fill_(1)
-            device.put(lambda: target.copy_(out_of))
+            written = device.writing(target)
+            device.put(lambda: (target.copy_(out_of), written()))
         else:
             target.zero_()
         return target
