@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from torch import Tensor
@@ -16,58 +18,64 @@ from penstock_worker.speculation.hidden_rows import HiddenRows
 log = logs.get(__name__)
 
 
-@dataclass(frozen=True)
-class BesideDraft:
-    """Adapts the served model, which computes, to the interface `Forward` for both."""
-
-    served: Forward
-    draft: Forward
-    groups: int  # The draft model's KV groups.
+class DraftPass(Protocol):
+    """What a model and a head that draft have in common."""
 
     @property
     def layers_done(self) -> int:
-        return self.served.layers_done + self.draft.layers_done
+        """As Forward's."""
+
+    def cancel(self) -> None:
+        """As Forward's."""
+
+    def kv_blocks(self) -> list[np.ndarray]:
+        """As Forward's."""
+
+
+def note_nothing(batch: Batch) -> None:
+    """A model that drafts reads tokens alone."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Adapts the served model, which computes, to the interface `Forward` for both."""
+
+    served: Forward
+    drafts: DraftPass
+    groups: int = 1
+    """KV groups of what drafts."""
+    note: Callable[[Batch], None] = note_nothing
+    """Called after each of the served model's passes."""
+
+    @property
+    def layers_done(self) -> int:
+        return self.served.layers_done + self.drafts.layers_done
 
     def cancel(self) -> None:
         self.served.cancel()
-        self.draft.cancel()
+        self.drafts.cancel()
 
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
-        return self.served.logits(batch, rows)
+        logits = self.served.logits(batch, rows)
+        self.note(batch)
+        return logits
 
     def kv_blocks(self) -> list[np.ndarray]:
-        by_group = (np.split(part, self.groups) for part in self.draft.kv_blocks())
+        by_group = (np.split(part, self.groups) for part in self.drafts.kv_blocks())
         return [*self.served.kv_blocks(), *(part for group in by_group for part in group)]
 
 
 @dataclass(frozen=True)
-class BesideHead:
-    """Adapts the served model, which computes, to the interface `Forward` for both."""
+class HiddenNotes:
+    """Keeps what each pass of the served model leaves for its head."""
 
-    served: Forward
     head: HeadForward
     taps: Taps
     hidden: HiddenRows
     together: bool
     """Whether other ranks draft the same."""
 
-    @property
-    def layers_done(self) -> int:
-        return self.served.layers_done + self.head.layers_done
-
-    def cancel(self) -> None:
-        self.served.cancel()
-        self.head.cancel()
-
-    def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
-        logits = self.served.logits(batch, rows)
-        self._note(batch)
-        return logits
-
-    def kv_blocks(self) -> list[np.ndarray]:
-        return [*self.served.kv_blocks(), *self.head.kv_blocks()]
-
-    def _note(self, batch: Batch) -> None:
+    def note(self, batch: Batch) -> None:
         """A failure costs drafts, and the step nothing."""
         try:
             self.hidden.note(batch, self.head.hidden(self.taps.taken(len(batch.tokens))))

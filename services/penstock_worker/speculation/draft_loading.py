@@ -18,11 +18,11 @@ from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import DeviceForward, DeviceRecipe, Forward, Recipe
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.sampler.queued import QueuedSampler
-from penstock_worker.speculation.beside import BesideDraft
+from penstock_worker.speculation.beside import Beside
 from penstock_worker.speculation.draft_model import DraftModel
 from penstock_worker.speculation.draft_rows import DraftRows
 from penstock_worker.speculation.draft_sampling import DraftLimits
-from penstock_worker.speculation.on_device import BuildWithDraft, DeviceBesideDraft
+from penstock_worker.speculation.on_device import BuildWithDraft, DeviceBeside
 from penstock_worker.speculation.vocabularies import check_vocabularies
 
 BACKENDS = ("cpu", "reference", "triton")
@@ -101,7 +101,7 @@ class DraftLoader:
         def with_blocks(blocks: int) -> Forward:
             forward = build_draft(groups * blocks)
             self._loaded = forward, blocks
-            both = BesideDraft(build(blocks), forward, groups)
+            both = Beside(build(blocks), forward, groups)
             self.served_parts = len(both.served.kv_blocks())
             return both
 
@@ -113,9 +113,9 @@ class DraftLoader:
         def with_blocks(blocks: int) -> DeviceForward:
             forward = build_draft(groups * blocks)
             self._loaded = forward, blocks
-            both = DeviceBesideDraft(build(blocks), forward, groups)
-            self.served_parts = len(both.served.blocks())
-            return both
+            model = build(blocks)
+            self.served_parts = len(model.blocks())
+            return DeviceBeside(model, forward, groups, captured=(model, forward))
 
         return BuildWithDraft(build, build_draft, with_blocks, memory_of(served.device))
 

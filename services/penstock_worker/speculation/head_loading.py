@@ -22,6 +22,7 @@ from penstock_worker.forward.heads import (
     OpenHead,
 )
 from penstock_worker.forward.interface import (
+    Batch,
     DeviceForward,
     DeviceRecipe,
     Forward,
@@ -31,12 +32,12 @@ from penstock_worker.forward.interface import (
 from penstock_worker.models.taps import Taps
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.sampler.queued import QueuedSampler
-from penstock_worker.speculation.beside import BesideHead
+from penstock_worker.speculation.beside import Beside, HiddenNotes
 from penstock_worker.speculation.draft_head import PENDING, DraftHead
 from penstock_worker.speculation.draft_rows import DraftRows
 from penstock_worker.speculation.draft_sampling import DraftLimits
 from penstock_worker.speculation.hidden_rows import HiddenRows
-from penstock_worker.speculation.on_device import BuildWithHead, DeviceBesideHead
+from penstock_worker.speculation.on_device import BuildWithHead, DeviceBeside
 from penstock_worker.weights.heads import eagle3_weights, mtp_weights
 
 
@@ -97,8 +98,7 @@ class HeadLoader:
 
         def with_blocks(blocks: int) -> Forward:
             forward = head(blocks)
-            hidden = self._made(forward, blocks)
-            both = BesideHead(build(blocks), forward, self._taps, hidden, self._together)
+            both = Beside(build(blocks), forward, note=self._notes(forward, blocks))
             self.served_parts = len(both.served.kv_blocks())
             return both
 
@@ -109,18 +109,17 @@ class HeadLoader:
 
         def with_blocks(blocks: int) -> DeviceForward:
             forward = head(blocks)
-            hidden = self._made(forward, blocks)
-            both = DeviceBesideHead(build(blocks), forward, self._taps, hidden, self._together)
-            self.served_parts = len(both.served.blocks())
-            return both
+            note, model = self._notes(forward, blocks), build(blocks)
+            self.served_parts = len(model.blocks())
+            return DeviceBeside(model, forward, note=note, captured=(model,))
 
         waiting = most + PENDING * self._setup.max_num_seqs
         return BuildWithHead(build, head, self._taps, with_blocks, most, waiting)
 
-    def _made(self, forward: HeadForward, blocks: int) -> HiddenRows:
+    def _notes(self, forward: HeadForward, blocks: int) -> Callable[[Batch], None]:
         hidden = HiddenRows(forward.like)
         self._loaded = forward, hidden, blocks
-        return hidden
+        return HiddenNotes(forward, self._taps, hidden, self._together).note
 
     def proposer(self, slots: Slots, sampler: QueuedSampler, host_blocks: int) -> DraftHead:
         """Returns the proposer, once the recipe's forward pass has been made. `sampler`: that of

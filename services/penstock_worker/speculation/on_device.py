@@ -7,24 +7,34 @@ the device waited for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from penstock_worker.device.memory import DeviceMemory
-from penstock_worker.forward.heads import DeviceHead, DeviceHeadBuild
+from penstock_worker.forward.heads import DeviceHeadBuild
 from penstock_worker.forward.interface import DeviceBuild, DeviceForward
 from penstock_worker.models.taps import Taps
-from penstock_worker.speculation.beside import BesideDraft, BesideHead
+from penstock_worker.speculation.beside import Beside, DraftPass
+
+
+class DeviceDraftPass(DraftPass, Protocol):
+    """As DraftPass, on a device with a queue."""
+
+    def blocks(self) -> list[Tensor]:
+        """As DeviceForward's."""
 
 
 @dataclass(frozen=True)
-class DeviceBesideHead(BesideHead):
-    """A DeviceForward of a model and its head."""
+class DeviceBeside(Beside):
+    """A DeviceForward of a model and of what drafts for it."""
 
     served: DeviceForward
-    head: DeviceHead
+    drafts: DeviceDraftPass
+    captured: tuple[DeviceForward, ...] = field(kw_only=True)
+    """Those of both whose steps are replayed."""
 
     @property
     def device(self) -> torch.device:
@@ -35,33 +45,7 @@ class DeviceBesideHead(BesideHead):
         return self.served.newest
 
     def blocks(self) -> list[Tensor]:
-        return [*self.served.blocks(), *self.head.blocks()]
-
-    @property
-    def kv_scales(self) -> bytes:
-        return self.served.kv_scales
-
-    def capture(self) -> None:
-        self.served.capture()
-
-
-@dataclass(frozen=True)
-class DeviceBesideDraft(BesideDraft):
-    """A DeviceForward of a model and one that drafts for it."""
-
-    served: DeviceForward
-    draft: DeviceForward
-
-    @property
-    def device(self) -> torch.device:
-        return self.served.device
-
-    @property
-    def newest(self) -> Tensor:
-        return self.served.newest
-
-    def blocks(self) -> list[Tensor]:
-        by_group = (part.chunk(self.groups, 1) for part in self.draft.blocks())
+        by_group = (part.chunk(self.groups, 1) for part in self.drafts.blocks())
         return [*self.served.blocks(), *(part for group in by_group for part in group)]
 
     @property
@@ -69,8 +53,8 @@ class DeviceBesideDraft(BesideDraft):
         return self.served.kv_scales
 
     def capture(self) -> None:
-        self.served.capture()
-        self.draft.capture()
+        for each in self.captured:
+            each.capture()
 
 
 @dataclass(frozen=True)

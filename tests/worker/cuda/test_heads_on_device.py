@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import torch
 
-from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock.protocol.to_worker import Plan
 from penstock.speculation import SpeculativeConfig
 from penstock_worker.forward import buckets
 from penstock_worker.loading.load import load
@@ -25,8 +25,7 @@ from tests.worker.driver import Job
 from tests.worker.speculation.draft_folders import draft_setup, write_folder
 from tests.worker.speculation.drafted_jobs import PENALTIES, SEEDED
 from tests.worker.speculation.head_folders import Served, written
-from tests.worker.speculation.slow_heads import VOCAB, drafts_of
-from tests.worker.speculation.test_draft_heads import GREEDY, Run
+from tests.worker.speculation.test_draft_heads import GREEDY, Run, follow
 from tests.worker.speculation.test_exactness import same
 
 pytestmark = pytest.mark.timeout(300)
@@ -48,33 +47,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def test_drafts_are_those_of_the_definition(served: Served) -> None:
     """A prompt in chunks, steps with drafts, and steps without, which graphs compute."""
-    run, most = Run(served, "triton"), 2
-    prompt = torch.randint(VOCAB, (19,), generator=torch.Generator().manual_seed(3)).tolist()
-    new = NewSequence(0, prompt, len(prompt), 0, GREEDY, list(range(5, 9)))
-    assert run.plan([SlotWork(0, 0, 12)], [new]) == [[]]
-    run.compute([SlotWork(0, 0, 12)])
-    assert run.plan([SlotWork(0, 12, 7)]) == [[]]
-    tokens = [*prompt, int(run.compute([SlotWork(0, 12, 7)])[-1].argmax())]
-    slot = run.slots[0]
-    slot.append(tokens[-1])
-    for turn in range(4):
-        asked = most if turn % 2 else 0
-        work = [SlotWork(0, len(tokens) - 1, 1, draft=asked)]
-        with torch.inference_mode():
-            hidden = served.slow.taken(tokens[:-1])
-            wanted = drafts_of(served.slow.rows, tokens, hidden, asked)
-        (drafts,) = run.plan(work)
-        assert drafts == wanted
-        found = run.compute(work, {0: drafts} if drafts else None).argmax(-1).tolist()
-        right = 0
-        while right < len(drafts) and drafts[right] == found[right]:
-            right += 1
-        for token in found[: right + 1]:
-            with torch.inference_mode():
-                assert token == served.reference.next(tokens)
-            tokens.append(token)
-            slot.append(token)
-        run.keep(0, len(tokens) - 1)
+    follow(Run(served, "triton"), served, 19, 12, list(range(5, 9)), [0, 2, 0, 2])
 
 
 # ---- a worker that was loaded with them

@@ -17,7 +17,7 @@ from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Recipe
 from penstock_worker.loading.load import load
 from penstock_worker.parallel.ranks import ALONE
-from penstock_worker.speculation.beside import BesideDraft
+from penstock_worker.speculation.beside import Beside
 from penstock_worker.speculation.draft_loading import DraftLoader
 from penstock_worker.speculation.loaders import draft_loader
 from testing.model_configs import varied
@@ -47,7 +47,7 @@ def test_blocks_have_room_for_both_models(backend: str, tmp_path: Path) -> None:
     both = loader(served, draft, backend).recipe()
     own = choose(load_manifest(served), draft_setup(served, draft, backend=backend), 1)
     forward = both.build()(8)
-    assert isinstance(forward, BesideDraft)
+    assert isinstance(forward, Beside)
     parts = forward.kv_blocks()
     assert {len(part) for part in parts} == {8}
     assert sum(part.shape[1] for part in parts) == both.block_bytes > own.block_bytes

@@ -21,7 +21,7 @@ from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.sampler import SampleRequest, choose
 from penstock_worker.sampler.host import HostSampler
-from penstock_worker.speculation.beside import BesideDraft
+from penstock_worker.speculation.beside import Beside
 from penstock_worker.speculation.draft_model import DraftModel
 from penstock_worker.speculation.draft_rows import DraftRows
 from penstock_worker.speculation.draft_sampling import DraftLimits
@@ -96,9 +96,7 @@ class Drafting:
         self.proposer = DraftModel(
             forward, HostSampler(self.sampler), self.slots, rows, self.limits, self.groups
         )
-        self.copies = BlockCopies(
-            BesideDraft(forward, forward, self.groups).kv_blocks(), HOST_BLOCKS
-        )
+        self.copies = BlockCopies(Beside(forward, forward, self.groups).kv_blocks(), HOST_BLOCKS)
         self.fresh = self.forward(BLOCKS)
 
     def forward(self, blocks: int) -> Forward:

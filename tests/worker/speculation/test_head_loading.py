@@ -18,7 +18,7 @@ from penstock.speculation import SpeculativeConfig
 from penstock_worker.forward.backends import choose
 from penstock_worker.loading.load import load
 from penstock_worker.parallel.ranks import ALONE
-from penstock_worker.speculation.beside import BesideHead
+from penstock_worker.speculation.beside import Beside
 from penstock_worker.speculation.head_loading import mtp_head
 from penstock_worker.speculation.loaders import draft_loader
 from tests.worker.speculation.draft_folders import SERVED, draft_setup, write_folder
@@ -71,7 +71,7 @@ def test_a_folder_is_prepared_and_blocks_have_room_for_both(
     assert loader is not None
     both = loader.recipe()
     forward = both.build()(8)
-    assert isinstance(forward, BesideHead)
+    assert isinstance(forward, Beside)
     parts = forward.kv_blocks()
     assert {len(part) for part in parts} == {8}
     assert sum(part.shape[1] for part in parts) == both.block_bytes > own.block_bytes
