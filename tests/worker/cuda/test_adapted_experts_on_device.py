@@ -18,6 +18,8 @@ from tests.interpreted_triton import one_kernel_at_a_time
 from tests.worker.adapters.test_experts import FUSED, factors_of, made, peft_model, saved
 from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.adapted import Row, Served
+from tests.worker.cuda.simulated.device import Device
+from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.parallel.together import Formed
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
@@ -100,6 +102,25 @@ def test_parameters_of_all_experts(tmp_path: Path, case: str) -> None:
         wanted = wrapped(torch.tensor([TOKENS])).logits[0].float()
     (found,) = served(model, [tmp_path / "adapter"], "triton").logits((TOKENS, 0, 0, 0))
     assert (found - wanted).abs().max() < 1e-3 * wanted.abs().max()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_device_that_computes_late(tmp_path: Path) -> None:
+    """Adapters take each other's place while steps are in flight. The host waits for none of
+    it."""
+    model = saved(made("qwen2-moe"), tmp_path / "model")
+    paths = folders(tmp_path, model)
+    rows: list[Row] = [(TOKENS[n : n + 3], 0, n, n) for n in range(3)]
+    asked = [*rows, *(([5 + n], 3, n, n) for n in (2, 0, 1))]
+    with simulated(Device(1 << 30, pace=2)) as device:
+        late = served(model, paths, "triton", most=1)
+        waits, captures = len(device.waits), device.captures
+        queued = [late.logits(step, wait=False)[0] for step in asked]
+        assert not device.waits[waits:]
+        assert device.captures == captures > 0
+        found = [each.cpu() for each in queued]
+    true = served(model, paths, "reference")
+    close(found, [true.logits(step)[0] for step in asked])
 
 
 def test_two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
