@@ -139,13 +139,16 @@ def test_places_are_taken_in_turns(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_device_that_computes_late(tmp_path: Path) -> None:
-    """Adapters take each other's place while steps are in flight, and their heads with them."""
+    """Adapters take each other's place while steps are in flight, and their heads with them. The
+    host waits for none of it."""
     files, paths = tiny_files(tmp_path, BIASED), folders(tmp_path, BIASED)
     rows: list[Row] = [(words(n, 2), 0, n, n) for n in range(3)]
     asked = [*rows, *(([5 + n], 2, n, n) for n in (2, 0, 1))]
-    with simulated(Device(1 << 30, pace=2)):
+    with simulated(Device(1 << 30, pace=2)) as device:
         late = Served(files, paths, "triton", most=1, config=BIASED, whole=True)
+        waits = len(device.waits)
         queued = [late.logits(step, wait=False)[0] for step in asked]
+        assert not device.waits[waits:]
         found = [each.cpu() for each in queued]
     true = Served(files, paths, "reference", config=BIASED, whole=True)
     close(found, [true.logits(step)[0] for step in asked])

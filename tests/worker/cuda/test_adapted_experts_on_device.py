@@ -18,7 +18,10 @@ from tests.interpreted_triton import one_kernel_at_a_time
 from tests.worker.adapters.test_experts import FUSED, factors_of, made, peft_model, saved
 from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.adapted import Row, Served
+from tests.worker.cuda.simulated.device import Device
+from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.parallel.together import Formed
+from tests.worker.weights.test_alternating import Files, config
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
@@ -88,6 +91,23 @@ def test_numbers_and_bits(tmp_path: Path, case: str) -> None:
             assert torch.equal(ours.logits(row)[0], logits)
 
 
+def test_over_packed_experts(tmp_path: Path) -> None:
+    """Whose levels stay as they are in the file. The router is left alone, as activations in
+    bfloat16 would choose other experts now and then."""
+    files, own = Files(tmp_path), config()
+    pair = factors_of(own, 5, 1, ("_proj",), size=0.1)
+    paths = [write_peft(tmp_path / "a", pair, alpha=ALPHA)]
+    ours = Served(files.packed, paths, "triton", config=own, experts=True, dtype="auto")
+    theirs = Served(files.plain, paths, "reference", config=own, experts=True)
+    rows: list[Row] = [([7, 3, 40, 11, 2], 0, 0, 0), ([5, 6, 9], 0, 1, -1)]
+    found, true = ours.logits(*rows), theirs.logits(*rows)
+    (without,) = theirs.logits((*rows[0][:3], -1))
+    for row, mine, wanted in zip(rows, found, true, strict=True):
+        assert (mine - wanted).abs().max() < 0.02 * wanted.abs().max()
+        assert torch.equal(ours.logits(row)[0], mine)
+    assert (without - true[0]).abs().max() > 0.05 * true[0].abs().max()
+
+
 @pytest.mark.parametrize("case", ["mixtral", "llama4"])
 def test_parameters_of_all_experts(tmp_path: Path, case: str) -> None:
     """As PEFT computes them, beside a router."""
@@ -100,6 +120,25 @@ def test_parameters_of_all_experts(tmp_path: Path, case: str) -> None:
         wanted = wrapped(torch.tensor([TOKENS])).logits[0].float()
     (found,) = served(model, [tmp_path / "adapter"], "triton").logits((TOKENS, 0, 0, 0))
     assert (found - wanted).abs().max() < 1e-3 * wanted.abs().max()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_device_that_computes_late(tmp_path: Path) -> None:
+    """Adapters take each other's place while steps are in flight. The host waits for none of
+    it."""
+    model = saved(made("qwen2-moe"), tmp_path / "model")
+    paths = folders(tmp_path, model)
+    rows: list[Row] = [(TOKENS[n : n + 3], 0, n, n) for n in range(3)]
+    asked = [*rows, *(([5 + n], 3, n, n) for n in (2, 0, 1))]
+    with simulated(Device(1 << 30, pace=2)) as device:
+        late = served(model, paths, "triton", most=1)
+        waits, captures = len(device.waits), device.captures
+        queued = [late.logits(step, wait=False)[0] for step in asked]
+        assert not device.waits[waits:]
+        assert device.captures == captures > 0
+        found = [each.cpu() for each in queued]
+    true = served(model, paths, "reference")
+    close(found, [true.logits(step)[0] for step in asked])
 
 
 def test_two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
