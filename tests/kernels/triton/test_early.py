@@ -7,6 +7,7 @@ import pytest
 import torch
 import triton.language as tl
 
+from loadtest.gpu.parts.steps import launched_early
 from penstock_kernels.triton import early
 
 
@@ -28,3 +29,18 @@ def test_only_hopper_and_what_followed_it(
     finally:
         early.launched_early.cache_clear()
     assert found == ({"EARLY": True, "launch_pdl": True} if expected else {"EARLY": False})
+
+
+def test_a_measurement_without_early_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which leaves everything as it was."""
+    monkeypatch.setattr(early, "INTERPRETED", tl.constexpr(False))
+    device = torch.device("cpu")
+    early.launched_early.cache_clear()
+    try:
+        with launched_early(on=False):
+            assert early.launched_early(device) == {"EARLY": False}
+        with launched_early(on=True):
+            assert early.launched_early(device)["launch_pdl"]
+        assert early.launched_early(device)["launch_pdl"]
+    finally:
+        early.launched_early.cache_clear()
