@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from penstock.config.settings import GatewayConfig, MediaSettings, StorageSettings
 from penstock.media.desk import MediaDesk
-from penstock_gateway.generate.clearing import Clearing
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing
@@ -65,8 +64,6 @@ class Service:
     101."""
     open_requests: int = 0
     """Requests that are being answered."""
-    ends: Clearing = field(default_factory=Clearing)
-    """Where streams wait between their last event and what is left to do then."""
     draining: bool = False
     """Told to leave: what is new is refused, what is open goes on."""
     started: float = field(default_factory=time.monotonic)

@@ -48,8 +48,8 @@ def searched_answer(found: list[SearchResult], reply: ReplyFormat, prompt_tokens
 class StreamedAnswer:
     """Writes a batch's deltas as events. All deltas of one wake-up leave in one send.
 
-    What comes is written as it comes in (`_write_now`); `run` does the rest: failures, what has to
-    wait for a slow reader, and ends that something else has to be done before.
+    What comes before an end is written as it comes in (`_write_now`); `run` does the rest: ends and
+    failures, and whatever has to wait for a slow reader.
     """
 
     def __init__(
@@ -99,8 +99,6 @@ class StreamedAnswer:
             if out:
                 await events.write(out)
                 out.clear()
-        if events.ended:
-            return
         out = self._unsent
         if self._include_usage:
             self._reply.usage(out, self._total())
@@ -111,49 +109,28 @@ class StreamedAnswer:
         await events.write(out, last=True)
 
     def _write_now(self, deltas: list[SequenceDelta]) -> bool:
-        """A Sink: takes deltas that can be written at once and of which none is a failure. With the
-        last one the stream ends, too, unless its end has to wait for something."""
+        """A Sink: takes deltas that can be written at once and end nothing."""
         events = self._events
         if events is None or not events.can_write_now() or self._error is not None:
             return False
-        ended = 0
         for delta in deltas:
             if delta.finish_reason is not None:
-                ended += 1
-        last = 0 < ended == self._open
-        if ended and not self._takes_ends(deltas, events, last=last):
-            return False
+                return False
+        # A copy: a delta that fails half-way leaves nothing behind.
+        out, usage = bytearray(self._unsent), self._no_usage
         try:
-            self._put_now(deltas, events, ended, last=last)
+            for delta in deltas:
+                self._completion_tokens += len(delta.token_ids)
+                if self._counts_usage:
+                    usage = self._total()
+                self._reply.delta(out, delta.index, delta, usage)
+            if out:
+                self._unsent = bytearray()
+                events.write_now(out)
         except Exception as error:
             self._error = error  # For `run` to raise.
             return False
         return True
-
-    def _takes_ends(self, deltas: list[SequenceDelta], events: EventStream, *, last: bool) -> bool:
-        batch = self._batch
-        if batch is None or (last and (self._recorder.asked or events.before_last is not None)):
-            return False
-        return all(batch.failure(delta, self._reply) is None for delta in deltas)
-
-    def _put_now(
-        self, deltas: list[SequenceDelta], events: EventStream, ended: int, *, last: bool
-    ) -> None:
-        # A copy: a delta that fails half-way leaves nothing behind.
-        out, usage = bytearray(self._unsent), self._no_usage
-        for delta in deltas:
-            self._completion_tokens += len(delta.token_ids)
-            if self._counts_usage:
-                usage = self._total()
-            self._reply.delta(out, delta.index, delta, usage)
-        self._open -= ended
-        if last:
-            if self._include_usage:
-                self._reply.usage(out, self._total())
-            self._reply.end(out, self._total())
-        if out:
-            self._unsent = bytearray()
-            events.write_now(out, last=last)
 
     def _append(
         self, batch: GenerationBatch, out: bytearray, arrivals: Arrivals

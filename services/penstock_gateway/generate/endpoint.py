@@ -177,7 +177,6 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                 )
                 async with recorder.watching(batch.timings, batch.n):
                     await answer.run(batch, events)
-                await self._service.ends.wait()
 
     async def _job(self, request: Fields, asked: AskedModel, lease: MediaLease) -> Job:
         check_generates(asked.engine.welcome)

@@ -82,13 +82,12 @@ class TimelineRecorder:
     def __init__(self, scope: Scope, slow_after: float) -> None:
         self._begun = time.perf_counter()
         self._slow_after = slow_after
-        self.asked = is_asked(scope)
-        """Whether the client wants it."""
+        self._asked = is_asked(scope)
         self._told: RequestTimeline | None = None
         self._waited = 0.0
         self._trace = log_fields(scope)
         self.name: str = scope[REQUEST_ID]
-        self.wanted = self.asked or slow_after > 0
+        self.wanted = self._asked or slow_after > 0
 
     def waited(self, seconds: float) -> None:
         """So long the request waited for its model to be loaded."""
@@ -98,7 +97,7 @@ class TimelineRecorder:
         self, timings: list[RequestTiming], n: int, write: float = 0.0
     ) -> RequestTimeline | None:
         """The timeline, if the client asked. n: choices of each prompt.  write: seconds."""
-        if self.asked and timings:
+        if self._asked and timings:
             await _wait_for(timings)
             self._told = self._account(timings, n, write)
         return self._told

@@ -18,37 +18,24 @@ None: never."""
 
 
 async def while_connected(
-    work: Coroutine[Any, Any, Result],
-    receive: Receive,
-    tick: Tick | None = None,
-    answered: Callable[[], bool] = bool,
+    work: Coroutine[Any, Any, Result], receive: Receive, tick: Tick | None = None
 ) -> Result:
-    """Runs `work`, and cancels it at once when the client disconnects, unless it is `answered`.
+    """Runs `work`, and cancels it at once when the client disconnects.
 
     Returns what `work` returns and raises what it, or `tick`, raises; ClientGone after a
     disconnect.  The request's body must have been read.
     """
     worker = asyncio.create_task(work)
-    watcher = asyncio.create_task(_watch(receive, tick, answered))
+    watcher = asyncio.create_task(_watch(receive, tick))
     try:
         await asyncio.wait((worker, watcher), return_when=asyncio.FIRST_COMPLETED)
         if not worker.done():
-            watcher.result()  # Raises, but where the client has all that it waited for.
-            await asyncio.wait((worker,))
+            watcher.result()  # Raises: a watcher has no other end.
         return worker.result()
     finally:
-        left = [task for task in (worker, watcher) if not _is_over(task)]
-        for task in left:
+        for task in (worker, watcher):
             task.cancel()
-        if left:
-            await asyncio.gather(*left, return_exceptions=True)
-
-
-def _is_over(task: asyncio.Task[Any]) -> bool:
-    """Whether it is; nobody else has to hear what it failed with."""
-    if task.done() and not task.cancelled():
-        task.exception()
-    return task.done()
+        await asyncio.gather(worker, watcher, return_exceptions=True)
 
 
 async def stream_while_connected(
@@ -60,16 +47,16 @@ async def stream_while_connected(
     Raises as `while_connected` does.
     """
     try:
-        await while_connected(work, receive, events.tick, lambda: events.ended)
+        await while_connected(work, receive, events.tick)
     except ClientGone:
         raise
     except (Exception, asyncio.CancelledError) as error:
-        if events.started and not events.ended:
+        if events.started:
             await events.fail(as_http_error(error))
         raise
 
 
-async def _watch(receive: Receive, tick: Tick | None, answered: Callable[[], bool]) -> None:
+async def _watch(receive: Receive, tick: Tick | None) -> None:
     while True:
         pause = None if tick is None else await tick()
         try:
@@ -78,6 +65,4 @@ async def _watch(receive: Receive, tick: Tick | None, answered: Callable[[], boo
         except TimeoutError:
             continue
         if message["type"] == "http.disconnect":
-            if answered():
-                return
             raise ClientGone("disconnected")

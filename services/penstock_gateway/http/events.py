@@ -72,8 +72,6 @@ class EventStream:
         self._lock = asyncio.Lock()
         self._last_write = time.monotonic()
         self.started = False
-        self.ended = False
-        """The last events are sent."""
         self.before_last: Callable[[], Awaitable[None]] | None = None
         """Done once, before the last events go out: what a client may ask for when it has them."""
         self.write_seconds = 0.0
@@ -89,7 +87,6 @@ class EventStream:
             self._writing = True
             try:
                 await self._put(bytes(data), last=last)
-                self.ended = last
             finally:
                 self._writing = False
         self.write_seconds += time.perf_counter() - begun
@@ -108,24 +105,23 @@ class EventStream:
         """Whether no other write is going on, and the client reads."""
         return not self._writing and not self._room.full
 
-    def write_now(self, data: bytearray, *, last: bool = False) -> None:
+    def write_now(self, data: bytearray) -> None:
         """Sends whole events without waiting, where `can_write_now`: straight onto the connection,
-        or where that can't be, and at the beginning and end, through the application's layers.
+        or where that can't be, and at the beginning, through the application's layers.
         """
         begun = time.monotonic()
-        if not self.started or last:
-            self._room.together(lambda: self._put_now(data, last=last))
+        if not self.started:
+            self._room.together(lambda: self._put_now(data))
         elif not self._room.write(data):
             self._put_now(data)
         self._last_write = now = time.monotonic()
         self.write_seconds += now - begun
 
-    def _put_now(self, data: bytearray, *, last: bool = False) -> None:
+    def _put_now(self, data: bytearray) -> None:
         if not self.started:
             self.started = True
             self._send_now(self._head())
-        self._send_now({"type": "http.response.body", "body": bytes(data), "more_body": not last})
-        self.ended = last
+        self._send_now({"type": "http.response.body", "body": bytes(data), "more_body": True})
 
     def _send_now(self, message: Message) -> None:
         """An ASGI server's send is a coroutine; one that doesn't wait ends at its first step,
@@ -144,7 +140,7 @@ class EventStream:
 
     async def tick(self) -> float | None:
         """Sends a keep-alive when one is due. Returns the seconds until the next look."""
-        if not self._keepalive or self.ended:
+        if not self._keepalive:
             return None
         due = self._last_write + self._keepalive - time.monotonic()
         if due > 0:

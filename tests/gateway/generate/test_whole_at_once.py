@@ -1,4 +1,4 @@
-"""Streams whose beginnings and ends, too, are written in the turn that brings them."""
+"""Streams whose beginnings, too, are written in the turn that brings them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ import uvloop
 from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
 from penstock.sampling_params import SamplingParams
-from penstock_gateway.http.disconnect import stream_while_connected
-from penstock_gateway.http.errors import ClientGone
-from penstock_gateway.http.events import EventStream
 from penstock_gateway.http.prompt_write import OneWrite
-from penstock_gateway.http.protocol import Room
 from tests.gateway import sse
 from tests.gateway.fake_engine import END, FakeEngineClient, Step
 from tests.gateway.live_gateway import LiveGateway
@@ -104,33 +100,6 @@ def test_requests_follow_one_another_on_a_connection(
         for _ in range(20):
             answer = client.post(url, json=CHAT | {"stream": True})
             assert sse.text_of(sse.parse(answer.text)) == "<00><10><20>Ü"
-
-
-@pytest.mark.parametrize("ends", [True, False])
-async def test_who_has_the_whole_answer_may_leave(ends: bool) -> None:
-    sent: list[dict[str, Any]] = []
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.disconnect"}
-
-    events = EventStream(send, keepalive=0, room=Room(full=False))  # type: ignore[arg-type]
-    cleaned = []
-
-    async def work() -> None:
-        events.write_now(bytearray(b"all"), last=ends)
-        await asyncio.sleep(0.01)
-        cleaned.append(True)
-
-    if ends:
-        await stream_while_connected(work(), receive, events)
-    else:
-        with pytest.raises(ClientGone):
-            await stream_while_connected(work(), receive, events)
-    assert bool(cleaned) == ends
-    assert [each.get("body") for each in sent] == [None, b"all"]
 
 
 class Transport(asyncio.Transport):
