@@ -298,10 +298,10 @@ def test_settings_that_do_not_say_which_parameters(tmp_path: Path) -> None:
     for changed, said in (
         ({"target_parameters": None}, "target_parameters name 0 of gate_up_proj, up_proj"),
         ({"target_parameters": ["down_proj"]}, "has 2 pairs of factors for .*; its target"),
-        ({"target_parameters": "down_proj"}, "target_parameters is no list of at most"),
+        ({"target_parameters": "down_proj"}, "target_parameters is not a list of at most"),
         ({"r": 4}, "has 15 rows; adapter_config.json says 4 for each expert"),
         ({"r": 5}, "of 3 experts; the model has 5"),
-        ({"use_dora": True}, "gate_up_proj by DoRA, which is not served"),
+        ({"use_dora": True}, "gate_up_proj with DoRA, which is not supported"),
     ):
         path.write_text(json.dumps(config | changed))
         with pytest.raises(UnfitAdapter, match=said):
