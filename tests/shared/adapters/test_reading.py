@@ -98,7 +98,7 @@ def test_damaged_files_say_what_is_wrong_and_no_folder(tmp_path: Path) -> None:
     weights.unlink()
     with pytest.raises(UnfitAdapter, match=r"has no adapter_model\.safetensors"):
         read_adapter(folder)
-    with pytest.raises(UnfitAdapter, match="is no adapter"):
+    with pytest.raises(UnfitAdapter, match="is not an adapter"):
         read_adapter(tmp_path / "nothing")
 
 

@@ -282,7 +282,7 @@ def test_a_server_that_takes_none(model: CPUModel, tmp_path: Path) -> None:
     theirs = peft_model(made("qwen2-moe"), r=3, target_modules=[], target_parameters=FUSED)
     theirs.save_pretrained(tmp_path / "parameters")
     _, adapter = read_adapter(tmp_path / "parameters")
-    with pytest.raises(UnfitAdapter, match=r"experts.down_proj, of a mixture of experts"):
+    with pytest.raises(UnfitAdapter, match=r"experts.down_proj, part of a mixture of experts"):
         fitted(adapter, adaptable_decoder(model.config), 8)
     with pytest.raises(UnfitAdapter, match="of 6 experts; the model has 5"):
         fitted(adapter, adaptable_decoder(read("mixtral"), takes_experts=True), 8)
