@@ -142,14 +142,16 @@ def check_keys(keys: list[ApiKey]) -> list[ApiKey]:
                 f"{key.name}: tenant {key.tenant!r} must be 1 to 64 letters, digits, '_', '.', '-'"
             )
         if key.tenant == "anonymous":
-            raise ValueError(f"{key.name}: the tenant anonymous is who has no key")
+            raise ValueError(
+                f"{key.name}: the tenant anonymous is reserved for requests without a key"
+            )
         if key.digest in seen:
             raise ValueError(f"{key.name} and {seen[key.digest]} are the same key")
         seen[key.digest] = key.name
         grant, other = grants.setdefault(key.tenant_name, (key.grant, key.name))
         if grant != key.grant:
             raise ValueError(
-                f"{key.name} and {other} are of one tenant: they must agree on weight, "
+                f"{key.name} and {other} belong to one tenant, so they must have the same weight, "
                 "max_concurrent and highest_priority"
             )
     return keys
@@ -158,6 +160,6 @@ def check_keys(keys: list[ApiKey]) -> list[ApiKey]:
 def _warn_of_others(file: str, mode: int) -> None:
     others = stat.S_IMODE(mode) & (stat.S_IRWXG | stat.S_IRWXO)
     if others & (stat.S_IWGRP | stat.S_IWOTH):
-        log.warning("others may write the file of API keys: chmod 600 it", file=file)
+        log.warning("the file of API keys is writable by others: run chmod 600 on it", file=file)
     elif others:
-        log.warning("others may read the file of API keys: chmod 600 it", file=file)
+        log.warning("the file of API keys is readable by others: run chmod 600 on it", file=file)

@@ -163,7 +163,7 @@ async def test_requests_fail_when_no_engine_comes_back(engine, client, monkeypat
     monkeypatch.setattr(module, "RESUME_PATIENCE", 0.2)
     generation = await client.submit(list(b"x"), SamplingParams(max_tokens=50), name="gone")
     await engine.die()
-    with pytest.raises(EngineUnavailable, match="none came back"):
+    with pytest.raises(EngineUnavailable, match="none reconnected"):
         await collect(generation)
     with pytest.raises(EngineUnavailable, match="no session"):
         await client.submit(list(b"x"), SamplingParams(), name="now")

@@ -56,6 +56,6 @@ def test_an_error_says_that_only_some_have_them(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(RequestFailed) as told:
         replaced(monkeypatch, "", "timed_out", "")
     assert str(told.value) == (
-        "2 of 3 engine cores have the new weights, and answers come of both until the others have"
-        " them, too: tcp://b:1: tcp://b:1 says so"
+        "2 of 3 engine cores have the new weights; until the others have them too, answers use"
+        " either: tcp://b:1: tcp://b:1 says so"
     )

@@ -116,7 +116,7 @@ async def test_an_engine_that_beats_and_tells_nothing_is_left(two):
     await until(lambda: other.submits)
     assert stuck.ended
     [left] = [s for s in client._fleet if s.endpoint.endswith("/a")]
-    assert left.transport.last_reason == "the engine core lives, but has told nothing for 2 s"
+    assert left.transport.last_reason == "the engine core is alive but sent no status for 2 s"
     other.text(other.submits[-1], "from the other", finish="length")
     assert (await collect(generation))[0][0] == "from the other"
 
@@ -125,7 +125,7 @@ async def test_what_we_did_not_listen_to_is_not_held_against_it():
     works = Works(10.0)
     works.told(100.0)
     assert works.stuck(110.0) == ""
-    assert "told nothing for 10 s" in works.stuck(110.5)
+    assert "sent no status for 10 s" in works.stuck(110.5)
     works.not_heard(4.0, 110.5)  # It had time enough apart from that.
     assert works.stuck(110.5)
     works.not_heard(9.0, 110.5)

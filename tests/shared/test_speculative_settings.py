@@ -84,8 +84,8 @@ def test_heads_are_named_as_elsewhere() -> None:
     for name in ("deepseek_mtp", "qwen3_next_mtp", "qwen3_5_mtp"):
         assert said(f'{{"method": "{name}"}}') == said('{"method": "mtp"}')
     for text, words in (
-        ('{"method": "eagle3"}', "method eagle3 needs what drafts"),
-        ('{"method": "mtp", "model": "x"}', "mtp is the model's own, with no model beside it"),
+        ('{"method": "eagle3"}', "method eagle3 needs a draft model"),
+        ('{"method": "mtp", "model": "x"}', "mtp is the model's own, with no separate model"),
         ('{"method": "medusa"}', "method 'medusa' is not served"),
     ):
         with pytest.raises(InvalidRequest, match=words):

@@ -129,7 +129,7 @@ def test_a_family_that_would_replace_ours_is_left_out(
     found = said(caplog)
     for words in (
         "there is a family llama already",
-        "LlamaForCausalLM has a family already",
+        "LlamaForCausalLM already has a family",
         "and not a Family",
         "the plug-in missing of pst-family 1.0 can't be loaded",
     ):

@@ -22,7 +22,7 @@ def check_ids(name: str, ids: Collection[int], vocab_size: int) -> None:
 def check_number(name: str, value: float, low: float, high: float) -> None:
     """Raises InvalidRequest for a number that isn't finite, or out of range."""
     if not (math.isfinite(value) and low <= value <= high):
-        raise InvalidRequest(f"{name} must lie in {low:g} to {high:g}, not {value!r}", param=name)
+        raise InvalidRequest(f"{name} must be in {low:g} to {high:g}, not {value!r}", param=name)
 
 
 def check_whole(name: str, value: int, low: int, high: int) -> None:

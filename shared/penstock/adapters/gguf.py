@@ -35,7 +35,8 @@ def read_gguf_adapter(path: Path) -> Adapter:
     _expect(said, "adapter.type", "lora")
     if _INVOKED in said:
         raise UnfitAdapter(
-            f"the adapter has {_INVOKED}: one that acts from some token on only is not served"
+            f"the adapter has {_INVOKED}; adapters that act only from some token on are not "
+            f"supported"
         )
     alpha = said.get("adapter.lora.alpha")
     if type(alpha) is not float or not math.isfinite(alpha):
@@ -51,11 +52,11 @@ def read_gguf_adapter(path: Path) -> Adapter:
         elif tensor.name.endswith(_UP):
             _add_factors(ups, tensor.name.removesuffix(_UP), tensor)
         else:
-            raise UnfitAdapter(f"the adapter's tensor {tensor.name} is no factor of low rank")
+            raise UnfitAdapter(f"the adapter's tensor {tensor.name} is not a low-rank factor")
     if alone := sorted(downs.keys() ^ ups.keys()):
-        raise UnfitAdapter(f"the adapter has one factor only for {alone[0]}")
+        raise UnfitAdapter(f"the adapter has only one factor for {alone[0]}")
     if _TOKENS in downs:
-        raise UnfitAdapter(f"the adapter changes {_TOKENS}, which isn't served of GGUF files")
+        raise UnfitAdapter(f"the adapter changes {_TOKENS}, which is not supported for GGUF files")
     check_number(len(downs))
     modules = [
         # An alpha of 0 means no scale, as llama.cpp reads it.

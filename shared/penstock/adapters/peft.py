@@ -51,7 +51,7 @@ def read_peft_folder(folder: Path) -> Adapter:
         raise UnfitAdapter(f"the adapter's folder has no {CONFIG}") from None
     config = read_peft_config(values)
     if not (folder / WEIGHTS).exists():
-        raise UnfitAdapter(f"the adapter's folder has no {WEIGHTS}; no other format is read")
+        raise UnfitAdapter(f"the adapter's folder has no {WEIGHTS}; no other format is supported")
     tensors = _Tensors()
     for tensor in SafetensorsFile(folder / WEIGHTS).tensors.values():
         tensors.add(tensor)
@@ -80,23 +80,24 @@ class _Tensors:
         elif name.endswith(_COPIED):
             self.copied[_module(name, _COPIED)] = tensor
         elif name.endswith(_BIASES):
-            raise UnfitAdapter(f"the adapter's tensor {name} is a bias, which is not served")
+            raise UnfitAdapter(f"the adapter's tensor {name} is a bias, which is not supported")
         elif name.endswith(_WHOLE) and ".lora_" not in name:
             self.whole.append(_whole(tensor))
         else:
-            raise UnfitAdapter(f"the adapter's tensor {name} is of no kind that is served")
+            raise UnfitAdapter(f"the adapter's tensor {name} is of a kind that is not supported")
 
     @staticmethod
     def _add_factor(found: dict[str, StoredFactor], module: str, tensor: SafetensorsTensor) -> None:
         if module in found:
             raise UnfitAdapter(
-                f"the adapter has {found[module].name} and {tensor.name}; one of them is allowed"
+                f"the adapter has {found[module].name} and {tensor.name}; only one of them is "
+                f"allowed"
             )
         found[module] = _factor(tensor, 2)
 
     def adapter(self, config: PeftConfig) -> Adapter:
         if alone := sorted(self.downs.keys() ^ self.ups.keys()):
-            raise UnfitAdapter(f"the adapter has one factor only for {alone[0]}")
+            raise UnfitAdapter(f"the adapter has only one factor for {alone[0]}")
         if alone := sorted(self.magnitudes.keys() - self.downs.keys()):
             raise UnfitAdapter(f"the adapter has a magnitude without factors for {alone[0]}")
         for name, tensor in self.copied.items():
@@ -111,7 +112,8 @@ class _Tensors:
         check_number(sum(each.matrices for each in modules) + len(self.whole))
         if config.tied and self.whole:
             raise UnfitAdapter(
-                "the adapter's ensure_weight_tying is true, which isn't served with modules_to_save"
+                "the adapter's ensure_weight_tying is true, which is not supported together with "
+                "modules_to_save"
             )
         return Adapter(
             format="peft",
@@ -138,7 +140,7 @@ class _Tensors:
         """Factors that lie under `name`, of all experts together."""
         down, rank = self.downs[name], config.rank_of(parameter)
         if config.dora:
-            raise UnfitAdapter(f"the adapter changes {parameter} by DoRA, which is not served")
+            raise UnfitAdapter(f"the adapter changes {parameter} with DoRA, which is not supported")
         if rank < 1 or not down.shape[0] or down.shape[0] % rank:
             raise UnfitAdapter(
                 f"{down.name} has {down.shape[0]} rows; {CONFIG} says {rank} for each expert"

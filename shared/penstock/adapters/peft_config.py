@@ -89,7 +89,7 @@ def _matches(pattern: str, module: str) -> bool:
 def read_peft_config(values: object) -> PeftConfig:
     """Raises UnfitAdapter for settings that aren't served."""
     if not isinstance(values, dict):
-        raise UnfitAdapter(f"{_WHERE} is no JSON object")
+        raise UnfitAdapter(f"{_WHERE} is not a JSON object")
     fields = Fields(values, _WHERE)
     try:
         kind = fields.text("peft_type")
@@ -129,7 +129,7 @@ def _parameters(given: object) -> tuple[str, ...]:
     named = isinstance(given, list) and all(isinstance(each, str) for each in given)
     if not isinstance(given, list) or not named or len(given) > MAX_PATTERNS:
         raise UnfitAdapter(
-            f"the adapter's target_parameters is no list of at most {MAX_PATTERNS} names"
+            f"the adapter's target_parameters is not a list of at most {MAX_PATTERNS} names"
         )
     return tuple(given)
 
@@ -137,11 +137,12 @@ def _parameters(given: object) -> tuple[str, ...]:
 def _by_name(values: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
     found = values.get(key) or {}
     if not isinstance(found, dict) or len(found) > MAX_PATTERNS:
-        raise UnfitAdapter(f"the adapter's {key} is no object of at most {MAX_PATTERNS} names")
+        raise UnfitAdapter(f"the adapter's {key} is not an object of at most {MAX_PATTERNS} names")
     for name, value in found.items():
         if not _NAME.fullmatch(name):
             raise UnfitAdapter(
-                f"the adapter's {key} has {_short(name)}; names of modules are served, patterns not"
+                f"the adapter's {key} has {_short(name)}; only names of modules are supported, not "
+                f"patterns"
             )
         if type(value) is not int and not (kind is float and type(value) is float):
             raise UnfitAdapter(f"the adapter's {key} gives {name} {_short(value)}")

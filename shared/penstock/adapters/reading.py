@@ -33,5 +33,5 @@ def _opened(path: Path) -> Adapter:
     if path.suffix == ".gguf" and path.exists():
         return read_gguf_adapter(path)
     raise UnfitAdapter(
-        f"{path.name} is no adapter: a folder with {CONFIG}, or a .gguf file is needed"
+        f"{path.name} is not an adapter: a folder with {CONFIG} or a .gguf file is needed"
     )

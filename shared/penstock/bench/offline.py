@@ -117,8 +117,8 @@ def _generate(llm: LLM, shape: BatchShape, prompts: list[Any]) -> list[Any]:
     if short:
         got = len(short[0].outputs[0].token_ids)
         raise InvalidRequest(
-            f"an answer had {got} tokens, not {shape.output_len}: the model's context leaves no "
-            "more beside such a prompt"
+            f"an answer had {got} tokens, not {shape.output_len}: the model's context has no room "
+            f"for more after such a prompt"
         )
     return outputs
 

@@ -140,8 +140,8 @@ class AnswersSoFar:
             return
         if head != _head(digest):
             raise InvalidRequest(
-                f"{self._path} is of a file with other contents; remove it, or choose another "
-                "output"
+                f"{self._path} belongs to a request file with other contents; remove it, or choose "
+                f"another output"
             )
         whole = len(head)
         for raw in self._partial:

@@ -127,7 +127,8 @@ def _words(found: Found) -> list[str]:
 def _agreed(size: int) -> bool:
     if not sys.stdin.isatty():
         raise InvalidRequest(
-            "stdin is not a terminal, so nobody can confirm; --yes removes without asking"
+            "stdin is not a terminal, so the removal can't be confirmed; --yes removes without "
+            "asking"
         )
     return input(f"Remove these, {decimal(size)}? [y/N] ").strip().lower() in ("y", "yes")
 

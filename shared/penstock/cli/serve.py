@@ -136,7 +136,7 @@ def _models(config: ServeConfig, arguments: argparse.Namespace) -> tuple[ModelEn
     if file is None and len(named) < 2:
         return ()
     if file is not None and (named or hasattr(arguments, "setting_model")):
-        raise InvalidRequest("models were named beside --models: they go into its list")
+        raise InvalidRequest("models were named together with --models; put them into its list")
     for flag in ("no_http", "frontend_endpoint", "worker_endpoint"):
         if getattr(arguments, flag):
             raise InvalidRequest(

@@ -159,7 +159,7 @@ class PoolRequest:
         if self.timing is not None:
             self.timing.hear(0, message.timeline)
         if not message.vectors.is_sound():
-            self.fail(RequestFailed("the engine core sent vectors that are not whole"))
+            self.fail(RequestFailed("the engine core sent incomplete vectors"))
             return
         self.result.set_result(
             PoolResult(message.vectors, len(self._prompt_token_ids), message.cached_tokens)
@@ -228,7 +228,7 @@ def check_task(task: PoolingTask | Literal["align"], welcome: Welcome) -> None:
     pooling_model(welcome)
     if task not in welcome.pooling_tasks:
         raise InvalidRequest(
-            f"task is {task}; this model does {', '.join(welcome.pooling_tasks)}",
+            f"task is {task}; this model supports {', '.join(welcome.pooling_tasks)}",
             param="task",
             code="unsupported_model",
         )

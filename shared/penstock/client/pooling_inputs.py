@@ -74,7 +74,7 @@ def text_input(
     if pair is not None and template is not None:
         if limit is not None:
             raise InvalidRequest(
-                "this model's prompt ends with its question, and can't be cut",
+                "this model's prompt ends with the question and can't be truncated",
                 param="truncate_prompt_tokens",
             )
         text, pair = template.filled(text, pair), None
@@ -99,7 +99,7 @@ def check_pictures(welcome: Welcome) -> MediaFacts:
     are."""
     if welcome.media is None or not welcome.media.alone:
         raise InvalidRequest(
-            "this model makes vectors of texts only; pictures are taken by models such as CLIP",
+            "this model embeds only texts; models such as CLIP embed images",
             param="model",
             code="unsupported_model",
         )
@@ -122,8 +122,8 @@ def pair_up(first: int, second: int) -> list[tuple[int, int]]:
     if first == second:
         return [(each, each) for each in range(first)]
     raise InvalidRequest(
-        f"there are {first} first and {second} second texts; allowed are 1 and any number, or as "
-        "many of each"
+        f"there are {first} first and {second} second texts; allowed: 1 and any number, or the "
+        f"same number of each"
     )
 
 

@@ -50,8 +50,8 @@ async def replace_weights(
     """
     if mode not in get_args(ChangeMode):
         raise InvalidRequest(
-            f"mode is {str(mode)[:40]!r}; allowed: {', '.join(get_args(ChangeMode))}; what had"
-            " begun can't go on with other weights",
+            f"mode is {str(mode)[:40]!r}; allowed: {', '.join(get_args(ChangeMode))}; running "
+            f"requests can't continue with other weights",
             param="mode",
         )
     seconds = DEFAULT_SECONDS if timeout is None else timeout
@@ -81,8 +81,8 @@ def _divided(count: int, failed: Sequence[tuple[str, BaseException]]) -> str:
     """What is to be said where some of so many engine cores have other weights than the rest."""
     told = "; ".join(f"{endpoint}: {error}" for endpoint, error in failed[:MOST_TOLD])
     return (
-        f"{count - len(failed)} of {count} engine cores have the new weights, and answers come of"
-        f" both until the others have them, too: {told}"
+        f"{count - len(failed)} of {count} engine cores have the new weights; until the others "
+        f"have them too, answers use either: {told}"
     )
 
 

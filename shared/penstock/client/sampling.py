@@ -74,7 +74,7 @@ def bad_word_tokens(
             ids = tuple(tokenizer.encode(text, parse_special=False, add_special=False))
             if not ids:
                 raise InvalidRequest(
-                    f"bad_words: {word!r} encodes to no token of this model", param="bad_words"
+                    f"bad_words: {word!r} encodes to no tokens of this model", param="bad_words"
                 )
             if ids not in found:
                 found[ids] = None

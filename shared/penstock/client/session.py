@@ -325,7 +325,7 @@ class EngineSession(ToldState):
 
     def _opened(self, welcome: ToFrontend, frames: list[bytes]) -> None:
         if not isinstance(welcome, Welcome):
-            self.transport.end("the engine core's first message was not a welcome")
+            self.transport.end("the engine core's first message was not Welcome")
             return
         self._answered = True
         self._works.told(time.monotonic())
@@ -409,4 +409,4 @@ class EngineSession(ToldState):
             case Snapshot():
                 self._owner.shown(self, message, now)
             case Welcome():
-                self.transport.end("a second welcome in one session")
+                self.transport.end("a second Welcome in one session")

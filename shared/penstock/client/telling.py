@@ -46,5 +46,5 @@ async def tell_all(
     give_up = time.monotonic() + within
     while not all(done(session) for session in connected):
         if time.monotonic() > give_up or not all(session.connected for session in connected):
-            raise EngineUnavailable(f"not all engine cores have {what}; ask again")
+            raise EngineUnavailable(f"not all engine cores have {what}; try again")
         await asyncio.sleep(LOOK)

@@ -53,4 +53,4 @@ class WaitingRoom:
             if request.terms.time_left_ms(now) == 0:
                 request.expire()
             elif now - since >= patience:
-                request.fail(EngineUnavailable("the engine core is gone and none came back"))
+                request.fail(EngineUnavailable("the engine core was lost and none reconnected"))

@@ -26,4 +26,4 @@ class Works:
         """Why it is to be given up; empty: it isn't."""
         if now - self._told_at <= self._limit:
             return ""
-        return f"the engine core lives, but has told nothing for {self._limit:g} s"
+        return f"the engine core is alive but sent no status for {self._limit:g} s"

@@ -103,9 +103,9 @@ def _check(config: SpeculativeConfig) -> None:
         )
     if config.model and config.method not in WITH_MODEL:
         why = "computes nothing and has" if config.method in LOOKUPS else "is the model's own, with"
-        raise _refused(f"method {config.method} {why} no model beside it")
+        raise _refused(f"method {config.method} {why} no separate model")
     if config.method in WITH_MODEL and not config.model:
-        raise _refused(f"method {config.method} needs what drafts, as `model`")
+        raise _refused(f"method {config.method} needs a draft model, as `model`")
     order = (*config.before, config.method)
     if len(set(order)) < len(order) or not LOOKUPS.issuperset(config.before):
         raise _refused(

@@ -100,7 +100,7 @@ def leaves(root: type[msgspec.Struct]) -> tuple[Leaf, ...]:
 def _walk(struct: type[msgspec.Struct], path: tuple[str, ...], section: str) -> Iterator[Leaf]:
     info = inspect.type_info(struct)
     if not isinstance(info, inspect.StructType):
-        raise TypeError(f"{struct!r} is no msgspec struct")
+        raise TypeError(f"{struct!r} is not a msgspec struct")
     hints = typing.get_type_hints(struct, include_extras=True)
     for field in info.fields:
         here = (*path, field.name)

@@ -71,5 +71,5 @@ def _checked(plugin: Plugin[object], others: list[Plugin[Family]]) -> Family:
         raise BrokenPlugin(f"{whose}: the metric family {family.name} already exists")
     classes = {name for each in taken.values() for name in each.hub_classes}
     if not classes.isdisjoint(family.hub_classes):
-        raise BrokenPlugin(f"{whose}: {family.hub_classes[0]} has a family already")
+        raise BrokenPlugin(f"{whose}: {family.hub_classes[0]} already has a family")
     return family

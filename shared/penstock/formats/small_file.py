@@ -25,7 +25,7 @@ def open_regular(path: Path) -> BinaryIO:
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise UnsupportedModel(f"{path} is no regular file")
+        raise UnsupportedModel(f"{path} is not a regular file")
     return os.fdopen(handle, "rb")
 
 

@@ -55,7 +55,7 @@ def select(name: HubName, paths: Iterable[str]) -> Selection:
         return _with_card(paths, default_of(models), default=True)
     kinds = ", ".join(sorted({path.rpartition(".")[2] for path in paths if "." in path})[:12])
     raise ModelNotFound(
-        f"{name.repository} holds no model that is served: no config.json with .safetensors files "
+        f"{name.repository} has no supported model: no config.json with .safetensors files "
         f"beside it, and no .gguf file (it has files of these kinds: {kinds or 'none'})"
     )
 

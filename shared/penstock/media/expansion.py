@@ -97,7 +97,7 @@ def in_front(
             f"the prompt has {len(layouts)} {WORDS[kind]}s; this model takes one with each prompt"
         )
     if not prompt_token_ids:
-        raise InvalidRequest(f"there is no prompt beside the {WORDS[kind]}")
+        raise InvalidRequest(f"there is no prompt with the {WORDS[kind]}")
     rows = layouts[0].rows
     ids = [facts.kinds[kind].token_id] * rows + list(prompt_token_ids)
     return ids, (MediaSpan(0, 0, rows, 0),)

@@ -131,7 +131,8 @@ class Fetcher:
         addresses = await self._resolve(target.host, target.port)
         if not addresses or not all(map(self._permitted, addresses)):
             raise Unfetchable(
-                f"has a URL at {target.host}, which is no public address; such are never fetched"
+                f"has a URL at {target.host}, which is not a public address; media are fetched "
+                f"only from public addresses"
             )
         reader, writer = await _dial(target, addresses)
         try:

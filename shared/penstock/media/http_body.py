@@ -56,7 +56,7 @@ async def read_body(
     if "content-length" in head.fields:
         stated = head.fields["content-length"]
         if not _DIGITS.fullmatch(stated):
-            raise BadAnswer("the answer's length is no number")
+            raise BadAnswer("the reply's length is not a number")
         size = int(stated)
         take(size)
         return await reader.readexactly(size)

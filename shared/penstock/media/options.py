@@ -57,7 +57,8 @@ def local_folder(settings: MediaSettings) -> Path | None:
     folder = Path(settings.allowed_local_media_path).expanduser().resolve()
     if not folder.is_dir():
         raise StartupError(
-            f"allowed_local_media_path is {settings.allowed_local_media_path}, which is no folder"
+            f"allowed_local_media_path is {settings.allowed_local_media_path}, which is not a "
+            f"folder"
         )
     return folder
 

@@ -85,7 +85,7 @@ def prepare_adapter(
             files = _opened(path, within, opened)
         except UnsupportedModel:
             raise InvalidRequest(
-                f"{given[:200]}: it has a file that is no regular one", param="lora_path"
+                f"{given[:200]}: it has a file that is not a regular file", param="lora_path"
             ) from None
         except (OSError, ValueError, RuntimeError):  # The last: links that lead to themselves.
             raise InvalidRequest(
@@ -130,7 +130,7 @@ def _report(words: str) -> None:
 
 def _opened(path: Path, within: Path | None, opened: ExitStack) -> dict[str, BinaryIO]:
     """The files that are copied, by the names of their copies. Raises OSError where there are none,
-    or not where they may be, and UnsupportedModel for what is no regular file."""
+    or not where they may be, and UnsupportedModel for what is not a regular file."""
     files = {name: path / name for name in FILES} if path.is_dir() else {SINGLE: path}
     # By the name, since those of a hub's cache are links to files without endings.
     if SINGLE in files and path.suffix != ".gguf":

@@ -90,7 +90,7 @@ def test_workers_die_on_either_side() -> None:
     [
         ({"prefill_replicas": 4}, "0 to 3 of 4 replicas"),
         ({"prefill_replicas": -1}, "0 to 3 of 4 replicas"),
-        ({"prefill_replicas": 1, "prefill_tokens": 0}, "1 token or more"),
+        ({"prefill_replicas": 1, "prefill_tokens": 0}, "at least 1 token"),
         ({"prefill_replicas": 1, "disk_blocks": 5}, "not both"),
         ({"prefill_replicas": 1, "transfer_block": -1.0}, "a block is read in"),
     ],

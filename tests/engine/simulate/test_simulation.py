@@ -226,7 +226,7 @@ def test_broken_books_end_the_run() -> None:
         ({"replicas": 0}, "1 to 100000 replicas"),
         ({"draft_tokens": 65}, "0 to 64 tokens can be drafted, not 65"),
         ({"acceptance": 1.5}, "acceptance must be in"),
-        ({"routing": "random"}, "unknown routing policy 'random'; there are round-robin"),
+        ({"routing": "random"}, "unknown routing policy 'random'; allowed: round-robin"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, Any], words: str) -> None:

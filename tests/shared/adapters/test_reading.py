@@ -71,7 +71,7 @@ def test_the_digest_is_of_the_contents_alone(tmp_path: Path) -> None:
         ({"fan_in_fan_out": True}, "fan_in_fan_out"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights is pissa"),
         ({"something_new": 3}, "something_new is 3"),
-        ({"alpha_pattern": {"(a+)+": 3}}, "patterns not"),
+        ({"alpha_pattern": {"(a+)+": 3}}, "not patterns"),
         ({"alpha_pattern": {"q_proj": float("nan")}}, "nan"),
         ({"alpha_pattern": {"q_proj": 10**400}}, "a finite number"),
         ({"bias": "x" * 100_000}, r"bias is '[^']{,500}$"),
@@ -98,7 +98,7 @@ def test_damaged_files_say_what_is_wrong_and_no_folder(tmp_path: Path) -> None:
     weights.unlink()
     with pytest.raises(UnfitAdapter, match=r"has no adapter_model\.safetensors"):
         read_adapter(folder)
-    with pytest.raises(UnfitAdapter, match="is no adapter"):
+    with pytest.raises(UnfitAdapter, match="is not an adapter"):
         read_adapter(tmp_path / "nothing")
 
 
@@ -107,7 +107,7 @@ def test_tensors_that_are_no_pair(tmp_path: Path) -> None:
     with pytest.raises(UnfitAdapter, match="don't fit together"):
         read_adapter(write_peft(tmp_path / "a", {Q: (down, up[:, :3].copy())}))
     for theirs, said in (
-        (b".lora_embed_B2", "lora_embed_B2 is of no kind that is served"),
+        (b".lora_embed_B2", "lora_embed_B2 is of a kind that is not supported"),
         (b".lora_AB.weigh", "lora_AB.weigh is of no kind"),
     ):
         folder = write_peft(tmp_path / "b", {"model.embed_tokens.": (down, up)})

@@ -178,7 +178,7 @@ def test_what_is_not_served(tmp_path: Path, files: WeightFiles) -> None:
     factors = random_factors(shapes, 4, 1)
     lengths = {"model.embed_tokens": np.ones(SMALL.hidden_size, np.float32)}
     rig = AdapterRig(CPUModel(BIASED, files, "float32"))
-    with pytest.raises(UnfitAdapter, match="embed_tokens by DoRA, which is not served"):
+    with pytest.raises(UnfitAdapter, match="embed_tokens with DoRA, which is not supported"):
         rig.hold(write_peft(tmp_path / "a", factors, magnitudes=lengths))
     q = "model.layers.0.self_attn.q_proj"
     factors = factors_of(BIASED, 4, 1, (q.removeprefix("model."),))

@@ -282,7 +282,7 @@ def test_a_server_that_takes_none(model: CPUModel, tmp_path: Path) -> None:
     theirs = peft_model(made("qwen2-moe"), r=3, target_modules=[], target_parameters=FUSED)
     theirs.save_pretrained(tmp_path / "parameters")
     _, adapter = read_adapter(tmp_path / "parameters")
-    with pytest.raises(UnfitAdapter, match=r"experts.down_proj, of a mixture of experts"):
+    with pytest.raises(UnfitAdapter, match=r"experts.down_proj, part of a mixture of experts"):
         fitted(adapter, adaptable_decoder(model.config), 8)
     with pytest.raises(UnfitAdapter, match="of 6 experts; the model has 5"):
         fitted(adapter, adaptable_decoder(read("mixtral"), takes_experts=True), 8)
@@ -298,10 +298,10 @@ def test_settings_that_do_not_say_which_parameters(tmp_path: Path) -> None:
     for changed, said in (
         ({"target_parameters": None}, "target_parameters name 0 of gate_up_proj, up_proj"),
         ({"target_parameters": ["down_proj"]}, "has 2 pairs of factors for .*; its target"),
-        ({"target_parameters": "down_proj"}, "target_parameters is no list of at most"),
+        ({"target_parameters": "down_proj"}, "target_parameters is not a list of at most"),
         ({"r": 4}, "has 15 rows; adapter_config.json says 4 for each expert"),
         ({"r": 5}, "of 3 experts; the model has 5"),
-        ({"use_dora": True}, "gate_up_proj by DoRA, which is not served"),
+        ({"use_dora": True}, "gate_up_proj with DoRA, which is not supported"),
     ):
         path.write_text(json.dumps(config | changed))
         with pytest.raises(UnfitAdapter, match=said):

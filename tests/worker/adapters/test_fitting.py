@@ -163,9 +163,9 @@ def test_a_gguf_adapter_is_the_same(tmp_path: Path) -> None:
             "supported in this model: embed_tokens, lm_head",
         ),
         ({"transformer.h.0.attn.c_attn": (128, 96)}, "changes transformer.h.0.attn.c_attn"),
-        ({"model.vision_tower.q_proj": (128, 96)}, "no part of the model"),
+        ({"model.vision_tower.q_proj": (128, 96)}, "which the model doesn't have"),
         ({"lm_head": (300, 96)}, "as a matrix of 300 by 96; the model's is 301 by 96"),
-        ({"model.norm": (301, 96)}, "in this model is embed_tokens, lm_head"),
+        ({"model.norm": (301, 96)}, "in this model: embed_tokens, lm_head"),
         ({Q: (128, 96), f"model.{Q}": (128, 96)}, "changes model.model"),
     ],
 )

@@ -180,7 +180,7 @@ def test_what_cannot_be_loaded_leaves_nothing(
     answer = session.load(digest, tmp_path / "nowhere")
     assert isinstance(answer, AdapterFailed)
     assert str(tmp_path) not in answer.reason
-    assert "is no adapter" in answer.reason
+    assert "is not an adapter" in answer.reason
     for _ in range(MOST):
         assert session.load("1" * 64, folder) != AdapterReady(digest)
     assert session.load(digest, folder) == AdapterReady(digest)

@@ -54,7 +54,7 @@ def step(
 
 MISFITS = {
     "slot 2 is released but has": {"released": [2]},
-    "slot 0 is taken": {"admitted": [admit(0, [2])]},
+    "to slot 0, which is in use": {"admitted": [admit(0, [2])]},
     r"slot 4 is not in \[0, 4\)": {"admitted": [admit(4, [2])]},
     r"slot 1: block 8 is not in \[0, 8\)": {"admitted": [admit(1, [8])]},
     "slot 1: block -1 is not in": {"admitted": [admit(1, [-1])]},
