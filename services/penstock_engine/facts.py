@@ -323,7 +323,7 @@ def pooling_of(model: PreparedModel, settings: ModelSettings) -> PoolingConfig |
     if model.encoder_rows:
         raise StartupError(
             f"runner is {settings.runner} and convert {settings.convert}; {model.name} is an "
-            f"encoder-decoder model, which can't be pooled; leave both at auto"
+            "encoder-decoder model, which can't be pooled; leave both at auto"
         )
     if stated is None:
         stated = PoolingConfig(mode="last", normalize=True, size=model.config.hidden_size)

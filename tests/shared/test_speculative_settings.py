@@ -53,7 +53,7 @@ def test_it_can_be_off(word: str) -> None:
         ('{"num_speculative_tokens": 0}', "num_speculative_tokens is 0; allowed are 1 to 64"),
         ('{"num_speculative_tokens": "3"}', "num_speculative_tokens.*allowed are auto, off"),
         ('{"prompt_lookup_min": 9}', "prompt_lookup_min is 9 and prompt_lookup_max 8"),
-        ('{"method": "suffix", "model": "x"}', "computes nothing and has no model"),
+        ('{"method": "suffix", "model": "x"}', "computes nothing and has no separate model"),
         ("fast", "allowed are auto, off, or a JSON object"),
         ("[1]", "allowed are auto, off, or a JSON object"),
         ("{", "allowed are auto, off, or a JSON object"),

@@ -128,7 +128,7 @@ def test_a_family_that_would_replace_ours_is_left_out(
     assert finding.family_named("pst_llama") is None
     found = said(caplog)
     for words in (
-        "there is a family llama already",
+        "the family llama already exists",
         "LlamaForCausalLM already has a family",
         "and not a Family",
         "the plug-in missing of pst-family 1.0 can't be loaded",

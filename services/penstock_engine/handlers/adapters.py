@@ -67,7 +67,7 @@ class AdapterHandler:
         if len(message.adapters) > MAX_ADAPTER_NAMES:
             raise InvalidRequest(
                 f"{len(message.adapters)} adapter names were sent; at most {MAX_ADAPTER_NAMES} are "
-                f"allowed"
+                "allowed"
             )
         for each in message.adapters:
             _check_named(each)

@@ -39,14 +39,14 @@ class Admission:
         if submit.priority and not self._scheduling.policy.ages:
             raise InvalidRequest(
                 f"priority is {submit.priority}; the scheduling policy is {self._policy_name}, "
-                f"which has no priorities; allowed: 0",
+                "which has no priorities; allowed: 0",
                 param="priority",
             )
         highest = self._tenants.of(submit.tenant, submit.grant).highest_priority
         if submit.priority < highest:
             raise InvalidRequest(
                 f"priority is {submit.priority}; with this API key it must be at least {highest} "
-                f"(greater values are served later)",
+                "(greater values are served later)",
                 param="priority",
             )
 

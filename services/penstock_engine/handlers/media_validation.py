@@ -93,8 +93,8 @@ def check_alone(media: Media, prompt_tokens: int) -> None:
     rows = [item.rows for item in media.items]
     if rows != [1] or prompt_tokens != 1:
         raise InvalidRequest(
-            f"an input with media must be one item without text, which takes one token; this one "
-            f"has"
+            "an input with media must be one item without text, which takes one token; this one "
+            "has"
             f" {len(rows)} in {prompt_tokens} tokens",
             param="media",
         )
@@ -136,7 +136,7 @@ def misfit(
     if size > load_bytes:
         return (
             f"its prepared media have {size} bytes; at most {load_bytes} are allowed "
-            f"(--media-load-mib)"
+            "(--media-load-mib)"
         )
     if rows == 0:
         return "this model takes no images, audio or video"

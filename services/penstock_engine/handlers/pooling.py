@@ -88,7 +88,7 @@ def verify_alignments(step: StepInFlight, result: Result, encoder_rows: int) -> 
         if vectors.shape != (tokens,):
             raise UnfitResult(
                 f"slot {outcome.slot} returned an alignment of {vectors.shape}, not of {tokens} "
-                f"tokens"
+                "tokens"
             )
 
 

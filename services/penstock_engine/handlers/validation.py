@@ -197,7 +197,7 @@ def check_advance(
     if len(sequences) > 1 and tokens > most:
         raise InvalidRequest(
             f"the beams have {tokens} tokens in total; a request may have at most {most} "
-            f"(--max-request-tokens)",
+            "(--max-request-tokens)",
             param="beam_width",
         )
 

@@ -19,7 +19,7 @@ def check_kept(cache: CacheSettings) -> None:
     if elsewhere and not cache.enable_prefix_caching:
         raise StartupError(
             f"{elsewhere[0]} is set, but enable_prefix_caching is off, and only blocks of earlier "
-            f"requests can be kept"
+            "requests can be kept"
         )
     if cache.disk_kv_key_file is not None and not kept:
         raise StartupError("disk_kv_key_file is set, but neither disk_kv_dir nor kv_store is")

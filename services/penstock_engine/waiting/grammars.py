@@ -81,7 +81,7 @@ class GrammarManager:
             return (
                 f"{sequences} of the {used[0]} sequences that wait for grammars, and"
                 f" {held} of {busy} grammars, belong to this API key; the rest is reserved for "
-                f"others"
+                "others"
             )
         return None
 

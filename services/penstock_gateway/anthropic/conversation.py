@@ -199,7 +199,7 @@ def _shown(block: ShownBlock, where: str) -> dict[str, Any]:
             return _text(_document(block.source, where))
     raise InvalidRequest(
         f"{where}.type is {clip(block.type)}; allowed: text, image, document (of text), tool_use "
-        f"and thinking in assistant messages, tool_result in user messages",
+        "and thinking in assistant messages, tool_result in user messages",
         param=f"{where}.type",
         code="invalid_value",
     )

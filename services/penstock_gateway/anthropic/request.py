@@ -140,7 +140,7 @@ def check(request: ConversationFields) -> None:
         if value not in (None, [], {}):
             raise InvalidRequest(
                 f"{field} is {clip(value)}, but {STATELESS} and calls no other services; allowed: "
-                f"null",
+                "null",
                 param=field,
                 code="unsupported_value",
             )

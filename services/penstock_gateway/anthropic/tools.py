@@ -17,7 +17,7 @@ def tool_of(tool: InputTool, place: int) -> Tool:
         where = f"tools[{place}].type"
         raise InvalidRequest(
             f"{where} is {clip(tool.type)}, a tool that only Anthropic's servers or models "
-            f"provide; allowed: custom",
+            "provide; allowed: custom",
             param=where,
             code="unsupported_value",
         )

@@ -82,7 +82,7 @@ def check(request: ChatRequest) -> None:
     if one is not None and other is not None and one != other:
         raise InvalidRequest(
             f"max_tokens is {other} and max_completion_tokens is {one}; they mean the same: set "
-            f"only one of them",
+            "only one of them",
             param="max_tokens",
         )
     check_variables(request.chat_template_kwargs)

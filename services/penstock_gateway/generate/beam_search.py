@@ -80,7 +80,7 @@ def check_search(request: GenerateFields) -> None:
         field = "best_of" if wider else "use_beam_search"
         raise InvalidRequest(
             f"{field} can't be combined with stream: true, because the best sequences are known "
-            f"only at the end",
+            "only at the end",
             param=field,
         )
 

@@ -55,7 +55,7 @@ class Broadcast:
         if len(self._watchers) >= MAX_WATCHERS:
             raise unavailable(
                 f"{MAX_WATCHERS} clients are already watching this gateway's live view, the "
-                f"maximum",
+                "maximum",
                 "too_many_watchers",
                 RETRY_AFTER,
             )

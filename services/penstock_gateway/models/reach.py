@@ -106,7 +106,7 @@ def _check_same(by_name: dict[str, str], entries: dict[str, ModelEntry]) -> None
     if unknown:
         raise InvalidRequest(
             f"{unknown[0] or 'a model without a name'} has an endpoint but is not in the list of "
-            f"models",
+            "models",
             param="engine_endpoint",
         )
 

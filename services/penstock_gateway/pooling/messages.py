@@ -91,7 +91,7 @@ def _text(part: PoolPart, where: str) -> str:
     if part.type not in TEXTS or part.text is None:
         raise InvalidRequest(
             f"{where} is a part of type {clip(part.type)}; allowed: text (with a text) and "
-            f"image_url",
+            "image_url",
             param=where,
             code="invalid_value",
         )
@@ -105,7 +105,7 @@ def _one(texts: list[str], pictures: list[MediaSource], where: str) -> str | Med
     if pictures:
         raise InvalidRequest(
             f"{where} holds {len(pictures)} images and {len(text)} characters of text; an input "
-            f"must be a text, or one image without text",
+            "must be a text, or one image without text",
             param=where,
             code="unsupported_value",
         )

@@ -82,7 +82,7 @@ class Utterance:
         if self._samples + count > LONGEST * RATE:
             raise InvalidRequest(
                 f"an utterance may have at most {LONGEST} s of audio: commit it as final, and "
-                f"begin the next one",
+                "begin the next one",
                 param=AUDIO,
                 code="audio_too_long",
             )

@@ -107,7 +107,7 @@ def _read_headers(scope: Scope) -> tuple[int | None, bool]:
             raise HTTPError(
                 400,
                 f"content-encoding {value[:40].decode('ascii', 'replace')!r} is not supported; "
-                f"send the body uncompressed",
+                "send the body uncompressed",
                 code="unsupported_content_encoding",
             )
     return declared, expects

@@ -71,7 +71,7 @@ def kind_of(part: MediaPart, where: str) -> MediaKind | None:
     if found is None:
         raise InvalidRequest(
             f"{where}.file.file_data begins with {clip(data[:40])}; a data: URI of image/…, "
-            f"audio/… or video/… is needed: documents are not supported",
+            "audio/… or video/… is needed: documents are not supported",
             param=f"{where}.file.file_data",
             code="unsupported_value",
         )
@@ -127,7 +127,7 @@ def refuse_other(kind: str, where: str) -> InvalidRequest:
     """The error of a part of a kind of media that isn't taken."""
     return InvalidRequest(
         f"{where} has type {kind}; allowed: text, image_url, input_audio, audio_url, video_url, "
-        f"file",
+        "file",
         param=where,
         code="unsupported_value",
     )

@@ -213,7 +213,7 @@ def routes(service: Service) -> list[OperationRoute]:
         raise HTTPError(
             409,
             f"the response {clip(id)} has ended; only a background response can be cancelled by "
-            f"its id, and a streamed one ends when its connection closes",
+            "its id, and a streamed one ends when its connection closes",
             code="response_ended",
         )
 

@@ -58,7 +58,7 @@ class FolderMark:
         if found != self._id:
             raise StartupError(
                 f"{self.flag}: {self.where} holds the files of the database {found}, but "
-                f"--database-url is "
+                "--database-url is "
                 f"the database {self._id}; allowed: a folder of that database, or an empty folder. "
                 f"If {found} no longer exists, its files are useless: empty the folder"
             )
@@ -67,8 +67,8 @@ class FolderMark:
         if contents and contents.isdisjoint(known()):
             raise StartupError(
                 f"{self.flag}: {self.where} holds {len(contents)} files, and the database of "
-                f"--database-url "
-                f"knows none of them; allowed: a folder of that database, or an empty folder. If "
+                "--database-url "
+                "knows none of them; allowed: a folder of that database, or an empty folder. If "
                 f"they are its own, write {self._id} into "
                 f"{self.where}/{MARK}"
             )

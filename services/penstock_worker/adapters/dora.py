@@ -59,7 +59,7 @@ class RowLengths:
         if not own.isfinite().all():
             raise UnfitAdapter(
                 f"the adapter's tensor {self.wanted.name} gives row norms that are zero or not "
-                f"finite"
+                "finite"
             )
         return own
 

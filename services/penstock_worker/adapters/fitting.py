@@ -224,7 +224,7 @@ def _whole(ours: str, stored: StoredTensor, model: AdaptableModel) -> FittedMatr
         if not model.takes_whole:
             raise UnfitAdapter(
                 f"the adapter replaces the whole matrix {stored.name} (modules_to_save); that "
-                f"needs --lora-whole-matrices"
+                "needs --lora-whole-matrices"
             )
     else:
         known = [*model.whole, *model.heads]
@@ -257,7 +257,7 @@ def _check(
     if shape is None and name in model.experts:
         raise UnfitAdapter(
             f"the adapter changes {given.module}, part of a mixture of experts; that needs "
-            f"--lora-experts"
+            "--lora-experts"
         )
     if shape is None:
         kinds = sorted({_in_layer(each) for each in shapes})

@@ -36,7 +36,7 @@ def read_gguf_adapter(path: Path) -> Adapter:
     if _INVOKED in said:
         raise UnfitAdapter(
             f"the adapter has {_INVOKED}; adapters that act only from some token on are not "
-            f"supported"
+            "supported"
         )
     alpha = said.get("adapter.lora.alpha")
     if type(alpha) is not float or not math.isfinite(alpha):

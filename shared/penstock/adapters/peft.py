@@ -91,7 +91,7 @@ class _Tensors:
         if module in found:
             raise UnfitAdapter(
                 f"the adapter has {found[module].name} and {tensor.name}; only one of them is "
-                f"allowed"
+                "allowed"
             )
         found[module] = _factor(tensor, 2)
 

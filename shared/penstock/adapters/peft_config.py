@@ -142,7 +142,7 @@ def _by_name(values: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
         if not _NAME.fullmatch(name):
             raise UnfitAdapter(
                 f"the adapter's {key} has {_short(name)}; only names of modules are supported, not "
-                f"patterns"
+                "patterns"
             )
         if type(value) is not int and not (kind is float and type(value) is float):
             raise UnfitAdapter(f"the adapter's {key} gives {name} {_short(value)}")

@@ -118,7 +118,7 @@ def _generate(llm: LLM, shape: BatchShape, prompts: list[Any]) -> list[Any]:
         got = len(short[0].outputs[0].token_ids)
         raise InvalidRequest(
             f"an answer had {got} tokens, not {shape.output_len}: the model's context has no room "
-            f"for more after such a prompt"
+            "for more after such a prompt"
         )
     return outputs
 

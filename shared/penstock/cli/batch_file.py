@@ -141,7 +141,7 @@ class AnswersSoFar:
         if head != _head(digest):
             raise InvalidRequest(
                 f"{self._path} belongs to a request file with other contents; remove it, or choose "
-                f"another output"
+                "another output"
             )
         whole = len(head)
         for raw in self._partial:

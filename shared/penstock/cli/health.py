@@ -69,5 +69,5 @@ def _why(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {TIMEOUT:g} s"
     if isinstance(error, http.client.HTTPException):
-        return "the answer is not HTTP"
+        return "no HTTP answer"
     return f"nobody answers ({getattr(error, 'strerror', None) or error})"

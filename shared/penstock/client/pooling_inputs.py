@@ -123,7 +123,7 @@ def pair_up(first: int, second: int) -> list[tuple[int, int]]:
         return [(each, each) for each in range(first)]
     raise InvalidRequest(
         f"there are {first} first and {second} second texts; allowed: 1 and any number, or the "
-        f"same number of each"
+        "same number of each"
     )
 
 

@@ -51,7 +51,7 @@ async def replace_weights(
     if mode not in get_args(ChangeMode):
         raise InvalidRequest(
             f"mode is {str(mode)[:40]!r}; allowed: {', '.join(get_args(ChangeMode))}; running "
-            f"requests can't continue with other weights",
+            "requests can't continue with other weights",
             param="mode",
         )
     seconds = DEFAULT_SECONDS if timeout is None else timeout

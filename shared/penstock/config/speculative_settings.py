@@ -105,7 +105,7 @@ def _check(config: SpeculativeConfig) -> None:
         why = "computes nothing and has" if config.method in LOOKUPS else "is the model's own, with"
         raise _refused(f"method {config.method} {why} no separate model")
     if config.method in WITH_MODEL and not config.model:
-        raise _refused(f"method {config.method} needs a draft model, as `model`")
+        raise _refused(f"method {config.method} needs a draft model or head, as `model`")
     order = (*config.before, config.method)
     if len(set(order)) < len(order) or not LOOKUPS.issuperset(config.before):
         raise _refused(

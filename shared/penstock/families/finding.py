@@ -68,7 +68,7 @@ def _checked(plugin: Plugin[object], others: list[Plugin[Family]]) -> Family:
         raise BrokenPlugin(f"{whose} is {family!r}, and not a Family")
     taken = {**FAMILIES, **{each.value.name: each.value for each in others}}
     if family.name in taken:
-        raise BrokenPlugin(f"{whose}: the metric family {family.name} already exists")
+        raise BrokenPlugin(f"{whose}: the family {family.name} already exists")
     classes = {name for each in taken.values() for name in each.hub_classes}
     if not classes.isdisjoint(family.hub_classes):
         raise BrokenPlugin(f"{whose}: {family.hub_classes[0]} already has a family")

@@ -61,7 +61,7 @@ class EngineControl(EngineLifecycle):
         await self._started().wake_up(wanted)
 
     async def is_sleeping(self) -> bool:
-        """Whether the model is asleep until wake_up."""
+        """Whether the model sleeps until wake_up."""
         await self.start()
         return self._started().sleeping
 
@@ -131,7 +131,7 @@ class EngineControl(EngineLifecycle):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> list[Any]:
-        """Call a method of a worker extension on all ranks, between two steps. Unlike in vLLM, the
+        """Calls a method of a worker extension on all ranks, between two steps. Unlike in vLLM, the
         method is given by name; code is never sent. Returns each rank's result, in the order of
         ranks.
 

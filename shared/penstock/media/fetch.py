@@ -132,7 +132,7 @@ class Fetcher:
         if not addresses or not all(map(self._permitted, addresses)):
             raise Unfetchable(
                 f"has a URL at {target.host}, which is not a public address; media are fetched "
-                f"only from public addresses"
+                "only from public addresses"
             )
         reader, writer = await _dial(target, addresses)
         try:

@@ -58,7 +58,7 @@ def local_folder(settings: MediaSettings) -> Path | None:
     if not folder.is_dir():
         raise StartupError(
             f"allowed_local_media_path is {settings.allowed_local_media_path}, which is not a "
-            f"folder"
+            "folder"
         )
     return folder
 

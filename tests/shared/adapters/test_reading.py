@@ -108,7 +108,7 @@ def test_tensors_that_are_no_pair(tmp_path: Path) -> None:
         read_adapter(write_peft(tmp_path / "a", {Q: (down, up[:, :3].copy())}))
     for theirs, said in (
         (b".lora_embed_B2", "lora_embed_B2 is of a kind that is not supported"),
-        (b".lora_AB.weigh", "lora_AB.weigh is of no kind"),
+        (b".lora_AB.weigh", "lora_AB.weigh is of a kind"),
     ):
         folder = write_peft(tmp_path / "b", {"model.embed_tokens.": (down, up)})
         file = folder / "adapter_model.safetensors"

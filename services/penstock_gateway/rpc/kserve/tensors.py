@@ -42,7 +42,7 @@ def inputs_of(message: ModelInferRequest) -> dict[str, Tensor]:
     if raw and len(raw) != len(message.inputs):
         raise InvalidRequest(
             f"there are {len(message.inputs)} inputs and {len(raw)} raw_input_contents; there must "
-            f"be one for each input, or none",
+            "be one for each input, or none",
             param="raw_input_contents",
         )
     found: dict[str, Tensor] = {}
@@ -114,7 +114,7 @@ def _strings(name: str, data: bytes) -> list[bytes]:
         if end + length > len(data):
             raise InvalidRequest(
                 f"the raw contents of {name[:100]!r} end within an element; an element of BYTES is "
-                f"its length (4 bytes, little-endian) followed by its bytes",
+                "its length (4 bytes, little-endian) followed by its bytes",
                 param=name[:100],
             )
         found.append(data[end : end + length])

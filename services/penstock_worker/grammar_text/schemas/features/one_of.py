@@ -49,7 +49,7 @@ class OneOf(Feature):
             first, second = sorted((rival, at))
             raise Unservable(
                 f"branches {first} and {second} of oneOf may both match, and {reason}; use anyOf, "
-                f"or make them differ in type or in the constant of a required property"
+                "or make them differ in type or in the constant of a required property"
             )
         return ruled_out
 
