@@ -79,7 +79,7 @@ def test_json_and_an_empty_file(tmp_path):
         (
             f"- {{name: a, sha256: '{DIGEST}', tenant: t}}\n"
             f"- {{name: b, sha256: '{'cd' * 32}', tenant: t, weight: 2}}",
-            "of one tenant",
+            "belong to one tenant",
         ),
         ("keys: {", "keys.yaml"),
         ("just text", "keys.yaml"),
@@ -102,7 +102,7 @@ def test_a_file_that_others_may_read_or_write_is_warned_of(tmp_path, mode, word)
     code += f"({file!r})"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ("chmod 600" in said.stderr) == (word is not None)
-    assert word is None or f"others may {word}" in said.stderr
+    assert word is None or f"{word} by others" in said.stderr
 
 
 def test_the_key_of_the_environment(monkeypatch, tmp_path):

@@ -172,11 +172,11 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
         "lacks it",
     ),
     "index of numbers": (lambda f: _shards(f, {"a": 5}, x=["a"]), "not a readable shard index"),  # type: ignore[dict-item]
-    "pipe for a config": (_pipe("tokenizer_config.json"), "no regular file"),
-    "pipe for weights": (_pipe("model.safetensors"), "no regular file"),
-    "pipe for a template": (_pipe("chat_template.jinja"), "no regular file"),
-    "endless settings": (_device("generation_config.json"), "no regular file"),
-    "endless template": (_device("chat_template.jinja"), "no regular file"),
+    "pipe for a config": (_pipe("tokenizer_config.json"), "not a regular file"),
+    "pipe for weights": (_pipe("model.safetensors"), "not a regular file"),
+    "pipe for a template": (_pipe("chat_template.jinja"), "not a regular file"),
+    "endless settings": (_device("generation_config.json"), "not a regular file"),
+    "endless template": (_device("chat_template.jinja"), "not a regular file"),
     "endless index": (_device("model.safetensors.index.json"), "accepted"),
     "link out of the folder": (
         lambda f: (

@@ -124,7 +124,7 @@ def test_what_is_not_there_is_answered_with_what_is() -> None:
         select(HubName("o/r", None, "Q5_K_M"), FILES)
     with pytest.raises(ModelNotFound, match=r"holds no \.gguf file, so 'Q8_0' can't be chosen"):
         select(HubName("o/r", None, "Q8_0"), ["config.json", "model.safetensors"])
-    with pytest.raises(ModelNotFound, match=r"no model that is served.*of these kinds: bin, json"):
+    with pytest.raises(ModelNotFound, match=r"no supported model.*of these kinds: bin, json"):
         select(HubName("o/r"), ["config.json", "pytorch_model.bin"])
     with pytest.raises(
         ModelNotFound, match=r"several files for 'Q8_0'.*a-Q8_0\.gguf, b-Q8_0\.gguf"

@@ -116,7 +116,7 @@ def test_limits() -> None:
 def test_the_wrong_kind_of_model_is_said() -> None:
     with pytest.raises(InvalidRequest, match="generates no text"):
         check_generates(WELCOME)
-    with pytest.raises(InvalidRequest, match="this model does embed"):
+    with pytest.raises(InvalidRequest, match="this model supports embed"):
         check_task("classify", WELCOME)
 
 

@@ -24,7 +24,7 @@ def test_what_a_flag_says() -> None:
 
 @pytest.mark.parametrize("text", ["", "full=1", "window", "window=x", "states=16", "states=1:-2"])
 def test_what_is_unknown_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest, match="allowed are full, window=TOKENS"):
+    with pytest.raises(InvalidRequest, match="allowed: full, window=TOKENS"):
         parse_groups(text)
 
 

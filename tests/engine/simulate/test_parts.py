@@ -109,7 +109,7 @@ def test_prompts_share_exactly_what_the_trace_says() -> None:
         ('{"at": 0, "prompt_tokens": 0, "output_tokens": 1}', "line 2"),
         ('{"at": 0, "prompt_tokens": 1}', "output_tokens"),
         ('{"at": -1, "prompt_tokens": 1, "output_tokens": 1}', "line 2"),
-        ('{"at": 0.5, "prompt_tokens": 1, "output_tokens": 1}', "before 1 s"),
+        ('{"at": 0.5, "prompt_tokens": 1, "output_tokens": 1}', "before the previous one at 1 s"),
         ('{"at": 2, "prompt_tokens": 1, "output_tokens": 1, "x": 1}', "unknown field `x`"),
         ("nonsense", "line 2"),
     ],

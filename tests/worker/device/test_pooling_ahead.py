@@ -164,5 +164,5 @@ def test_a_session_ends_with_steps_in_flight(machine: Machine) -> None:
 
 
 def test_blocks_to_copy_where_there_are_none(machine: Machine) -> None:
-    with pytest.raises(PlanError, match="there are none"):
+    with pytest.raises(PlanError, match="there are no blocks"):
         machine.begin(([2], EMBED), copies=[Copy("device", 0, 1)])
