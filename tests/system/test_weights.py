@@ -108,7 +108,7 @@ def test_what_does_not_fit_changes_nothing(running: Server, expected: list[list[
     assert replaced(running, "0").status_code == 200
     reply = replaced(running, "wider")
     assert reply.status_code == 400
-    assert "its config is another than the served model's: " in reply.text
+    assert "its config differs from the served model's: " in reply.text
     assert replaced(running, "nothing").status_code == 400
     assert replaced(running, "../0").status_code == 403
     assert replaced(running, "0", mode="keep").status_code == 400
@@ -181,7 +181,7 @@ def test_library(folder: Path, expected: list[list[str]]) -> None:
         llm.update_weights(folder / "2.gguf", mode="abort")
         llm.wake_up()
         assert texts() == expected[2]
-        with pytest.raises(InvalidRequest, match="hidden_size is 48, and not 24"):
+        with pytest.raises(InvalidRequest, match="hidden_size is 48, not 24"):
             llm.update_weights(folder / "wider.gguf")
         with pytest.raises(InvalidRequest, match="allowed: wait, abort"):
             llm.update_weights(folder / "0.gguf", mode="keep")  # type: ignore[arg-type]

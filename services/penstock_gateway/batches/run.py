@@ -222,6 +222,16 @@ class BatchRun:
             self._counts.open -= 1
 
     async def _keep(self, number: int, line: str, *, ok: bool) -> None:
+        """Records the answer.  A thread does, which a cancelled batch can't stop: the batch's files
+        are written once it has, or they and the counts would differ."""
+        recording = asyncio.ensure_future(self._record_answer(number, line, ok=ok))
+        try:
+            await asyncio.shield(recording)
+        except asyncio.CancelledError:
+            await asyncio.gather(recording, return_exceptions=True)
+            raise
+
+    async def _record_answer(self, number: int, line: str, *, ok: bool) -> None:
         _held(await self._held_batches.answer(self._runner, self._record.id, number, line, ok=ok))
         self._counts.completed += ok
         self._counts.failed += not ok

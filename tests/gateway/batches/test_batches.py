@@ -389,6 +389,37 @@ async def test_cancelled_while_its_file_is_read(gateway: Storing, monkeypatch) -
     assert batch["status"] == "cancelled"
 
 
+async def test_cancelled_while_an_answer_is_recorded(gateway: Storing, monkeypatch) -> None:
+    """The database's thread records it whether or not its batch is cancelled meanwhile: the files
+    hold it, as the counts do."""
+    answer, hold = gateway.store.held.answer, gateway.store.held.hold
+    cancelling = asyncio.Event()
+
+    async def in_a_thread(*of: Any, **ok: bool) -> bool:
+        await cancelling.wait()
+        await asyncio.sleep(0.2)  # In which the files could be written.
+        return await answer(*of, **ok)
+
+    async def late(*of: Any, **ok: bool) -> bool:
+        recording = asyncio.create_task(in_a_thread(*of, **ok))
+        await gateway.http.post(f"/v1/batches/{batch_id}/cancel")
+        return await asyncio.shield(recording)
+
+    async def told(*of: str) -> str | None:
+        status = await hold(*of)
+        if status == "cancelling":
+            cancelling.set()
+        return status
+
+    monkeypatch.setattr(gateway.store.held, "answer", late)
+    monkeypatch.setattr(gateway.store.held, "hold", told)
+    batch_id = await gateway.begin(line("a"))
+    async with gateway.running():
+        batch = await asyncio.wait_for(gateway.ended(batch_id), 10)
+    assert batch["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
+    assert [each["custom_id"] for each in await gateway.results(batch["output_file_id"])] == ["a"]
+
+
 async def test_lines_that_may_not_be_asked_yet_hold_up_no_other_batch(
     tmp_path: Path, engine: FakeEngineClient
 ) -> None:

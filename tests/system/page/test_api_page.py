@@ -74,7 +74,7 @@ def guarded(tmp_path: Path) -> Iterator[LiveGateway]:
 def test_the_key_is_asked_for_and_sent(open_tab: Callable[..., Tab], guarded: LiveGateway) -> None:
     tab = open_tab(f"{guarded.url}/docs")
     words = tab.page.locator("#state")
-    tab.until("() => document.getElementById('state').textContent.includes('asks for')")
+    tab.until("() => document.getElementById('state').textContent.includes('requires an API key')")
     tab.excuse("401")
     box = tab.page.get_by_role("textbox", name="API key")
     box.fill("sk-wrong")

@@ -175,7 +175,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     """Matrices where no memory is kept for them, and numbers that 16 bits can't hold."""
     files, paths = tiny_files(tmp_path, BIASED), folders(tmp_path, BIASED)
     small = Served(files, paths[:2], "triton", config=BIASED, dtype="float16")
-    with pytest.raises(UnfitAdapter, match=r"takes no whole matrices \(--lora-whole-matrices\)"):
+    with pytest.raises(UnfitAdapter, match=r"needs --lora-whole-matrices"):
         small.hold(paths[2])
     large = Served(files, [], "triton", config=BIASED, whole=True, dtype="float16")
     assert small.holds.nbytes < large.holds.nbytes
