@@ -152,7 +152,7 @@ class Comparison(ABC):
             for panel, work in zip(panels[0], pieces, strict=True):
                 known = {name: self.rate(document, name, work) for name in document[self.peers]}
                 rates = {name: rate for name, rate in known.items() if rate}
-                colours = ["C0" if name == OURS else "0.7" for name in rates]
+                colours = ["C0" if name.startswith(OURS) else "0.7" for name in rates]
                 bars = panel.bar(list(rates), list(rates.values()), color=colours)
                 panel.bar_label(bars, fmt="{:,.0f}", fontsize=8)
                 if (most := self.limit(document, work)) is not None:

@@ -87,6 +87,7 @@ class Libraries(Comparison):
         found = {name: self.rate(document, name, work) for name in document["systems"]}
         rates = {name: rate for name, rate in found.items() if rate is not None}
         ours = rates.pop(OURS, None)
+        rates.pop(f"{OURS}_without_drafts", None)
         if ours is None or not rates:
             return None
         best = max(rates, key=rates.__getitem__)

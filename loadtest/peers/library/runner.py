@@ -116,15 +116,15 @@ def openvino(model: str, threads: int) -> Run:
     return run
 
 
-def penstock(model: str, threads: int) -> Run:
+def penstock(model: str, threads: int, **more: Any) -> Run:
     """One engine with its own processes, reached through LLM; and through AsyncLLM where the time
-    of the first token is wanted."""
+    of the first token is wanted. more: settings of the engine."""
     from penstock import LLM, AsyncLLM, SamplingParams
     from penstock.config.settings import EngineConfig
     from penstock.config.tree import replace_settings
     from penstock.llm.launched_engine import LaunchedEngine
 
-    settings = {"model": model, "threads": threads, "max_model_len": 2048}
+    settings = {"model": model, "threads": threads, "max_model_len": 2048, **more}
     engine = LaunchedEngine(replace_settings(EngineConfig(), settings))
     engine.wait_ready(120)
     llm = LLM(engine_endpoint=engine.endpoint)
@@ -154,6 +154,11 @@ def penstock(model: str, threads: int) -> Run:
         return _answer(now - began, [count], decode)
 
     return run
+
+
+def penstock_without_drafts(model: str, threads: int) -> Run:
+    """The same without speculation."""
+    return penstock(model, threads, speculative_config="off")
 
 
 def transformers(model: str, threads: int) -> Run:
@@ -230,7 +235,8 @@ def _answer(seconds: float, counts: list[int], decode: float | None = None) -> A
     return {"seconds": seconds, "output_tokens": counts, "decode_s": decode if only else None}
 
 
-LIBRARIES = {each.__name__: each for each in (llamacpp, openvino, penstock, transformers, vllm)}
+_LIBRARIES = (llamacpp, openvino, penstock, penstock_without_drafts, transformers, vllm)
+LIBRARIES = {each.__name__: each for each in _LIBRARIES}
 
 
 def serve(load: Callable[[str, int], Run], model: str, threads: int) -> int:

@@ -24,7 +24,11 @@ from loadtest.peers.servers import (
 from loadtest.report import SetupError
 from penstock.machine import usable_cores, version_of
 
-NAMES = ("penstock", "llamacpp", "openvino", "vllm", "transformers")
+NAMES = ("penstock", "penstock_without_drafts", "llamacpp", "openvino", "vllm", "transformers")
+_OURS = {
+    "penstock": "the GGUF file; LLM over its own engine core and worker processes",
+    "penstock_without_drafts": "the same with --speculative-config off",
+}
 _RUNNER = Path(__file__).with_name("runner.py")
 _OFFLINE = {"HF_HUB_OFFLINE": "1"}
 RUN_TIMEOUT = 120.0
@@ -113,12 +117,12 @@ _PEERS = {
 
 def make_system(name: str, model: Path) -> System:
     """One of NAMES, for a GGUF file. Raises SetupError where its environment is missing."""
-    if name == "penstock":
+    if name in _OURS:
         return System(
             name=name,
             version=f"penstock {version_of('penstock') or 'unknown'}",
             command=_command([sys.executable], name, model),
-            note="the GGUF file; LLM over its own engine core and worker processes",
+            note=_OURS[name],
             # Its processes would take a stop for the others' death; while idle they don't compute.
             pausable=False,
         )
