@@ -1,0 +1,70 @@
+"""Vectors of texts and of pictures in one space over Triton's kernels: against transformers, and
+nobody's company."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.worker.cuda.simulated.device import Device
+from tests.worker.cuda.simulated.torch_cuda import simulated
+from tests.worker.cuda.test_pooling_on_device import on_device
+from tests.worker.pooling.pooling_models import load_pooling
+from tests.worker.pooling.space_models import SpaceModel, write_clip, write_siglip
+from tests.worker.pooling.test_shared_space import Input, drawn, texts, vectors
+
+pytestmark = pytest.mark.timeout(240)
+
+WRITE = {"clip": write_clip, "siglip": write_siglip}
+SMALL = {"budget": 40, "sequences": 4}
+
+
+def inputs_of(model: SpaceModel) -> list[Input]:
+    """Texts and pictures by turns."""
+    first, second, *_ = texts(model)
+    return [drawn(1), first, drawn(2, 20, 60), second]
+
+
+def of_transformers(model: SpaceModel, given: Input) -> np.ndarray:
+    return model.of_ids(given) if isinstance(given, list) else model.of_picture(given)
+
+
+def check_close(model: SpaceModel, inputs: list[Input], found: list[np.ndarray]) -> None:
+    for given, ours in zip(inputs, found, strict=True):
+        theirs = of_transformers(model, given)
+        assert ours.shape == theirs.shape
+        assert np.abs(ours - theirs).max() < 2e-4 * max(1, np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("kind", WRITE)
+def test_vectors_equal_transformers_and_are_their_own(kind: str, tmp_path: Path) -> None:
+    model = WRITE[kind](tmp_path / "m", layers=2)
+    loaded = on_device(str(model.folder), tmp_path, invariant=True, **SMALL)
+    inputs = inputs_of(model)
+    together = vectors(loaded, tmp_path, inputs)
+    check_close(model, inputs, together)
+    backwards = vectors(loaded, tmp_path, inputs[::-1])[::-1]
+    for given, one, other in zip(inputs, together, backwards, strict=True):
+        (alone,) = vectors(loaded, tmp_path, [given])
+        assert alone.tobytes() == one.tobytes() == other.tobytes()
+    loaded.runner.close()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_device_that_computes_late(tmp_path: Path) -> None:
+    """Tower, rows and texts are on it. The host waits for a picture's row when it is encoded, and
+    for the step's vectors, and for nothing else."""
+    model = write_clip(tmp_path / "m", layers=1)
+    worker = {"attention_backend": "triton", "device": "cuda"}
+    with simulated(Device(1 << 30, pace=2)) as device:
+        loaded = load_pooling(str(model.folder), tmp_path, worker=worker, **SMALL)
+        waits = len(device.waits)
+        inputs = inputs_of(model)
+        found = vectors(loaded, tmp_path, inputs)
+        waited = device.waits[waits:]
+        loaded.runner.close()
+    check_close(model, inputs, found)
+    assert len(waited) <= 3, waited
