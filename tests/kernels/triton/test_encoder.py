@@ -89,9 +89,9 @@ def within(parts: tuple[Tensor, ...], scale: float, reach: InputReach) -> Tensor
         scores = torch.tanh(scores / reach.soft_cap) * reach.soft_cap
     place = torch.arange(scores.shape[-1])
     apart = place[None, :] - place[:, None]
-    hidden = (apart.abs() >= (reach.window or len(place))) | (apart > 0) & torch.tensor(
-        reach.causal
-    )
+    hidden = apart.abs() >= (reach.window or len(place))
+    if reach.causal:
+        hidden = hidden | (apart > 0)
     weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
     return (weights @ value.repeat_interleave(shared, 0)).transpose(0, 1)
 

@@ -13,10 +13,10 @@ import torch
 from penstock.errors import StartupError
 from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
-from penstock_worker.layers.triton_ops import TritonOps
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.cuda.test_pooling_on_device import (
+    EMBED,
     TOKENS,
     check_company,
     last_hidden,
@@ -85,9 +85,8 @@ def test_a_classifier(tmp_path: Path) -> None:
     model = save(tmp_path / "m", kind, num_labels=3, classifier_pooling="mean", **settings)
     loaded = on_device(str(tmp_path / "m"), tmp_path, invariant=True, budget=20)
     inputs = random_inputs([12, 5, 3])
-    for tokens, found in zip(
-        inputs, check_company(loaded, inputs, Pooling("classify")), strict=True
-    ):
+    scores = check_company(loaded, inputs, Pooling("classify"))
+    for tokens, found in zip(inputs, scores, strict=True):
         with torch.inference_mode():
             wanted = model(torch.tensor([tokens])).logits[0].softmax(0).numpy()
         assert np.abs(found - wanted).max() < 1e-4
@@ -109,17 +108,15 @@ def test_gte_equals_an_obvious_model(tmp_path: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_waits_for_nothing(tmp_path: Path, kind: str) -> None:
-    """On a simulated GPU, with shapes only; the first kernels that steps launch were launched
-    before, of a worker that has just loaded."""
+    """On a simulated GPU, with shapes only. What a step launches was launched, and so compiled,
+    when the worker loaded."""
     model_of(tmp_path / "m", kind)
     worker = {"attention_backend": "triton", "device": "cuda"}
     with simulated(Device(1 << 30, computes=False, pace=1)) as device:
         loaded = load_pooling(str(tmp_path / "m"), tmp_path, worker=worker, budget=48, sequences=3)
         inputs = random_inputs(LENGTHS)
         admitted = [
-            NewSequence(
-                slot, tokens, len(tokens), 0, TokenSampling(0), [slot], None, Pooling("embed")
-            )
+            NewSequence(slot, tokens, len(tokens), 0, TokenSampling(0), [slot], None, EMBED)
             for slot, tokens in enumerate(inputs)
         ]
         work = [SlotWork(slot, 0, len(tokens)) for slot, tokens in enumerate(inputs)]
@@ -131,12 +128,9 @@ def test_a_step_waits_for_nothing(tmp_path: Path, kind: str) -> None:
         loaded.runner.close()
 
 
-def test_what_encoders_have_no_kernel_for_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_heads_that_are_too_large_are_named(tmp_path: Path) -> None:
     size = {"hidden_size": 48, "num_attention_heads": 1, "num_key_value_heads": 1}
     more = {"head_dim": 320, "layer_types": ["full_attention"], "num_hidden_layers": 1}
     model_of(tmp_path / "m", "Gemma3TextModel", **size | more)
-    monkeypatch.setattr(TritonOps, "product", None)  # It is said before anything is loaded.
     with pytest.raises(StartupError, match="a head's size is 320, over 256"):
         on_device(str(tmp_path / "m"), tmp_path)
