@@ -19,7 +19,7 @@ from tests.worker.pooling.test_shared_space import Input, drawn, texts, vectors
 pytestmark = pytest.mark.timeout(240)
 
 WRITE = {"clip": write_clip, "siglip": write_siglip}
-SMALL = {"budget": 40, "sequences": 4}
+SMALL = {"budget": 48, "sequences": 4}
 
 
 def inputs_of(model: SpaceModel) -> list[Input]:

@@ -38,7 +38,7 @@ def _activate(x, out, count, KIND: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.
     elif KIND == "silu":
         bent = wide / (1.0 + tl.exp(-wide))
     elif KIND == "quick_gelu":
-        bent = wide / (1.0 + tl.exp(-_QUICK_SLOPE * wide))
+        bent = wide / (1.0 + tl.exp(-(wide * _QUICK_SLOPE)))
     else:
         bent = tl.where(wide < 0, 0.0, wide)  # NaN stays NaN.
         if KIND == "relu2":
