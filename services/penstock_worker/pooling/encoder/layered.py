@@ -110,8 +110,11 @@ class ReferenceLayered:
         self, tokens: np.ndarray, positions: np.ndarray, lengths: list[int], *, causal: bool
     ) -> LayeredStep:
         padding = (0, padded_rows(len(tokens)) - len(tokens))
-        rows = (torch.from_numpy(np.pad(each, padding)) for each in (tokens, positions))
-        return LayeredStep(*rows, WithinInputs(lengths, causal))
+        return LayeredStep(
+            torch.from_numpy(np.pad(tokens, padding)),
+            torch.from_numpy(np.pad(positions, padding)),
+            WithinInputs(lengths, causal),
+        )
 
 
 IN_TORCH: LayeredKernels = ReferenceLayered()
