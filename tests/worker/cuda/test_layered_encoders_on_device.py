@@ -58,6 +58,7 @@ def model_of(folder: Path, kind: str, **more: Any) -> Any:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_vectors_equal_transformers(tmp_path: Path, kind: str) -> None:
     model = model_of(tmp_path / "m", kind)

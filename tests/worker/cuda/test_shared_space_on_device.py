@@ -57,6 +57,7 @@ def test_vectors_equal_transformers_and_are_their_own(kind: str, tmp_path: Path)
     loaded.runner.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_device_that_computes_late(tmp_path: Path) -> None:
     """Tower, rows and texts are on it. The host waits for a picture's row when it is encoded, and
