@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.protocol.common import Media, MediaItem, MediaSpan, TokenSampling
+from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock_worker.pooling.space import MIXED
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.machine import COLLECTING
 from tests.worker.cuda.simulated.torch_cuda import simulated
-from tests.worker.cuda.test_pooling_on_device import on_device
+from tests.worker.cuda.test_pooling_on_device import EMBED, on_device
 from tests.worker.pooling.pooling_models import load_pooling
 from tests.worker.pooling.space_models import SpaceModel, write_clip, write_siglip
 from tests.worker.pooling.test_shared_space import Input, drawn, texts, vectors
@@ -54,6 +57,29 @@ def test_vectors_equal_transformers_and_are_their_own(kind: str, tmp_path: Path)
     for given, one, other in zip(inputs, together, backwards, strict=True):
         (alone,) = vectors(loaded, tmp_path, [given])
         assert alone.tobytes() == one.tobytes() == other.tobytes()
+    loaded.runner.close()
+
+
+def test_a_picture_that_fails_fails_alone(tmp_path: Path) -> None:
+    """One whose row isn't there, and one with text around it, beside a text."""
+    model = write_clip(tmp_path / "m", layers=1)
+    loaded = on_device(str(model.folder), tmp_path, invariant=True, **SMALL)
+    text = texts(model)[0]
+    (wanted,) = vectors(loaded, tmp_path, [text])
+    loaded.runner.reset()
+    item = MediaItem("missing", "image", 1, 4, "missing", ())
+    media = [Media((item,), (MediaSpan(0, place, 1, 0),)) for place in (0, 1)]
+    given = [([0], media[0]), ([3, 0, 4], media[1]), (text, None)]
+    admitted = [
+        NewSequence(slot, ids, len(ids), 0, TokenSampling(0), [slot], None, EMBED, media=shown)
+        for slot, (ids, shown) in enumerate(given)
+    ]
+    work = [SlotWork(slot, 0, len(ids)) for slot, (ids, _) in enumerate(given)]
+    missing, mixed, found = loaded.runner.execute(Plan(1, 0, [], admitted, work)).slots
+    assert "could not be encoded" in str(missing.error)
+    assert MIXED in str(mixed.error)
+    assert found.vectors is not None
+    assert found.vectors.data == wanted.tobytes()
     loaded.runner.close()
 
 
