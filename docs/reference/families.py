@@ -124,9 +124,10 @@ def _comparing() -> str:
     text = (
         "\n## Models that make vectors of texts and pictures\n\n"
         "Texts are computed as in [other encoders](../guides/embeddings.md#models), pictures as in "
-        "models that see; `cpu` and `reference` support both. "
+        "models that see, on all backends. "
         "`tests/worker/pooling/test_shared_space.py` compares the vectors with transformers on "
-        "both backends, and checks that each input has the same bits alone and in a batch. "
+        "`cpu` and `reference`, and checks that each input has the same bits alone and in a "
+        "batch; `tests/worker/cuda/test_shared_space_on_device.py` does so on `triton`. "
         "`tests/system/test_picture_vectors.py` does the same for texts and picture files, over "
         "HTTP, in the library, and with processes that die.\n\n"
         "| models | class in config.json | a text's attention | its vector | a picture's vector |\n"

@@ -70,7 +70,7 @@ class TritonStep:
             query,
             key,
             value if own is None else None,
-            _tables(rotation),
+            rotary_tables(rotation),
             slots,
             keys,
             values,
@@ -104,7 +104,8 @@ class TritonStep:
         return attended(None, plan)
 
 
-def _tables(rotation: Rotation | None) -> rope_write.RotaryTables | None:
+def rotary_tables(rotation: Rotation | None) -> rope_write.RotaryTables | None:
+    """Returns a rotation as the kernels take it."""
     if rotation is None:
         return None
     if isinstance(rotation, SectionedRotation):

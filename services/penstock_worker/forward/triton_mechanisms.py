@@ -21,6 +21,7 @@ MECHANISMS = frozenset(
         mechanism.PARALLEL,
         mechanism.GELU,
         mechanism.GELU_TANH,
+        mechanism.QUICK_GELU,
         mechanism.RELU2,
         mechanism.CLAMPED_SWIGLU,
         mechanism.UNGATED,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -81,16 +81,36 @@ class DeviceEncoderBody(LayerByLayer):
         inputs = inputs_of(works, slots, self._model.config)
         return self.compute(inputs, self._adapters.of_batch(works))
 
+    def rows(self, works: list[SlotWork], slots: Slots) -> Tensor:
+        """Queues these works. Returns the vectors of all tokens, [tokens, hidden]. Raises
+        torch.OutOfMemoryError."""
+        inputs = inputs_of(works, slots, self._model.config)
+        with self._releasing():
+            return self._layers_of(inputs, self._adapters.of_batch(works))
+
     def compute(self, inputs: Inputs, adapters: BatchAdapters | None = None) -> Hidden:
         """`adapters`: those of the inputs. Raises torch.OutOfMemoryError."""
         lengths = np.array(inputs.lengths, dtype=np.int32)
-        try:
-            with self._adding(adapters, lengths):
-                rows = self._model.hidden(
-                    inputs.tokens, inputs.types, inputs.lengths, self._count_layer
-                )
+        with self._releasing():
+            rows = self._layers_of(inputs, adapters)
             starts, counts = self._uploads.send([np.cumsum(lengths) - lengths, lengths])
             return Hidden(self._pool(rows, starts, counts), rows)
+
+    def count_layer(self) -> None:
+        """Counts a layer that was queued beside the model's. Raises StepCancelled."""
+        self._count_layer()
+
+    def _layers_of(self, inputs: Inputs, adapters: BatchAdapters | None) -> Tensor:
+        with self._adding(adapters, np.array(inputs.lengths, dtype=np.int32)):
+            return self._model.hidden(
+                inputs.tokens, inputs.types, inputs.lengths, self._count_layer
+            )
+
+    @contextmanager
+    def _releasing(self) -> Iterator[None]:
+        """Gives memory back where there isn't enough of it."""
+        try:
+            yield
         except torch.OutOfMemoryError:
             self._memory.release()
             raise

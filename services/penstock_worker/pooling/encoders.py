@@ -19,7 +19,7 @@ from penstock_worker.batch.slots import PlanError, Slots
 from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.pooling.adapters import PoolAdapters
 from penstock_worker.pooling.encoder.gguf import encoder_gguf_tensors
-from penstock_worker.pooling.encoder.layered import LayeredEncoder
+from penstock_worker.pooling.encoder.layered import IN_TORCH, LayeredEncoder, LayeredKernels
 from penstock_worker.pooling.encoder.model import EncoderModel
 from penstock_worker.pooling.encoder.names import encoder_name, space_name
 from penstock_worker.pooling.encoder.ops import EncoderOps
@@ -151,11 +151,13 @@ def build_encoder(
     dtype: torch.dtype,
     *,
     ops: EncoderOps = REFERENCE,
+    layered: LayeredKernels = IN_TORCH,
     head_ops: HeadOps = VECTORS,
     device: torch.device = CPU,
     adapters: ProductAdapters | None = None,
 ) -> tuple[Encoder, Head | None]:
-    """Reads the weights to `device`. Returns the model and its head, as `open_encoder`. Raises
+    """Reads the weights to `device`. `layered`: the kernels of a model with a decoder's layers,
+    `ops` those of any other. Returns the model and its head, as `open_encoder`. Raises
     UnsupportedModel for weights that don't fit the configuration."""
     config = prepared.config
     if not isinstance(config, EncoderConfig):
@@ -166,5 +168,7 @@ def build_encoder(
         model = EncoderModel(config, weights, ops, longest=setup.max_model_len, adapters=adapters)
         weights.finish()
     else:
-        model = LayeredEncoder(config, config.layers, weights, setup.max_model_len, adapters)
+        model = LayeredEncoder(
+            config, config.layers, weights, setup.max_model_len, adapters, layered
+        )
     return model, head

@@ -7,6 +7,7 @@ text goes through the encoder with others.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from penstock_worker.media.loading import ModelMedia
 from penstock_worker.parallel.ranks import ALONE
 from penstock_worker.pooling.body import Body
 from penstock_worker.pooling.heads import Head
+from penstock_worker.weights.placing import CPU
 
 MIXED = "a picture is an input by itself, without any text"
 
@@ -59,7 +61,7 @@ class SpaceBody:
     def _of_picture(self, work: SlotWork, slots: Slots) -> Tensor:
         """Nothing, where the slot has failed."""
         slot = slots[work.slot]
-        if not _is_picture(slot):
+        if not is_picture(slot):
             slot.failed = slot.failed or MIXED
             return torch.zeros(0, self._space.size)
         batch = self._media.of_batch([work], slots)
@@ -74,7 +76,7 @@ class SpaceBody:
         self._texts.cancel()
 
 
-def _is_picture(slot: Slot) -> bool:
+def is_picture(slot: Slot) -> bool:
     """Whether the slot's prompt is one item's one row, and nothing else."""
     spans = () if slot.media is None else slot.media.spans
     return len(spans) == 1 and len(slot.token_ids) == spans[0].tokens == 1
@@ -90,33 +92,58 @@ def chosen_token(space: SharedSpace, token_ids: list[int]) -> int:
     return len(token_ids) - 1
 
 
+@dataclass(frozen=True)
+class SpaceParts:
+    """What makes vectors in one space."""
+
+    vector: Head
+    """Makes a text's of one of its hidden states."""
+    space: SharedSpace
+    media: StepMedia
+    """Rows of pictures, which are their vectors."""
+
+
 class Pictures:
     """What a model makes of pictures, planned before its weights are read. Of a model that takes
     none, it changes nothing."""
 
     def __init__(
-        self, prepared: PreparedModel, setup: Setup, dtype: torch.dtype, threads: int
+        self,
+        prepared: PreparedModel,
+        setup: Setup,
+        dtype: torch.dtype,
+        threads: int,
+        device: torch.device = CPU,
     ) -> None:
-        """`dtype`: of the tower. `threads`: that encode a picture."""
+        """`dtype`: of the tower, which is on `device`. `threads`: that encode a picture on a
+        CPU."""
         config = prepared.config
         self._space = config.space if isinstance(config, EncoderConfig) else None
         self._media: ModelMedia | None = None
         if self._space is not None:
-            self._media = ModelMedia(prepared, setup, ALONE, dtype, threads=threads)
+            self._media = ModelMedia(prepared, setup, ALONE, dtype, device, threads)
 
     @property
     def held(self) -> HeldMedia | None:
         return None if self._media is None else self._media.encodings
 
-    def beside(
-        self, texts: Body, head: Head | None, count_layer: Callable[[], None]
-    ) -> tuple[Body, Head | None]:
-        """Reads the tower. Returns the body that makes vectors of texts and of pictures, and the
-        head that is left. `count_layer` is called after each of the tower's layers. Raises
+    def load(self, head: Head | None, count_layer: Callable[[], None]) -> SpaceParts | None:
+        """Reads the tower. Returns None for a model that takes no pictures. `head` is what makes
+        the vector of a text; `count_layer` is called after each of the tower's layers. Raises
         UnsupportedModel for weights that don't fit."""
         if self._space is None or self._media is None:
-            return texts, head
+            return None
         if head is None:
             raise UnsupportedModel("nothing makes the vector of a text")
         self._media.load()(count_layer)
-        return SpaceBody(texts, head, self._space, self.held or NO_MEDIA), None
+        return SpaceParts(head, self._space, self.held or NO_MEDIA)
+
+    def beside(
+        self, texts: Body, head: Head | None, count_layer: Callable[[], None]
+    ) -> tuple[Body, Head | None]:
+        """As `load`. Returns the body that makes vectors of texts and of pictures, and the head
+        that is left."""
+        parts = self.load(head, count_layer)
+        if parts is None:
+            return texts, head
+        return SpaceBody(texts, parts.vector, parts.space, parts.media), None

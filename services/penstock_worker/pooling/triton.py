@@ -6,67 +6,37 @@ With TRITON_INTERPRET=1 all of it runs on the CPU in Triton's interpreter: slow,
 from __future__ import annotations
 
 import msgspec
-import numpy as np
-import torch
-import triton
 from torch import Tensor
 
-from penstock.errors import StartupError
 from penstock.model_config import EncoderConfig, ModelConfig, PreparedModel
 from penstock.pooling_config import PoolingConfig
 from penstock.protocol.to_worker import Setup
-from penstock_kernels.triton.rowwise.activation import activate
-from penstock_worker.adapters.device_adapters import DeviceAdapters
-from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.adapters.models import AdaptableModel
-from penstock_worker.device.memory import memory_of
 from penstock_worker.device.queue import queue_of
-from penstock_worker.dtype import CUDA, compute_dtype
 from penstock_worker.forward import triton as generating
-from penstock_worker.forward.device import capability, compute_device, device_name
-from penstock_worker.forward.interface import Unable
+from penstock_worker.forward.device import compute_device
 from penstock_worker.forward.queued import RowsHead
-from penstock_worker.forward.rehearsal import step_of
-from penstock_worker.layers.triton_ops import TritonOps
-from penstock_worker.loading.device import load_forward, use_device
+from penstock_worker.loading.device import load_forward
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.models.decoder import DecoderModel, headless
 from penstock_worker.parallel.ranks import ALONE, Ranks
-from penstock_worker.pooling.adaptable import adapted_decoder, adapted_encoder
+from penstock_worker.pooling.adaptable import adapted_decoder
 from penstock_worker.pooling.adapters import AdaptedPooling, PoolAdapters
 from penstock_worker.pooling.decoders import head_of, require_attention
-from penstock_worker.pooling.device_body import DeviceDecoderBody, DeviceEncoderBody
+from penstock_worker.pooling.device_body import DeviceDecoderBody
 from penstock_worker.pooling.device_pooler import DevicePooler
-from penstock_worker.pooling.encoder.triton_ops import TritonEncoderOps
-from penstock_worker.pooling.encoders import Inputs, build_encoder
 from penstock_worker.pooling.heads import Head
 from penstock_worker.pooling.kind import Pool
 from penstock_worker.pooling.recipe import (
-    BLOCKS_EACH,
     PoolingParts,
     PoolingRecipe,
     pooling_fingerprint,
     pooling_slots,
 )
-from penstock_worker.quantisation.interface import Product
+from penstock_worker.pooling.triton_encoders import encoder_recipe
+from penstock_worker.pooling.triton_head_ops import TritonHeadOps
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.weights.weights import Weights
-
-LARGEST_ENCODER_HEAD = 256
-"""Largest head dimension of the encoders' attention kernel."""
-
-
-class TritonHeadOps:
-    """Float32 products of a head, for all inputs of a step at once."""
-
-    def __init__(self, device: torch.device, *, batch_invariant: bool) -> None:
-        self._products = TritonOps(device, torch.float32, batch_invariant=batch_invariant)
-
-    def product(self, weight: Tensor, bias: Tensor | None = None) -> Product:
-        return self._products.product(weight, bias)
-
-    def activate(self, x: Tensor, kind: str) -> Tensor:
-        return activate(x, kind)
 
 
 def recipe(
@@ -78,114 +48,8 @@ def recipe(
         raise ValueError("the setup is of a model that generates")
     device = generating.kernel_device(setup)
     if isinstance(prepared.config, EncoderConfig):
-        return _encoder(prepared, prepared.config, setup, setup.pooling, device)
+        return encoder_recipe(prepared, prepared.config, setup, setup.pooling, device)
     return _decoder(prepared, prepared.config, setup, setup.pooling, threads, ranks)
-
-
-def _encoder(
-    prepared: PreparedModel,
-    config: EncoderConfig,
-    setup: Setup,
-    pooling: PoolingConfig,
-    device: torch.device,
-) -> PoolingRecipe:
-    dtype = compute_dtype(setup.dtype, prepared.weights, CUDA)
-    if config.space is not None:
-        raise Unable(
-            f"vectors of texts and pictures by {config.family} have no kernels for GPUs yet"
-        )
-    if config.layers is not None:
-        raise Unable(f"a {config.family}'s attention both ways has no kernel for GPUs yet")
-    if config.rope is not None:
-        raise Unable("the encoder has rotary positions")
-    if config.head_dim > LARGEST_ENCODER_HEAD:
-        raise Unable(f"a head's size is {config.head_dim}, over {LARGEST_ENCODER_HEAD}")
-
-    head_ops = TritonHeadOps(device, batch_invariant=setup.batch_invariant)
-    adapted = adapted_encoder(prepared, config, setup, head_ops)
-
-    def load(phases: Phases) -> PoolingParts:
-        layers, adapters = None, PoolAdapters()
-        if adapted is not None:
-            layers = DeviceAdapters(adapted.model, setup, dtype)
-            adapters = adapted.steps(layers, setup)
-        memory, blocks = memory_of(device), BLOCKS_EACH * setup.max_num_seqs
-        invariant = setup.batch_invariant
-        use_device(device)
-        try:
-            model, head = build_encoder(
-                prepared,
-                setup,
-                dtype,
-                ops=TritonEncoderOps(device, dtype, config.head_dim, batch_invariant=invariant),
-                head_ops=head_ops,
-                device=device,
-                adapters=layers,
-            )
-            if layers is not None:
-                layers.allocate(device)
-        except torch.OutOfMemoryError as error:
-            raise StartupError(
-                f"not enough memory on the device for the weights: {error}"
-            ) from error
-        body = DeviceEncoderBody(model, pooling.mode, device, memory, adapters, layers)
-        memory.release()  # Temporary memory of loading.
-        _profile(body, head, setup, layers)
-        memory.wait()
-        memory.release()
-        slots = pooling_slots(prepared, setup, blocks)
-        pooler = DevicePooler(body, head, pooling, adapters=adapters)
-        kind = Pool(pooler, slots, adapters=adapters.steps)
-        return PoolingParts(StepRunner(queue_of(device), kind, phases=phases), blocks)
-
-    name = str(dtype).removeprefix("torch.")
-    order = "batch invariant" if setup.batch_invariant else "any order"
-    return PoolingRecipe(
-        backend="triton",
-        dtype=name,
-        device_name=device_name(device),
-        fingerprint=(
-            f"pooling triton {triton.__version__} torch {torch.__version__} {capability(device)} "
-            f"{name} {order} {pooling_fingerprint(setup)}"
-        ),
-        load=load,
-    )
-
-
-def _profile(
-    body: DeviceEncoderBody, head: Head | None, setup: Setup, layers: DeviceAdapters | None
-) -> None:
-    """Runs the largest step, with adapters if there may be any, so that it is known to fit, and on
-    a GPU smaller ones, so that all kernels are compiled: which variants are launched depends on the
-    number of rows."""
-    most = max(setup.max_num_batched_tokens, setup.max_model_len)
-    sizes = [most]
-    if body.device.type == "cuda":
-        sizes = [1 << power for power in range(most.bit_length())] + sizes
-    try:
-        for tokens in sizes:
-            lengths = step_of(setup, tokens).tolist()
-            _compute(body, head, lengths)
-            if layers is not None:
-                _compute(body, head, lengths, layers.on_all(len(lengths)))
-    except torch.OutOfMemoryError as error:
-        raise StartupError(
-            f"not enough memory on the device for one step of the largest size: {error}; "
-            "max_num_batched_tokens or max_num_seqs must be less"
-        ) from error
-
-
-def _compute(
-    body: DeviceEncoderBody,
-    head: Head | None,
-    lengths: list[int],
-    adapters: BatchAdapters | None = None,
-) -> None:
-    """Computes inputs of such lengths, of no interest."""
-    tokens = np.zeros(sum(lengths), dtype=np.int64)
-    hidden = body.compute(Inputs(tokens, tokens, lengths), adapters)
-    if head is not None:
-        head(hidden.vectors)
 
 
 class PooledVectors:

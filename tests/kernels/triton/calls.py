@@ -185,6 +185,22 @@ def encode(size: int, heads: int, dtype: torch.dtype = BF16, *, bias: bool = Fal
         pool(hidden, plan.starts, plan.lengths)
 
 
+def look_within(dim: int, heads: int, kv_heads: int, dtype: torch.dtype = BF16) -> None:
+    """Attention of encoders with a decoder's layers: in a window, back only, and both with a
+    cap."""
+    shape = tiles.encoder_tiles(dim, dtype)
+    planned = map(torch.from_numpy, encoder.plan_inputs([40, 9], shape))
+    plan = encoder.InputPlan(shape, *planned)
+    query = rows(49, heads, dim, dtype=dtype)
+    key, value = rows(49, 2, kv_heads, dim, dtype=dtype).unbind(1)
+    for reach in (
+        encoder.InputReach(window=65),
+        encoder.InputReach(causal=True),
+        encoder.InputReach(window=65, causal=True, soft_cap=50.0),
+    ):
+        encoder.encoder_attention(query, key, value, plan, reach=reach)
+
+
 VOCAB = 128256
 
 
@@ -282,6 +298,9 @@ CALLS: dict[str, Callable[[], object]] = {
     "encoder-float32": partial(encode, 768, 12, torch.float32, bias=True),
     "encoder-128-float32": partial(encode, 1024, 8, torch.float32),
     "encoder-256": partial(encode, 1024, 4, torch.float16, bias=True),
+    "encoder-within": partial(look_within, 64, 12, 12),
+    "encoder-within-256": partial(look_within, 256, 3, 1),
+    "encoder-within-float32": partial(look_within, 64, 12, 12, torch.float32),
     "logits": logits,
     "copies": copies,
     **ADAPTER_CALLS,

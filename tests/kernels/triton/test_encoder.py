@@ -8,7 +8,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from penstock_kernels.reference import encoder as reference
-from penstock_kernels.triton.attention.encoder import InputPlan, encoder_attention, plan_inputs
+from penstock_kernels.triton.attention.encoder import (
+    InputPlan,
+    InputReach,
+    encoder_attention,
+    plan_inputs,
+)
 from penstock_kernels.triton.rowwise.activation import activate
 from penstock_kernels.triton.rowwise.layer_norm import add_layer_norm, layer_norm
 from penstock_kernels.triton.rowwise.pool_rows import max_rows, mean_rows
@@ -67,6 +72,52 @@ def test_an_inputs_attention_is_its_own(dtype: torch.dtype, device: torch.device
         assert torch.equal(alone, other)
 
 
+REACHES = {
+    "window": InputReach(window=9),
+    "wide window": InputReach(window=40),
+    "back": InputReach(causal=True),
+    "capped": InputReach(window=5, causal=True, soft_cap=3.0),
+}
+
+
+def within(parts: tuple[Tensor, ...], scale: float, reach: InputReach) -> Tensor:
+    """One input's attention, in float64."""
+    query, key, value = (each.double().transpose(0, 1) for each in parts)
+    shared = len(query) // len(key)
+    scores = query @ key.repeat_interleave(shared, 0).transpose(1, 2) * scale
+    if reach.soft_cap:
+        scores = torch.tanh(scores / reach.soft_cap) * reach.soft_cap
+    place = torch.arange(scores.shape[-1])
+    apart = place[None, :] - place[:, None]
+    hidden = apart.abs() >= (reach.window or len(place))
+    if reach.causal:
+        hidden = hidden | (apart > 0)
+    weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+    return (weights @ value.repeat_interleave(shared, 0)).transpose(0, 1)
+
+
+@pytest.mark.parametrize("name", REACHES)
+def test_what_tokens_see(name: str, dtype: torch.dtype, device: torch.device) -> None:
+    """Two heads share a key head. Each input has the bits that it has alone."""
+    reach, scale, dim = REACHES[name], 0.3, 20
+    tiles, rows = encoder_tiles(dim, dtype), sum(LENGTHS)
+    whole = [(drawn(rows, heads, dim, seed=heads) * 1.5).to(dtype) for heads in (4, 2)]
+    whole.append(drawn(rows, 2, dim, seed=3).to(dtype))
+
+    def attended(parts: list[Tensor], lengths: list[int]) -> tuple[Tensor, ...]:
+        planned = [torch.from_numpy(each).to(device) for each in plan_inputs(lengths, tiles)]
+        plan, own = InputPlan(tiles, *planned), [each.to(device) for each in parts]
+        return encoder_attention(*own, plan, scale=scale, reach=reach).cpu().split(lengths)
+
+    found = attended(whole, LENGTHS)
+    for ours, *parts in zip(found, *(each.split(LENGTHS) for each in whole), strict=True):
+        bound = 1e-5 if dtype == torch.float32 else 2 * UNITS[dtype]
+        exact = within(tuple(parts), scale, reach)
+        assert (ours.double() - exact).abs().max() < bound * whole[2].abs().max()
+        (alone,) = attended([each.contiguous() for each in parts], [len(ours)])
+        assert torch.equal(alone, ours)
+
+
 def test_heads_that_lie_apart_are_refused(device: torch.device) -> None:
     query = torch.zeros(4, 2, 16, device=device).transpose(0, 1)
     with pytest.raises(ValueError, match="heads of a row must lie together"):
@@ -90,6 +141,7 @@ TORCHS = {
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "relu": torch.relu,
     "tanh": torch.tanh,
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
 }
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.errors import StartupError
 from penstock.protocol.common import Pooling
 from tests.adapter_folders import random_factors, write_peft
 from tests.worker.cuda.test_pooling_on_device import on_device
@@ -23,11 +22,12 @@ LORA = {"enable_lora": True, "max_loras": 3, "max_lora_rank": 12}
 LENGTHS = [3, 17, 1, 12]
 ONE = {"num_hidden_layers": 1}
 ALPHA = 9
+OF_KIND = {"BertModel": SIZES, "ModernBertModel": MODERN, "Qwen3Model": DECODER}
 
 
-@pytest.mark.parametrize("kind", ["BertModel", "Qwen3Model"])
+@pytest.mark.parametrize("kind", ["BertModel", "ModernBertModel", "Qwen3Model"])
 def test_vectors_of_layers_with_adapters(tmp_path: Path, kind: str) -> None:
-    sizes: dict[str, Any] = SIZES if kind == "BertModel" else DECODER
+    sizes: dict[str, Any] = OF_KIND[kind]
     model = save(tmp_path / "m", kind, **sizes | ONE)
     model.set_attn_implementation("eager")
     loaded = on_device(str(tmp_path / "m"), tmp_path, invariant=True, lora=LORA, sequences=4)
@@ -98,9 +98,3 @@ def test_heads_of_adapters(
         (alone,) = run(loaded, [tokens], asked, adapters=[which])
         assert np.array_equal(alone, found)
     loaded.runner.close()
-
-
-def test_encoders_without_kernels_are_refused_by_name(tmp_path: Path) -> None:
-    save(tmp_path / "m", "ModernBertModel", **MODERN)
-    with pytest.raises(StartupError, match="attention both ways has no kernel for GPUs yet"):
-        on_device(str(tmp_path / "m"), tmp_path, lora=LORA)

@@ -33,7 +33,6 @@ from tests.worker.pooling.pooling_models import (
     save,
     sentence_files,
 )
-from tests.worker.pooling.space_models import write_clip
 
 ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 EMBED = Pooling("embed", normalize=False)
@@ -218,12 +217,6 @@ def test_without_an_interpreter_a_gpu_is_needed(
     prepared, setup = bert
     with pytest.raises(Unable, match="it needs a GPU"):
         triton.recipe(prepared, setup, 1)
-
-
-def test_vectors_of_pictures_are_refused_by_name(tmp_path: Path) -> None:
-    model = write_clip(tmp_path / "m")
-    with pytest.raises(StartupError, match="texts and pictures by clip have no kernels for GPUs"):
-        on_device(str(model.folder), tmp_path)
 
 
 def test_numerics_name_all_that_bits_depend_on(bert: tuple[PreparedModel, Setup]) -> None:

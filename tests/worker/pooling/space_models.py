@@ -65,27 +65,29 @@ class SpaceModel:
             return np.asarray(self.model.get_image_features(**given).pooler_output[0].numpy())
 
 
-def write_clip(folder: Path, *, old: bool = False) -> SpaceModel:
-    """old: the end's id is the one that the first releases state."""
+def write_clip(folder: Path, *, old: bool = False, layers: int = 3) -> SpaceModel:
+    """old: the end's id is the one that the first releases state.  layers: of each half."""
     from transformers import CLIPConfig, CLIPModel
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
     tokens = _tokenizer(f"{START} $A {END}")
     end = tokens.token_to_id(END)
-    text = TEXT | {"max_position_embeddings": 40, "eos_token_id": 2 if old else end}
-    config = CLIPConfig(text_config=text, vision_config=PICTURES, projection_dim=24)
+    own = {"num_hidden_layers": layers}
+    text = TEXT | own | {"max_position_embeddings": 40, "eos_token_id": 2 if old else end}
+    config = CLIPConfig(text_config=text, vision_config=PICTURES | own, projection_dim=24)
     size = {"height": SIDE, "width": SIDE}
     processor = CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=size)
     return _written(folder, CLIPModel(config), processor, tokens, None)
 
 
-def write_siglip(folder: Path, *, side: str = "right") -> SpaceModel:
-    """side: on which texts are filled up."""
+def write_siglip(folder: Path, *, side: str = "right", layers: int = 3) -> SpaceModel:
+    """side: on which texts are filled up.  layers: of each half."""
     from transformers import SiglipConfig, SiglipModel
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
-    text = TEXT | {"max_position_embeddings": 20, "projection_size": 40}
-    config = SiglipConfig(text_config=text, vision_config=PICTURES)
+    own = {"num_hidden_layers": layers}
+    text = TEXT | own | {"max_position_embeddings": 20, "projection_size": 40}
+    config = SiglipConfig(text_config=text, vision_config=PICTURES | own)
     processor = SiglipImageProcessorPil(size={"height": SIDE, "width": SIDE})
     return _written(folder, SiglipModel(config), processor, _tokenizer(f"$A {END}"), 20, side)
 

@@ -1,8 +1,8 @@
-"""Bidirectional attention of encoders within each input of a ragged batch, without a cache.
+"""Attention of encoders within each input of a ragged batch, without a cache.
 
-A program has one (query tile, head) and goes through the keys of its input, in tiles of fixed size
-from the input's first token on, by the online softmax (Milakov and Gimelshein, 2018; Dao et al.,
-2022). So a query's bits depend on its input alone.
+A program has one (query tile, head) and goes through the keys of its input that the tile sees, in
+tiles of fixed size that are counted from the input's first token, by the online softmax (Milakov
+and Gimelshein, 2018; Dao et al., 2022). So a query's bits depend on its input alone.
 """
 
 from __future__ import annotations
@@ -17,8 +17,23 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock_kernels.triton.attention.online_softmax import online_softmax_step
-from penstock_kernels.triton.rounding import LOG2_E, LOWEST, round_to, tile_dot
+from penstock_kernels.triton.rounding import LOG2_E, LOWEST, round_to, tanh, tile_dot
 from penstock_kernels.triton.tiles import AttentionTiles
+
+
+@dataclass(frozen=True)
+class InputReach:
+    """What the tokens of an input see of it, and how their scores are bent."""
+
+    window: int = 0
+    """A token sees those less than so many tokens away, before and behind it; 0: all."""
+    causal: bool = False
+    """Whether a token sees itself and those before it only."""
+    soft_cap: float = 0.0
+    """Scaled scores x become soft_cap * tanh(x / soft_cap); 0: they stay."""
+
+
+WHOLE_INPUT = InputReach()
 
 
 @dataclass(frozen=True)
@@ -61,43 +76,71 @@ def _attend_inputs(
     tile_inputs,
     tile_firsts,
     scale,
-    row_stride,
+    cap,
+    window,
+    query_row,
+    key_row,
+    value_row,
     bias_stride,
+    GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     BIAS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
 ):
     tile, head = tl.program_id(0), tl.program_id(1)
     which = tl.load(tile_inputs + tile)
     start = tl.load(starts + which).to(tl.int64)
     length = tl.load(lengths + which)
-    within = tl.load(tile_firsts + tile) + tl.arange(0, ROWS)
+    first = tl.load(tile_firsts + tile)
+    within = first + tl.arange(0, ROWS)
     column = tl.arange(0, DIM_BLOCK)
     in_head = (column < HEAD_DIM)[None, :]
     mask = (within < length)[:, None] & in_head
-    place = (start + within)[:, None] * row_stride + head * HEAD_DIM + column[None, :]
+    place = (start + within)[:, None] * query_row + head * HEAD_DIM + column[None, :]
     q = tl.load(query + place, mask=mask, other=0.0)
     top = tl.full([ROWS], LOWEST, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     mixed = tl.zeros([ROWS, DIM_BLOCK], tl.float32)
-    for base in range(0, length, KEYS):
+    kv_place = head // GROUP * HEAD_DIM + column[None, :]
+    # Rows behind the input see what its last one sees: each has a key to divide by.
+    position = tl.minimum(within, length - 1)
+    low, end = 0, length
+    if WINDOW:
+        low = tl.maximum(first - window + 1, 0) // KEYS * KEYS
+        end = tl.minimum(end, first + ROWS - 1 + window)
+    if CAUSAL:
+        end = tl.minimum(end, first + ROWS)
+    for base in range(low, end, KEYS):
         at = base + tl.arange(0, KEYS)
         held = at < length
-        from_row = (start + at)[:, None] * row_stride + head * HEAD_DIM + column[None, :]
         there = held[:, None] & in_head
-        keys = tl.load(key + from_row, mask=there, other=0.0)
-        scores = tile_dot(q, tl.trans(keys), tl.zeros([ROWS, KEYS], tl.float32)) * scale
+        from_row = (start + at)[:, None]
+        keys = tl.load(key + from_row * key_row + kv_place, mask=there, other=0.0)
+        scores = tile_dot(q, tl.trans(keys), tl.zeros([ROWS, KEYS], tl.float32))
+        if SOFT_CAP:
+            scores = cap * tanh(scores * scale)
+        else:
+            scores = scores * scale
         if BIAS:
             # By distance alone: the table's middle is the distance of a token to itself.
             apart = bias_stride // 2 + at[None, :] - within[:, None]
             near = (within < length)[:, None] & held[None, :]
             added = tl.load(bias + head * bias_stride + apart, mask=near, other=0.0)
             scores += added.to(tl.float32) * LOG2_E
-        scores = tl.where(held[None, :], scores, float("-inf"))
+        seen = held[None, :]
+        if WINDOW:
+            seen = seen & (at[None, :] > position[:, None] - window)
+            seen = seen & (at[None, :] < position[:, None] + window)
+        if CAUSAL:
+            seen = seen & (at[None, :] <= position[:, None])
+        scores = tl.where(seen, scores, float("-inf"))
         top, keep, weights, total = online_softmax_step(scores, top, total)
-        values = tl.load(value + from_row, mask=there, other=0.0)
+        values = tl.load(value + from_row * value_row + kv_place, mask=there, other=0.0)
         mixed = tile_dot(round_to(weights, q.dtype), values, mixed * keep[:, None])
     to_row = (start + within)[:, None] * (tl.num_programs(1) * HEAD_DIM)
     result = round_to(mixed / total[:, None], out.dtype.element_ty)
@@ -105,22 +148,33 @@ def _attend_inputs(
 
 
 def encoder_attention(
-    query: Tensor, key: Tensor, value: Tensor, plan: InputPlan, bias: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    plan: InputPlan,
+    bias: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    reach: InputReach = WHOLE_INPUT,
 ) -> Tensor:
-    """softmax(q k^T / sqrt(head_dim) + bias) v, bidirectional, within each input.
+    """softmax(scale q k^T + bias) v within each input, over what its tokens see of it.
 
-    `query`, `key`, `value`: [rows, heads, head_dim] of one dtype (float32, bfloat16 or float16)
-    with equal strides. Rows may be strided; the heads of a row are contiguous. All rows are the
-    plan's.
+    `query`: [rows, heads, head_dim]; `key`, `value`: [rows, kv_heads, head_dim]; of one dtype
+    (float32, bfloat16 or float16). As many query heads share a key head as there are more of them.
+    Rows may be strided; the heads of a row are contiguous. All rows are the plan's.
     `bias`: [heads, 2 * positions - 1], contiguous, of any float dtype. What is added to the score
     of a key `d` tokens after the query is in column d + positions - 1. No input is longer than
     `positions`.
+    `scale`: None: 1 / sqrt(head_dim).
 
     Returns [rows, heads, head_dim], multiplied in the query's dtype and accumulated in float32.
     """
     rows, heads, head_dim = query.shape
+    if scale is None:
+        scale = head_dim**-0.5
+    capped = reach.soft_cap > 0
     for each in (query, key, value):
-        if each.stride() != (query.stride(0), head_dim, 1):
+        if each.stride()[1:] != (head_dim, 1):
             raise ValueError(f"the heads of a row must lie together, not {each.stride()}")
     out = torch.empty(rows, heads, head_dim, dtype=query.dtype, device=query.device)
     tiles = plan.tiles
@@ -134,14 +188,22 @@ def encoder_attention(
         plan.lengths,
         plan.tile_inputs,
         plan.tile_firsts,
-        head_dim**-0.5 * LOG2_E.value,
+        scale / reach.soft_cap if capped else scale * LOG2_E.value,
+        reach.soft_cap * LOG2_E.value,
+        reach.window,
         query.stride(0),
+        key.stride(0),
+        value.stride(0),
         0 if bias is None else bias.shape[1],
+        GROUP=heads // key.shape[1],
         HEAD_DIM=head_dim,
         DIM_BLOCK=max(16, triton.next_power_of_2(head_dim)),
         ROWS=tiles.rows,
         KEYS=tiles.keys,
         BIAS=bias is not None,
+        WINDOW=reach.window > 0,
+        CAUSAL=reach.causal,
+        SOFT_CAP=capped,
         num_warps=tiles.warps,
         num_stages=tiles.stages,
     )

@@ -14,11 +14,12 @@ from penstock_kernels.triton.early import await_earlier, launched_early
 from penstock_kernels.triton.rounding import round_to, tanh
 from penstock_kernels.triton.tiles import GATE_BLOCK, GATE_WARPS
 
-KINDS = ("gelu", "gelu_tanh", "relu", "tanh", "silu", "relu2")
+KINDS = ("gelu", "gelu_tanh", "relu", "tanh", "silu", "relu2", "quick_gelu")
 
 _HALF_ROOT = tl.constexpr(math.sqrt(0.5))
 _TANH_SLOPE = tl.constexpr(math.sqrt(2.0 / math.pi))
 _TANH_CUBE = tl.constexpr(0.044715)
+_QUICK_SLOPE = tl.constexpr(1.702)
 
 
 @triton.jit
@@ -36,6 +37,8 @@ def _activate(x, out, count, KIND: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.
         bent = tanh(wide)
     elif KIND == "silu":
         bent = wide / (1.0 + tl.exp(-wide))
+    elif KIND == "quick_gelu":
+        bent = wide / (1.0 + tl.exp(-(wide * _QUICK_SLOPE)))
     else:
         bent = tl.where(wide < 0, 0.0, wide)  # NaN stays NaN.
         if KIND == "relu2":
@@ -44,8 +47,8 @@ def _activate(x, out, count, KIND: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.
 
 
 def activate(x: Tensor, kind: str) -> Tensor:
-    """gelu (Hendrycks and Gimpel, 2016), gelu_tanh (its tanh form), relu, tanh, silu or relu2 (So
-    et al., 2021, the square of relu).
+    """gelu (Hendrycks and Gimpel, 2016), gelu_tanh (its tanh form), quick_gelu (its form by a
+    sigmoid), relu, tanh, silu or relu2 (So et al., 2021, the square of relu).
 
     `x` is contiguous, of any float dtype. Computed in float32 and rounded once. Returns x's shape.
     """

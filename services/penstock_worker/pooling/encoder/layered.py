@@ -1,9 +1,10 @@
-"""Encoders with a decoder's layers, in plain torch. Attention looks both ways, or back only."""
+"""Encoders with a decoder's layers. Attention looks both ways, or back only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -12,8 +13,16 @@ from torch import Tensor
 from penstock.model_config import EncoderConfig, ModelConfig
 from penstock_kernels.reference.tiling import padded_rows
 from penstock_worker.adapters.interface import ProductAdapters
-from penstock_worker.attention.interface import PLAIN_RULE, HeadNorms, Rotation, ScoreRule
+from penstock_worker.attention.interface import (
+    PLAIN_RULE,
+    HeadNorms,
+    Rotation,
+    ScoreRule,
+    StepAttention,
+)
 from penstock_worker.attention.reference import normalised_and_rotated
+from penstock_worker.layers.parts import DecoderOps
+from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.models.decoder import DecoderModel, headless
 from penstock_worker.weights.weights import Weights
 
@@ -66,6 +75,51 @@ def _within(query: Tensor, key: Tensor, value: Tensor, rule: ScoreRule, *, causa
     return (torch.softmax(scores, -1) @ values).transpose(0, 1).to(query.dtype)
 
 
+@dataclass(frozen=True)
+class LayeredStep:
+    """The inputs of a step where they are computed, one after another, then padding if the kernels
+    need it."""
+
+    tokens: Tensor
+    """[rows] int64."""
+    positions: Tensor
+    """[rows] int64."""
+    attention: StepAttention
+
+
+class LayeredKernels(Protocol):
+    """One set of kernels. An input's result never depends on the others (for products see
+    TritonOps)."""
+
+    @property
+    def ops(self) -> DecoderOps: ...
+
+    def lay_out(
+        self, tokens: np.ndarray, positions: np.ndarray, lengths: list[int], *, causal: bool
+    ) -> LayeredStep:
+        """`tokens`, `positions`: [tokens] int64 on the host; `lengths`: tokens of each input;
+        `causal`: whether they see those before them only."""
+
+
+class ReferenceLayered:
+    """Plain torch."""
+
+    ops = REFERENCE
+
+    def lay_out(
+        self, tokens: np.ndarray, positions: np.ndarray, lengths: list[int], *, causal: bool
+    ) -> LayeredStep:
+        padding = (0, padded_rows(len(tokens)) - len(tokens))
+        return LayeredStep(
+            torch.from_numpy(np.pad(tokens, padding)),
+            torch.from_numpy(np.pad(positions, padding)),
+            WithinInputs(lengths, causal),
+        )
+
+
+IN_TORCH: LayeredKernels = ReferenceLayered()
+
+
 class LayeredEncoder:
     """As EncoderModel."""
 
@@ -76,11 +130,16 @@ class LayeredEncoder:
         weights: Weights,
         positions: int,
         adapters: ProductAdapters | None = None,
+        kernels: LayeredKernels = IN_TORCH,
     ) -> None:
-        """`positions`: tokens that an input may have; `adapters`: of rows. Raises UnsupportedModel
-        for weights that don't fit the configuration."""
+        """`positions`: tokens that an input may have; `adapters`: of rows; `kernels`: for the
+        device of the weights. Raises UnsupportedModel for weights that don't fit the
+        configuration."""
         self.config = config
-        self._model = DecoderModel(headless(layers), weights, positions, adapters=adapters)
+        self._kernels = kernels
+        self._model = DecoderModel(
+            headless(layers), weights, positions, kernels.ops, adapters=adapters
+        )
 
     def hidden(
         self,
@@ -91,11 +150,6 @@ class LayeredEncoder:
     ) -> Tensor:
         """As EncoderModel's. There are no types."""
         positions = np.concatenate([np.arange(length) for length in lengths])
-        padding = (0, padded_rows(len(tokens)) - len(tokens))
-        rows = self._model.hidden(
-            torch.from_numpy(np.pad(tokens, padding)),
-            torch.from_numpy(np.pad(positions, padding)),
-            WithinInputs(lengths, self.config.causal),
-            layer_done,
-        )
+        step = self._kernels.lay_out(tokens, positions, lengths, causal=self.config.causal)
+        rows = self._model.hidden(step.tokens, step.positions, step.attention, layer_done)
         return self._model.norm(rows)

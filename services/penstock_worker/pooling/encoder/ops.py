@@ -16,9 +16,9 @@ class InputAttention(Protocol):
     """Attention within each input of a step. Called by each layer in turn."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Maps query, key and value, each [rows, heads, head_dim] and views of one tensor, to a
-        contiguous tensor of this shape. The rows of an input have the same bits whatever else is in
-        the step."""
+        """Maps query, key and value, each [rows, heads, head_dim], the heads of a row contiguous,
+        to a contiguous tensor of this shape. The rows of an input have the same bits whatever
+        else is in the step."""
 
 
 @dataclass(frozen=True)

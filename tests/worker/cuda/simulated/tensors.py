@@ -236,7 +236,8 @@ class Dispatch(TorchDispatchMode):
             return CudaTensor(like, like, memory)
         content = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
         if content.numel() and content.dim():
-            content.view(torch.uint8).fill_(0xFF)
+            # Whatever order its dimensions lie in.
+            torch.empty(0, dtype=torch.uint8).set_(content.untyped_storage()).fill_(0xFF)
         return CudaTensor(like, content, memory)
 
 

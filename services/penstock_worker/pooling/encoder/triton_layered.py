@@ -1,0 +1,105 @@
+"""LayeredKernels on CUDA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock import mechanisms as mechanism
+from penstock_kernels.triton.attention.encoder import (
+    InputPlan,
+    InputReach,
+    encoder_attention,
+    plan_inputs,
+)
+from penstock_kernels.triton.attention.rope_write import QueryKeyNorms, rope_write
+from penstock_kernels.triton.tiles import AttentionTiles, encoder_tiles
+from penstock_worker.attention.interface import PLAIN_RULE, HeadNorms, Rotation, ScoreRule
+from penstock_worker.attention.triton_step import rotary_tables
+from penstock_worker.forward.triton_mechanisms import MECHANISMS
+from penstock_worker.forward.uploads import Uploads
+from penstock_worker.layers.triton_ops import TritonOps
+from penstock_worker.pooling.encoder.layered import LayeredStep
+
+ENCODER_MECHANISMS = MECHANISMS - {
+    mechanism.CHUNKS,
+    mechanism.SINKS,
+    mechanism.LATENT,
+    mechanism.SHARED_KV,
+    mechanism.CROSS_ATTENTION,
+    *mechanism.RECURRENT,
+}
+"""What the layers of an encoder may have here: those that need a cache have no kernels."""
+
+
+@dataclass(frozen=True)
+class TritonWithinInputs:
+    """StepAttention within each input. It keeps nothing."""
+
+    plan: InputPlan
+    rows: Tensor
+    """[rows] int32: their own numbers."""
+    causal: bool
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        rotation: Rotation | None,
+        norms: HeadNorms | None = None,
+        rule: ScoreRule = PLAIN_RULE,
+    ) -> Tensor:
+        if rotation is not None or norms is not None:
+            query, key, value = self._turned(query, key, value, rotation, norms)
+        reach = InputReach(rule.window or 0, self.causal, rule.soft_cap or 0.0)
+        return encoder_attention(query, key, value, self.plan, scale=rule.scale, reach=reach)
+
+    def _turned(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        rotation: Rotation | None,
+        norms: HeadNorms | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """A cache that has a slot for each row, and that nobody reads after this layer."""
+        keys, values = torch.empty(2, *key.shape, dtype=key.dtype, device=key.device)
+        query = rope_write(
+            query,
+            key,
+            value,
+            rotary_tables(rotation),
+            self.rows,
+            keys.transpose(0, 1),
+            values.transpose(0, 1),
+            norms=None if norms is None else QueryKeyNorms(norms.query, norms.key, norms.eps),
+        )
+        return query, keys, values
+
+
+class TritonLayered:
+    """The CUDA kernels for one encoder with a decoder's layers."""
+
+    def __init__(
+        self, device: torch.device, dtype: torch.dtype, head_dim: int, *, batch_invariant: bool
+    ) -> None:
+        """As TritonEncoderOps."""
+        self.ops = TritonOps(device, dtype, batch_invariant=batch_invariant)
+        self._tiles: AttentionTiles = encoder_tiles(head_dim, dtype)
+        self._uploads = Uploads(device)
+
+    def lay_out(
+        self, tokens: np.ndarray, positions: np.ndarray, lengths: list[int], *, causal: bool
+    ) -> LayeredStep:
+        """Copies the inputs to the device in one transfer, without waiting for it."""
+        rows = np.arange(len(tokens))
+        arrays = [tokens, positions, rows, *plan_inputs(lengths, self._tiles)]
+        sent = self._uploads.send(arrays)
+        plan = InputPlan(self._tiles, *sent[3:])
+        attention = TritonWithinInputs(plan, sent[2], causal)
+        return LayeredStep(sent[0].long(), sent[1].long(), attention)
