@@ -14,6 +14,7 @@ import pytest
 
 from penstock.protocol.to_worker import LookUpKV, Save
 from penstock_worker.forward.backends import choose
+from penstock_worker.forward.interface import DeviceRecipe
 from penstock_worker.loading.load import _load_on_device
 from penstock_worker.loading.loaded import Loaded
 from penstock_worker.metrics.phases import Unwatched
@@ -52,6 +53,7 @@ def engine(folder: Path, budget: int, *, calculated: bool) -> Iterator[Loaded]:
     }
     setup = msgspec.structs.replace(model.setup(block_size=4, num_blocks=8), **changes)
     recipe = choose(model.prepared(), setup, 1)
+    assert isinstance(recipe, DeviceRecipe)
     loaded = _load_on_device(recipe, None, model.prepared(), setup, time.monotonic(), Unwatched())
     try:
         yield loaded
