@@ -42,6 +42,9 @@ class Extent:
     """(batch, context) of the attention kernels."""
     chunks: tuple[tuple[int, int, int], ...] = ((1, 0, 8192), (8, 0, 1024), (1, 6144, 2048))
     """(sequences, before, new) of the attention kernels."""
+    experts: tuple[int, int, int, int] = (128, 8, 1536, 2048)
+    """(experts, those of a row, outputs, inputs) of Qwen3-30B-A3B's first products."""
+    expert_rows: tuple[int, ...] = (1, 64, 4096)
     sampled_rows: int = 64
     copied_blocks: int = 256
     repeats: int = 20
@@ -108,6 +111,8 @@ DRY = Extent(
     product_rows=(1, 4),
     packed_rows=(1,),
     fp8_rows=(2,),
+    experts=(4, 2, 64, 256),
+    expert_rows=(3,),
     decode=((2, 40),),
     chunks=((1, 0, 20), (1, 16, 20)),
     sampled_rows=2,

@@ -23,6 +23,7 @@ from loadtest.gpu.job import process_parser, shortened, write_json
 from loadtest.gpu.machine import device as device_name
 from loadtest.gpu.parts.cases import Case, Tiles
 from loadtest.gpu.parts.kernels import CASES
+from loadtest.gpu.parts.kernels_experts import OP
 from loadtest.gpu.parts.kernels_products import GGUFTiles
 from loadtest.gpu.shapes import MODELS
 from loadtest.gpu.timing import Timer
@@ -69,6 +70,11 @@ def kernels(config: ModelConfig) -> dict[str, tuple[str, Tiles]]:
         "int4": ("linear, int4 weights", matmul_tiles.WEIGHT_ONLY),
         "int8": ("linear, int8 weights", matmul_tiles.WEIGHT_ONLY),
         "fp8": ("linear, fp8", matmul_tiles.FP8),
+        "experts-fp8": (OP.format("output"), matmul_tiles.EXPERTS_FP8[matmul_tiles.EXPERTS.rows]),
+        "experts-fp8-blocks": (
+            OP.format("block"),
+            matmul_tiles.EXPERTS_FP8[matmul_tiles.EXPERTS.rows],
+        ),
         "gguf-few": ("linear, Q4_K weights", GGUFTiles(**asdict(few))),
         "gguf-many": ("linear, Q4_K weights", GGUFTiles(**asdict(many), few=False)),
         "gate": ("silu_mul", Block(tiles.GATE_BLOCK, tiles.GATE_WARPS)),

@@ -12,6 +12,7 @@ from loadtest.gpu.job import Job
 from loadtest.gpu.parts import kernels_rows as by_row
 from loadtest.gpu.parts.cases import Case, time_cases
 from loadtest.gpu.parts.kernels_attention import chunk, decode, flash_chunk
+from loadtest.gpu.parts.kernels_experts import ExpertShape
 from loadtest.gpu.parts.kernels_products import (
     BFLOAT16,
     FP8,
@@ -66,6 +67,7 @@ def products(extent: Extent, config: ModelConfig) -> Iterator[Case]:
     for name, form, counts, wanted in formats:
         for matrix in wanted:
             yield from product_cases(config, form, counts, f"{matrix}: ", matrix, f"linear, {name}")
+    yield from ExpertShape(*extent.experts).cases(extent.expert_rows)
 
 
 CASES = {"kernels-rows": rows, "kernels-attention": attention, "kernels-products": products}

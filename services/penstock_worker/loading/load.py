@@ -205,15 +205,19 @@ def _load_on_device(
     with torch.inference_mode():
         parts = load_on_device(recipe, setup, prepared.config.vocab_size, ranks)
         copy_seconds = parts.copies.seconds()
+    # The digest of the model covers the scales of its files, but not those that a trial step gave.
+    # They are calculated only for one rank, so all ranks still have one fingerprint.
+    scales = parts.forward.kv_scales.hex()
+    calculated = f" scales {scales}" if setup.calculate_kv_scales else ""
     named = fingerprint(
         prepared.digest,
-        f"{recipe.fingerprint} sampler {parts.sampler.fingerprint}",
+        f"{recipe.fingerprint} sampler {parts.sampler.fingerprint}{calculated}",
         ranks.place.layout,
     )
     stored = open_store(
         setup,
         parts.stored_cache(setup, recipe, None if draft is None else draft.served_parts),
-        f"{named} {parts.forward.kv_scales.hex()}",
+        f"{named} {scales}",
         recipe.kv_groups,
         place=ranks.place,
         transport=transport,

@@ -11,6 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -97,9 +98,14 @@ class Device:
         self.here = threading.local()
         """Of each thread: `beside`, the stream that it queues to instead of `stream`, if any;
         `aside`, whether it may wait for the device."""
-        self._lock = threading.RLock()
+        self._lock: AbstractContextManager[Any] = threading.RLock()
         """Held by the thread that queues something, or does what was queued."""
         self._pace = None if pace is None else random.Random(pace)
+
+    def share(self, hosts: Hosts, turn: AbstractContextManager[Any]) -> None:
+        """It works together with others. turn: held by whoever queues something to one of them:
+        what one does may reach the others."""
+        self.hosts, self._lock = hosts, turn
 
     # ---- the queue
 

@@ -28,11 +28,23 @@ class Hosts:
         self._stalled: dict[int, int] = {}
         """How much had been queued when these threads saw that they have to wait."""
         for device in devices:
-            device.hosts = self
+            device.share(self, self._turn)
 
     def device(self) -> Device:
-        """Of the host that asks."""
+        """Of the host that asks, or of the one that has started the thread that asks."""
         return self._here.device
+
+    def asking(self) -> Device | None:
+        """As `device`; None for a thread that has none."""
+        return getattr(self._here, "device", None)
+
+    def beside(self, device: Device, call: Callable[[], Any]) -> None:
+        """What a thread does that one of the device's hosts has started, and that steps don't wait
+        for. It takes a turn whenever it reaches for the device."""
+        self._here.device, self._here.aside = device, True
+        device.here.aside = True
+        with Dispatch(device):
+            call()
 
     def expect(self, count: int) -> None:
         """So many calls of `run` come, from threads of their own."""
@@ -72,7 +84,12 @@ class Hosts:
             self._turn.notify_all()
 
     def until(self, done: Callable[[], bool]) -> None:
-        """A host waits for devices."""
+        """A host waits for devices, or a thread beside it."""
+        if getattr(self._here, "aside", False):
+            with self._turn:
+                if not self._turn.wait_for(done, LONGEST):
+                    raise Misuse("a thread waits for what no rank has queued")
+            return
         me = threading.get_ident()
         while not done():
             self._stalled[me] = self._changes

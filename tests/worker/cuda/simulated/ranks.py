@@ -156,8 +156,19 @@ class Pipeline(Together):
                 self._told[each.slot] = [each.token]
 
     def reset(self) -> None:
-        for runner in self.runners.values():
-            runner.reset()
+        self._on_each(lambda runner: runner.reset())
+
+    def close(self) -> None:
+        self._on_each(lambda runner: runner.close())
+
+    def _on_each(self, call: Callable[[Any], None]) -> None:
+        """Of ranks whose process is there."""
+
+        def on(ranks: Ranks) -> None:
+            if ranks in self.runners:
+                call(self.runners[ranks])
+
+        self.formed.computing(on)
 
 
 class PipelineStep:

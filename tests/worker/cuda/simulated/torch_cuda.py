@@ -23,6 +23,9 @@ from tests.worker.cuda.simulated.nccl import Communicator
 from tests.worker.cuda.simulated.streams import Stream
 from tests.worker.cuda.simulated.tensors import CPU, Dispatch
 
+KEEPING = "kv-"
+"""How names of threads begin that reach for the device beside steps."""
+
 
 class Event:
     """now: the device of the host that makes it."""
@@ -121,13 +124,18 @@ def _beside(now: Callable[[], Device]) -> Callable[[CudaStream], Any]:
 
 
 def _runtime(now: Callable[[], Device]) -> SimpleNamespace:
+    pinned: dict[int, Device] = {}
+
     def register(address: int, size: int, flags: int) -> int:
-        now().pin(address, size)
+        pinned[address] = now()
+        pinned[address].pin(address, size)
         return 0
 
-    return SimpleNamespace(
-        cudaHostRegister=register, cudaHostUnregister=lambda address: now().unpin(address)
-    )
+    def unregister(address: int) -> None:
+        """From any thread: whoever gives the last reference back."""
+        pinned.pop(address).unpin(address)
+
+    return SimpleNamespace(cudaHostRegister=register, cudaHostUnregister=unregister)
 
 
 @contextmanager
@@ -160,8 +168,26 @@ def simulated_ranks(devices: list[Device]) -> Iterator[Hosts]:
         pass
 
     OurCommunicator.hosts = hosts
+    run, start = threading.Thread.run, threading.Thread.start
+    starters: dict[threading.Thread, Device] = {}
+
+    def start_aside(thread: threading.Thread) -> None:
+        device = hosts.asking()
+        if device is not None and thread.name.startswith(KEEPING):
+            starters[thread] = device
+        start(thread)
+
+    def run_aside(thread: threading.Thread) -> None:
+        device = starters.pop(thread, None)
+        if device is None:
+            run(thread)
+        else:
+            hosts.beside(device, lambda: run(thread))
+
     with _patched(hosts.device, devices[0].computes), pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "ProcessGroupNCCL", OurCommunicator, raising=False)
+        patch.setattr(threading.Thread, "start", start_aside)
+        patch.setattr(threading.Thread, "run", run_aside)
         yield hosts
 
 
@@ -184,6 +210,7 @@ def _patched(
     class OurEvent(Event):
         pass
 
+    runtime = _runtime(now)
     OurEvent.now = staticmethod(now)
     with pytest.MonkeyPatch.context() as patch, capturing(now) as graph:
         cuda = {
@@ -208,7 +235,7 @@ def _patched(
             "Event": OurEvent,
             "CUDAGraph": CUDAGraph,
             "graph": graph,
-            "cudart": lambda: _runtime(now),
+            "cudart": lambda: runtime,
         }
         for name, value in cuda.items():
             patch.setattr(torch.cuda, name, value)
