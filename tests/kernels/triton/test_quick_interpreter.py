@@ -45,6 +45,36 @@ def test_types_are_as_they_would_be(element: Any) -> None:
         assert (list(tile.shape), tile.numel, tile.dtype) == ([4, 2], 8, element)
 
 
+def test_a_kernels_arguments_are_as_they_would_be() -> None:
+    """Tensors by their address and dtype, numbers by their size; for a second one of a kind, too."""
+    convert = importlib.util.module_from_spec(importlib.util.find_spec(interpreter.__name__))
+    convert.__spec__.loader.exec_module(convert)
+    tensors = [torch.zeros(3, dtype=of)[1:] for of in (torch.float32, torch.bfloat16, torch.int64)]
+    numbers = [0, 1, 7, -(2**31), 2**31 - 1, 2**31, 2**33, True, 0.5]
+    for argument in [*tensors, *numbers] * 2:
+        one, own = interpreter._implicit_cvt(argument), convert._implicit_cvt(argument)
+        if not isinstance(own, tl.tensor):
+            assert one is own is argument
+            continue
+        assert str(one.type) == str(own.type)
+        assert one.handle.data.dtype == own.handle.data.dtype
+        assert one.handle.data.tolist() == own.handle.data.tolist()
+
+
+def test_what_is_left_out_of_a_call_is_its_default() -> None:
+    def kernel(x: int, y: int, z: int = 3) -> None:
+        pass
+
+    def bound(*args: int, **kwargs: int) -> Any:
+        return interpreter.inspect.getcallargs(kernel, *args, **kwargs)
+
+    assert bound(1, 2) == bound(1, y=2) == bound(y=2, x=1, z=3) == {"x": 1, "y": 2, "z": 3}
+    with pytest.raises(TypeError, match="missing"):
+        bound(1)
+    with pytest.raises(TypeError, match="multiple values"):
+        bound(1, 2, x=1)
+
+
 @pytest.fixture
 def untouched() -> Iterator[Any]:
     """The semantic as Triton has it, of the same interpreter, which is in a launch."""
