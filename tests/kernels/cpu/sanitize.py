@@ -64,6 +64,8 @@ def main() -> int:
     parser.add_argument("--long", action="store_true", help="none of the tests is left out")
     parser.add_argument("--sample", type=int, metavar="N", help="the N-th turn's instruction sets")
     chosen, others = parser.parse_known_args()
+    if chosen.long:
+        os.environ[EVERY] = "1"
     reason = obstacle()
     if reason:
         print(f"sanitize: skipped: {reason}")
@@ -80,7 +82,7 @@ def main() -> int:
         if run(folder / "overrun", library, ["-c", OVERRUN]) == 0 or not reports(folder):
             print("sanitize: a deliberate overrun went unnoticed")
             return 1
-        status = run(folder / "tests", library, ["-m", "pytest", *arguments(others, chosen.long)])
+        status = run(folder / "tests", library, ["-m", "pytest", *arguments(others, long=chosen.long)])
         found = reports(folder, "tests")
         for report in found:
             print(report.read_text(errors="replace"))
@@ -102,14 +104,12 @@ def instruction_sets(sample: int | None) -> list[str]:
     return turns[sample % len(turns)]
 
 
-def arguments(given: list[str], long: bool) -> list[str]:
-    """pytest's. This folder's conftest, which is alone here, knows --long as a variable."""
+def arguments(given: list[str], *, long: bool) -> list[str]:
+    """pytest's. --long is a variable to this folder's conftest, which is alone here."""
     options = ["-q", "-p", "no:cacheprovider", f"--confcutdir={FOLDER}"]
     options += ["--timeout=900"]  # Others come first: they may take long by the clock.
     options += [f"--ignore={FOLDER / 'test_arm.py'}"]  # An emulator's kernels aren't these.
-    if long:
-        os.environ[EVERY] = "1"
-    else:
+    if not long:
         options.append(f"-knot ({LEFT_OUT})")
     return [*options, str(FOLDER), *given]
 
