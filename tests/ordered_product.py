@@ -15,7 +15,6 @@ import triton.language as tl
 from numpy.typing import DTypeLike, NDArray
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-
 WORTH_A_LOOK = 512
 """Elements of a product, of which some may be left out."""
 

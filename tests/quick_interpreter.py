@@ -2,9 +2,9 @@
 
 Wherever a kernel calls a function of its own, the interpreter looks through all members of
 `triton.language` once more and puts its own in their places, where they already are; for every tile
-it makes its table of types anew, and writes out its type and its shape; and at every launch it
-reads the kernel's signature several times, and copies all memory that its arguments are part of
-onto itself. Together that is most of an interpreted test's time. What is computed stays the same.
+it makes its table of types anew, and writes out its type and its shape; it takes bfloat16 apart to
+widen it; and at every launch it reads the kernel's signature several times, and copies all memory
+that its arguments are part of onto itself. Together that is most of an interpreted test's time. What is computed stays the same.
 `quick_operands.py` does likewise for the operands of each operation.
 """
 
@@ -28,6 +28,7 @@ def use_quick_interpreter() -> None:
     interpreter._get_np_dtype = Known(interpreter._get_np_dtype).dtype
     tl.core.block_type.__init__ = _described_once(tl.core.block_type.__init__)
     tl.core.tensor.__init__ = _shaped_once(tl.core.tensor.__init__)
+    interpreter._convert_float = _halved(interpreter._convert_float)
     interpreter._implicit_cvt = _pointed_once(interpreter._implicit_cvt)
     interpreter.GridExecutor._init_args_hst = lambda _, args, kwargs: (args, kwargs)
     interpreter.GridExecutor._restore_args_dev = lambda *_: None
@@ -130,6 +131,20 @@ def _shaped_once(make: Any) -> Any:
     return init
 
 
+def _halved(convert: Any) -> Any:
+    """The interpreter's own of floats' bits. Without rounding, a bfloat16 is the upper half of a
+    float32."""
+
+    def converted(numbers: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if rounding is None and source is tl.bfloat16 and target is tl.float32:
+            return numbers.astype(np.uint32) << 16
+        if rounding is None and source is tl.float32 and target is tl.bfloat16:
+            return (np.ascontiguousarray(numbers).view(np.uint32) >> 16).astype(np.uint16)
+        return convert(numbers, source, target, rounding)
+
+    return converted
+
+
 def _pointed_once(convert: Any) -> Any:
     """The interpreter's own of a kernel's argument, with the type found once of each dtype's
     pointers, and of small integers."""
@@ -184,6 +199,7 @@ class _Signatures:
 
     def getcallargs(self, function: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         names = self.getfullargspec(function).args
-        if len(args) + len(kwargs) != len(names) or not kwargs.keys().isdisjoint(names[: len(args)]):
-            return inspect.getcallargs(function, *args, **kwargs)  # Defaults, and errors.
-        return dict(zip(names, args, strict=False)) | kwargs
+        found = dict(zip(names, args, strict=False)) | kwargs
+        if len(found) == len(names) == len(args) + len(kwargs):
+            return found
+        return inspect.getcallargs(function, *args, **kwargs)  # Defaults, and errors.

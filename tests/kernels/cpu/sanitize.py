@@ -82,7 +82,8 @@ def main() -> int:
         if run(folder / "overrun", library, ["-c", OVERRUN]) == 0 or not reports(folder):
             print("sanitize: a deliberate overrun went unnoticed")
             return 1
-        status = run(folder / "tests", library, ["-m", "pytest", *arguments(others, long=chosen.long)])
+        tests = ["-m", "pytest", *arguments(others, long=chosen.long)]
+        status = run(folder / "tests", library, tests)
         found = reports(folder, "tests")
         for report in found:
             print(report.read_text(errors="replace"))
