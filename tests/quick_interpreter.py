@@ -4,7 +4,8 @@ Wherever a kernel calls a function of its own, the interpreter looks through all
 `triton.language` once more and puts its own in their places, where they already are; for every tile
 it makes its table of types anew, and writes out its type and its shape; it takes bfloat16 apart to
 widen it; and at every launch it reads the kernel's signature several times, and copies all memory
-that its arguments are part of onto itself. Together that is most of an interpreted test's time. What is computed stays the same.
+that its arguments are part of onto itself. Together that is most of an interpreted test's time.
+What is computed stays the same.
 `quick_operands.py` does likewise for the operands of each operation.
 """
 
@@ -136,9 +137,9 @@ def _halved(convert: Any) -> Any:
     float32."""
 
     def converted(numbers: Any, source: Any, target: Any, rounding: Any) -> Any:
-        if rounding is None and source is tl.bfloat16 and target is tl.float32:
+        if rounding is None and source == tl.bfloat16 and target == tl.float32:
             return numbers.astype(np.uint32) << 16
-        if rounding is None and source is tl.float32 and target is tl.bfloat16:
+        if rounding is None and source == tl.float32 and target == tl.bfloat16:
             return (np.ascontiguousarray(numbers).view(np.uint32) >> 16).astype(np.uint16)
         return convert(numbers, source, target, rounding)
 
