@@ -65,9 +65,21 @@ FAMILIES = {
 other has the portable kernels."""
 
 
+def left_out(sources: dict[str, list[str]], wanted: str) -> tuple[dict[str, list[str]], str]:
+    """wanted: names of instruction sets, with commas between; empty: all. Returns the files to
+    compile, and the contents of one more, by which the library says that it lacks the others."""
+    kept = {f"isa_{name}.cpp" for name in wanted.split(",")}
+    missing = [name for name in sources if wanted and name.startswith("isa_") and name not in kept]
+    functions = [f"{name[len('isa_') : -len('.cpp')]}_kernels" for name in missing]
+    defined = "".join(f"const Kernels* {each}() {{ return nullptr; }}\n" for each in functions)
+    stub = f'#include "types.h"\nnamespace pk {{\n{defined}}}\n' if missing else ""
+    return {name: flags for name, flags in sources.items() if name not in missing}, stub
+
+
 class BuildKernels(build_ext):
-    """Compiles file by file; PENSTOCK_SANITIZE adds sanitizers (`address,undefined`), and
-    PENSTOCK_CXXFLAGS flags behind all others."""
+    """Compiles file by file; PENSTOCK_SANITIZE adds sanitizers (`address,undefined`),
+    PENSTOCK_CXXFLAGS flags behind all others, and PENSTOCK_INSTRUCTION_SETS (`portable,avx2`)
+    leaves out all other instruction sets."""
 
     def build_extension(self, ext: Extension) -> None:
         try:
@@ -100,18 +112,26 @@ class BuildKernels(build_ext):
         digest = runpy.run_path(str(SOURCES.with_name("sources.py")))["digest"](SOURCES)
         macros = [("PK_SOURCES", f'"{digest}"'), *([(macro, "1")] if macro else [])]
 
-        def compile_one(name: str, flags: list[str]) -> list[str]:
+        def compile_one(file: Path, flags: list[str]) -> list[str]:
             return self.compiler.compile(
-                [str(SOURCES / name)],
+                [str(file)],
                 output_dir=self.build_temp,
                 macros=macros,
+                include_dirs=[str(SOURCES)],
                 extra_postargs=[*COMMON, *flags, *extra],
             )
 
         # What takes longest comes first, plain C++ most of all; a thread waits for its compiler.
-        sources = {**PORTABLE, **special, **PLAIN}
+        wanted = os.environ.get("PENSTOCK_INSTRUCTION_SETS", "")
+        sources, stub = left_out({**PORTABLE, **special, **PLAIN}, wanted)
+        files = {SOURCES / name: flags for name, flags in sources.items()}
+        if stub:
+            path = Path(self.build_temp) / "left_out.cpp"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(stub)
+            files[path] = []
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            compiled = list(pool.map(compile_one, sources, sources.values()))
+            compiled = list(pool.map(compile_one, files, files.values()))
         objects = [path for each in compiled for path in each]
         self.compiler.link_shared_object(
             objects,

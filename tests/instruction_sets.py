@@ -21,6 +21,20 @@ TESTED = [
 tests/kernels/cpu/test_same_bits.py compares the two."""
 
 
+def usable_here() -> list[str]:
+    """Those that this processor and the loaded library have, of INSTRUCTION_SETS. Raises
+    ImportError where there is no library."""
+    before, found = library.instruction_set(), []
+    for name in library.INSTRUCTION_SETS:
+        try:
+            library.use(name)
+        except ValueError:
+            continue
+        found.append(name)
+    library.use(before)
+    return found
+
+
 @contextmanager
 def instruction_set(name: str) -> Iterator[str]:
     """The kernels use it, in this process; what is made of weights meanwhile is for it alone.

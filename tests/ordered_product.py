@@ -15,13 +15,34 @@ import triton.language as tl
 from numpy.typing import DTypeLike, NDArray
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+WORTH_A_LOOK = 512
+"""Elements of a product, of which some may be left out."""
+
 
 def ordered_product(left: NDArray[Any], right: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
-    """left [..., M, K] @ right [..., K, N], in dtype; K at least 1."""
+    """left [..., M, K] @ right [..., K, N], in dtype; K at least 1.
+
+    Rows and columns of zeros, with which kernels fill up their tiles, have sums of 0. They are
+    multiplied only where another number isn't finite."""
+    if left.ndim > 2 or len(left) * right.shape[1] < WORTH_A_LOOK:
+        return _summed(left, right, dtype)
+    rows, columns = left.any(axis=1), right.any(axis=0)
+    wanted, all_of_it = rows.sum() * columns.sum(), len(rows) * len(columns)
+    if 2 * wanted > all_of_it or not (np.isfinite(left).all() and np.isfinite(right).all()):
+        return _summed(left, right, dtype)
+    out = np.zeros((len(rows), len(columns)), dtype)
+    out[np.ix_(rows, columns)] = _summed(left[rows], right[:, columns], dtype)
+    return out
+
+
+def _summed(left: NDArray[Any], right: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
     columns = np.moveaxis(left, -1, 0)[..., :, None]
     rows = np.moveaxis(right, -2, 0)[..., None, :]
     products = np.multiply(columns, rows, dtype=dtype, order="C")
     total = products[0]
+    if total.size > 1:
+        # Over the outermost axis, NumPy adds up one after the other; pairs only along the last.
+        return np.add.reduce(products, axis=0)  # type: ignore[no-any-return]
     for product in products[1:]:
         total += product
     return total

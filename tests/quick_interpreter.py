@@ -2,17 +2,21 @@
 
 Wherever a kernel calls a function of its own, the interpreter looks through all members of
 `triton.language` once more and puts its own in their places, where they already are; for every tile
-it makes its table of types anew, and writes out its type and its shape. Together that is most
-of an interpreted test's time. What is computed stays the same. `quick_operands.py` does likewise
-for the operands of each operation.
+it makes its table of types anew, and writes out its type and its shape; it takes bfloat16 apart to
+widen it; and at every launch it reads the kernel's signature several times, and copies all memory
+that its arguments are part of onto itself. Together that is most of an interpreted test's time.
+What is computed stays the same.
+`quick_operands.py` does likewise for the operands of each operation.
 """
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
@@ -25,6 +29,12 @@ def use_quick_interpreter() -> None:
     interpreter._get_np_dtype = Known(interpreter._get_np_dtype).dtype
     tl.core.block_type.__init__ = _described_once(tl.core.block_type.__init__)
     tl.core.tensor.__init__ = _shaped_once(tl.core.tensor.__init__)
+    interpreter._convert_float = _halved(interpreter._convert_float)
+    interpreter._implicit_cvt = _pointed_once(interpreter._implicit_cvt)
+    interpreter.GridExecutor._init_args_hst = lambda _, args, kwargs: (args, kwargs)
+    interpreter.GridExecutor._restore_args_dev = lambda *_: None
+    interpreter.GridExecutor = _Executors(interpreter.GridExecutor)
+    interpreter.inspect = _Signatures()
     use_quick_operands()
 
 
@@ -120,3 +130,77 @@ def _shaped_once(make: Any) -> Any:
             vars(self).update(shaped, handle=handle, type=type, dtype=type.scalar)
 
     return init
+
+
+def _halved(convert: Any) -> Any:
+    """The interpreter's own of floats' bits. Without rounding, a bfloat16 is the upper half of a
+    float32."""
+
+    def converted(numbers: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if rounding is None and source == tl.bfloat16 and target == tl.float32:
+            return numbers.astype(np.uint32) << 16
+        if rounding is None and source == tl.float32 and target == tl.bfloat16:
+            return (np.ascontiguousarray(numbers).view(np.uint32) >> 16).astype(np.uint16)
+        return convert(numbers, source, target, rounding)
+
+    return converted
+
+
+def _pointed_once(convert: Any) -> Any:
+    """The interpreter's own of a kernel's argument, with the type found once of each dtype's
+    pointers, and of small integers."""
+    known: dict[Any, Any] = {}
+
+    def converted(argument: Any) -> Any:
+        if type(argument) is torch.Tensor:
+            of, held, value = argument.dtype, np.uint64, argument.data_ptr
+        elif type(argument) is int and -(2**31) <= argument < 2**31:
+            of, held, value = int, np.int32, argument.__int__
+        else:
+            return convert(argument)
+        kind = known.get(of)
+        if kind is None:
+            made = convert(argument)
+            known[of] = made.type
+            return made
+        return tl.tensor(interpreter.TensorHandle(np.array([value()], dtype=held), kind), kind)
+
+    return converted
+
+
+class _Executors:
+    """One GridExecutor for each kernel, which reads its annotations. Kernels launch none."""
+
+    def __init__(self, make: Any) -> None:
+        self._make = make
+        self._known: dict[Any, Any] = {}
+
+    def __call__(self, function: Any, names: Any, grid: Any, hooks: Any) -> Any:
+        known = self._known.get(function)
+        if known is None:
+            known = self._known[function] = self._make(function, names, grid, hooks)
+        known.grid = grid
+        return known
+
+
+class _Signatures:
+    """The module inspect, of which each kernel's arguments are read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, inspect.FullArgSpec] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(inspect, name)
+
+    def getfullargspec(self, function: Any) -> inspect.FullArgSpec:
+        known = self._known.get(function)
+        if known is None:
+            known = self._known[function] = inspect.getfullargspec(function)
+        return known
+
+    def getcallargs(self, function: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        names = self.getfullargspec(function).args
+        found = dict(zip(names, args, strict=False)) | kwargs
+        if len(found) == len(names) == len(args) + len(kwargs):
+            return found
+        return inspect.getcallargs(function, *args, **kwargs)  # Defaults, and errors.

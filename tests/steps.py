@@ -100,8 +100,10 @@ def main() -> int:
         ENVIRONMENT[INSTALLING] = "1"
         aside.append(Step("installing", [CLIENTS]))
     if chosen.which == "test" and not named(pytest_arguments):
-        long = ["--long"] if "--long" in pytest_arguments else []
-        sanitizing = [sys.executable, "-m", "tests.kernels.cpu.sanitize", *long]
+        how = ["--sample", str(number_of_this_commit())]
+        if "--long" in pytest_arguments:
+            how = ["--long"]
+        sanitizing = [sys.executable, "-m", "tests.kernels.cpu.sanitize", *how]
         aside.append(Step("sanitizers", [sanitizing]))
     with ExitStack() as stack:
         for step in aside:

@@ -122,8 +122,11 @@ LONGEST = (
     "tests/kernels/triton",
     "tests/system/clients",
     "tests/kernels/cpu",
-    "tests/engine",
     "tests/system",
+    "tests/worker",
+    "tests/deploy",
+    "tests/loadtest",
+    "tests/engine",
     "tests/gateway",
 )
 """Files and folders whose tests take longest. They are handed out first: of several processes none

@@ -1,12 +1,14 @@
 """Builds the CPU kernels with AddressSanitizer and UBSan and runs their tests: `make sanitize`.
 
-With --long all of them, on every instruction set; without it a share. What else is given goes to
-pytest. Any report fails. Before the tests a deliberate overrun has to be reported: otherwise their
-silence would mean nothing. Where the sanitizers aren't installed, says so and succeeds.
+With --long all of them; without it a share. On every instruction set that this processor has, or
+with --sample N on those that take the N-th turn. What else is given goes to pytest. Any report
+fails. Before the tests a deliberate overrun has to be reported: otherwise their silence would mean
+nothing. Where the sanitizers aren't installed, says so and succeeds.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import shutil
@@ -15,6 +17,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from penstock_kernels.cpu import library as kernels
+from tests.instruction_sets import usable_here
 
 ROOT = Path(__file__).parents[3]
 FOLDER = Path(__file__).parent
@@ -30,9 +35,14 @@ LEFT_OUT = (
 """Plain C++ is slowest under the sanitizers, avx512vnni is avx512 but for how it multiplies and
 stores bfloat16, and amx is avx512vnni but for products of many rows; those that stay walk through
 the same lines. --long has them too."""
+TURNS = (
+    ("portable", "avx512", "neon", "neoni8mm"),
+    ("avx2", "avxvnni", "avx512vnni", "amx"),
+)
+"""Instruction sets that are built and tested together, with --sample. In the second turn all have
+the bits of avx2, with which they are compared. Each is a fifth of a build of minutes."""
 OVERRUN = """
 import numpy as np
-from penstock_kernels.cpu import library
 from penstock_kernels.cpu.matrix import product
 from penstock_kernels.cpu.memory import Scratch
 from tests.kernels.cpu.sanitized_memory import watched
@@ -43,12 +53,19 @@ class TooSmall(Scratch):
         self._memory = watched(size - 64)
         return self._memory.ctypes.data
 
-library.use("portable")
 product(np.ones((3, 64), np.float32), random_source("F32", 5, 64).packed(), scratch=TooSmall())
 """
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.kernels.cpu.sanitize", description=__doc__, allow_abbrev=False
+    )
+    parser.add_argument("--long", action="store_true", help="none of the tests is left out")
+    parser.add_argument("--sample", type=int, metavar="N", help="the N-th turn's instruction sets")
+    chosen, others = parser.parse_known_args()
+    if chosen.long:
+        os.environ[EVERY] = "1"
     reason = obstacle()
     if reason:
         print(f"sanitize: skipped: {reason}")
@@ -56,12 +73,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="sanitize-") as name:
         folder = Path(name)
         begun = time.monotonic()
-        library = built()
-        print(f"sanitize: built, or found, in {time.monotonic() - begun:.0f} s", flush=True)
+        names = instruction_sets(chosen.sample)
+        library = built(names)
+        print(
+            f"sanitize: {', '.join(names)}; built, or found, in {time.monotonic() - begun:.0f} s",
+            flush=True,
+        )
         if run(folder / "overrun", library, ["-c", OVERRUN]) == 0 or not reports(folder):
             print("sanitize: a deliberate overrun went unnoticed")
             return 1
-        status = run(folder / "tests", library, ["-m", "pytest", *arguments(sys.argv[1:])])
+        tests = ["-m", "pytest", *arguments(others, long=chosen.long)]
+        status = run(folder / "tests", library, tests)
         found = reports(folder, "tests")
         for report in found:
             print(report.read_text(errors="replace"))
@@ -69,16 +91,28 @@ def main() -> int:
         return 1 if status or found else 0
 
 
-def arguments(given: list[str]) -> list[str]:
-    """pytest's. This folder's conftest, which is alone here, knows --long as a variable."""
+def instruction_sets(sample: int | None) -> list[str]:
+    """Those to build, of this processor's: of one turn, or all (None). The library as it is
+    installed tells which these are."""
+    try:
+        usable = usable_here()
+    except ImportError:
+        return list(kernels.INSTRUCTION_SETS)
+    if sample is None:
+        return usable
+    turns = [[name for name in usable if name in turn] for turn in TURNS]
+    turns = [turn for turn in turns if turn]
+    return turns[sample % len(turns)]
+
+
+def arguments(given: list[str], *, long: bool) -> list[str]:
+    """pytest's. --long is a variable to this folder's conftest, which is alone here."""
     options = ["-q", "-p", "no:cacheprovider", f"--confcutdir={FOLDER}"]
     options += ["--timeout=900"]  # Others come first: they may take long by the clock.
     options += [f"--ignore={FOLDER / 'test_arm.py'}"]  # An emulator's kernels aren't these.
-    if "--long" in given:
-        os.environ[EVERY] = "1"
-    else:
+    if not long:
         options.append(f"-knot ({LEFT_OUT})")
-    return [*options, str(FOLDER), *(argument for argument in given if argument != "--long")]
+    return [*options, str(FOLDER), *given]
 
 
 def obstacle() -> str | None:
@@ -99,16 +133,16 @@ def runtime(name: str) -> Path | None:
     return path if path.is_absolute() and path.exists() else None
 
 
-def built() -> Path:
-    """The library, kept under build/ for as long as its sources and compiler stay the same: it
-    takes a core for a minute."""
-    kept = ROOT / "build/sanitized"
+def built(names: list[str]) -> Path:
+    """The library with these instruction sets, kept under build/ for as long as its sources and
+    compiler stay the same: all of them take a core for minutes."""
+    kept = ROOT / "build/sanitized" / "-".join(names)
     folder = kept / key()
     if not folder.exists():
         shutil.rmtree(kept, ignore_errors=True)
         kept.mkdir(parents=True)
         begun = Path(tempfile.mkdtemp(dir=kept))
-        build(begun)
+        build(begun, names)
         begun.rename(folder)
     return folder / LIBRARY
 
@@ -122,13 +156,18 @@ def key() -> str:
     return digest.hexdigest()[:32]
 
 
-def build(folder: Path) -> None:
+def build(folder: Path, names: list[str]) -> None:
     """Below `folder`. Exits with what the compiler says where it fails."""
     directories = ["--build-lib", str(folder / "lib"), "--build-temp", str(folder / "temp")]
     done = subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext", *directories],
         cwd=ROOT,
-        env=os.environ | {"PENSTOCK_SANITIZE": "address,undefined", "CXX": "g++"},
+        env=os.environ
+        | {
+            "PENSTOCK_SANITIZE": "address,undefined",
+            "PENSTOCK_INSTRUCTION_SETS": ",".join(names),
+            "CXX": "g++",
+        },
         capture_output=True,
         text=True,
     )

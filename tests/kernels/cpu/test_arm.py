@@ -12,6 +12,7 @@ import pytest
 
 from penstock_kernels.cpu import library
 from tests import thinning
+from tests.instruction_sets import usable_here
 from tests.kernels.cpu.emulated import machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -33,18 +34,6 @@ def emulated(loaded: None) -> Path:
     if "avx2" not in usable_here():
         pytest.skip("AVX2 is what ARM's numbers are compared with, and this processor has none")
     return machine.built("" if thinning.every else "-O1")
-
-
-def usable_here() -> list[str]:
-    before, found = library.instruction_set(), []
-    for name in library.INSTRUCTION_SETS:
-        try:
-            library.use(name)
-        except ValueError:
-            continue
-        found.append(name)
-    library.use(before)
-    return found
 
 
 def run(emulated: Path, *arguments: str, cpu: str = "max") -> str:

@@ -39,8 +39,9 @@ def alike(loaded: None) -> Iterator[list[str]]:
     """Those of LIKE_AVX2 that this processor has."""
     before = library.instruction_set()
     found = [name for name in LIKE_AVX2 if usable(name)]
-    if not found:
-        pytest.skip(f"this processor has none of {', '.join(LIKE_AVX2)}")
+    if not found or not usable("avx2"):
+        library.use(before)
+        pytest.skip(f"here is no avx2, or none of {', '.join(LIKE_AVX2)}")
     yield found
     library.use(before)
 

@@ -46,6 +46,21 @@ def test_each_element_is_a_sum_in_order_whatever_the_layout(shape: tuple[int, in
     assert np.array_equal(batch, [expected, expected * 2])
 
 
+@pytest.mark.parametrize("poison", [None, np.nan, np.inf])
+def test_tiles_that_are_filled_up_with_zeros(poison: float | None) -> None:
+    """What isn't finite makes sums of zeros that which they are on a GPU: no numbers."""
+    draw = np.random.default_rng(3)
+    left, right = np.zeros((64, 40), np.float32), np.zeros((40, 64), np.float32)
+    left[5:8, :33] = draw.normal(size=(3, 33))
+    right[:, 10:30] = draw.normal(size=(40, 20))
+    if poison is not None:
+        left[6, 3], right[35, 20] = poison, poison
+    with np.errstate(invalid="ignore"):
+        expected, found = written_out(left, right), ordered_product(left, right, np.float32)
+    assert np.array_equal(found, expected, equal_nan=True)
+    assert np.isnan(expected).any() == (poison is not None)
+
+
 @triton.jit
 def _dot(left, right, out, SIZE: tl.constexpr):
     place = tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)[None, :]

@@ -45,20 +45,74 @@ def test_types_are_as_they_would_be(element: Any) -> None:
         assert (list(tile.shape), tile.numel, tile.dtype) == ([4, 2], 8, element)
 
 
-@pytest.fixture
-def untouched() -> Iterator[Any]:
-    """The semantic as Triton has it, of the same interpreter, which is in a launch."""
-    name = "triton.language.untouched_semantic"
-    spec = importlib.util.spec_from_file_location(name, semantic.__file__)
+def test_a_kernels_arguments_are_as_they_would_be() -> None:
+    """Tensors by their address and dtype, numbers by their size; a second one of a kind, too."""
+    convert = of_its_own("triton.runtime.untouched_interpreter", interpreter.__file__)
+    tensors = [torch.zeros(3, dtype=of)[1:] for of in (torch.float32, torch.bfloat16, torch.int64)]
+    numbers = [0, 1, 7, -(2**31), 2**31 - 1, 2**31, 2**33, 0.5]
+    for argument in [*tensors, *numbers] * 2:
+        one, own = interpreter._implicit_cvt(argument), convert._implicit_cvt(argument)
+        if not isinstance(own, tl.tensor):
+            assert one is own is argument
+            continue
+        assert str(one.type) == str(own.type)
+        assert one.handle.data.dtype == own.handle.data.dtype
+        assert one.handle.data.tolist() == own.handle.data.tolist()
+
+
+def test_what_is_left_out_of_a_call_is_its_default() -> None:
+    def kernel(x: int, y: int, z: int = 3) -> None:
+        pass
+
+    def bound(*args: int, **kwargs: int) -> Any:
+        return interpreter.inspect.getcallargs(kernel, *args, **kwargs)
+
+    assert bound(1, 2) == bound(1, y=2) == bound(y=2, x=1, z=3) == {"x": 1, "y": 2, "z": 3}
+    with pytest.raises(TypeError, match="missing"):
+        bound(1)
+    with pytest.raises(TypeError, match="multiple values"):
+        bound(1, 2, x=1)
+
+
+def test_bfloat16_is_the_upper_half_of_float32() -> None:
+    """As the interpreter has it, but for numbers so small that it loses them."""
+    own = of_its_own("triton.runtime.untouched_interpreter", interpreter.__file__)
+    halves = np.arange(1 << 16, dtype=np.uint16)
+    halves = halves[((halves >> 7) & 255 > 0) | (halves & 127 == 0)].reshape(2, -1)
+    floats = np.random.default_rng(1).normal(scale=100, size=(40, 9)).astype(np.float32)
+    floats[0] = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e38, -1e-30, 3.0, 1 + 2**-8]
+    for numbers, source, target in (
+        (halves, tl.bfloat16, tl.float32),
+        (floats, tl.float32, tl.bfloat16),
+        (floats[:, ::2].T, tl.float32, tl.bfloat16),
+    ):
+        found = interpreter._convert_float(numbers, source, target, None)
+        expected = own._convert_float(numbers, source, target, None)
+        assert found.dtype == expected.dtype
+        assert np.array_equal(found, expected)
+
+
+def of_its_own(name: str, file: str) -> Any:
+    """A module as its file has it, once more."""
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[name]
+    return module
+
+
+@pytest.fixture
+def untouched() -> Iterator[Any]:
+    """The semantic as Triton has it, of the same interpreter, which is in a launch."""
+    module = of_its_own("triton.language.untouched_semantic", semantic.__file__)
     launch = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
     yield module.TritonSemantic(interpreter.interpreter_builder)
     launch.restore()
-    del sys.modules[name]
 
 
 OPERATIONS = {

@@ -74,9 +74,9 @@ def folder_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 
 @pytest.mark.parametrize("case", LOOKED_UP)
 def test_wrong_drafts_leave_no_trace(folder_of: Callable[[str], Path], case: str) -> None:
-    """Alone, and in a crowd whose sequences lose their slots."""
+    """Alone, and in a crowd whose sequences lose their slots: as together without drafts."""
     folder, wanted = folder_of(case), 10
-    true = outputs(folder, None, *([job] for job in jobs(wanted)))
+    true = outputs(folder, None, jobs(wanted))
     alone = [[job] for job in predicted(true, wanted)]
     found = outputs(
         folder, SUFFIX, *alone, predicted(true, wanted), draft=3, preempt_every=6, seed=1

@@ -72,7 +72,8 @@ class Device:
 
     waits: who waited for the device, by name.  launched: kernels that were, by what Triton compiles
     them for.  pinned: memory of the host that the device may reach.  main, streams: where work goes
-    that computes, and all of them.  hosts: of the devices that work together.
+    that computes, and all of them.  hosts: of the devices that work together.  rehearsing: nobody
+    reads what kernels compute now; they are launched, and their results stay poison.
     """
 
     hosts: Hosts | None = None
@@ -87,6 +88,7 @@ class Device:
         self.pool = self.pool_peak = 0
         self.highest = 0
         self.captures = 0
+        self.rehearsing = False
         self.recording: CapturedWork | None = None
         self._written: list[tuple[int, int]] = []
         """Pinned memory that work in the queue writes to."""

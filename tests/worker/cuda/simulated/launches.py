@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -50,11 +51,27 @@ def launching(
         device.grids.append((name, sizes))
         if compiled is not None:
             compiled(kernel, *args, grid=grid, warmup=warmup, **kwargs)
-        if run is not None:
+        if run is not None and not (device.rehearsing and device.recording is None):
             inner = [getattr(each, "content", each) for each in args]
             device.put(lambda: run(kernel, *inner, grid=grid, warmup=warmup, **kwargs))
 
     return launch
+
+
+def rehearsing(now: Callable[[], Device], launches: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of what launches kernels for their own sake. What it captures is computed when it is
+    replayed."""
+
+    @functools.wraps(launches)
+    def rehearse(*args: Any, **kwargs: Any) -> Any:
+        device = now()
+        before, device.rehearsing = device.rehearsing, True
+        try:
+            return launches(*args, **kwargs)
+        finally:
+            device.rehearsing = before
+
+    return rehearse
 
 
 def _specialised(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[object]:

@@ -16,15 +16,29 @@ from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
 from penstock_kernels.triton import shared_memory
+from penstock_worker.forward.captures import CUDACaptures
+from penstock_worker.forward.triton_build import TritonBuild
+from penstock_worker.forward.triton_heads import TritonHeadBuild
+from penstock_worker.loading.device import ProfileRun
+from penstock_worker.sampler.device import DeviceSampler
 from tests.worker.cuda.simulated.device import CapturedWork, CudaStream, Device, Misuse
 from tests.worker.cuda.simulated.hosts import Hosts
-from tests.worker.cuda.simulated.launches import launching
+from tests.worker.cuda.simulated.launches import launching, rehearsing
 from tests.worker.cuda.simulated.nccl import Communicator
 from tests.worker.cuda.simulated.streams import Stream
 from tests.worker.cuda.simulated.tensors import CPU, Dispatch
 
 KEEPING = "kv-"
 """How names of threads begin that reach for the device beside steps."""
+REHEARSALS = (
+    (TritonBuild, "_profile_step"),
+    (TritonHeadBuild, "_pass"),
+    (CUDACaptures, "capture"),
+    (ProfileRun, "sample"),
+    (DeviceSampler, "warm_up"),
+)
+"""What launches kernels so that they are compiled, or to measure memory. Interpreted, that is most
+of a worker's start."""
 
 
 class Event:
@@ -245,4 +259,6 @@ def _patched(
         for kind in (InterpretedFunction, JITFunction):
             run = kind.run if kind is InterpretedFunction and computes else None
             patch.setattr(kind, "run", launching(now, run, compiled))
+        for owner, name in REHEARSALS:
+            patch.setattr(owner, name, rehearsing(now, getattr(owner, name)))
         yield
