@@ -171,9 +171,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     ) -> None:
         terms = msgspec.structs.replace(terms, adapter=asked.adapter)
         with _blaming(job.blame):
-            async with await self._submit(
-                job, asked, terms, recorder, read_at_end=False
-            ) as batch:
+            async with await self._submit(job, asked, terms, recorder, read_at_end=False) as batch:
                 answer = StreamedAnswer(
                     job.reply, request.stream_options, batch.choices, job.prompt_tokens, recorder
                 )
