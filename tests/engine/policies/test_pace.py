@@ -186,7 +186,12 @@ def test_a_prompt_is_held_back_for_those_who_read(policy: str, read: bool, most:
     """One in four is enough."""
     each = 0.0005
     h = Harness(
-        scheduling_policy=policy, max_num_batched_tokens=2048, max_model_len=4000, block_size=16
+        scheduling_policy=policy,
+        max_num_seqs=8,
+        max_step_slowdown=2.0,
+        max_num_batched_tokens=2048,
+        max_model_len=4000,
+        block_size=16,
     )
 
     def seconds() -> float:
