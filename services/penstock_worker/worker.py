@@ -278,7 +278,7 @@ class Worker:
         self._steps.begin(session, plan, self._loaded.runner)
 
     def _tell(self, session: int, plan: Plan, result: Result) -> None:
-        self.counts.stepped(plan, result.compute_seconds)
+        self.counts.stepped(plan, result)
         self._session.send(session, report(result, self._place, result.compute_seconds))
 
 

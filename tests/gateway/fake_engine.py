@@ -183,6 +183,7 @@ class FakeEngineClient:
         self.refusal: PenstockError | None = None
         self.refuse_after = 0
         self.submitted: list[tuple[list[int], SamplingParams, str]] = []
+        self.read_at_end: list[bool] = []
         self.terms: list[Terms] = []
         self.generations: list[FakeGeneration] = []
         self.searches: list[FakeSearch] = []
@@ -280,6 +281,7 @@ class FakeEngineClient:
         timed: bool = False,
         media: PromptMedia | None = None,
         prediction: Sequence[int] = (),
+        read_at_end: bool = False,
     ) -> FakeGeneration:
         observed = await observe(self._observer, len(prompt_token_ids), params.n)
         await asyncio.sleep(0)
@@ -288,6 +290,7 @@ class FakeEngineClient:
         if self.refusal is not None and len(self.submitted) >= self.refuse_after:
             raise self.refusal
         self.submitted.append((prompt_token_ids, params, name))
+        self.read_at_end.append(read_at_end)
         steps = self.script(prompt_token_ids, params)
         generation = FakeGeneration(steps, params.n, observed, feeds=self.feeds)
         generation.prediction = prediction

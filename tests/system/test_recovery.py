@@ -96,6 +96,30 @@ def test_tokens_that_a_killed_process_held_come_out_the_same(own_server, victim)
     wait_until(lambda: own_server.children().get(f"penstock: {victim}") not in (None, first))
 
 
+@pytest.mark.parametrize("victim", ["engine", "worker 0"])
+def test_a_reply_that_is_not_streamed_comes_out_the_same(own_server, victim):
+    """Of a gateway, whose tokens nobody reads before the end either."""
+    body = {"prompt": BODY["prompt"], "max_tokens": 900, "temperature": 0.8, "seed": 5}
+
+    def steps() -> int:
+        return int(own_server.get("/status")[1]["engine"]["steps"])
+
+    def reply() -> tuple[str, int]:
+        status, answer = own_server.post("/v1/completions", {**body, "ignore_eos": True})
+        assert status == 200, answer
+        return answer["choices"][0]["text"], answer["usage"]["completion_tokens"]
+
+    undisturbed = reply()
+    first, before = own_server.child(victim), steps()
+    with ThreadPoolExecutor(1) as pool:
+        disturbed = pool.submit(reply)
+        wait_until(lambda: steps() >= before + 12)
+        os.kill(first, signal.SIGKILL)
+        assert disturbed.result(240) == undisturbed
+    assert undisturbed[1] == 900
+    wait_until(lambda: own_server.children().get(f"penstock: {victim}") not in (None, first))
+
+
 def test_a_frozen_worker_is_noticed_and_the_stream_goes_on(own_server, undisturbed):
     worker = own_server.child("worker 0")
     seen_unready = threading.Event()

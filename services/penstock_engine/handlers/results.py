@@ -89,9 +89,8 @@ class ResultHandler:
             logprobs = None
             if outcome.logprobs is not None:
                 logprobs = [outcome.logprobs, *(outcome.more_logprobs or ())]
-            if outcome.drafted and sequence.timeline is not None:
-                sequence.timeline.drafted += outcome.drafted
-                sequence.timeline.kept += len(outcome.more)
+            if sequence.timeline is not None:
+                sequence.timeline.gained(outcome.drafted, len(outcome.more))
             prompt_logprobs = outcome.prompt_logprobs
             end = check_stop(sequence, limit)
             if end is not None:

@@ -8,9 +8,9 @@ from penstock_engine.request.step_builder import StepBuilder
 from penstock_engine.scheduler.spare_room import SpareRoom
 from penstock_engine.scheduler.state import SchedulerState
 
-SECONDS = 0.05
-"""That a step with further tokens takes at most, so far as known: for so long what happens to its
-sequences, as an abort, has no effect, and what it has computed may be lost."""
+SECONDS = 0.25
+"""That a step with further tokens takes at most, so far as known: for so long nothing is known of
+what it has computed, which may be lost."""
 
 MOST, LEAST = 15, 3
 """Further tokens of a step. Where there would be fewer, the next step is sent ahead instead."""
@@ -37,8 +37,12 @@ class Further:
         state = self._state
         if not state.goes_on or state.queue or state.leaving or state.suspect is not None:
             return False
-        if state.in_flight and state.in_flight[-1].drafts:
-            return False  # More drafts are likely to follow.
+        if state.in_flight:
+            latest = state.in_flight[-1]
+            if latest.drafts:
+                return False  # More drafts are likely to follow.
+            if latest.further and state.marked:
+                return False  # Some have ended: the plan for the others ends the step, too.
         running = state.running.values()
         return all(map(_may_go_on, running)) and self._most(len(running)) >= LEAST
 

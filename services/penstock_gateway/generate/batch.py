@@ -51,10 +51,12 @@ class GenerationBatch:
         timed: bool = False,
         media: PromptMedia | None = None,
         prediction: Sequence[int] = (),
+        read_at_end: bool = False,
     ) -> GenerationBatch:
         """Returns once the engine has accepted all of them; when it refuses one, none runs.
 
-        media: of the prompt, if there is one only. prediction: of each.
+        media: of the prompt, if there is one only. prediction: of each. read_at_end: the reply
+        shows nothing before its end.
         """
         n = params[0].n
         if len(prompt_token_ids) == 1:
@@ -66,6 +68,7 @@ class GenerationBatch:
                 timed=timed,
                 media=media,
                 prediction=prediction,
+                read_at_end=read_at_end,
             )
             return cls([generation], n, client, background=terms.background)
         attempts = [
@@ -77,6 +80,7 @@ class GenerationBatch:
                     terms=terms,
                     timed=timed,
                     prediction=prediction,
+                    read_at_end=read_at_end,
                 )
             )
             for i, (ids, each) in enumerate(zip(prompt_token_ids, params, strict=True))

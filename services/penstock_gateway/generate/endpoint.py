@@ -145,7 +145,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                 )
                 return searched_answer(found, job.reply, job.prompt_tokens)
             async with (
-                await self._submit(job, asked, terms, recorder) as batch,
+                await self._submit(job, asked, terms, recorder, read_at_end=True) as batch,
                 recorder.watching(batch.timings, batch.n),
             ):
                 return await whole_answer(batch, job.reply, job.prompt_tokens, recorder)
@@ -171,7 +171,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     ) -> None:
         terms = msgspec.structs.replace(terms, adapter=asked.adapter)
         with _blaming(job.blame):
-            async with await self._submit(job, asked, terms, recorder) as batch:
+            async with await self._submit(job, asked, terms, recorder, read_at_end=False) as batch:
                 answer = StreamedAnswer(
                     job.reply, request.stream_options, batch.choices, job.prompt_tokens, recorder
                 )
@@ -196,7 +196,13 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         return job
 
     async def _submit(
-        self, job: Job, asked: AskedModel, terms: Terms, recorder: TimelineRecorder
+        self,
+        job: Job,
+        asked: AskedModel,
+        terms: Terms,
+        recorder: TimelineRecorder,
+        *,
+        read_at_end: bool,
     ) -> GenerationBatch:
         return await GenerationBatch.submit(
             asked.client,
@@ -207,6 +213,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             timed=recorder.wanted,
             media=job.media,
             prediction=job.prediction,
+            read_at_end=read_at_end,
         )
 
 

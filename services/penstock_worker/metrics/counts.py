@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from penstock import logs
 from penstock.metrics.histogram import Histogram
+from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
 from penstock_worker.stores.peers.counts import TransferCounts
 
@@ -38,11 +39,15 @@ class WorkerCounts:
         self.busy_seconds = 0.0
         self.step_seconds = Histogram(STEP_SECONDS)
 
-    def stepped(self, plan: Plan, seconds: float) -> None:
+    def stepped(self, plan: Plan, result: Result) -> None:
         """A step was computed."""
         self.tokens += sum([work.count for work in plan.work])
-        self.busy_seconds += seconds
-        self.step_seconds.observe(seconds)
+        if plan.further:
+            self.tokens += sum([len(outcome.more) for outcome in result.slots])
+        else:
+            self.tokens += sum([outcome.drafted for outcome in result.slots])
+        self.busy_seconds += result.compute_seconds
+        self.step_seconds.observe(result.compute_seconds)
 
     def compiled_late(self, kernel: str) -> None:
         """A kernel was compiled after the model was ready."""

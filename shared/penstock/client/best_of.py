@@ -47,7 +47,9 @@ async def best_of(
     wider = msgspec.structs.replace(
         params, n=best_of, logprobs=0 if params.logprobs is None else params.logprobs
     )
-    generation = await client.submit(prompt_token_ids, wider, name=name, terms=terms)
+    generation = await client.submit(
+        prompt_token_ids, wider, name=name, terms=terms, read_at_end=True
+    )
     whole = await _to_end(generation, best_of)
     found = [_hypothesis(delta, params.logprobs is not None) for delta in whole]
     ranked = sorted(found, key=lambda hypothesis: -hypothesis.score)

@@ -217,13 +217,15 @@ class EngineClient(ClientView):
         media: PromptMedia | None = None,
         speech: SpeechRules | None = None,
         prediction: Sequence[int] = (),
+        read_at_end: bool = False,
     ) -> Generation:
         """Returns once an engine has accepted the request, and compiled its grammar if it has one;
         with media, once they were loaded.
 
         media: what placeholders of the prompt stand for, of whose bytes references are held until
         the request ends.  speech: what its tokens may be where it transcribes.  prediction: token
-        ids that the output is expected to resemble.
+        ids that the output is expected to resemble.  read_at_end: nobody reads tokens before the
+        end, so they may come several at a time.
 
         Raises InvalidRequest, Overloaded (with retry_after; Limited is one), DeadlineExceeded or
         EngineUnavailable, and what the observer refuses with.  When the caller is cancelled while
@@ -257,6 +259,7 @@ class EngineClient(ClientView):
             timed=timed or observed.timed,
             observed=observed,
             prediction=prediction,
+            read_at_end=read_at_end,
         )
         self._dispatch.place_ahead(generation)
         try:

@@ -78,6 +78,7 @@ class Generation:
         media: PreparedMedia | None = None,
         observed: Unobserved = UNOBSERVED,
         prediction: Sequence[int] = (),
+        read_at_end: bool = False,
     ) -> None:
         self.key = 0
         self.holder: Holder = NOWHERE
@@ -103,6 +104,10 @@ class Generation:
         """Done when the first output can come: at Accepted; where there is a grammar, when that was
         compiled; where there are media, when they were loaded and it is in a step.  An exception:
         the request will not run."""
+        # Stop strings, too, are looked for in each token.
+        self._read_at_end = not params.stop_strings and (
+            read_at_end or params.output_kind is RequestOutputKind.FINAL_ONLY
+        )
         self._sampling = sampling
         self._grammar = grammar
         self._stopping = stopping
@@ -182,7 +187,7 @@ class Generation:
             adapter=self.terms.adapter,
             background=self.terms.background,
             session=self.terms.session,
-            gathered=_read_at_end(self.params),
+            gathered=self._read_at_end,
         )
 
     def take_accepted(self) -> None:
@@ -423,11 +428,6 @@ class Generation:
         self._wake.set()
         if not keep:
             self.holder.forget(self)
-
-
-def _read_at_end(params: SamplingParams) -> bool:
-    """Whether tokens may come several at a time: stop strings, too, are looked for in each."""
-    return params.output_kind is RequestOutputKind.FINAL_ONLY and not params.stop_strings
 
 
 def _settle(promise: asyncio.Future[None]) -> None:

@@ -181,6 +181,8 @@ class SequenceTimeline(msgspec.Struct, frozen=True, array_like=True, kw_only=Tru
     """Of `queue` and `requeued`, waiting for KV that is kept on disk or elsewhere."""
     stored_tokens: int = 0
     """Prompt tokens whose KV was read from there while it waited."""
+    further: int = 0
+    """Tokens behind the first of a step, which the worker computed without a plan for each."""
 
 
 class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):

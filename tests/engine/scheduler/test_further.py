@@ -75,6 +75,22 @@ def test_no_step_follows_one_that_goes_on_but_for_who_comes() -> None:
     assert count(other) == 4
 
 
+def test_who_leaves_ends_a_step_that_goes_on() -> None:
+    h = going_on()
+    leaving, staying = ask(h, [5, 6]), ask(h, [7, 8])
+    run_until_it_goes_on(h)
+    assert len(h.plans) == 1
+    h.abort(h.fronts[0], leaving)
+    follower = h.plans[1][0]
+    assert [work.slot for work in follower.work] == [1]
+    h.disturbed = lambda: True
+    h.run_step()
+    h.disturbed = lambda: False
+    h.run()
+    assert count(staying) == 200
+    assert count(leaving) < 200
+
+
 @pytest.mark.parametrize(
     "terms",
     [

@@ -5,6 +5,10 @@
 
 namespace {
 
+// Of rows that pass a tile of weights, as many parts as are multiplied with all tiles before the next ones: their inputs
+// and results stay in a core's second cache.
+constexpr int PARTS_TOGETHER = 4;
+
 // Cosines and sines of a row's rotation.
 struct Angles { const float *cosines, *sines; };
 
@@ -49,10 +53,16 @@ struct Thread {
     }
   }
 
-  // body(tile unit, first row, rows): a unit's weights stay in the cache while all rows pass.
+  // body(tile unit, first row, rows): a unit's weights stay in the nearest cache while rows pass, and the inputs of many
+  // rows in the next one while all units pass them.
   template <class Body> void by_tiles(int units, const Body& body) {
-    share_out(units, [&](int unit) {
-      for (int row = 0; row < batch.rows; row += pk::ROWS) body(unit, row, batch.rows - row < pk::ROWS ? batch.rows - row : pk::ROWS);
+    const int parts = (batch.rows + pk::ROWS - 1) / pk::ROWS, blocks = (parts + PARTS_TOGETHER - 1) / PARTS_TOGETHER;
+    share_out(units * blocks, [&](int i) {
+      const Share own = share_of(parts, i / units, blocks);
+      for (int part = own.begin; part < own.end; part++) {
+        const int row = part * pk::ROWS;
+        body(i % units, row, batch.rows - row < pk::ROWS ? batch.rows - row : pk::ROWS);
+      }
     });
   }
 
