@@ -26,7 +26,7 @@ def mode_option(until: str) -> tuple[str, dict[str, Any]]:
     """What becomes of open requests. until: when they go on."""
     return (
         "What happens to open requests: abort ends them with the output so far; keep lets them "
-        "continue {until}.",
+        f"continue {until}.",
         {"type": "string", "enum": list(get_args(OpenRequests)), "default": "abort"},
     )
 

@@ -199,7 +199,7 @@ async def _read_file(
 ) -> bytes:
     """folder: that the file must lie in, links resolved; None: anywhere."""
     refused = source.wrong(
-        "is no file that can be read"
+        "isn't a readable file"
         + ("" if folder is None else " in the folder of --allowed-local-media-path")
     )
     try:

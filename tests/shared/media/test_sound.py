@@ -103,10 +103,10 @@ def head(size: int, *, channels: int = 1, rate: int = RATE, data: int | None = N
 
 
 BAD: dict[str, tuple[bytes, str]] = {
-    "nothing": (b"", "of no kind that is read: WAV, FLAC, OGG, MP3"),
-    "a text": (b"hello, this is no sound", "of no kind"),
-    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(99), "of no kind"),
-    "another RIFF file": (b"RIFF\x04\0\0\0WEBP" + bytes(99), "of no kind"),
+    "nothing": (b"", "unsupported format; supported: WAV, FLAC, OGG, MP3"),
+    "a text": (b"hello, this is no sound", "unsupported format"),
+    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(99), "unsupported format"),
+    "another RIFF file": (b"RIFF\x04\0\0\0WEBP" + bytes(99), "unsupported format"),
     "a head alone": (head(0), "has no samples|is damaged"),
     "a WAV that is cut off": (head(4000, data=400_000), "announces 396000 bytes more"),
     "a FLAC that is cut off": (saved_sound(sound(1), "FLAC")[:300], "is damaged|has no samples"),
@@ -117,7 +117,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "no channels": (head(4000, channels=0), "is damaged"),
     "not a number": (
         saved_sound(np.array([0, np.nan, 1], np.float32), subtype="FLOAT"),
-        "no finite numbers",
+        "not finite numbers",
     ),
     "rubbish behind a tag": (b"ID3\x04\0\0\0\0\0\0" + bytes(500), "is damaged"),
 }
