@@ -82,7 +82,7 @@ class EngineCore:
         self._from_frontends.ended(session, reason)
 
     def drain(self, now: float) -> None:
-        """From here on only what was accepted before is served; front ends are told."""
+        """From here on only what was accepted before is served; front ends are notified."""
         self.state.drain.begin(now)
         self._status_due = now
 

@@ -40,7 +40,7 @@ def open_sound(data: bytes, rate: int, max_seconds: float) -> np.ndarray:
         raise BadSound(f"is cut off: its head announces {missing} bytes more than it has")
     if data[:4] == b"OggS" and is_chained(data):
         # libsndfile would end with the first of them.
-        raise BadSound("is several sounds, one behind the other (chained Ogg); send each by itself")
+        raise BadSound("contains several sounds in a row (chained Ogg); send each by itself")
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             _check(file, max_seconds)

@@ -135,7 +135,7 @@ def test_nothing_behind_the_end_of_an_ogg_stream_is_left_out(subtype: str) -> No
     """libsndfile ends with the first of several; a part of one is no other one."""
     first, second = (saved_sound(sound(1, seed=n), "OGG", subtype=subtype) for n in range(2))
     for data in (first + second, first + b"rubbish" + second, first[:-40] + second):
-        with pytest.raises(BadSound, match=r"several sounds, .*chained Ogg"):
+        with pytest.raises(BadSound, match=r"several sounds .*chained Ogg"):
             open_sound(data, RATE, 60)
     assert len(open_sound(first, RATE, 60)) == RATE
     assert not any(map(is_chained, (first + b"rubbish", first + second[:20])))
