@@ -82,7 +82,7 @@ class EngineCore:
         self._from_frontends.ended(session, reason)
 
     def drain(self, now: float) -> None:
-        """From here on only what was accepted before is served; front ends are told."""
+        """From here on only what was accepted before is served; front ends are notified."""
         self.state.drain.begin(now)
         self._status_due = now
 
@@ -169,7 +169,9 @@ class EngineCore:
         """Once, while it drains: front ends are told to take away what is open, and its KV is kept
         for whoever goes on with it."""
         if self.state.drain.advance(now, has_open=self.has_open_requests):
-            log.info("hands over", open=sum(1 for _ in self.state.frontends.requests()))
+            log.info(
+                "handing over open requests", open=sum(1 for _ in self.state.frontends.requests())
+            )
             self._save_running()
             self._status_due = now
 

@@ -26,7 +26,7 @@ class SleepNote:
         return self._noted
 
     def keep(self, level: SleepLevel) -> None:
-        """Notes a level that is another than before. To be called before anybody is told of it."""
+        """Records a changed level. Call this before anybody learns of it."""
         if level == self._noted:
             return
         self._noted = level

@@ -36,7 +36,7 @@ RANKS = {
     # While capturing CUDA graphs, ranks wait for nobody: a capture may fail on one of them.
     "NCCL_GRAPH_REGISTER": "0",
     "NCCL_RUNTIME_CONNECT": "0",
-    # A peer that goes is told of in this worker's words, not in pages of frames as well.
+    # A peer that leaves is logged in this worker's words, without pages of frames.
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
 """Read by torch and NCCL when they are loaded, or when a group is formed."""

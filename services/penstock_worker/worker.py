@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 FINAL = (ModelNotFound, UnsupportedModel, StartupError, InvalidRequest)
-"""Failures that another try won't mend."""
+"""Failures that a retry can't fix."""
 
 
 class Worker:
@@ -121,8 +121,8 @@ class Worker:
         return "no session with an engine core"
 
     def _take(self, heard: Heard, message: ToWorker) -> None:
-        mends = not isinstance(message, Setup) or message.trial
-        with self._faults(heard.session, type(message).__name__, mends=mends):
+        recoverable = not isinstance(message, Setup) or message.trial
+        with self._faults(heard.session, type(message).__name__, recoverable=recoverable):
             match message:
                 case Setup() if heard.first:
                     self._setting_up = True
@@ -150,10 +150,10 @@ class Worker:
                     raise RuntimeError(f"{type(message).__name__} was not expected in this state")
 
     @contextmanager
-    def _faults(self, session: int, handling: str, *, mends: bool = True) -> Iterator[None]:
-        """Failures are told to that session's engine core, and are its end. mends: it may have
-        another with this process; else the process ends, so that a model that can't be loaded is
-        tried again as often, and after as long, as the supervisor starts dead workers."""
+    def _faults(self, session: int, handling: str, *, recoverable: bool = True) -> Iterator[None]:
+        """Reports failures to the session's engine core, and ends the session. recoverable: the
+        process stays for another session; otherwise it ends, so that a model that can't be loaded
+        is retried at the supervisor's pace of restarting workers."""
         try:
             yield
         except FINAL as error:
@@ -167,7 +167,7 @@ class Worker:
             else:
                 log.error("internal error", exception=True, handling=handling)
             self._session.send(session, _fault(error))
-            if isinstance(error, DeviceLost) or not (mends or isinstance(error, GroupLost)):
+            if isinstance(error, DeviceLost) or not (recoverable or isinstance(error, GroupLost)):
                 raise
             self._forget()
 

@@ -73,7 +73,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def grant(self) -> Grant:
-        """What the engine core is told of its tenant."""
+        """What the engine core learns about its tenant."""
         return Grant(self.weight, self.max_concurrent, self.highest_priority)
 
     @property

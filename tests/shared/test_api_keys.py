@@ -95,7 +95,9 @@ def test_no_file(tmp_path):
         load_keys(str(tmp_path / "none"))
 
 
-@pytest.mark.parametrize(("mode", "word"), [(0o644, "readable"), (0o622, "writable"), (0o600, None)])
+@pytest.mark.parametrize(
+    ("mode", "word"), [(0o644, "readable"), (0o622, "writable"), (0o600, None)]
+)
 def test_a_file_that_others_may_read_or_write_is_warned_of(tmp_path, mode, word):
     file = write(tmp_path / "keys.yaml", "[]", mode)
     code = "from penstock import api_keys, logs; logs.setup('t'); api_keys.load_keys"

@@ -221,7 +221,7 @@ def test_names_that_lead_nowhere(
     [
         ("weights.bin", "pickled"),
         ("weights.pt", "pickled"),
-        ("model.safetensors", "give the folder that it lies in"),
+        ("model.safetensors", "give the folder that contains it"),
         ("notes.txt", "is not a .gguf file"),
         ("broken.gguf", "not a readable GGUF file"),
     ],

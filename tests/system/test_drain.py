@@ -51,7 +51,7 @@ class Reading:
 
 
 class Broken(Exception):
-    """What no retry can mend: an answer had begun."""
+    """What no retry can repair: an answer had begun."""
 
 
 async def read(

@@ -102,7 +102,7 @@ def test_what_can_not_be_taken_is_said(folders: list[Path], tmp_path: Path) -> N
     with LLM(str(folders[0])) as llm:
         before = said(llm)
         for tensors, says in (
-            ({}, "tensors has none"),
+            ({}, "tensors is empty"),
             ({"model.norm.weight": [1.0]}, "list; allowed: names with torch's tensors or NumPy's"),
             ({**state, "model.norm.weight": state["model.norm.weight"].numpy()}, "one of the two"),
         ):

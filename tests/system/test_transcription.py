@@ -220,7 +220,7 @@ def test_a_worker_that_dies_changes_nothing(hearing: Server) -> None:
 @pytest.mark.parametrize(
     ("file", "fields", "status", "complaint"),
     [
-        (b"GIF89a", {}, 400, "the sound is of no kind that is read"),
+        (b"GIF89a", {}, 400, "the sound has an unsupported format"),
         (SHORT[:-100], {}, 400, "is cut off"),
         (b"", {}, 400, "file is empty"),
         (SHORT, {"language": "fr"}, 400, r"allowed: de (german), en (english)"),

@@ -16,7 +16,7 @@ from penstock_engine.waiting.queue_bounds import QueueBounds, sum_of
 from penstock_engine.waiting.service_rate import ServiceRate
 
 UNAVAILABLE_RETRY_MS = 60_000
-"""When to ask again an engine whose model can't be served: somebody must mend it first."""
+"""When to ask again an engine whose model can't be served: somebody must fix it first."""
 
 
 class Admission:

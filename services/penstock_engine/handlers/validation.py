@@ -175,7 +175,7 @@ def check_advance(
             if request.open
             else "it is not a beam search"
         )
-        raise InvalidRequest(f"the beam search can't go on: {what}")
+        raise InvalidRequest(f"the beam search can't continue: {what}")
     if not 1 <= len(sequences) <= request.beams:
         raise InvalidRequest(
             f"a step of the beam search has {len(sequences)} sequences; allowed: 1 to"

@@ -45,7 +45,7 @@ class WeightsHandler:
             log.info("the weights will be loaded when the model wakes", folder=folder)
 
     def loaded(self) -> None:
-        """The group has loaded what it was told to."""
+        """The group has loaded what it was asked to load."""
         if self._state.weights.loaded():
             model = self._state.facts.model
             log.info("weights were replaced", source=model.source, digest=model.digest[:16])

@@ -196,7 +196,7 @@ class KVCache:
         self.findable[block] = FINDABLE
 
     def forget_private(self, blocks: Sequence[int]) -> None:
-        """What lies in those of the blocks that have one owner only shall not be found again."""
+        """The contents of those blocks that have only one owner can't be found again."""
         for block in blocks:
             key = self._key_of.get(block) if self.pool.num_owners(block) == 1 else None
             if key is not None:

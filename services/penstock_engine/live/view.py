@@ -31,7 +31,7 @@ from penstock_engine.sessions.effects import Effects
 
 
 class LiveView:
-    """Beside a core, told of what goes in and out of it. now: on the core's clock."""
+    """Beside a core; sees what goes in and out of it. now: on the core's clock."""
 
     def __init__(self, core: EngineCore, now: float) -> None:
         self._core = core

@@ -30,7 +30,7 @@ class MediaBooks:
         load_bytes: int,
         step_rows: int,
     ) -> None:
-        """on_gone: told of an item that workers have lost, or dropped."""
+        """on_gone: called with an item that workers have lost or dropped."""
         self.entries: dict[str, MediaEntry] = {}
         """By their names between engine core and workers."""
         self.needs: dict[Sequence, list[MediaEntry]] = {}

@@ -29,7 +29,7 @@ class Encodings:
     def __init__(
         self, capacity: int, step_rows: int, on_drop: Callable[[MediaEntry], None]
     ) -> None:
-        """on_drop: told of an entry whose rows go."""
+        """on_drop: called with an entry whose rows are dropped."""
         self.capacity = capacity
         self.used = 0
         self.encode: dict[str, MediaEntry] = {}

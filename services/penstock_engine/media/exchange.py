@@ -31,7 +31,7 @@ class MediaExchange:
         counts: EngineCounts,
         on_arrival: Callable[[MediaEntry], None],
     ) -> None:
-        """on_arrival: told of an item that has come in full."""
+        """on_arrival: called with an item that is complete."""
         self._books = books
         self._scheduling = scheduling
         self._counts = counts

@@ -37,7 +37,7 @@ class Loads:
         workers: Workers,
         on_drop: Callable[[MediaEntry], None],
     ) -> None:
-        """capacity: bytes.  on_drop: told of an idle entry that had to go."""
+        """capacity: bytes.  on_drop: called with an idle entry that is evicted."""
         self.capacity = capacity
         self.used = 0
         self.sent = 0  # bytes so far, of items that were loaded

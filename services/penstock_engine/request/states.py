@@ -63,4 +63,4 @@ TRANSITIONS: dict[SequenceState, tuple[SequenceState, ...]] = {
 
 
 class IllegalTransition(Exception):
-    """A sequence was told to go where its state doesn't lead."""
+    """A transition that the sequence's state doesn't allow."""

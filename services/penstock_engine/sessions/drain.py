@@ -22,7 +22,7 @@ class Drain:
         self._kept_until = -math.inf
 
     def begin(self, now: float) -> None:
-        """Told to leave. Again: it has been told before."""
+        """Begins to drain. Again: it had begun before."""
         if self.began is None:
             self.began = now
 

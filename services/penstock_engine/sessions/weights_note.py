@@ -44,7 +44,7 @@ class WeightsNote:
         return with_weights(facts, folder, model)
 
     def keep(self, folder: str) -> None:
-        """Notes a folder that is another than before. To be called before anybody is told of it."""
+        """Records a changed folder. Call this before anybody learns of it."""
         if folder == self._noted:
             return
         self._noted = folder

@@ -18,7 +18,7 @@ ANSWER = 5
 """The token that every answer is made of."""
 
 Told = Literal["nothing", "sessions", "hints"]
-"""What the core is told of sessions: nothing, their names, or also when they will be back."""
+"""What the core learns about sessions: nothing, their names, or also when they will be back."""
 _ALONE = [OpenSequence(0)]
 _GREEDY = TokenSampling(seed=0, temperature=0.0)
 _OPTIONAL = tuple(

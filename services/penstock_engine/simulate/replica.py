@@ -155,7 +155,7 @@ class SimulatedReplica:
         self.step(now)
 
     def finish_load(self, now: float) -> None:
-        """The worker has loaded the first of the adapters that it was told to."""
+        """The worker has loaded the first of the adapters that it was asked for."""
         ready = AdapterReady(self.loads.due.popleft())
         self.core.worker_received(self._session, ready, now)
         self.step(now)

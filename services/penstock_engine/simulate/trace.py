@@ -63,7 +63,9 @@ def read_trace(path: str) -> Iterator[TraceRequest]:
                 except msgspec.DecodeError as error:
                     raise InvalidRequest(f"{path}, line {number}: {error}") from None
                 if not math.isfinite(request.at) or request.at < latest:
-                    order = f"it arrives at {request.at:g} s, before the previous one at {latest:g} s"
+                    order = (
+                        f"it arrives at {request.at:g} s, before the previous one at {latest:g} s"
+                    )
                     raise InvalidRequest(f"{path}, line {number}: {order}")
                 latest = request.at
                 yield request

@@ -11,7 +11,7 @@ from penstock_gateway.batches.request import BODY, LINE, MAX_CUSTOM_ID, BatchLin
 from penstock_gateway.storage.records import BatchError
 
 MAX_ERRORS = 100
-"""That are told of a file."""
+"""That are reported for a file."""
 
 
 class NumberedLine(msgspec.Struct, frozen=True):

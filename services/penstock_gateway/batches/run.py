@@ -125,7 +125,7 @@ class BatchRun:
                 raise Lost
             if status == "cancelling":
                 return "cancelled"
-            # Its file is read first: nothing can be told of the lines of one that is wrong.
+            # Its file is read first: nothing can be said about the lines of a wrong one.
             over = status == "in_progress" and time.time() >= self._record.expires_at
             if over:
                 return "expired"
@@ -281,7 +281,7 @@ class BatchRun:
         )
 
     async def _expire(self) -> None:
-        """Lines that were never answered are told of as errors."""
+        """Lines that were never answered are reported as errors."""
         answered = await self._held_batches.answered(self._record.id)
         message = "the batch's completion window ended before this line was answered"
         lines = self._file.lines(answered)

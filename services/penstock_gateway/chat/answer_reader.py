@@ -59,7 +59,7 @@ class _PlacedToken(NamedTuple):
 
 
 class LogprobReader:
-    """A token is a text's if a character of it is, and is told of once.
+    """A token belongs to a text if one of its characters does, and is reported once.
 
     The parser gets the text letter by letter, so that content stands just before what it holds
     back; and the tokens' places are those of their own text, so that neither depends on the pieces

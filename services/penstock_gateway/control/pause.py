@@ -7,8 +7,14 @@ from typing import Literal
 import msgspec
 from starlette.requests import Request
 
-from penstock_gateway.control.replying import MODEL, aborts, mode_option, replying
-from penstock_gateway.http.operations import Operation, OperationRoute
+from penstock_gateway.control.replying import (
+    aborts,
+    asked_client,
+    mode_option,
+    model_operation,
+    replying,
+)
+from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.service import Service
 
 
@@ -24,14 +30,11 @@ class PausedReply(msgspec.Struct, frozen=True):
     is_paused: bool
 
 
-PAUSE = Operation(
-    method="POST",
-    path="/pause",
-    summary="Pause computation; the reply comes when no step is running",
-    tag="operations",
-    reply=PauseReply,
-    access="admin",
-    statuses=(404,),
+PAUSE = model_operation(
+    "POST",
+    "/pause",
+    "Pause computation; the reply comes when no step is running",
+    PauseReply,
     query={
         "mode": mode_option("when the model is resumed"),
         "clear_cache": (
@@ -39,29 +42,10 @@ PAUSE = Operation(
             "what they were computed from.",
             {"type": "boolean"},
         ),
-        "model": MODEL,
     },
 )
-RESUME = Operation(
-    method="POST",
-    path="/resume",
-    summary="Resume computation",
-    tag="operations",
-    reply=PauseReply,
-    access="admin",
-    statuses=(404,),
-    query={"model": MODEL},
-)
-IS_PAUSED = Operation(
-    method="GET",
-    path="/is_paused",
-    summary="Whether the model is paused",
-    tag="operations",
-    reply=PausedReply,
-    access="admin",
-    statuses=(404,),
-    query={"model": MODEL},
-)
+RESUME = model_operation("POST", "/resume", "Resume computation", PauseReply)
+IS_PAUSED = model_operation("GET", "/is_paused", "Whether the model is paused", PausedReply)
 
 
 def routes(service: Service) -> list[OperationRoute]:
@@ -69,18 +53,17 @@ def routes(service: Service) -> list[OperationRoute]:
 
     async def pause(request: Request) -> msgspec.Struct:
         abort = aborts(request)
-        asked = service.models.ask(request.query_params.get("model"))
-        await asked.backend.client.set_paused(True, abort=abort)
+        client = asked_client(service, request)
+        await client.set_paused(True, abort=abort)
         return PauseReply("paused")
 
     async def resume(request: Request) -> msgspec.Struct:
-        asked = service.models.ask(request.query_params.get("model"))
-        await asked.backend.client.set_paused(False)
+        client = asked_client(service, request)
+        await client.set_paused(False)
         return PauseReply("resumed")
 
     async def is_paused(request: Request) -> msgspec.Struct:
-        asked = service.models.ask(request.query_params.get("model"))
-        return PausedReply(asked.backend.client.paused)
+        return PausedReply(asked_client(service, request).paused)
 
     return [
         PAUSE.route(replying(PAUSE, pause)),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Literal, get_args
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 from starlette.requests import Request
@@ -12,6 +12,10 @@ from starlette.responses import Response
 from penstock.errors import InvalidRequest
 from penstock_gateway.http.errors import clip
 from penstock_gateway.http.operations import Operation
+
+if TYPE_CHECKING:
+    from penstock.client import EngineClient
+    from penstock_gateway.service import Service
 
 OpenRequests = Literal["abort", "keep"]
 """What becomes of them."""
@@ -22,11 +26,38 @@ MODEL: tuple[str, dict[str, Any]] = (
 )
 
 
+def model_operation(
+    method: Literal["GET", "POST"],
+    path: str,
+    summary: str,
+    reply: type[msgspec.Struct],
+    *,
+    query: Mapping[str, tuple[str, dict[str, Any]]] | None = None,
+) -> Operation:
+    """An operator's operation on one model. query: its parameters besides `model`, which selects
+    the model."""
+    return Operation(
+        method=method,
+        path=path,
+        summary=summary,
+        tag="operations",
+        reply=reply,
+        access="admin",
+        statuses=(404,),
+        query={**(query or {}), "model": MODEL},
+    )
+
+
+def asked_client(service: Service, request: Request) -> EngineClient:
+    """Of the model that `model` selects. Raises as `ModelRegistry.ask` does."""
+    return service.models.ask(request.query_params.get("model")).backend.client
+
+
 def mode_option(until: str) -> tuple[str, dict[str, Any]]:
     """What becomes of open requests. until: when they go on."""
     return (
         "What happens to open requests: abort ends them with the output so far; keep lets them "
-        "continue {until}.",
+        f"continue {until}.",
         {"type": "string", "enum": list(get_args(OpenRequests)), "default": "abort"},
     )
 

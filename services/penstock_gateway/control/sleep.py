@@ -10,9 +10,15 @@ from starlette.requests import Request
 from penstock.client.sleeping import sleep_level, wake_tags
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import WAKE_TAGS
-from penstock_gateway.control.replying import MODEL, aborts, mode_option, replying
+from penstock_gateway.control.replying import (
+    aborts,
+    asked_client,
+    mode_option,
+    model_operation,
+    replying,
+)
 from penstock_gateway.http.errors import clip
-from penstock_gateway.http.operations import Operation, OperationRoute
+from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.service import Service
 
 
@@ -28,50 +34,33 @@ class SleepingReply(msgspec.Struct, frozen=True):
     is_sleeping: bool
 
 
-SLEEP = Operation(
-    method="POST",
-    path="/sleep",
-    summary="Put the model to sleep; the reply comes when its memory is free",
-    tag="operations",
-    reply=SleepReply,
-    access="admin",
-    statuses=(404,),
+SLEEP = model_operation(
+    "POST",
+    "/sleep",
+    "Put the model to sleep; the reply comes when its memory is free",
+    SleepReply,
     query={
         "level": (
             "What is freed. 1: the KV cache, and weights in GPU memory; 2: all weights as well.",
             {"type": "integer", "enum": [1, 2], "default": 1},
         ),
         "mode": mode_option("once the model is awake"),
-        "model": MODEL,
     },
 )
-WAKE_UP = Operation(
-    method="POST",
-    path="/wake_up",
-    summary="Wake the model: load it again and continue",
-    tag="operations",
-    reply=SleepReply,
-    access="admin",
-    statuses=(404,),
+WAKE_UP = model_operation(
+    "POST",
+    "/wake_up",
+    "Wake the model: load it again and continue",
+    SleepReply,
     query={
         "tags": (
             "What to bring back; may be repeated; all if absent. The model wakes when both have "
             "been named.",
             {"type": "array", "items": {"type": "string", "enum": list(WAKE_TAGS)}},
         ),
-        "model": MODEL,
     },
 )
-IS_SLEEPING = Operation(
-    method="GET",
-    path="/is_sleeping",
-    summary="Whether the model is asleep",
-    tag="operations",
-    reply=SleepingReply,
-    access="admin",
-    statuses=(404,),
-    query={"model": MODEL},
-)
+IS_SLEEPING = model_operation("GET", "/is_sleeping", "Whether the model is asleep", SleepingReply)
 
 
 def routes(service: Service) -> list[OperationRoute]:
@@ -82,21 +71,20 @@ def routes(service: Service) -> list[OperationRoute]:
         abort, level = aborts(request), given.get("level", "1")
         if level not in ("0", "1", "2"):
             raise InvalidRequest(f"level is {clip(level)}; allowed: 1, 2", param="level")
-        asked = service.models.ask(given.get("model"))
+        client = asked_client(service, request)
         depth = sleep_level(int(level))
-        await asked.backend.client.put_to_sleep(depth, abort=abort)
+        await client.put_to_sleep(depth, abort=abort)
         return SleepReply("asleep")
 
     async def wake_up(request: Request) -> msgspec.Struct:
         given = request.query_params
         tags = wake_tags(given.getlist("tags"))
-        asked = service.models.ask(given.get("model"))
-        awake = await asked.backend.client.wake_up(tags)
+        client = asked_client(service, request)
+        awake = await client.wake_up(tags)
         return SleepReply("awake" if awake else "waking")
 
     async def is_sleeping(request: Request) -> msgspec.Struct:
-        asked = service.models.ask(request.query_params.get("model"))
-        return SleepingReply(asked.backend.client.sleeping)
+        return SleepingReply(asked_client(service, request).sleeping)
 
     return [
         SLEEP.route(replying(SLEEP, sleep)),

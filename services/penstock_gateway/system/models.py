@@ -90,7 +90,7 @@ def routes(service: Service) -> list[OperationRoute]:
 
 
 def _is_away(service: Service, backend: ModelBackend) -> bool:
-    """Whether it has to be told of without an engine core that knows of it."""
+    """Whether it has to be listed without an engine core that knows it."""
     may_be = service.models.several or backend.residence is not None
     return may_be and backend.client.welcome is None
 

@@ -41,7 +41,7 @@ class AdapterBounds:
 
 
 class _ChangedFiles(UnfitAdapter):
-    """A copy that isn't what it was when its digest was made: somebody may mend it."""
+    """A copy that isn't what it was when its digest was made: somebody may restore it."""
 
 
 @dataclass

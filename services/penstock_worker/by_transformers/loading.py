@@ -91,7 +91,7 @@ def _filled(
             state_dict=values,
             dtype=dtype,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # They are told of, and refused below.
+            ignore_mismatched_sizes=True,  # They are reported, and refused below.
             local_files_only=True,
         )
     except Exception as error:

@@ -133,7 +133,7 @@ def _by_row(heads: Tensor, dim: int) -> Tensor:
 
 def _check(module: Any, layer: int, others: dict[str, Any]) -> None:
     if getattr(module, "is_causal", True) is False:
-        raise UnsupportedModel(f"the attention of layer {layer} looks ahead, so it is no decoder's")
+        raise UnsupportedModel(f"the attention of layer {layer} looks ahead, so it isn't a decoder")
     for name, given in others.items():
         if name not in _HARMLESS and given is not None and given is not False:
             raise UnsupportedModel(
@@ -190,7 +190,7 @@ def _window_of(sees: Callable[..., Any]) -> int:
         count = int(seen.sum())
         expected = (places <= position) & (places > position - count)
         if not count or not torch.equal(seen, expected):
-            raise UnsupportedModel("the model's code has a mask that is no sliding window's")
+            raise UnsupportedModel("the model's code has a mask other than a sliding window's")
         found.add(FAR if count == position + 1 else count)
     if len(found) > 1:
         raise UnsupportedModel("the model's code has a mask that moves in chunks of positions")

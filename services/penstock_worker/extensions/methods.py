@@ -82,7 +82,7 @@ class ExtensionMethods:
     def _add(self, plugin: Plugin[object], found: dict[str, Callable[..., Any]]) -> None:
         whose, kind = f"the worker extension {plugin.name} of {plugin.package}", plugin.value
         if not inspect.isclass(kind):
-            raise BrokenPlugin(f"{whose} is no class")
+            raise BrokenPlugin(f"{whose} isn't a class")
         try:
             extension = cast("Callable[[WorkerContext], object]", kind)(self._context)
         except (Exception, SystemExit) as error:

@@ -68,7 +68,9 @@ def _plugged(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks) 
     except Exception as error:
         raise StartupError(f"{flag} {name}: {plugin.package}: {error}") from error
     if not isinstance(recipe, Recipe):
-        raise StartupError(f"{flag} {name}: {plugin.package} gives {recipe!r}, which is no Recipe")
+        raise StartupError(
+            f"{flag} {name}: {plugin.package} gives {recipe!r}, which isn't a Recipe"
+        )
     return replace(recipe, backend=name, fingerprint=f"{plugin.package} {recipe.fingerprint}")
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Finding:
-    """ok: nothing to mend.  text: what was found, or what is missing and how to get it.
+    """ok: nothing to fix.  text: what was found, or what is missing and how to get it.
     level: note where it could be better, and a system runs all the same."""
 
     name: str

@@ -125,7 +125,7 @@ class DevicePoolingLaunch:
             try:
                 results[work.slot] = self._settled(work, slot, values)
             except Exception as error:
-                log.error("an input's vectors can't be had", exception=True, slot=work.slot)
+                log.error("an input's vectors can't be computed", exception=True, slot=work.slot)
                 slot.failed = failure(error)
         return results
 

@@ -105,4 +105,4 @@ class GuardedStore:
 
     def _warn(self, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
-        log.warning("a store of KV doesn't answer", store=self._name, reason=reason)
+        log.warning("the KV store doesn't answer", store=self._name, reason=reason)

@@ -115,5 +115,5 @@ class BlockWriter:
             if not self._failed:
                 self._failed = True
                 reason = f"{type(error).__name__}: {error}"
-                log.error("a store of KV fails; said once", exception=True, reason=reason)
+                log.error("the KV store fails; logged once", exception=True, reason=reason)
             return False

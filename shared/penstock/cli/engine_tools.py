@@ -151,7 +151,7 @@ def add_simulate(parser: Parser) -> None:
         "--told",
         choices=TOLD,
         default="sessions",
-        help="What the engine core is told of a trace's sessions: nothing, their names, or also"
+        help="What the engine core learns about a trace's sessions: nothing, their names, or also"
         " when they will be back. Default: %(default)s.",
     )
     add("--replicas", type=int, default=1, metavar="N", help="Engines behind the router.")

@@ -30,7 +30,7 @@ from penstock.supervisor.restarts import FINAL_STARTUP_FAILURE, OUT_OF_MEMORY
 log = logs.get(__name__)
 
 FINAL = (StartupError, ModelNotFound, UnsupportedModel, InvalidRequest)
-"""What a restart doesn't mend."""
+"""What a restart doesn't fix."""
 
 
 def run_child(role: str, arguments: argparse.Namespace) -> int:

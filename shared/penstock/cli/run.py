@@ -98,7 +98,7 @@ def _chat(arguments: argparse.Namespace, model: str | None, wanted: dict[str, ob
     source = _source(arguments, model)
     try:
         if isinstance(source, LocalModel) and not source.has_template:
-            raise InvalidRequest(f"{source.name} has no chat template; give a PROMPT to go on with")
+            raise InvalidRequest(f"{source.name} has no chat template; give a PROMPT to continue")
         history = ChatHistory(arguments.system or "")
         history.media = given_parts(arguments)
         return Chat(source, history, wanted).run()

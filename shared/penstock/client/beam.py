@@ -122,7 +122,7 @@ async def beam_search(
 
 
 class _Search:
-    """candidates: tokens to be told of at each step.  ends: ids that end a beam."""
+    """candidates: tokens to report at each step.  ends: ids that end a beam."""
 
     def __init__(self, prompt_tokens: int, params: BeamSearchParams, welcome: Welcome) -> None:
         self._params = params
@@ -189,7 +189,7 @@ class _Search:
 
 
 def _check_stop_ids(ids: list[int], vocabulary: int) -> None:
-    """The engine isn't told of them: they end beams here."""
+    """The engine doesn't know them: they end beams here."""
     for token in ids:
         if token >= vocabulary:
             raise InvalidRequest(

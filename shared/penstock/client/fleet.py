@@ -22,7 +22,8 @@ log = logs.get(__name__)
 class Fleet:
     """Sessions, in the order of their numbers. A number is free again when its session is dropped.
 
-    make: a session with a number and an endpoint.  on_dropped: told of each that is gone for good.
+    make: a session with a number and an endpoint.  on_dropped: called with each that is
+    gone for good.
     """
 
     def __init__(

@@ -96,7 +96,7 @@ class Owner(Protocol):
 class EngineSession(ToldState):
     """Dials one engine core, and again whenever the session ends.
 
-    open: its requests, by their numbers; pacing: which of them it has been told of.  calls: of its
+    open: its requests, by their numbers; pacing: which of them it knows.  calls: of its
     workers, that are open.  expected: numbers of prompts that it was told to expect.  retired: its
     address is no longer among those given: it gets nothing new.  slept: this process itself was
     away before the session ended.

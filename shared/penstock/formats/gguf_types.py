@@ -47,12 +47,14 @@ TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
 """Type code -> (name, elements per block, bytes per block)."""
 
 
-READ_TYPES = frozenset(
-    (
-        *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
-        *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"),
-    )
+QUANTISED_TYPES = (
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
+    *("IQ4_NL", "IQ4_XS", "MXFP4"),
 )
+"""Quantised types that workers can decode, each by a module of `penstock_worker`."""
+
+READ_TYPES = frozenset(("F32", "F16", "BF16", *QUANTISED_TYPES))
 """Types that workers can decode. The others need long tables (IQ1 to IQ3), belong to models that
 aren't served (TQ), or are no weights."""
 

@@ -101,7 +101,7 @@ def _write_shards(folder: Path, tensors: Mapping[str, Any] | Iterable[tuple[str,
         _save(shard, folder / name)
         places |= dict.fromkeys(shard, name)
     if not places:
-        raise InvalidRequest("tensors has none", param="tensors")
+        raise InvalidRequest("tensors is empty", param="tensors")
     index = msgspec.json.encode({"metadata": {}, "weight_map": places})
     (folder / "model.safetensors.index.json").write_bytes(index)
 

@@ -82,7 +82,7 @@ class Clip:
         except MemoryError:
             raise
         except Exception:  # FFmpeg's words about a stranger's file are for nobody.
-            raise BadPicture(f"is of no kind that is read: {FORMATS_SAID}") from None
+            raise BadPicture(f"has an unsupported format; supported: {FORMATS_SAID}") from None
         try:
             self._stream = self._checked()
             self._packets = self._counted(seconds)

@@ -109,7 +109,7 @@ class Fetcher:
             parts = urlsplit(url)
             host, port = (parts.hostname or "").lower(), parts.port
         except ValueError:
-            raise Unfetchable("has a URL that is none") from None
+            raise Unfetchable("has an invalid URL") from None
         if parts.scheme not in ("http", "https") or not host or "@" in parts.netloc:
             raise Unfetchable("has a URL that is neither http nor https, or names a user")
         if not self._domains:

@@ -41,7 +41,7 @@ def open_picture(data: bytes, max_pixels: int) -> Image.Image:
     except (BadPicture, MemoryError):
         raise
     except UnidentifiedImageError:
-        raise BadPicture(f"is of no kind that is read: {', '.join(FORMATS)}") from None
+        raise BadPicture(f"has an unsupported format; supported: {', '.join(FORMATS)}") from None
     except Exception:  # Pillow's decoders raise whatever their damaged input leads them to.
         raise BadPicture("is damaged: it can't be decoded") from None
     return rgb if turn is None else rgb.transpose(turn)

@@ -103,7 +103,7 @@ class MediaPool:
                 await self._drop(process)
                 raise
             return await self._settled(process, answer)
-        log.error("processes for media die", attempts=ATTEMPTS)
+        log.error("media processes die", attempts=ATTEMPTS)
         raise RequestFailed("the process that prepares media died, and so did the next ones")
 
     async def _settled(self, process: MediaProcess, answer: Answer) -> Answer:
@@ -120,7 +120,7 @@ class MediaPool:
 
     def _blamed(self, reason: str) -> Unpreparable:
         self.counts.ended += 1
-        log.warning("an item of media ended its process", reason=reason)
+        log.warning("a media item crashed its process", reason=reason)
         return Unpreparable(reason)
 
     def _take(self) -> MediaProcess:
@@ -129,7 +129,7 @@ class MediaPool:
         try:
             process = self._living() or MediaProcess(self.bounds)
         except OSError as error:
-            log.error("a process for media can't be started", reason=str(error))
+            log.error("a media process can't be started", reason=str(error))
             raise Overloaded(
                 "a process that prepares media can't be started", retry_after=1.0
             ) from None

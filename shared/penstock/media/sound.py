@@ -34,13 +34,13 @@ def open_sound(data: bytes, rate: int, max_seconds: float) -> np.ndarray:
     believed.
     """
     if not _is_known(data):
-        raise BadSound(f"is of no kind that is read: {', '.join(FORMATS)}")
+        raise BadSound(f"has an unsupported format; supported: {', '.join(FORMATS)}")
     missing = missing_bytes(data) if data[:4] == b"RIFF" else 0
     if missing:
         raise BadSound(f"is cut off: its head announces {missing} bytes more than it has")
     if data[:4] == b"OggS" and is_chained(data):
         # libsndfile would end with the first of them.
-        raise BadSound("is several sounds, one behind the other (chained Ogg); send each by itself")
+        raise BadSound("contains several sounds in a row (chained Ogg); send each by itself")
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             _check(file, max_seconds)
@@ -55,7 +55,7 @@ def raw_sound(data: bytes, given: int, rate: int, max_seconds: float) -> np.ndar
     """The same of float32 samples of one channel at `given` Hz. Raises BadSound."""
     _check_rate(given)
     if not data or len(data) % 4:
-        raise BadSound(f"has {len(data)} bytes, which are no float32 samples")
+        raise BadSound(f"has {len(data)} bytes, not a whole number of float32 samples")
     samples = np.frombuffer(data, "<f4")
     if len(samples) > max_seconds * given:
         raise _too_long(len(samples) / given, max_seconds)
@@ -72,7 +72,7 @@ def _is_known(data: bytes) -> bool:
 
 def _check(file: soundfile.SoundFile, max_seconds: float) -> None:
     if file.format not in _READ:
-        raise BadSound(f"is of no kind that is read: {', '.join(FORMATS)}")
+        raise BadSound(f"has an unsupported format; supported: {', '.join(FORMATS)}")
     _check_rate(file.samplerate)
     if not 1 <= file.channels <= MAX_CHANNELS:
         raise BadSound(f"has {file.channels} channels; 1 to {MAX_CHANNELS} are read")
@@ -114,7 +114,7 @@ def _at_rate(blocks: Iterable[np.ndarray], given: int, rate: int) -> np.ndarray:
     stream = None if given == rate else soxr.ResampleStream(given, rate, 1, dtype="float32")
     for block in blocks:
         if not np.isfinite(block).all():
-            raise BadSound("holds samples that are no finite numbers")
+            raise BadSound("contains samples that are not finite numbers")
         count += len(block)
         parts.append(block if stream is None else stream.resample_chunk(block))
     if not count:

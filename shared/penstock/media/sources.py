@@ -136,7 +136,7 @@ class SourceReader:
         try:
             parts = urlsplit(url)
         except ValueError:
-            raise source.wrong("has a URL that is none") from None
+            raise source.wrong("has an invalid URL") from None
         path = unquote(parts.path)
         if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
             raise source.wrong("has a file: URL without an absolute path")
@@ -199,7 +199,7 @@ async def _read_file(
 ) -> bytes:
     """folder: that the file must lie in, links resolved; None: anywhere."""
     refused = source.wrong(
-        "is no file that can be read"
+        "isn't a readable file"
         + ("" if folder is None else " in the folder of --allowed-local-media-path")
     )
     try:

@@ -69,13 +69,13 @@ class Turns:
     def _check(self, tenant: str) -> None:
         if len(self._queues.get(tenant, ())) >= self._max_of_tenant:
             raise Limited(
-                f"{self._max_of_tenant} items of this tenant's media wait to be prepared, as many "
-                "as may",
+                f"{self._max_of_tenant} media items of this tenant are waiting to be prepared, the "
+                "most allowed",
                 retry_after=RETRY_AFTER,
             )
         if self.waiting >= self._max_waiting:
             raise Overloaded(
-                f"{self.waiting} items of media wait to be prepared, as many as may",
+                f"{self.waiting} media items are waiting to be prepared, the most allowed",
                 retry_after=RETRY_AFTER,
             )
 

@@ -65,7 +65,9 @@ def raw_frames(data: bytes, raw: tuple[int, ...]) -> FrameSequence:
     width, height, above, below = raw
     each = 3 * width * height
     if min(raw) < 1 or len(data) % each:
-        raise BadPicture(f"has {len(data)} bytes, which are no frames of {width} × {height} of RGB")
+        raise BadPicture(
+            f"has {len(data)} bytes, not a whole number of {width} × {height} RGB frames"
+        )
     view = memoryview(data)
     frames = (
         raw_picture(bytes(view[at : at + each]), width, height) for at in range(0, len(data), each)

@@ -35,7 +35,7 @@ class OutputParser(ABC):
 
     @property
     def held(self) -> int:
-        """Characters at the end of the text so far that no event has told of, but one still may.
+        """Characters at the end of the text so far that no event has reported, but one still may.
         It says which tokens are whose: a parser that holds text back should know."""
         return 0
 

@@ -183,7 +183,7 @@ def _placed(
     folder = parent / digest
     with locked(parent):
         if folder.is_dir():
-            # Of equal contents if it is whole; one that somebody or a crash has damaged is mended.
+            # Of equal contents if it is whole; a damaged one is repaired.
             for file in sorted(making.iterdir()):
                 file.replace(folder / file.name)
             os.utime(folder)

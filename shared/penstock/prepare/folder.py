@@ -115,7 +115,7 @@ def check_contents(manifest: PreparedModel, tokenizer: bytes, template: bytes) -
         if found.get(name, digest) != digest:
             raise StartupError(
                 f"the prepared folder of {manifest.name} is damaged: {name} is not what was "
-                "written; `penstock pull` or `penstock prepare` makes it anew"
+                "written; `penstock pull` or `penstock prepare` creates it again"
             )
 
 

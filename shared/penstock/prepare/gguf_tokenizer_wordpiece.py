@@ -19,7 +19,7 @@ def wordpiece(vocabulary: Vocabulary) -> Built:
     ids = {name: i for i, name in enumerate(names) if name}
     unknown = vocabulary.special_id("unknown_token_id", texts=("[UNK]", "<unk>"))
     if unknown is None:
-        raise UnsupportedModel(f"{fields.where}: no token stands for unknown words ([UNK])")
+        raise UnsupportedModel(f"{fields.where}: there is no token for unknown words ([UNK])")
     tokenizer = Tokenizer(
         models.WordPiece(
             ids,

@@ -123,7 +123,7 @@ def read_config(fields: Fields, *, language_model_only: bool = False) -> ModelCo
         return _with_tower(fields, towered, language_model_only=language_model_only)
     family = _family(fields)
     if TEXT_HALF in fields:
-        log.info("the model is served as one of text only", config=fields.where)
+        log.info("the model is served for text only", config=fields.where)
         fields = _text_half(fields)
     return _decoder(fields, family)
 
@@ -146,7 +146,7 @@ def _with_tower(fields: Fields, towered: TowerFamily, *, language_model_only: bo
     half, section = towered.text_half(fields)
     text = _decoder(_tied_as(fields, section), half.family)
     if language_model_only:
-        log.info("the model is served as one of text only", config=fields.where)
+        log.info("the model is served for text only", config=fields.where)
         return text
     tower = fields.section(towered.SECTION)
     with odd_values_refused(fields.where):

@@ -110,7 +110,7 @@ def _local(path: Path, *, name: str, source: str) -> ResolvedModel:
         return ResolvedModel(name=name, source=source, kind="folder", path=path)
     refuse_pickle(path)
     if path.suffix.lower() != ".gguf" and not _begins_with_magic(path):
-        hint = "; give the folder that it lies in" if path.suffix == ".safetensors" else ""
+        hint = "; give the folder that contains it" if path.suffix == ".safetensors" else ""
         raise UnsupportedModel(f"{path} is not a .gguf file{hint}")
     return ResolvedModel(name=name, source=source, kind="gguf", path=path)
 

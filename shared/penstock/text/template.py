@@ -197,7 +197,7 @@ def _given(
 
 
 def _marked(variables: dict[str, Any], continued: bool) -> dict[str, Any]:
-    """With a mark at the end of the last message, if that is where the text shall end."""
+    """With a mark at the end of the last message, if the text ends there."""
     if not continued:
         return variables
     return {**variables, "messages": mark_last(variables["messages"])}

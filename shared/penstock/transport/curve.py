@@ -78,10 +78,16 @@ class AllowList:
         try:
             self._read()
         except StartupError as error:
-            log.error("the allowed keys can't be read; those known before count", why=str(error))
+            log.error(
+                "the allowed keys can't be read; the previous ones stay in force", why=str(error)
+            )
         allowed = key in self._keys
         if not allowed:
-            log.warning("a key that isn't allowed has dialled", peers=domain, key=key.decode())
+            log.warning(
+                "a peer with a key that isn't allowed tried to connect",
+                peers=domain,
+                key=key.decode(),
+            )
         return allowed
 
     def _read(self) -> None:

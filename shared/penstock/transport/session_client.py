@@ -29,7 +29,7 @@ Incoming = TypeVar("Incoming")
 FIRST_RETRY = 0.05
 LAST_RETRY = 1.0
 LAST_REFUSED_RETRY = 10.0
-"""Where the engine core answers and can't be used, which seldom mends itself."""
+"""Where the engine core answers and can't be used, which seldom passes by itself."""
 DIALLING_PACE = 0.02
 """Seconds between looks at a connection that is not up yet."""
 

@@ -76,7 +76,7 @@ class SessionServer(Inbound[Incoming]):
 
     @property
     def sessions(self) -> list[bytes]:
-        """Open sessions that the owner has been told of, oldest first."""
+        """Open sessions that the owner knows of, oldest first."""
         with self.lock:
             return [session for session, numbering in self._numberings.items() if numbering.told]
 

@@ -75,7 +75,7 @@ def split(message: bytes) -> list[bytes]:
     while at < len(message):
         begin = at + _LENGTH.size
         if len(parts) >= MAX_FRAMES or begin > len(message):
-            raise BadFrame("a message whose parts can't be told from each other")
+            raise BadFrame("a message with ambiguous parts")
         at = begin + _LENGTH.unpack_from(message, at)[0]
         if at > len(message):
             raise BadFrame("a message that ends before its last part does")

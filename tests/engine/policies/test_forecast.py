@@ -1,4 +1,4 @@
-"""What computing a prompt takes, reckoned from steps that were seen."""
+"""What computing a prompt takes, estimated from steps that were seen."""
 
 from __future__ import annotations
 

@@ -409,7 +409,7 @@ def test_a_final_fault_fails_everything_that_waits() -> None:
     assert later.rejected is not None
     assert later.rejected.code == "unavailable"
     assert "not enough memory" in later.rejected.message
-    h.start_worker()  # somebody mended it
+    h.start_worker()  # somebody fixed it
     assert h.submit(front, [1]).accepted
     h.run()
 

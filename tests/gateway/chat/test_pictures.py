@@ -190,7 +190,9 @@ async def test_responses_take_pictures() -> None:
         body["input"][0]["content"][1] = {**part, "image_url": "data:image/png;base64,AAAA"}
         error = (await gateway.client.post("/v1/responses", json=body)).json()["error"]
         assert error["param"] == "input[0].content[1]"
-        assert error["message"].startswith("input[0].content[1]: the picture is of no kind")
+        assert error["message"].startswith(
+            "input[0].content[1]: the picture has an unsupported format"
+        )
         body["input"][0]["content"][1] = {**part, "file_id": "file-1"}
         error = (await gateway.client.post("/v1/responses", json=body)).json()["error"]
         assert error["param"] == "input[0].content[1].file_id"
@@ -219,12 +221,12 @@ BAD: dict[str, tuple[dict[str, Any], int, str]] = {
     "a detail": (image(detail="much"), 400, "detail"),
     "a uuid of a number": (image(uuid=7), 400, "uuid must be a string"),
     "a long uuid": (image(uuid="x" * 129), 400, "1 to 128"),
-    "an empty uri": (image("data:image/png;base64,"), 400, "of no kind"),
+    "an empty uri": (image("data:image/png;base64,"), 400, "unsupported format"),
     "no uri": (image("data:image/png"), 400, "data: URI"),
     "no base64": (image("data:image/png,abc"), 400, "isn't base64"),
     "broken base64": (image("data:image/png;base64,A*=="), 400, "base64 is broken"),
     "another type": (image("data:text/html;base64,AAAA"), 400, "text/html"),
-    "svg": (image(data_uri(b"<svg/>", "image/svg+xml")), 400, "of no kind that is read: PNG"),
+    "svg": (image(data_uri(b"<svg/>", "image/svg+xml")), 400, "unsupported format; supported: PNG"),
     "cut off": (image(data_uri(saved(picture())[:-300])), 400, "damaged"),
     "a url": (image("https://example.com/a.png"), 400, "nothing is fetched here"),
     "a local file": (image("file:///etc/passwd"), 400, "--allowed-local-media-path"),

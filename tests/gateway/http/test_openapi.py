@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -170,3 +171,20 @@ async def test_every_body_has_an_example_that_is_taken(
             assert "--weights-allowed-folder" in reply.json()["error"]["message"], path
         else:
             assert reply.status_code == 200, reply.text
+
+
+def _described(node: Any) -> Iterator[str]:
+    """All descriptions in a part of the document."""
+    if isinstance(node, dict):
+        if isinstance(node.get("description"), str):
+            yield node["description"]
+        node = list(node.values())
+    if isinstance(node, list):
+        for each in node:
+            yield from _described(each)
+
+
+async def test_descriptions_have_no_unfilled_placeholders(http: httpx.AsyncClient) -> None:
+    found = list(_described((await http.get("/openapi.json")).json()))
+    assert len(found) > 100
+    assert not [text for text in found if re.search(r"\{\w+\}", text)]

@@ -174,9 +174,9 @@ def test_bad_prompts_say_why(more: dict[str, Any], words: str, text: ModelText) 
 async def test_what_is_found_out_later(text: ModelText, desk: MediaDesk, tmp_path: Path) -> None:
     cases = (
         ("<image><image>", picture(), "one for each"),
-        ("<image>", tmp_path / "none.png", "no file that can be read"),
+        ("<image>", tmp_path / "none.png", "isn't a readable file"),
         ("<image>", "https://example.com/a.png", "nothing is fetched here"),
-        ("<image>", b"no picture", "of no kind"),
+        ("<image>", b"no picture", "unsupported format"),
     )
     for prompt, given, words in cases:
         found = library_prompt({"prompt": prompt, "multi_modal_data": {"image": given}}, text)

@@ -94,15 +94,18 @@ ANIMATED = saved(
     picture().convert("P"), "GIF", save_all=True, append_images=[picture(seed=1), picture(seed=2)]
 )
 BAD = {
-    "nothing": (b"", "of no kind"),
-    "text": (b"hello", "of no kind"),
-    "svg": (b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>', "of no kind"),
-    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "of no kind"),
-    "a pdf": (b"%PDF-1.4\n1 0 obj<<>>endobj\ntrailer<<>>\n", "of no kind"),
-    "an icon": (saved(picture(), "ICO"), "of no kind"),
+    "nothing": (b"", "unsupported format"),
+    "text": (b"hello", "unsupported format"),
+    "svg": (
+        b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>',
+        "unsupported format",
+    ),
+    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "unsupported format"),
+    "a pdf": (b"%PDF-1.4\n1 0 obj<<>>endobj\ntrailer<<>>\n", "unsupported format"),
+    "an icon": (saved(picture(), "ICO"), "unsupported format"),
     "cut off": (saved(picture())[:-600], "damaged"),
     "a jpeg cut off": (saved(picture(90, 90), "JPEG")[:3000], "damaged"),
-    "a head alone": (saved(picture())[:30], "(damaged|of no kind)"),
+    "a head alone": (saved(picture())[:30], "(damaged|unsupported format)"),
     "animated gif": (ANIMATED, "animated"),
     "animated webp": (
         saved(picture(), "WEBP", save_all=True, append_images=[picture(seed=1)]),
@@ -117,8 +120,8 @@ BAD = {
         "pages",
     ),
     "a bomb": (bomb(1 << 20, 1 << 20), "at most 10000"),
-    "negative": (bomb(0xFFFFFFFF, 0xFFFFFFFF), "(at most|damaged|of no kind|no pixels)"),
-    "no size": (bomb(0, 0), "(no pixels|damaged|of no kind)"),
+    "negative": (bomb(0xFFFFFFFF, 0xFFFFFFFF), "(at most|damaged|unsupported format|no pixels)"),
+    "no size": (bomb(0, 0), "(no pixels|damaged|unsupported format)"),
 }
 
 

@@ -62,7 +62,7 @@ async def test_several_at_a_time_and_no_more(pool: MediaPool) -> None:
 async def test_a_bad_file_leaves_its_process_alone(pool: MediaPool) -> None:
     await pool.prepare(task(saved(picture())))
     pids = pool.pids
-    with pytest.raises(Unpreparable, match="of no kind that is read"):
+    with pytest.raises(Unpreparable, match="unsupported format"):
         await pool.prepare(task(b"<svg/>"))
     with pytest.raises(Unpreparable, match="at most 100 are accepted"):
         await pool.prepare(task(saved(picture()), 100))

@@ -69,7 +69,7 @@ async def test_few_may_wait() -> None:
     turns = Turns(1, max_waiting=3, max_of_tenant=2)
     line = Line(turns)
     tasks = await line.join("a", "a", "a")
-    with pytest.raises(Limited, match="2 items of this tenant's"):
+    with pytest.raises(Limited, match="2 media items of this tenant"):
         await turns.take("a")
     tasks += await line.join("b")
     with pytest.raises(Overloaded) as caught:

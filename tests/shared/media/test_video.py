@@ -334,7 +334,7 @@ def test_out_of_memory_is_no_damage(
 def test_what_is_no_video_is_refused(data: bytes) -> None:
     """Playlists too, which would lead to other files."""
     pytest.importorskip("av")
-    with pytest.raises(BadPicture, match="is of no kind that is read"):
+    with pytest.raises(BadPicture, match="has an unsupported format"):
         prepare_clip(VIDEO, data, BOUNDS)
 
 

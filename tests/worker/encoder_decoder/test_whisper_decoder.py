@@ -26,7 +26,7 @@ from tests.worker.encoder_decoder.sounds import (
     words,
 )
 from tests.worker.encoder_decoder.whisper_cases import CASES, ROWS, START, both
-from tests.worker.models.parity import CLEAR_MARGIN, RELATIVE_TOLERANCE
+from tests.worker.models.parity import RELATIVE_TOLERANCE, compare_answer, run_recorded
 from tests.worker.vision.pictures import answered
 
 BACKENDS = ("reference", "cpu")
@@ -58,23 +58,13 @@ def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_pat
     driver = Driver(runner, num_blocks=128, slots=8, budget=29)
     driver.encode = [name_of(sound) for sound in SOUNDS]
     jobs = [job_of(sound, text, WANTED) for sound, text in asked]
-    slots: dict[int, int] = {}
-    while any(not job.done for job in jobs):
-        driver._step([job for job in jobs if not job.done])
-        slots |= {at: job.slot for at, job in enumerate(jobs) if job.slot is not None}
     compared = 0
-    for at, (job, (sound, text)) in enumerate(zip(jobs, asked, strict=True)):
+    answers = run_recorded(driver, jobs, seen)
+    for (job, found), (sound, text) in zip(answers, asked, strict=True):
         assert job.error is None
-        found = seen.of(slots[at])[ROWS:]
+        found = found[ROWS:]
         true = theirs_of(theirs, sound, text + job.tokens)[: len(found)]
-        difference = (found - true)[: len(text)].abs().amax(-1)
-        assert bool((difference <= RELATIVE_TOLERANCE * true[: len(text)].abs().amax(-1)).all())
-        for step, token in enumerate(job.tokens):
-            best = true[len(text) - 1 + step].topk(2)
-            if best.values[0] - best.values[1] < CLEAR_MARGIN:
-                break
-            assert token == int(best.indices[0]), (at, step)
-            compared += 1
+        compared += compare_answer(found, true, len(text), job.tokens)
     assert compared >= len(jobs) * WANTED // 2
 
 

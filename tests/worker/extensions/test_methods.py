@@ -98,7 +98,7 @@ def test_those_that_are_broken_are_left_out(caplog: pytest.LogCaptureFixture) ->
         "the worker extension b_same of pst-methods 1.0 has a method rank, as another one has",
         "the worker extension leaves of pst-methods 1.0 raised SystemExit: 3",
         "the worker extension raises of pst-methods 1.0 raised ValueError: no luck",
-        "the worker extension function of pst-methods 1.0 is no class",
+        "the worker extension function of pst-methods 1.0 isn't a class",
     ):
         assert says in told
     answer = call(extensions("a_sound"), "_private")

@@ -6,6 +6,7 @@ greedy decoding: as long as our tokens are its argmax at each step, it would hav
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,6 +37,12 @@ def run_with_logits(
     )
     driver = Driver(runner, num_blocks=blocks, slots=len(prompts), budget=512)
     jobs = [Job(prompt, wanted) for prompt in prompts]
+    return run_recorded(driver, jobs, seen)
+
+
+def run_recorded(driver: Driver, jobs: list[Job], seen: LogitsOf) -> list[tuple[Job, torch.Tensor]]:
+    """Runs the jobs as one batch. Returns each with every logit that `seen` has of it, [tokens,
+    vocab]."""
     slots: dict[int, int] = {}
     while any(not job.done for job in jobs):
         driver._step([job for job in jobs if not job.done])
@@ -43,24 +50,32 @@ def run_with_logits(
     return [(job, seen.of(slots[at])) for at, job in enumerate(jobs)]
 
 
+def compare_answer(
+    ours: torch.Tensor, true: torch.Tensor, prompt: int, answer: Sequence[int]
+) -> int:
+    """Asserts that the logits of the first `prompt` tokens are equal within the tolerance, and that
+    each token of the answer is transformers' choice, up to the first that is not clear. ours, true:
+    [tokens, vocab]. Returns how many tokens of the answer were compared."""
+    difference = (ours[:prompt] - true[:prompt]).abs().amax(-1)
+    allowed = RELATIVE_TOLERANCE * true[:prompt].abs().amax(-1)
+    assert bool((difference <= allowed).all()), (prompt, (difference / allowed).max())
+    for step, token in enumerate(answer):
+        best = true[prompt - 1 + step].topk(2)
+        if best.values[0] - best.values[1] < CLEAR_MARGIN:
+            return step
+        assert token == int(best.indices[0]), (prompt, step)
+    return len(answer)
+
+
 def compare(
     model: DecoderModel | CPUModel, theirs: Any, prompts: list[list[int]], wanted: int
 ) -> int:
-    """Asserts equality in the sense of the issue; returns how many greedy tokens were compared."""
+    """Asserts equality of all prompts; returns how many greedy tokens were compared."""
     compared = 0
     for job, ours in run_with_logits(model, prompts, wanted):
         assert job.error is None
         with torch.inference_mode():
             given = torch.tensor([job.prompt + job.tokens])
             true = theirs(given).logits[0, : len(ours)].float()
-        prompt = slice(0, len(job.prompt))
-        difference = (ours[prompt] - true[prompt]).abs().amax(-1)
-        allowed = RELATIVE_TOLERANCE * true[prompt].abs().amax(-1)
-        assert bool((difference <= allowed).all()), (difference / allowed).max()
-        for step, token in enumerate(job.tokens):
-            best = true[len(job.prompt) - 1 + step].topk(2)
-            if best.values[0] - best.values[1] < CLEAR_MARGIN:
-                break
-            assert token == int(best.indices[0]), (len(job.prompt), step)
-            compared += 1
+        compared += compare_answer(ours, true, len(job.prompt), job.tokens)
     return compared

@@ -18,7 +18,7 @@ from penstock.protocol.common import MediaItem
 from penstock.protocol.from_worker import MediaFailed
 from penstock_worker.vision.sight import Sight
 from tests.worker.driver import Driver, Job, LogitsOf
-from tests.worker.models.parity import CLEAR_MARGIN, RELATIVE_TOLERANCE
+from tests.worker.models.parity import RELATIVE_TOLERANCE, compare_answer, run_recorded
 from tests.worker.vision.pictures import (
     Prepared,
     answered,
@@ -95,12 +95,9 @@ def run(
     for parts in prompts:
         tokens, media = prompt_of(parts)
         jobs.append(Job(tokens, WANTED, media=media))
-    slots: dict[int, int] = {}
-    while any(not job.done for job in jobs):
-        driver._step([job for job in jobs if not job.done])
-        slots |= {at: job.slot for at, job in enumerate(jobs) if job.slot is not None}
+    answers = run_recorded(driver, jobs, seen)
     assert all(job.error is None for job in jobs)
-    return [(job, seen.of(slots[at])) for at, job in enumerate(jobs)]
+    return answers
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -115,15 +112,7 @@ def test_prompts_and_answers_equal_transformers(backend: str, tmp_path: Path) ->
         cut = next((n for n, token in enumerate(answer) if token in (PLACEHOLDER, VIDEO)), None)
         answer = answer[:cut]
         true = theirs_of(theirs, parts, answer)[: len(found)]
-        prompt = slice(0, len(job.prompt))
-        difference = (found[prompt] - true[prompt]).abs().amax(-1)
-        assert bool((difference <= RELATIVE_TOLERANCE * true[prompt].abs().amax(-1)).all())
-        for step, token in enumerate(answer):
-            best = true[len(job.prompt) - 1 + step].topk(2)
-            if best.values[0] - best.values[1] < CLEAR_MARGIN:
-                break
-            assert token == int(best.indices[0]), step
-            compared += 1
+        compared += compare_answer(found, true, len(job.prompt), answer)
     assert compared >= WANTED
 
 

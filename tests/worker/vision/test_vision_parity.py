@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.worker.driver import Driver, LogitsOf
-from tests.worker.models.parity import CLEAR_MARGIN, RELATIVE_TOLERANCE
+from tests.worker.models.parity import RELATIVE_TOLERANCE, compare_answer, run_recorded
 from tests.worker.vision.pictures import (
     Prepared,
     backend_of,
@@ -80,24 +80,11 @@ def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_pat
     driver = Driver(runner, num_blocks=128, slots=8, budget=37)
     driver.encode = list(shown)
     jobs = [job_of(parts, WANTED, whole_spans=vision.spans_whole) for parts in asked]
-    slots: dict[int, int] = {}
-    while any(not job.done for job in jobs):
-        driver._step([job for job in jobs if not job.done])
-        slots |= {at: job.slot for at, job in enumerate(jobs) if job.slot is not None}
     compared = 0
-    for at, (job, parts) in enumerate(zip(jobs, asked, strict=True)):
+    answers = run_recorded(driver, jobs, seen)
+    for (job, found), parts in zip(answers, asked, strict=True):
         assert job.error is None
-        found = seen.of(slots[at])
         tokens = text_of(job.tokens)
         true = theirs_of(theirs, parts, tokens)[: len(found)]
-        prompt = slice(0, len(job.prompt))
-        difference = (found[prompt] - true[prompt]).abs().amax(-1)
-        allowed = RELATIVE_TOLERANCE * true[prompt].abs().amax(-1)
-        assert bool((difference <= allowed).all()), (at, (difference / allowed).max())
-        for step, token in enumerate(tokens):
-            best = true[len(job.prompt) - 1 + step].topk(2)
-            if best.values[0] - best.values[1] < CLEAR_MARGIN:
-                break
-            assert token == int(best.indices[0]), (at, step)
-            compared += 1
+        compared += compare_answer(found, true, len(job.prompt), tokens)
     assert compared >= len(jobs) * WANTED // 2

@@ -117,7 +117,7 @@ def levels_kind(bits: int, scales: np.ndarray, zeros: np.ndarray, minima: np.nda
 def _obstacle(matrix: CheckpointMatrix) -> str | None:
     """Returns why a matrix can't be packed as levels, or None."""
     if not isinstance(matrix, LevelMatrix):
-        return "its numbers are no whole ones"
+        return "its numbers are not integers"
     if matrix.order is not None:
         return "the inputs of a group aren't neighbours (act-order)"
     if matrix.group % _GROUP and matrix.group < matrix.inputs:

@@ -73,7 +73,7 @@ def _joined(base: str, reference: str) -> str:
     try:
         return urljoin(base, reference)
     except ValueError:
-        raise Unservable(f"{reference[:200]!r} is no URI") from None
+        raise Unservable(f"{reference[:200]!r} isn't a URI") from None
 
 
 def _follow(node: Any, pointer: str) -> Any:

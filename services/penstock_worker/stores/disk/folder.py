@@ -92,7 +92,7 @@ class SegmentFolder:
                 try:
                     self._look(now)
                 except OSError as error:
-                    log.warning("the KV on disk can't be looked at", reason=str(error))
+                    log.warning("the KV on disk can't be inspected", reason=str(error))
             found = next((n for n, key in enumerate(keys) if key not in self._index), len(keys))
             segments = {id(s): s for s, _ in map(self._index.__getitem__, keys[:found])}
             for segment in segments.values():

@@ -122,7 +122,7 @@ class KVServer:
         """Raises ValueError for one that no sound worker asks."""
         if isinstance(asked, AskKV):
             if len(asked.keys) > MAX_ASKED_KEYS or any(len(k) != KEY_BYTES for k in asked.keys):
-                raise ValueError(f"{len(asked.keys)} keys, or such as are no keys")
+                raise ValueError(f"{len(asked.keys)} keys, too many or malformed")
             self._count(peer, asked)
             return
         total = self._memory.payload_bytes

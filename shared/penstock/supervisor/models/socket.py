@@ -62,7 +62,7 @@ class ModelsSocket:
         if writer is None or writer.is_closing():
             return
         if writer.transport.get_write_buffer_size() > MOST_UNREAD:
-            log.warning("a gateway doesn't read what models do", holder=holder)
+            log.warning("a gateway doesn't read the models' states", holder=holder)
             writer.transport.abort()
             return
         writer.write(msgspec.json.encode(message) + b"\n")

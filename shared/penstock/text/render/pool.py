@@ -243,7 +243,7 @@ def _explained(error: BaseException, bounds: Bounds) -> BaseException:
             param="messages",
         )
     if isinstance(error, Crashed):
-        log.error("a chat template brought its renderer down")
+        log.error("a chat template crashed its renderer")
         return InvalidRequest(
             "the chat template brought its process down on these messages", param="messages"
         )
