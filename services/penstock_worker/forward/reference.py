@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock import mechanisms as mechanism
 from penstock.kv_layout import kv_layout
 from penstock.media_facts import alignment_heads
 from penstock.model_config import PreparedModel
@@ -20,6 +19,7 @@ from penstock_worker.attention.interface import AttentionBackend, BatchLayout, C
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.attention.reference_encoded import EncoderDecoderCache
 from penstock_worker.dtype import cache_dtype, compute_dtype
+from penstock_worker.forward.common_mechanisms import COMMON
 from penstock_worker.forward.encoder_decoder import EncoderDecoderForward
 from penstock_worker.forward.interface import (
     Batch,
@@ -43,60 +43,7 @@ from penstock_worker.states.slot_states import SlotStates
 from penstock_worker.weights.cut import Cut
 from penstock_worker.weights.opening import open_weights
 
-MECHANISMS = frozenset(
-    {
-        mechanism.WINDOW,
-        mechanism.CHUNKS,
-        mechanism.SCORE_SOFT_CAP,
-        mechanism.SCORE_SCALE,
-        mechanism.LATENT,
-        mechanism.SINKS,
-        mechanism.NO_ROTATION,
-        mechanism.PARTIAL_ROTATION,
-        mechanism.SEVERAL_ROTATIONS,
-        mechanism.WHOLE_NORM,
-        mechanism.LAYER_NORM,
-        mechanism.OUTPUT_NORMS,
-        mechanism.PARALLEL,
-        mechanism.GELU,
-        mechanism.GELU_TANH,
-        mechanism.QUICK_GELU,
-        mechanism.RELU2,
-        mechanism.CLAMPED_SWIGLU,
-        mechanism.UNGATED,
-        mechanism.OUTPUT_BIAS,
-        mechanism.FEED_FORWARD_BIAS,
-        mechanism.RESIDUAL_MULTIPLIER,
-        mechanism.EMBEDDING_MULTIPLIER,
-        mechanism.LOGITS_RULE,
-        mechanism.EXPERTS,
-        mechanism.EMBEDDING_NORM,
-        mechanism.NO_FIRST_NORM,
-        mechanism.SHARED_EXPERT_GATE,
-        mechanism.WEIGHED_INPUTS,
-        mechanism.QUERY_GROWTH,
-        mechanism.OUTPUT_GATE,
-        mechanism.EXPERTS_FLOOR,
-        mechanism.ONE_HALF,
-        *mechanism.RECURRENT,
-        mechanism.OWN_HEADS,
-        mechanism.VALUE_NORM,
-        mechanism.VALUES_OF_KEYS,
-        mechanism.SHARED_KV,
-        mechanism.OWN_INNER,
-        mechanism.SPARSE_GATE,
-        mechanism.EXPERTS_BESIDE,
-        mechanism.OUTPUT_SCALE,
-        mechanism.PER_LAYER_INPUTS,
-        mechanism.STREAMS,
-        mechanism.VISION,
-        mechanism.WHOLE_SPANS,
-        mechanism.DEEPSTACK,
-        mechanism.AUDIO,
-        mechanism.CROSS_ATTENTION,
-        mechanism.LEARNED_POSITIONS,
-    }
-)
+MECHANISMS = COMMON
 """What this backend has beyond Llama's layers."""
 
 

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import torch
 
-from penstock import mechanisms as mechanism
 from penstock.kv_layout import kv_layout
 from penstock.media_facts import alignment_heads
 from penstock.model_config import ModelConfig, PreparedModel
@@ -27,6 +26,7 @@ from penstock_kernels.cpu.decoder import (
 )
 from penstock_kernels.cpu.library import bits, instruction_set
 from penstock_kernels.cpu.program import Program
+from penstock_worker.forward.common_mechanisms import COMMON
 from penstock_worker.forward.cpu.adapters import adapters_of
 from penstock_worker.forward.cpu.cross_layers import compile_stored
 from penstock_worker.forward.cpu.crossings import KEY, QUERY, ShownHeads, beside, showing
@@ -57,60 +57,7 @@ from penstock_worker.parallel.shard import head_ranges, shard_of
 from penstock_worker.states.planning import groups_with_states, program_states
 from penstock_worker.weights.opening import open_weights
 
-MECHANISMS = frozenset(
-    {
-        mechanism.WINDOW,
-        mechanism.CHUNKS,
-        mechanism.SCORE_SOFT_CAP,
-        mechanism.SCORE_SCALE,
-        mechanism.SINKS,
-        mechanism.LATENT,
-        mechanism.NO_ROTATION,
-        mechanism.PARTIAL_ROTATION,
-        mechanism.SEVERAL_ROTATIONS,
-        mechanism.WHOLE_NORM,
-        mechanism.LAYER_NORM,
-        mechanism.OUTPUT_NORMS,
-        mechanism.PARALLEL,
-        mechanism.GELU,
-        mechanism.GELU_TANH,
-        mechanism.QUICK_GELU,
-        mechanism.RELU2,
-        mechanism.CLAMPED_SWIGLU,
-        mechanism.UNGATED,
-        mechanism.OUTPUT_BIAS,
-        mechanism.FEED_FORWARD_BIAS,
-        mechanism.RESIDUAL_MULTIPLIER,
-        mechanism.EMBEDDING_MULTIPLIER,
-        mechanism.LOGITS_RULE,
-        mechanism.EXPERTS,
-        mechanism.SHARED_EXPERT_GATE,
-        mechanism.WEIGHED_INPUTS,
-        mechanism.QUERY_GROWTH,
-        mechanism.EMBEDDING_NORM,
-        mechanism.NO_FIRST_NORM,
-        mechanism.OWN_HEADS,
-        mechanism.VALUE_NORM,
-        mechanism.VALUES_OF_KEYS,
-        mechanism.SHARED_KV,
-        mechanism.OWN_INNER,
-        mechanism.SPARSE_GATE,
-        mechanism.EXPERTS_BESIDE,
-        mechanism.OUTPUT_SCALE,
-        mechanism.PER_LAYER_INPUTS,
-        mechanism.STREAMS,
-        mechanism.OUTPUT_GATE,
-        mechanism.EXPERTS_FLOOR,
-        mechanism.ONE_HALF,
-        mechanism.VISION,
-        mechanism.AUDIO,
-        mechanism.WHOLE_SPANS,
-        mechanism.CROSS_ATTENTION,
-        mechanism.LEARNED_POSITIONS,
-        mechanism.DEEPSTACK,
-        *mechanism.RECURRENT,
-    }
-)
+MECHANISMS = COMMON
 """What these kernels have beyond Llama's layers (see penstock.mechanisms)."""
 
 
