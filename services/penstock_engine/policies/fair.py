@@ -96,8 +96,7 @@ class FairShare(OneLine):
             yield from super().turns(decodes, chunks, builder, can_start=can_start)
             return
         fewest = min((len(hand.decodes) for hand in hands if hand.decodes), default=0)
-        read = any(not sequence.request.gathered for sequence in decodes)
-        builder.keep_to(self.pace.tokens(fewest, read=read))
+        builder.keep_to(self.pace.tokens(fewest))
         deal(hands, builder.left)
         kept_out: list[Sequence] = []
         for hand in hands:

@@ -43,8 +43,7 @@ class OneLine(Policy):
             decodes.sort(key=lambda sequence: sequence.progress.last_served)
         for sequence in decodes[:limit]:
             yield Turn(sequence, 1)
-        read = any(not sequence.request.gathered for sequence in decodes)
-        builder.keep_to(self.pace.tokens(len(decodes), read=read) - len(decodes[:limit]))
+        builder.keep_to(self.pace.tokens(len(decodes)) - len(decodes[:limit]))
         yield from self._prefill(chunks, builder)
         builder.release()
         for sequence in decodes[limit:]:

@@ -9,9 +9,6 @@ from penstock.config.settings import SchedulerSettings
 SHORT = 0.1
 """Seconds that a step may take in any case, if a setting says nothing else."""
 
-UNREAD = 0.5
-"""Seconds that a step may take beside decodes that nobody reads as they come."""
-
 ASIDE = 0.005
 """Seconds that media may be encoded in any case in a step that somebody decodes in."""
 
@@ -91,9 +88,8 @@ class StepPace:
             return max(in_proportion, by_each)
         return min(in_proportion, by_each)
 
-    def tokens(self, decodes: int, *, read: bool = True) -> float:
-        """Tokens that a step with so many decodes may have in all. read: whether somebody reads
-        any of these as they come."""
+    def tokens(self, decodes: int) -> float:
+        """Tokens that a step with so many decodes may have in all."""
         if not self._slowdown:
             return math.inf
         if self._each is None:
@@ -104,8 +100,7 @@ class StepPace:
         if self._with_prefill and self._with_prefill % every == 0:
             return decodes
         alone = self._alone(decodes)
-        short = self._short if read else max(self._short, UNREAD)
-        beside = max(short, self._slowdown * alone) - alone
+        beside = max(self._short, self._slowdown * alone) - alone
         return decodes + max(LEAST, beside / self._each)
 
     def aside(self, decodes: int) -> float:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_engine.policies.pace import LEAST, LONG, SHORT, UNKNOWN, UNREAD, StepPace
-from tests.engine.harness import Harness
+from penstock_engine.policies.pace import LEAST, LONG, SHORT, UNKNOWN, StepPace
 from tests.engine.simulated import Simulation
 from tests.engine.walker import POLICIES
 
@@ -170,44 +169,3 @@ def test_fewer_decodes_than_those_known_are_not_taken_to_cost_nothing() -> None:
         tokens = int(pace.tokens(16))
         pace.observe(16, tokens, base + each * tokens)
     assert base + each * pace.tokens(16) >= 0.7 * 2.5 * (base + each * 16)
-
-
-def test_decodes_that_nobody_reads_as_they_come_allow_longer_steps() -> None:
-    pace = StepPace(2.5)
-    pace.observe(16, 16, 0.02)
-    pace.observe(16, 216, 0.12)
-    assert pace.tokens(16) == pytest.approx(16 + (SHORT - 0.02) / 0.0005)
-    assert pace.tokens(16, read=False) == pytest.approx(16 + (UNREAD - 0.02) / 0.0005)
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize(("read", "most"), [(True, SHORT), (False, UNREAD)])
-def test_a_prompt_is_held_back_for_those_who_read(policy: str, read: bool, most: float) -> None:
-    """One in four is enough."""
-    each = 0.0005
-    h = Harness(
-        scheduling_policy=policy,
-        max_num_seqs=8,
-        max_step_slowdown=2.0,
-        max_num_batched_tokens=2048,
-        max_model_len=4000,
-        block_size=16,
-    )
-
-    def seconds() -> float:
-        assert h.worker is not None
-        return each * sum(work.count for work in h.worker.log[-1].work)
-
-    h.step_seconds = seconds
-    front = h.connect()
-    h.start_worker(400)
-    for number in range(4):
-        h.submit(front, [5, 6, 7], max_tokens=200, ignore_eos=True, gathered=not read or number > 0)
-    for _ in range(10):
-        h.run_step()
-    h.submit(front, [8] * 3000, max_tokens=2, gathered=True)
-    assert h.worker is not None
-    before = len(h.worker.log)
-    h.run()
-    longest = each * max(sum(w.count for w in plan.work) for plan in h.worker.log[before:])
-    assert 0.8 * most <= longest <= 1.2 * most
