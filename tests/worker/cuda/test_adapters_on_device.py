@@ -98,7 +98,9 @@ def test_what_cant_be_held_is_refused(files: WeightFiles, tmp_path: Path) -> Non
     modules = fitted(adapter, adaptable_decoder(CONFIG), 17)
     with pytest.raises(UnfitAdapter, match="too large"):
         served.holds.hold(modules)
-    with pytest.raises(UnfitAdapter, match=r"changes layers\.0\.norm, which is not supported on a GPU"):
+    with pytest.raises(
+        UnfitAdapter, match=r"changes layers\.0\.norm, which is not supported on a GPU"
+    ):
         served.holds.hold({"layers.0.norm": next(iter(modules.values()))})
 
 
