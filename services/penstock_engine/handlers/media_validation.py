@@ -105,7 +105,7 @@ def lacks_encoder_item(media: Media | None, prompt_tokens: int, rows: int) -> st
     placeholders the prompt begins with."""
     spans = () if media is None else media.spans
     if not spans:
-        return "this model needs one media item per request, such as an audio; the request has none"
+        return "this model needs one media item per request, such as a sound; the request has none"
     if len(spans) != 1 or spans[0].offset or spans[0].tokens != rows:
         return (
             f"this model's prompts must begin with one item of {rows} placeholders and have no "

@@ -116,7 +116,7 @@ def _fields(video: VideoFrames) -> dict[str, Any]:
         (part("data:video/mp4;base64,AAAA"), {}, "invalid_video", "the video"),
         (part("data:image/png;base64,AAAA"), {}, "invalid_video", "video/… is needed"),
         (part("data:video/jpeg;base64,AAAA,!!"), {}, "invalid_video", "base64 is broken"),
-        (part(frames_uri(noise(1)) + ","), {}, "invalid_video", "no kind that is read"),
+        (part(frames_uri(noise(1)) + ","), {}, "invalid_video", "unsupported format"),
         (part(frames_uri(noise(3))), {"max_video_frames": 2}, "invalid_video", "at most 2"),
         (part(frames_uri(noise(3))), {"max_video_pixels": 99}, "invalid_video", "at most 99"),
         (part("https://example.com/a.mp4"), {}, "invalid_video", "allowed-media-domains"),

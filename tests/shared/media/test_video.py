@@ -360,7 +360,7 @@ async def test_a_process_prepares_videos(pool: MediaPool) -> None:
     true, sizes = prepare_frames(VIDEO, raw_frames(data, shape), BOUNDS)
     assert np.array_equal(read(answer.data)["frames"], true["frames"])
     assert VideoShape.of(answer.shape) == sizes
-    with pytest.raises(Unpreparable, match=r"no kind that is read|penstock"):
+    with pytest.raises(Unpreparable, match=r"unsupported format"):
         await pool.prepare(Prepare(VIDEO, b"no video", BOUNDS))
     pytest.importorskip("av")
     answer = await pool.prepare(Prepare(SIX, movie(), BOUNDS))

@@ -131,10 +131,11 @@ class KVServer:
             raise ValueError(f"bytes {asked.offset} to {end} of {total}")
         contents = None if self._is_other(asked.layout) else self._memory.read(asked.key)
         data = None if contents is None else contents[asked.offset : end]
-        self._send(peer, KVPart(asked.number, data))
         if data is not None:
+            # Before it is sent: who has the block finds it counted.
             self._counts.served_bytes += len(data)
             self._counts.served += end == total
+        self._send(peer, KVPart(asked.number, data))
 
     def _count(self, peer: bytes, asked: AskKV) -> None:
         found = 0 if self._is_other(asked.layout) else self._memory.leading(asked.keys)
