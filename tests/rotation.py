@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 WHOLE: tuple[tuple[str, ...], ...] = (
     (
         "tests/kernels/cpu/test_mechanisms.py",
+        "tests/kernels/triton/test_shared_memory.py",
         "tests/loadtest/test_generator_runs.py",
         "tests/loadtest/test_roofline.py",
         "tests/shared/test_cli_engine_tools.py",
@@ -41,6 +42,7 @@ WHOLE: tuple[tuple[str, ...], ...] = (
         "tests/kernels/cpu/test_given_rows.py",
         "tests/loadtest/test_compare.py",
         "tests/loadtest/test_gpu_tiles.py",
+        "tests/loadtest/test_routing.py",
         "tests/shared/test_curve.py",
         "tests/system/clients/test_aiperf.py",
         "tests/system/clients/test_triton.py",
@@ -63,6 +65,7 @@ WHOLE: tuple[tuple[str, ...], ...] = (
         "tests/worker/cuda/test_pooling_on_device.py",
     ),
     (
+        "tests/kernels/cpu/test_arm.py",
         "tests/kernels/triton/test_compile.py",
         "tests/loadtest/test_adversary.py",
         "tests/loadtest/test_library.py",

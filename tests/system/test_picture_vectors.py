@@ -101,10 +101,13 @@ def test_openais_sdk_sends_messages_as_vllms_users_do(server: Server, siglip: Sp
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"messages": with_picture(drawn(1), {"type": "text", "text": "w1"})}, "without any text"),
-        ({"messages": [*with_picture(drawn(1)), *with_picture(drawn(2))]}, "2 pictures"),
-        ({"messages": []}, "0 messages"),
-        ({"messages": with_picture(drawn(1)), "input": "w1"}, "one of them"),
+        (
+            {"messages": with_picture(drawn(1), {"type": "text", "text": "w1"})},
+            "one image without text",
+        ),
+        ({"messages": [*with_picture(drawn(1)), *with_picture(drawn(2))]}, "2 images"),
+        ({"messages": []}, "messages has 0"),
+        ({"messages": with_picture(drawn(1)), "input": "w1"}, "either input or messages"),
         ({"messages": [{"role": "user", "content": ""}]}, "neither text nor an image"),
         ({"messages": [{"role": "user", "content": [{"type": "x"}]}]}, "allowed: text"),
         (

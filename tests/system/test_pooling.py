@@ -134,8 +134,8 @@ def test_scores_and_ranks_are_those_of_cosines(
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/completions", {"prompt": "x"}, "generates no text"),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}, "generates no text"),
-    ("/classify", {"input": "x"}, "this model does embed, token_embed"),
-    ("/pooling", {"input": "x", "task": "classify"}, "this model does embed, token_embed"),
+    ("/classify", {"input": "x"}, "this model supports embed, token_embed"),
+    ("/pooling", {"input": "x", "task": "classify"}, "this model supports embed, token_embed"),
     ("/v1/embeddings", {"input": "x " * 300}, "has 302 tokens; this model takes at most 256"),
     ("/v1/embeddings", {"input": "x", "truncate_prompt_tokens": 300}, "1 to 256"),
     ("/v1/embeddings", {"input": "x", "dimensions": 385}, "1 to 384, not 385"),
@@ -219,7 +219,7 @@ def test_the_library_and_a_cross_encoder(tmp_path: Path) -> None:
         assert np.abs(np.array(scores) - expected).max() < 1e-4
         (classes,) = llm.classify("w9 w8", use_tqdm=False)
         assert classes.outputs.num_classes == 1
-        with pytest.raises(ValueError, match="this model does classify, token_embed"):
+        with pytest.raises(ValueError, match="this model supports classify, token_embed"):
             llm.embed("w9")
         with pytest.raises(ValueError, match="generates no text"):
             llm.generate("w9", SamplingParams(max_tokens=1), use_tqdm=False)
