@@ -225,10 +225,8 @@ class FakeWorker:
         newest = results
         for _ in range(plan.further):
             if (
-                any(
-                    each.token is None or each.token in plan.ends or each.proposed
-                    for each in newest
-                )
+                any(each.token is None or each.token in plan.ends for each in newest)
+                or 0 < plan.least_proposed <= sum(each.proposed for each in newest)
                 or self.disturbed()
             ):
                 break

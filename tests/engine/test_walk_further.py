@@ -31,7 +31,7 @@ class FurtherWalker(Walker):
 
     def _read_at_the_end(self, *request: Any, **terms: Any) -> RequestScore:
         terms["gathered"] = self.choose.whole(0, 9) > 0
-        if self.choose.whole(0, 4):
+        if "emitted" not in terms and self.choose.whole(0, 4):  # One that resumes stays the same.
             terms |= {"grammar": None, "max_tokens": 40, "ignore_eos": True}
         return self._submit(*request, **terms)
 

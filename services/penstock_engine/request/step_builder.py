@@ -34,6 +34,7 @@ class StepBuilder:
         "ends",
         "further",
         "items",
+        "least_proposed",
         "left",
         "reportable",
         "room",
@@ -53,6 +54,7 @@ class StepBuilder:
         self.drafts: dict[int, int] = {}  # see StepInFlight
         self.further = 0  # see Plan
         self.ends: list[int] = []  # likewise
+        self.least_proposed = 0  # likewise
         self._admitted: dict[int, Sequence] = {}
 
     def admit(self, sequence: Sequence) -> None:
@@ -121,11 +123,11 @@ class StepBuilder:
         sequence, start, end, _ = self.items[slot]
         self.items[slot] = (sequence, start, end, new_blocks)
 
-    def go_on(self, further: int, ends: list[int]) -> None:
+    def go_on(self, further: int, ends: list[int], least_proposed: int) -> None:
         """Each sequence may get so many tokens behind the one it samples. See Plan."""
         if self.drafts or further > MAX_FURTHER:
             raise ValueError(f"a step can't have {further} further tokens")
-        self.further, self.ends = further, ends
+        self.further, self.ends, self.least_proposed = further, ends, least_proposed
 
     def size(self) -> StepSize:
         """Of what is scheduled, without drafts."""
@@ -177,6 +179,7 @@ class StepBuilder:
             saves or [],
             self.further,
             self.ends,
+            self.least_proposed,
         )
         step = StepInFlight(
             number,

@@ -8,6 +8,7 @@ from penstock_engine.request.step_builder import StepBuilder
 from penstock_engine.scheduler.spare_room import SpareRoom
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.speculation.draft_policy import MAX_DRAFTS, Offer
+from penstock_engine.speculation.history import SequenceDrafts
 
 
 class Drafter:
@@ -46,6 +47,12 @@ class Drafter:
             if count:
                 self._draft(slot, count, builder)
 
+    def least_proposed(self, builder: StepBuilder) -> int:
+        """Drafts that the worker could propose so that a step without any had better end. See
+        Plan."""
+        known = [item[0].drafts or SequenceDrafts() for item in builder.items.values()]
+        return self._state.draft_policy.least_proposed(known, builder.size(), builder.left)
+
     def looks(self, builder: StepBuilder) -> bool:
         """Whether it is worth the worker's time to say what could be drafted behind the step."""
         return self._state.draft_policy.looks(len(builder.items))
@@ -78,6 +85,10 @@ class NoDrafter(Drafter):
 
     def allot(self, builder: StepBuilder) -> None:
         """Adds nothing."""
+
+    def least_proposed(self, builder: StepBuilder) -> int:
+        """Nothing is proposed."""
+        return 0
 
     def looks(self, builder: StepBuilder) -> bool:
         """There is nothing to say."""

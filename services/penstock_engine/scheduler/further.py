@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock_engine.kv.table import joined
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.step_builder import StepBuilder
+from penstock_engine.scheduler.drafting import Drafter
 from penstock_engine.scheduler.spare_room import SpareRoom
 from penstock_engine.scheduler.state import SchedulerState
 
@@ -28,8 +29,9 @@ class Further:
     message that comes meanwhile ends it: a new request waits no longer than it would have.
     """
 
-    def __init__(self, state: SchedulerState) -> None:
+    def __init__(self, state: SchedulerState, drafter: Drafter) -> None:
         self._state = state
+        self._drafter = drafter
         self._room = SpareRoom(state)
 
     def wanted(self) -> bool:
@@ -61,7 +63,7 @@ class Further:
         if len(ends) <= MOST_ENDS:
             count = min(self._fitting(slot, builder) for slot in builder.items)
             if count > 0:
-                builder.go_on(count, ends)
+                builder.go_on(count, ends, self._drafter.least_proposed(builder))
 
     def _fitting(self, slot: int, builder: StepBuilder) -> int:
         """Tokens that a sequence has room for, after its table has got blocks for them."""

@@ -48,7 +48,7 @@ class Scheduler:
         self.state = state
         self._starts = StartFinder(state)
         self._drafter = drafter or Drafter(state)
-        self._further = Further(state)
+        self._further = Further(state, self._drafter)
         self._whole = whole
         self._max_in_flight = settings.max_steps_in_flight
         self._max_carried = settings.max_carried_tokens

@@ -57,3 +57,5 @@ class StepLessons:
             self._policy.charge(sequence, drafted - kept, kept, 0)
         else:
             self._drafts.undrafted(drafts, outcome.guessed)
+            for right in outcome.more_guessed:
+                self._drafts.undrafted(drafts, right)

@@ -60,6 +60,10 @@ AGAIN = 512
 cost: they may have met a machine that was busy."""
 
 
+PROPOSALS = (1, 2, 4, 8, MAX_DRAFTS)
+"""Drafts of a sequence for which `least_proposed` looks whether they pay."""
+
+
 class Offer(NamedTuple):
     """A sequence of the step that could have drafts: at most so many."""
 
@@ -182,6 +186,21 @@ class DraftPolicy:
             return none
         self._in_a_row += 1
         return chosen
+
+    def least_proposed(self, sequences: list[SequenceDrafts], size: StepSize, left: int) -> int:
+        """Drafts that could be proposed, for all these together, so that some would be chosen; 0:
+        no number of them would. left: that a step has room for."""
+        if self._credit < 0.0 or not sequences or not self._may_pay(size.decodes):
+            return 0
+        left = min(left, self._most(size.decodes))
+        prior = self._prior.by_place()
+        likeliest = max(sequences, key=lambda drafts: sum(drafts.chances(prior, FEW)))
+        for most in PROPOSALS:
+            if self._best([Offer(likeliest, most)], size, left):
+                return most
+            if self._best([Offer(drafts, most) for drafts in sequences], size, left):
+                return most * len(sequences)
+        return 0
 
     def _best(self, offers: list[Offer], size: StepSize, left: int) -> list[int] | None:
         """What makes sequences get on fastest; None: no drafts."""

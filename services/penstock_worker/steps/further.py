@@ -40,7 +40,7 @@ class FurtherTokens(Generic[Queued]):
         works, ends = plan.work, frozenset(plan.ends)
         more: dict[int, list[SlotResult]] = {work.slot: [] for work in works}
         for _ in range(plan.further):
-            if disturbed() or not _go_on(works, newest, ends):
+            if disturbed() or not _go_on(works, newest, ends, plan.least_proposed):
                 break
             works = [SlotWork(work.slot, work.start + work.count, 1) for work in works]
             newest = self._settled(self._launch(works, start))
@@ -57,14 +57,21 @@ class FurtherTokens(Generic[Queued]):
         return results
 
 
-def _go_on(works: list[SlotWork], newest: Mapping[int, SlotResult], ends: Collection[int]) -> bool:
-    """Returns whether every slot has got a token, behind which more are wanted and nothing can be
-    drafted."""
+def _go_on(
+    works: list[SlotWork],
+    newest: Mapping[int, SlotResult],
+    ends: Collection[int],
+    least_proposed: int,
+) -> bool:
+    """Returns whether every slot has got a token, behind which more are wanted, and drafts that can
+    be proposed are too few to matter."""
+    proposed = 0
     for work in works:
         result = newest.get(work.slot)
-        if result is None or result.token is None or result.token in ends or result.proposed:
+        if result is None or result.token is None or result.token in ends:
             return False
-    return True
+        proposed += result.proposed
+    return not least_proposed or proposed < least_proposed
 
 
 def _joined(first: SlotResult, more: list[SlotResult]) -> SlotResult:
@@ -76,4 +83,5 @@ def _joined(first: SlotResult, more: list[SlotResult]) -> SlotResult:
         more=[each.token for each in more if each.token is not None],
         more_logprobs=told or None,
         proposed=more[-1].proposed,
+        more_guessed=[each.guessed for each in more if each.guessed is not None],
     )

@@ -90,6 +90,8 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     guessed: bool | None = None
     """Where nothing was drafted: whether `token` is the first that would have been proposed before
     this work. None: nothing would have been, or it isn't known."""
+    more_guessed: list[bool] = []
+    """The same of those tokens of Plan.further of which it is known, in order."""
 
     @property
     def tokens(self) -> list[int]:

@@ -345,10 +345,13 @@ class Plan(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     """Tokens that each slot of the plan may get behind the one that it samples, at most MAX_FURTHER
     and only where Ready.goes_on: each of the works computes one token, nothing is drafted, and
     block tables have room. The worker computes and samples them one after another for all slots,
-    and stops before the next when a message of the engine core waits, when it has drafts to
-    propose, or when a slot has no token or one of `ends`."""
+    and stops before the next when a message of the engine core waits, when it can propose
+    `least_proposed` drafts, or when a slot has no token or one of `ends`."""
     ends: list[int] = []
     """Token ids behind which nothing further is wanted, of whichever slot."""
+    least_proposed: int = 0
+    """Drafts that the worker can propose, for all slots together, so that it is worth the end of
+    `further`; 0: no number of them is."""
 
 
 class SaveKV(msgspec.Struct, frozen=True, tag="save_kv"):

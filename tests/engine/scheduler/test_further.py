@@ -57,6 +57,19 @@ def test_decodes_that_nobody_reads_as_they_come_go_on() -> None:
     assert sum(1 + plan.further for plan in h.worker.log) == 200
 
 
+def test_proposals_that_pay_end_a_step_that_goes_on() -> None:
+    h = going_on()
+    ask(h, [5, 6])
+    run_until_it_goes_on(h)
+    assert h.plan is not None
+    assert h.plan.least_proposed == 1, "rows cost nothing, and nothing is known of drafts"
+    h.proposes = lambda: 3
+    h.run_step()
+    assert h.plan is not None
+    assert not h.plan.further
+    assert [work.draft for work in h.plan.work] == [3]
+
+
 def test_no_step_follows_one_that_goes_on_but_for_who_comes() -> None:
     h = going_on()
     ask(h, [5, 6])

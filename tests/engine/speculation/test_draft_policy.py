@@ -179,6 +179,30 @@ def test_drafts_go_where_they_are_likeliest() -> None:
     assert policy.choose([Offer(likely, 4)], StepSize(1, 0), 2) == [2]
 
 
+def test_a_step_that_goes_on_ends_only_for_proposals_that_would_be_drafted() -> None:
+    policy = DraftPolicy()
+    sequences = [SequenceDrafts() for _ in range(4)]
+    for rows in range(1, 12):
+        policy.settled(StepSize(rows, 0), 0, 0, 0.02 + 0.003 * rows, each=0)
+
+    def least() -> int:
+        return policy.least_proposed(sequences, StepSize(4, 0), 60)
+
+    def drafted(most: int) -> bool:
+        offers = [Offer(drafts, most) for drafts in sequences]
+        return any(policy.choose(offers, StepSize(4, 0), 60))
+
+    for _ in range(20):
+        policy.undrafted(sequences[0], True)
+    assert least() > 0
+    assert drafted(least())
+    for drafts in sequences:
+        for _ in range(40):
+            policy.undrafted(drafts, False)
+    assert least() == 0
+    assert not drafted(64)
+
+
 def test_chances_by_place_are_those_that_were_seen() -> None:
     prior, drafts = Acceptance(0.99, first=0.5, weight=4.0), SequenceDrafts()
     assert drafts.chances(prior.by_place(), 2) == [0.5, 0.25]

@@ -101,6 +101,10 @@ def test_an_end_of_one_slot_is_one_of_all(model: DecoderModel, stepper: Stepper)
     assert lengths(Stepper(runner).step(5, ends=[tokens[3]])) == [first, first]
 
 
+NEVER = -1
+"""No token of the model."""
+
+
 class Proposes(NoProposer):
     """Something to draft once a slot has so many tokens."""
 
@@ -110,15 +114,26 @@ class Proposes(NoProposer):
     def proposed(self, slot: int) -> int:
         return 2 if slot == 0 and len(self._slots[0].token_ids) >= len(PROMPTS[0]) + 4 else 0
 
+    def first(self, slot: int) -> int | None:
+        return NEVER if slot == 0 else None
 
-@pytest.mark.parametrize("looks", [True, False])
-def test_what_could_be_drafted_ends_it(model: DecoderModel, looks: bool) -> None:
+
+@pytest.mark.parametrize(
+    ("looks", "least", "tokens"),
+    [(True, 1, 3), (True, 2, 3), (True, 3, 6), (True, 0, 6), (False, 1, 6)],
+)
+def test_what_pays_to_draft_ends_it(
+    model: DecoderModel, looks: bool, least: int, tokens: int
+) -> None:
     runner = make_runner(
         model, block_size=8, num_blocks=8, slots=2, max_tokens=16, proposer=Proposes
     )
-    result = Stepper(runner).step(5, looks=looks)
-    assert lengths(result) == ([3, 3] if looks else [6, 6])
+    result = Stepper(runner).step(5, looks=looks, least_proposed=least)
+    assert lengths(result) == [tokens, tokens]
     assert [each.proposed for each in result.slots] == ([2, 0] if looks else [0, 0])
+    first, second = result.slots
+    assert (first.guessed, first.more_guessed) == (False, [False] * (tokens - 1))
+    assert (second.guessed, second.more_guessed) == (None, [])
 
 
 def test_a_failure_leaves_the_tokens_before_it(
