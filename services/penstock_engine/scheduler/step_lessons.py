@@ -37,7 +37,10 @@ class StepLessons:
         each = 0.0 if fitted is None else fitted[1]
         if seconds > 0.0:
             # The worker may have waited for a request, too, which is not this step's.
-            seconds += min(result.idle_seconds, max(gap, 0.0)) / passes
+            wait = min(result.idle_seconds, max(gap, 0.0))
+            seconds += wait / passes
+            if step.further:
+                self._drafts.waited(wait)
         self._drafts.settled(step.size(), drafted, kept, seconds, each=each)
 
     def sampled(self, step: StepInFlight, sequence: Sequence, outcome: SlotResult) -> None:

@@ -60,6 +60,9 @@ AGAIN = 512
 cost: they may have met a machine that was busy."""
 
 
+WAIT_WEIGHT = 0.1
+"""Of the newest wait in what is known of them."""
+
 PROPOSALS = (1, 2, 4, 8, MAX_DRAFTS)
 """Drafts of a sequence for which `least_proposed` looks whether they pay."""
 
@@ -106,6 +109,8 @@ class DraftPolicy:
         self._paying: dict[int, bool] = {}
         """What `_may_pay` has found lately, by the number of decodes."""
         self._each = 0.0
+        self._wait = 0.0
+        """Seconds from one step to the next that wasn't sent ahead."""
 
     # ---- what is learnt
 
@@ -119,6 +124,10 @@ class DraftPolicy:
         """A sequence's token came, and of so many drafts behind it the first `kept` were right."""
         drafts.observe(drafted, kept)
         self._prior.observe(drafted, kept)
+
+    def waited(self, seconds: float) -> None:
+        """The worker has had nothing to do for so long before a step that goes on by itself."""
+        self._wait += WAIT_WEIGHT * (seconds - self._wait)
 
     def settled(
         self, size: StepSize, drafted: int, kept: int, seconds: float, *, each: float
@@ -193,22 +202,29 @@ class DraftPolicy:
         if self._credit < 0.0 or not sequences or not self._may_pay(size.decodes):
             return 0
         left = min(left, self._most(size.decodes))
+        base = self._of(size.decodes)
+        # The step ends early, so that there is one more for all to wait for.
+        toll = math.log1p(self._wait / base) if base else 0.0
         prior = self._prior.by_place()
         likeliest = max(sequences, key=lambda drafts: sum(drafts.chances(prior, FEW)))
         for most in PROPOSALS:
-            if self._best([Offer(likeliest, most)], size, left):
+            if self._best([Offer(likeliest, most)], size, left, toll):
                 return most
-            if self._best([Offer(drafts, most) for drafts in sequences], size, left):
+            if self._best([Offer(drafts, most) for drafts in sequences], size, left, toll):
                 return most * len(sequences)
         return 0
 
-    def _best(self, offers: list[Offer], size: StepSize, left: int) -> list[int] | None:
-        """What makes sequences get on fastest; None: no drafts."""
+    def _best(
+        self, offers: list[Offer], size: StepSize, left: int, toll: float = 0.0
+    ) -> list[int] | None:
+        """What makes sequences get on fastest; None: no drafts. toll: the logarithm of how many
+        times as long the step takes because there are any."""
         decodes = max(size.decodes, 1)
         drafts = self._ordered(offers)[:left]
         best = looked_at = 0
         gained = least = sure = 0.0
-        if not self._enough(decodes, 1, -sum(gain for gain, _, _ in drafts)):
+        toll *= decodes
+        if not self._enough(decodes, 1, -sum(gain for gain, _, _ in drafts) - toll):
             return None  # All of them together are not worth what one costs.
         for number, (gain, _, _) in enumerate(drafts, 1):
             gained -= gain
@@ -218,7 +234,7 @@ class DraftPolicy:
             faster = gained / decodes - self._slower(decodes, number)
             if faster > least:
                 least, best, sure = faster, number, gained
-        if not best or not self._enough(decodes, best, sure):
+        if not best or not self._enough(decodes, best, sure - toll):
             return None
         counts = [0] * len(offers)
         for _, _, offer in drafts[:best]:

@@ -196,6 +196,12 @@ def test_a_step_that_goes_on_ends_only_for_proposals_that_would_be_drafted() -> 
         policy.undrafted(sequences[0], True)
     assert least() > 0
     assert drafted(least())
+    for _ in range(100):
+        policy.waited(1.0)
+    assert least() == 0, "another step costs more than drafts save"
+    for _ in range(100):
+        policy.waited(0.0)
+    assert least() > 0
     for drafts in sequences:
         for _ in range(40):
             policy.undrafted(drafts, False)
