@@ -10,6 +10,8 @@ import torch
 from tests.interpreted_triton import DEVICE
 
 from penstock_kernels.triton import shared_memory  # isort: skip  # After what interprets it.
+from penstock_worker.loading.device import ProfileRun
+from penstock_worker.sampler.device import DeviceSampler
 
 
 @pytest.fixture
@@ -37,3 +39,10 @@ def pretend_gpu(
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     return DEVICE
+
+
+@pytest.fixture
+def unwarmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interpreted, it takes long."""
+    monkeypatch.setattr(DeviceSampler, "warm_up", lambda *_: None)
+    monkeypatch.setattr(ProfileRun, "sample", lambda *_: None)

@@ -17,10 +17,8 @@ from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork
 from penstock_worker.forward.buckets import buckets_of
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.loading import load as loading
-from penstock_worker.loading.device import ProfileRun
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.sampler.device import DeviceSampler
 from penstock_worker.steps.errors import OutOfDeviceMemory
 from testing.model_configs import varied
 from tests.worker.checkpoints import load_model, tiny_files
@@ -158,13 +156,6 @@ def by_one_process(files: WeightFiles, jobs: list[Job]) -> Ahead:
     runs.run(jobs)
     runner.close()
     return runs
-
-
-@pytest.fixture
-def unwarmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interpreted, it takes long."""
-    monkeypatch.setattr(DeviceSampler, "warm_up", lambda *_: None)
-    monkeypatch.setattr(ProfileRun, "sample", lambda *_: None)
 
 
 @pytest.mark.slow

@@ -15,8 +15,6 @@ import torch
 from penstock.model_config import WeightFiles
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import FetchKV, LookUpKV, NewSequence, Plan, Save, SlotWork
-from penstock_worker.loading.device import ProfileRun
-from penstock_worker.sampler.device import DeviceSampler
 from penstock_worker.stores.tier import StoreTier
 from testing.serving import wait_until
 from tests.worker.checkpoints import tiny_files
@@ -27,6 +25,7 @@ from tests.worker.cuda.test_simulated_stages import TINY, pipeline
 pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.slow,
+    pytest.mark.usefixtures("unwarmed"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU"),
 ]
 
@@ -37,13 +36,6 @@ SAMPLED = TokenSampling(5, temperature=0.9, top_k=20, logprobs=2)
 ANSWER = 2
 
 Said = list[bytes]
-
-
-@pytest.fixture(autouse=True)
-def _unwarmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interpreted, it takes long."""
-    monkeypatch.setattr(DeviceSampler, "warm_up", lambda *_: None)
-    monkeypatch.setattr(ProfileRun, "sample", lambda *_: None)
 
 
 @contextmanager

@@ -25,8 +25,6 @@ from penstock_worker.device.leaving_blocks import LeavingBlocks, PinnedCopy
 from penstock_worker.device.stored_cache import DeviceCache
 from penstock_worker.forward import buckets, triton
 from penstock_worker.forward.triton_limits import attention_of
-from penstock_worker.loading.device import ProfileRun
-from penstock_worker.sampler.device import DeviceSampler
 from penstock_worker.stores.peers.others import OtherWorkers
 from penstock_worker.stores.tier import StoreTier
 from testing.serving import wait_until
@@ -68,11 +66,8 @@ REQUESTS = {1: (prompt(26, 1), 3, GREEDY, 1), 2: (prompt(18, 2), 3, SAMPLED, 2)}
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+def device(monkeypatch: pytest.MonkeyPatch, unwarmed: None) -> Iterator[Device]:
     monkeypatch.setattr(buckets, "MAX_GRAPHS", 2)
-    # Interpreted, they take long.
-    monkeypatch.setattr(DeviceSampler, "warm_up", lambda *_: None)
-    monkeypatch.setattr(ProfileRun, "sample", lambda *_: None)
     with simulated(Device(1 << 30)) as made:
         yield made
 

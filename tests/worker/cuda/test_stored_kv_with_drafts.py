@@ -3,49 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from penstock_worker.forward import buckets
-from penstock_worker.loading.device import ProfileRun
-from penstock_worker.sampler.device import DeviceSampler
 from tests.system.eager_drafts import eager
 from tests.system.in_process import System, Way
-from tests.worker.cuda.simulated.device import Device
-from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.cuda.small_models import GROUPED
 from tests.worker.cuda.test_stored_kv_on_device import (
     FLOAT,
     GREEDY,
     WAY,
     blocks_read,
+    device,
     finish,
     prompt,
     said,
 )
 from tests.worker.speculation.draft_folders import write_folder
 
-__all__ = ["eager"]
+__all__ = ["device", "eager"]
 pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.slow,
     pytest.mark.long,
     pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU"),
 ]
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
-    monkeypatch.setattr(buckets, "MAX_GRAPHS", 2)
-    # Interpreted, they take long.
-    monkeypatch.setattr(DeviceSampler, "warm_up", lambda *_: None)
-    monkeypatch.setattr(ProfileRun, "sample", lambda *_: None)
-    with simulated(Device(1 << 30)) as made:
-        yield made
 
 
 def served(folder: Path, way: Way) -> System:
