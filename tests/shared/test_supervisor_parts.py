@@ -125,8 +125,17 @@ async def test_the_end_of_the_reports_reader_is_noticed() -> None:
 
 
 def test_a_report_needs_an_open_descriptor() -> None:
-    with pytest.raises(InvalidRequest, match="--report-fd 987"):
-        StartupReport(987)
+    with pytest.raises(InvalidRequest, match="--report-fd 2147483647: no such file"):
+        StartupReport(2**31 - 1)
+
+
+def test_a_report_needs_a_pipe(tmp_path: Path) -> None:
+    """The end of a file's reader can't be noticed."""
+    with (
+        (tmp_path / "report").open("w") as file,
+        pytest.raises(InvalidRequest, match=r"--report-fd \d+ must be a pipe or a socket"),
+    ):
+        StartupReport(file.fileno())
 
 
 def test_engine_cores_share_out_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,10 +122,11 @@ def test_who_leaves_ends_it_in_the_engine(server: Server) -> None:
             while True:
                 status = await told()
                 engine = status["engine"]
-                if engine["running"] + engine["waiting"] + status["gateway"]["open_requests"] == 0:
+                busy = sum(engine[key] for key in ("running", "waiting", "blocks_used"))
+                # A step on its way still writes to the blocks of sequences that have ended.
+                if busy + status["gateway"]["open_requests"] == 0:
                     break
                 await asyncio.sleep(0.02)
             assert engine["tokens_generated"] - before < choices * tokens
-            assert engine["blocks_used"] == 0
 
     asyncio.run(run())

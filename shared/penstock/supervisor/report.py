@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from collections.abc import Callable
 
 import msgspec
@@ -20,9 +21,11 @@ class StartupReport:
 
     def __init__(self, fd: int) -> None:
         try:
-            os.fstat(fd)
+            mode = os.fstat(fd).st_mode
         except OSError:
             raise InvalidRequest(f"--report-fd {fd}: no such file descriptor") from None
+        if not stat.S_ISFIFO(mode) and not stat.S_ISSOCK(mode):
+            raise InvalidRequest(f"--report-fd {fd} must be a pipe or a socket")
         os.set_inheritable(fd, False)
         self._fd = fd
         self._sent = False
