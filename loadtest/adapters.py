@@ -12,6 +12,7 @@ adapters that change its router and all its experts besides.
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import time
@@ -21,11 +22,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # As the worker has it.
+
 import numpy as np
 import torch
 
 from loadtest.forward_pass import blocks_of, recipe_of, sequences_of
 from loadtest.peers import random_gguf
+from loadtest.peers.children import answer_of
 from loadtest.peers.servers import default_model, packaged_file
 from loadtest.report import Document, Flags, Measurement, machine_line, say, table
 from penstock.config.settings import EngineConfig
@@ -123,20 +127,27 @@ def _turns(
 
 
 def _peft(flags: Flags, threads: int) -> dict[str, list[tuple[float, float]]]:
-    from loadtest.peers.low_rank_steps import PEFTSteps
-
     say("transformers and PEFT")
-    ranks = [RANKS[(at + 2) % len(RANKS)] for at in range(flags.adapters)]
-    theirs = PEFTSteps(packaged_file(flags.model), ranks, threads)
+    compared = [case for case in cases(flags.adapters) if case.adapters or not case.served]
+    seconds = answer_of(
+        "PEFT",
+        [sys.executable, "-m", "loadtest.peers.low_rank_steps"],
+        {
+            "file": str(packaged_file(flags.model)),
+            "ranks": [RANKS[(at + 2) % len(RANKS)] for at in range(flags.adapters)],
+            "adapters": [case.adapters for case in compared],
+            "threads": threads,
+            "streams": flags.streams,
+            "context": flags.context,
+            "steps": flags.peft,
+            "chunk": CHUNK,
+        },
+        3600,
+        unset=["OMP_WAIT_POLICY"],
+    )
     return {
-        f"PEFT, {case.name}": [
-            (
-                theirs.decode(flags.streams, flags.context, flags.peft, adapters=case.adapters),
-                theirs.prompt(CHUNK, 1, adapters=min(case.adapters, 1)),
-            )
-        ]
-        for case in cases(flags.adapters)
-        if case.adapters or not case.served
+        f"PEFT, {case.name}": [(decode, prompt)]
+        for case, (decode, prompt) in zip(compared, seconds, strict=True)
     }
 
 

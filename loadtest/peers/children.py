@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,11 +15,15 @@ from loadtest.report import SetupError
 LLAMACPP = Path(__file__).with_name("llamacpp_server.py")
 
 
-def answer_of(name: str, command: Sequence[object], asked: Any, seconds: float) -> Any:
+def answer_of(
+    name: str, command: Sequence[object], asked: Any, seconds: float, unset: Sequence[str] = ()
+) -> Any:
     """The last line of JSON that a process writes to stdout. asked: what it reads as JSON from
-    stdin. Raises SetupError where it fails."""
+    stdin. unset: variables of our environment that it doesn't get. Raises SetupError where it
+    fails."""
     done = subprocess.run(
         [*map(str, command)],
+        env={name: value for name, value in os.environ.items() if name not in unset},
         input=json.dumps(asked),
         capture_output=True,
         text=True,

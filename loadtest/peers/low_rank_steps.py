@@ -1,17 +1,21 @@
 """Steps of transformers with PEFT's adapters: many streams with an adapter each, in one batch.
 
-The model has the sizes of the file and random weights, which take as long; in float32, which is the
-faster dtype for it on processors without AMX.
+A process of its own, which `loadtest.adapters` asks: its threads wait as torch's do by default. The
+model has the sizes of the file and random weights, which take as long; in float32, which is the
+faster dtype for it on processors without AMX. Stdin has one object, as `Asked`; stdout gets, for
+each of its `adapters`, the seconds of a decode step and of a prompt's chunk.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import peft
 import torch
 import transformers
@@ -19,6 +23,19 @@ import transformers
 MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 NONE = "__base__"
 """PEFT's word for rows without an adapter."""
+
+
+class Asked(msgspec.Struct, forbid_unknown_fields=True):
+    """Of a GGUF file. adapters: of each case, how many different ones the streams have; 0: none."""
+
+    file: str
+    ranks: list[int]
+    adapters: list[int]
+    threads: int
+    streams: int
+    context: int
+    steps: int
+    chunk: int
 
 
 class PEFTSteps:
@@ -79,3 +96,20 @@ class PEFTSteps:
                 logits_to_keep=1,
                 adapter_names=sorted(names),
             )
+
+
+def main() -> None:
+    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Asked)
+    own = PEFTSteps(Path(asked.file), asked.ranks, asked.threads)
+    seconds = [
+        (
+            own.decode(asked.streams, asked.context, asked.steps, adapters=adapters),
+            own.prompt(asked.chunk, 1, adapters=min(adapters, 1)),
+        )
+        for adapters in asked.adapters
+    ]
+    sys.stdout.buffer.write(msgspec.json.encode(seconds) + b"\n")
+
+
+if __name__ == "__main__":
+    main()
