@@ -92,6 +92,7 @@ def test_short_histories(data: st.DataObject, length: int) -> None:
     walked(DiskWalker(Drawn(data)), length).end()
 
 
+@pytest.mark.slow
 def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
     met = Counter[str]()
     for seed in range(12):
@@ -122,6 +123,7 @@ def test_short_histories_with_groups(data: st.DataObject, length: int, drawn: Dr
     walked(DiskWalker(Drawn(data), drawn), length).end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drawn", [drawn_groups, drawn_with_states])
 def test_long_histories_with_groups_and_that_they_meet_what_they_are_for(drawn: Drawing) -> None:
     met = Counter[str]()

@@ -80,6 +80,7 @@ def walked(seed: int, operations: int) -> RankDiskWalker:
     return walker
 
 
+@pytest.mark.slow
 def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
     met = Counter[str]()
     for seed in range(20):

@@ -137,6 +137,7 @@ def test_short_histories(data: st.DataObject, length: int, ranks: int, drawn: Dr
     Pair(Drawn(data), ranks, drawn).walked(length).end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drawn", [lambda choose, size: ONE_GROUP, *DRAWN])
 def test_long_histories_and_that_they_meet_what_they_are_for(drawn: Drawing) -> None:
     met = Counter[str]()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +36,7 @@ def rank_walk(seed: int, length: int) -> RankWalker:
     return walker
 
 
+@pytest.mark.slow
 def test_long_histories_end_well_and_meet_what_they_are_for() -> None:
     met = Counter[str]()
     for seed in range(4 * len(SIZES)):

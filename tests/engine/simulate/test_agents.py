@@ -85,6 +85,7 @@ def test_a_turn_comes_a_pause_after_the_answer_before() -> None:
     assert report.cached_tokens == 4
 
 
+@pytest.mark.slow
 def test_with_room_for_all_nothing_is_computed_twice() -> None:
     trace = list(agents(SMALL))
     report = simulated(trace, blocks=20_000, size=1)
@@ -93,6 +94,7 @@ def test_with_room_for_all_nothing_is_computed_twice() -> None:
     assert report.completed == len(trace)
 
 
+@pytest.mark.slow
 def test_what_is_told_of_sessions_is_found_again() -> None:
     trace = list(agents(SMALL))
     shares = {told: found(simulated(trace, told=told)) for told in ("nothing", "sessions", "hints")}
@@ -100,6 +102,7 @@ def test_what_is_told_of_sessions_is_found_again() -> None:
     assert shares["hints"] > shares["nothing"] + 0.1, shares
 
 
+@pytest.mark.slow
 def test_a_host_tier_brings_sessions_back() -> None:
     trace = list(agents(SMALL))
     plain, hosted = simulated(trace), simulated(trace, host_blocks=4000, told="hints")

@@ -25,6 +25,7 @@ def simulated(**options: object) -> tuple[Simulation, SimulationReport]:
     return simulation, report_of(simulation)
 
 
+@pytest.mark.slow
 def test_streams_are_not_held_up_by_prompts_that_others_compute() -> None:
     together, apart = simulated()[1], simulated(prefill_replicas=2)[1]
     assert apart.completed == together.completed == TRAFFIC.requests
@@ -51,6 +52,7 @@ def test_long_prompts_are_fetched_and_short_ones_computed_where_they_are_answere
     assert short < computed < short + rest + 16 * (whole - report.disk_blocks_read)
 
 
+@pytest.mark.slow
 def test_what_is_slow_to_fetch_is_computed() -> None:
     quick, slow = (
         simulated(prefill_replicas=2, transfer_block=seconds)[1] for seconds in (0.0002, 1.0)

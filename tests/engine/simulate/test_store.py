@@ -28,6 +28,7 @@ def simulated(**options: object) -> SimulationReport:
     return report_of(simulation)
 
 
+@pytest.mark.slow
 def test_what_was_evicted_is_read_and_not_computed() -> None:
     without, kept = simulated(), simulated(disk_blocks=4000)
     assert without.disk_blocks_read == 0
@@ -45,6 +46,7 @@ def test_nothing_is_read_that_is_computed_sooner() -> None:
     assert slow.disk_blocks_read < 0.1 * simulated(disk_blocks=4000).disk_blocks_read
 
 
+@pytest.mark.slow
 def test_it_outlives_workers_that_die_while_they_read() -> None:
     died = simulated(disk_blocks=4000, deaths_per_hour=400.0, disk_block=0.001)
     assert died.worker_deaths > 3

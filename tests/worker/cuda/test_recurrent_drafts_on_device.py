@@ -21,7 +21,7 @@ from tests.worker.speculation.drafted_jobs import PENALTIES, SEEDED
 from tests.worker.speculation.head_folders import written
 from tests.worker.speculation.test_exactness import same
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SUFFIX = {"method": "suffix"}
 LOOKED_UP = [
