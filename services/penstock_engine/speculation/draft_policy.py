@@ -45,8 +45,8 @@ FEW, WIDER = 8, 1.25
 many rows as the largest one it may have."""
 
 RENEW, BARE = 64, 2
-"""After so many steps with drafts so many have none: what these take is what those are compared
-with."""
+"""After so many steps with drafts, others between them or not, so many have none: what these take
+is what those are compared with."""
 
 GLANCE, RARELY = 4, 32
 """Where drafts don't pay at present, there is a look at what could be proposed every so many steps;
@@ -103,8 +103,8 @@ class DraftPolicy:
         """Of all sequences."""
         self._seconds = StepSeconds()
         self._credit = FIRST_CREDIT
-        self._in_a_row = 0
         self._bare = 0  # steps without drafts that are due
+        self._since_bare = 0  # steps with drafts since the last of these
         self._without = 0  # steps since the last with drafts
         self._paying: dict[int, bool] = {}
         """What `_may_pay` has found lately, by the number of decodes."""
@@ -181,8 +181,8 @@ class DraftPolicy:
         none = [0] * len(offers)
         if self._credit < 0.0:
             return none
-        if self._in_a_row >= RENEW:
-            self._in_a_row, self._bare = 0, BARE
+        if self._since_bare >= RENEW:
+            self._since_bare, self._bare = 0, BARE
         if self._bare:
             self._bare -= 1
             return none
@@ -191,9 +191,8 @@ class DraftPolicy:
         left = min(left, self._most(size.decodes))
         chosen = self._best(offers, size, left) or self._attempt(offers, size, left)
         if chosen is None:
-            self._in_a_row = 0
             return none
-        self._in_a_row += 1
+        self._since_bare += 1
         return chosen
 
     def least_proposed(self, sequences: list[SequenceDrafts], size: StepSize, left: int) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from typing import NamedTuple
 
 EXACT = 16
 """Up to so many rows each number of them is told apart; above, quarters of a power of two."""
@@ -21,6 +23,21 @@ only so much counts: it was held up by something else."""
 FEW = 20
 """Steps that are enough to be sure of what their like take."""
 
+FADE = 0.95
+"""What one step's say in the curve becomes with each further one."""
+
+MOST_SAY = 1e100
+"""Of the newest step, before all of them are scaled down."""
+
+
+class Point(NamedTuple):
+    """Of the curve: steps of so many rows take so long, at an ordinary pace. own: the logarithm of
+    how many times as long those of its bucket took."""
+
+    rows: float
+    seconds: float
+    own: float
+
 
 class StepSeconds:
     """A curve through the steps that were seen. It needn't be straight: where weights are read for
@@ -29,9 +46,24 @@ class StepSeconds:
     A machine may be busy with something else for a while. So the curve is kept apart from a pace by
     which all of it is multiplied: what was seen of large steps in such a time, and of small ones
     before it, would else say that large ones cost more than they do.
+
+    No step takes less time than a smaller one. Where that is what was seen, both are given the mean
+    of the two, in which what was seen lately counts most: a size that had no step for long, because
+    all of its steps have drafts, would else be thought as slow as the machine was then. This is
+    the pool-adjacent-violators algorithm (Ayer et al., 1955), on logarithms.
     """
 
-    __slots__ = ("_known", "_pace", "_rows", "_seconds", "_steps", "largest")
+    __slots__ = (
+        "_curve",
+        "_known",
+        "_newest",
+        "_pace",
+        "_rows",
+        "_say",
+        "_seconds",
+        "_steps",
+        "largest",
+    )
 
     def __init__(self) -> None:
         self.largest = 0  # rows of the largest step that was seen
@@ -40,6 +72,11 @@ class StepSeconds:
         self._rows = [0.0] * BUCKETS
         self._seconds = [0.0] * BUCKETS
         self._steps = [0] * BUCKETS
+        self._say = [0.0] * BUCKETS
+        self._newest = 1.0
+        """Say of the next step: it grows, which is how that of those before it fades."""
+        self._curve: list[Point] | None = None
+        """What the buckets say, in order; None: not since the last step."""
         self._pace = 1.0
         """How many times as long steps take at present as the buckets say."""
         self._known: dict[tuple[int, float], float] = {}
@@ -50,12 +87,13 @@ class StepSeconds:
         each: see `of`."""
         if seconds <= 0.0 or rows < 1:
             return
-        expected = self.of(rows, each) or seconds
+        at = _bucket(rows)
+        expected = (self.of(rows, each) or seconds) * self._own(at)
         self._known.clear()
         self.largest = max(self.largest, rows)
-        at = _bucket(rows)
         longer = max(-MOST, min(MOST, math.log(seconds / expected)))
         self._steps[at] += 1
+        self._count(at)
         if self._steps[at] == 1:
             self._rows[at] = rows
             self._seconds[at] = expected * math.exp(longer) / self._pace
@@ -65,12 +103,29 @@ class StepSeconds:
         self._rows[at] += weight * (rows - self._rows[at])
         self._seconds[at] *= math.exp(weight * (1.0 - PACE_WEIGHT) * longer)
 
+    def _own(self, at: int) -> float:
+        """How many times as long as the curve says the steps of a bucket took."""
+        if not self._steps[at]:
+            return 1.0
+        curve = self._points()
+        return math.exp(curve[bisect_left(curve, (self._rows[at],))].own)
+
+    def _count(self, at: int) -> None:
+        """A step of the bucket was seen."""
+        self._curve = None
+        self._say[at] += self._newest
+        self._newest /= FADE
+        if self._newest > MOST_SAY:
+            self._say = [say / self._newest for say in self._say]
+            self._newest = 1.0
+
     def forget_rare(self) -> None:
         """What was seen only a few times, as it may have been slow for another reason."""
         self._known.clear()
+        self._curve = None
         for at, steps in enumerate(self._steps):
             if steps < FEW:
-                self._steps[at], self._rows[at] = 0, 0.0
+                self._steps[at], self._rows[at], self._say[at] = 0, 0.0, 0.0
 
     def of(self, rows: int, each: float) -> float:
         """Seconds of a step of so many rows; 0.0: none was seen. each: seconds of a further row
@@ -82,25 +137,45 @@ class StepSeconds:
         return found
 
     def _between(self, rows: int, each: float) -> float:
-        if rows < 1:
+        curve = self._points()
+        if rows < 1 or not curve:
             return 0.0
-        at = _bucket(rows)
-        below = next((b for b in range(at, -1, -1) if self._rows[b]), None)
-        above = next((b for b in range(at, BUCKETS) if self._rows[b]), None)
-        if below is None:
-            return 0.0 if above is None else self._smaller(above, rows, each)
-        if above is None or above == below:
-            if rows < self._rows[below]:  # Steps of one bucket differ, too.
-                return self._smaller(below, rows, each)
-            return self._seconds[below] + each * (rows - self._rows[below])
-        # No step takes less time than a smaller one: what says so was slow for another reason.
-        low, high = self._seconds[below], max(self._seconds[below], self._seconds[above])
-        share = (rows - self._rows[below]) / (self._rows[above] - self._rows[below])
-        return low + share * (high - low)
+        above = bisect_left(curve, (rows,))
+        if above == len(curve):
+            return curve[-1].seconds + each * (rows - curve[-1].rows)
+        high = curve[above]
+        if not above:
+            shorter = high.seconds - each * (high.rows - rows)
+            return max(shorter, high.seconds * rows / high.rows)
+        low = curve[above - 1]
+        share = (rows - low.rows) / (high.rows - low.rows)
+        return low.seconds + share * (high.seconds - low.seconds)
 
-    def _smaller(self, above: int, rows: int, each: float) -> float:
-        known, seconds = self._rows[above], self._seconds[above]
-        return max(seconds - each * (known - rows), seconds * rows / known)
+    def _points(self) -> list[Point]:
+        if self._curve is None:
+            self._curve = self._pooled()
+        return self._curve
+
+    def _pooled(self) -> list[Point]:
+        """The buckets in which steps were seen, each with no less seconds than those before it."""
+        pools: list[tuple[float, float, list[tuple[float, float]]]] = []
+        """Logarithm of seconds, say, and of each bucket rows and its own logarithm."""
+        for rows, seconds, say in zip(self._rows, self._seconds, self._say, strict=True):
+            if not rows:
+                continue
+            log = math.log(seconds)
+            members = [(rows, log)]
+            while pools and pools[-1][0] > log:
+                before, theirs, smaller = pools.pop()
+                log = (before * theirs + log * say) / (theirs + say)
+                say += theirs
+                members = smaller + members
+            pools.append((log, say, members))
+        return [
+            Point(rows, math.exp(log), own - log)
+            for log, _, members in pools
+            for rows, own in members
+        ]
 
 
 def _bucket(rows: int) -> int:

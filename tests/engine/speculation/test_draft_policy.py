@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
@@ -230,11 +231,27 @@ def test_the_curve_of_seconds_passes_through_what_was_seen() -> None:
     assert found == pytest.approx([1.0, 2.0, 3.0, 3.5], rel=0.02)
     assert seconds.of(2, 0.25) == pytest.approx(0.5, rel=0.02)
     assert seconds.of(3, 0.1) == pytest.approx(0.9, rel=0.02)
-    for _ in range(200):  # It can't have been slower for fewer rows.
+    for _ in range(1000):  # It can't have been slower for fewer rows: the mean counts for both.
         seconds.observe(4, 1.0, 0.25)
         seconds.observe(8, 3.0, 0.25)
         seconds.observe(100, 2.0, 0.25)
-    assert seconds.of(50, 0.0) == pytest.approx(3.0, rel=0.02)
+    found = [seconds.of(rows, 0.0) for rows in (4, 8, 50, 100)]
+    assert found == pytest.approx([1.0, *3 * [math.sqrt(3.0 * 2.0)]], rel=0.02)
+
+
+def test_sizes_without_steps_of_late_are_no_slower_than_larger_ones() -> None:
+    """At first the machine was busy, and since then all steps of 15 have had drafts."""
+    seconds = StepSeconds()
+    for _ in range(40):
+        seconds.observe(15, 0.018, 0.001)
+    for _ in range(60):
+        seconds.observe(16, 0.011, 0.001)
+        seconds.observe(24, 0.017, 0.001)
+    assert seconds.of(15, 0.001) == pytest.approx(0.011, rel=0.1)
+    assert seconds.of(24, 0.001) == pytest.approx(0.017, rel=0.05)
+    for _ in range(200):  # What was seen of 15 itself has not been spoiled meanwhile.
+        seconds.observe(15, 0.010, 0.001)
+    assert seconds.of(15, 0.001) == pytest.approx(0.010, rel=0.05)
 
 
 def test_while_a_machine_is_busy_with_something_else_all_steps_cost_more_alike() -> None:
