@@ -7,6 +7,7 @@ import math
 from typing import NamedTuple
 
 from penstock_engine.speculation.acceptance import Acceptance
+from penstock_engine.speculation.bare_steps import BareSteps
 from penstock_engine.speculation.history import SequenceDrafts
 from penstock_engine.speculation.step_seconds import StepSeconds
 
@@ -43,10 +44,6 @@ something else."""
 FEW, WIDER = 8, 1.25
 """Drafts that a step may have however much more it computes than any before; and how many times as
 many rows as the largest one it may have."""
-
-RENEW, BARE = 64, 2
-"""After so many steps with drafts, others between them or not, so many have none: what these take
-is what those are compared with."""
 
 GLANCE, RARELY = 4, 32
 """Where drafts don't pay at present, there is a look at what could be proposed every so many steps;
@@ -103,8 +100,7 @@ class DraftPolicy:
         """Of all sequences."""
         self._seconds = StepSeconds()
         self._credit = FIRST_CREDIT
-        self._bare = 0  # steps without drafts that are due
-        self._since_bare = 0  # steps with drafts since the last of these
+        self._bare = BareSteps()
         self._without = 0  # steps since the last with drafts
         self._paying: dict[int, bool] = {}
         """What `_may_pay` has found lately, by the number of decodes."""
@@ -181,10 +177,7 @@ class DraftPolicy:
         none = [0] * len(offers)
         if self._credit < 0.0:
             return none
-        if self._since_bare >= RENEW:
-            self._since_bare, self._bare = 0, BARE
-        if self._bare:
-            self._bare -= 1
+        if self._bare.due():
             return none
         if not self._may_pay(size.decodes):
             return none
@@ -192,7 +185,7 @@ class DraftPolicy:
         chosen = self._best(offers, size, left) or self._attempt(offers, size, left)
         if chosen is None:
             return none
-        self._since_bare += 1
+        self._bare.drafted(size.decodes)
         return chosen
 
     def least_proposed(self, sequences: list[SequenceDrafts], size: StepSize, left: int) -> int:
