@@ -24,10 +24,10 @@ FEW = 20
 """Steps that are enough to be sure of what their like take."""
 
 FADE = 0.95
-"""What one step's say in the curve becomes with each further one."""
+"""What is left of a step's evidence after each further one."""
 
-MOST_SAY = 1e100
-"""Of the newest step, before all of them are scaled down."""
+MOST_EVIDENCE, LEAST_EVIDENCE = 1e100, 1e-100
+"""Of the newest step, before all of it is scaled down; and of what was seen long ago."""
 
 
 class Point(NamedTuple):
@@ -55,11 +55,11 @@ class StepSeconds:
 
     __slots__ = (
         "_curve",
+        "_evidence",
         "_known",
         "_newest",
         "_pace",
         "_rows",
-        "_say",
         "_seconds",
         "_steps",
         "largest",
@@ -72,9 +72,10 @@ class StepSeconds:
         self._rows = [0.0] * BUCKETS
         self._seconds = [0.0] * BUCKETS
         self._steps = [0] * BUCKETS
-        self._say = [0.0] * BUCKETS
+        self._evidence = [0.0] * BUCKETS
+        """How much each counts where they contradict one another."""
         self._newest = 1.0
-        """Say of the next step: it grows, which is how that of those before it fades."""
+        """Evidence of the next step. It grows, which is how that of those before it fades."""
         self._curve: list[Point] | None = None
         """What the buckets say, in order; None: not since the last step."""
         self._pace = 1.0
@@ -113,10 +114,11 @@ class StepSeconds:
     def _count(self, at: int) -> None:
         """A step of the bucket was seen."""
         self._curve = None
-        self._say[at] += self._newest
+        self._evidence[at] += self._newest
         self._newest /= FADE
-        if self._newest > MOST_SAY:
-            self._say = [say / self._newest for say in self._say]
+        if self._newest > MOST_EVIDENCE:
+            scaled = (each / self._newest for each in self._evidence)
+            self._evidence = [max(each, LEAST_EVIDENCE) for each in scaled]
             self._newest = 1.0
 
     def forget_rare(self) -> None:
@@ -125,7 +127,7 @@ class StepSeconds:
         self._curve = None
         for at, steps in enumerate(self._steps):
             if steps < FEW:
-                self._steps[at], self._rows[at], self._say[at] = 0, 0.0, 0.0
+                self._steps[at], self._rows[at], self._evidence[at] = 0, 0.0, 0.0
 
     def of(self, rows: int, each: float) -> float:
         """Seconds of a step of so many rows; 0.0: none was seen. each: seconds of a further row
@@ -159,18 +161,18 @@ class StepSeconds:
     def _pooled(self) -> list[Point]:
         """The buckets in which steps were seen, each with no less seconds than those before it."""
         pools: list[tuple[float, float, list[tuple[float, float]]]] = []
-        """Logarithm of seconds, say, and of each bucket rows and its own logarithm."""
-        for rows, seconds, say in zip(self._rows, self._seconds, self._say, strict=True):
+        """Logarithm of seconds, evidence, and of each bucket rows and its own logarithm."""
+        for rows, seconds, evidence in zip(self._rows, self._seconds, self._evidence, strict=True):
             if not rows:
                 continue
-            log = math.log(seconds)
+            log, both = math.log(seconds), evidence
             members = [(rows, log)]
             while pools and pools[-1][0] > log:
                 before, theirs, smaller = pools.pop()
-                log = (before * theirs + log * say) / (theirs + say)
-                say += theirs
+                log = (before * theirs + log * both) / (theirs + both)
+                both += theirs
                 members = smaller + members
-            pools.append((log, say, members))
+            pools.append((log, both, members))
         return [
             Point(rows, math.exp(log), own - log)
             for log, _, members in pools

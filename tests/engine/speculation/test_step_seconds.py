@@ -29,3 +29,12 @@ def test_a_smaller_step_of_the_same_bucket() -> None:
     steps.observe(larger, 0.001, 1.0)
     assert 0.0 < steps.of(larger - 1, 1.0) < 0.001
     steps.observe(larger - 1, 0.001, 1.0)
+
+
+def test_what_was_seen_long_ago_still_counts_where_nothing_else_was() -> None:
+    steps = StepSeconds()
+    steps.observe(4, 2.0, 0.0)
+    steps.observe(8, 1.0, 0.0)  # They contradict each other.
+    for _ in range(20_000):
+        steps.observe(1, 1.0, 0.0)
+    assert 1.0 <= steps.of(4, 0.0) == steps.of(8, 0.0) <= 2.0
