@@ -66,7 +66,7 @@ inline void store_half(Half* p, V x) { store(p, round_bf16(x)); }
 
 // Group g of a row: 32 values to signed bytes in -127..127 and their scale. NaN and infinity make the
 // scale NaN, so that they reach every output of the row.
-inline void quantise_group(const Activations& a, int forms, int row, int g, V low, V high) {
+__attribute__((always_inline)) inline void quantise_group(const Activations& a, int forms, int row, int g, V low, V high) {
   const size_t cell = static_cast<size_t>(row) * a.stride + pk::GROUP * g, at = static_cast<size_t>(row) * a.groups + g;
   const float peak = highest(max(abs(low), abs(high)));
   // Of the smallest numbers, 127 / peak is more than there is.
@@ -90,7 +90,7 @@ inline void quantise_group(const Activations& a, int forms, int row, int g, V lo
 }
 
 // Group g of a row in each of `forms` (bits of pk::Form).
-inline void set_group(const Activations& a, int forms, int row, int g, V low, V high) {
+__attribute__((always_inline)) inline void set_group(const Activations& a, int forms, int row, int g, V low, V high) {
   if (forms & pk::LEVELS) quantise_group(a, forms, row, g, low, high);
   if (!(forms & (pk::HALVES | pk::FLOATS))) return;
   const size_t cell = static_cast<size_t>(row) * a.stride + pk::GROUP * g;

@@ -39,7 +39,7 @@ inline float exponential(float x) {
 
 // 1 + e^-x, of which x / it is x times the logistic function. Nothing overflows: for x < -87 that
 // quotient is 0 to float32 anyway.
-inline V logistic_divisor(V x) {
+__attribute__((always_inline)) inline V logistic_divisor(V x) {
   const V negative = max(sub(zero(), x), set1(-87.0f));
   const V bounded = sub(zero(), max(sub(zero(), negative), set1(-87.0f)));
   return add(set1(1.0f), bounded_exponential(bounded));
@@ -52,10 +52,10 @@ inline float logistic(float x) {
 }
 
 // Activations; x times zero carries what isn't finite over.
-inline V silu(V x) { return add(div(x, logistic_divisor(x)), mul(x, zero())); }
+__attribute__((always_inline)) inline V silu(V x) { return add(div(x, logistic_divisor(x)), mul(x, zero())); }
 
 // By tanh (Hendrycks and Gimpel, 2016): x times the logistic function of 2 sqrt(2 / pi) (x + 0.044715 x^3).
-inline V gelu_tanh(V x) {
+__attribute__((always_inline)) inline V gelu_tanh(V x) {
   const V cube = mul(mul(x, x), x);
   const V slope = mul(fma(cube, set1(0.044715f), x), set1(1.5957691216057308f));
   return add(div(x, logistic_divisor(slope)), mul(x, zero()));
