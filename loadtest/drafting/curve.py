@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from bisect import bisect_left
 from collections.abc import Mapping
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # As the worker has it.
 
 import torch
 

@@ -175,11 +175,7 @@ class DraftPolicy:
     def choose(self, offers: list[Offer], size: StepSize, left: int) -> list[int]:
         """Drafts for each offer. left: that the step has room for."""
         none = [0] * len(offers)
-        if self._credit < 0.0:
-            return none
-        if self._bare.due():
-            return none
-        if not self._may_pay(size.decodes):
+        if self._credit < 0.0 or self._bare.due() or not self._may_pay(size.decodes):
             return none
         left = min(left, self._most(size.decodes))
         chosen = self._best(offers, size, left) or self._attempt(offers, size, left)

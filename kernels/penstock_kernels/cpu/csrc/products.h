@@ -29,7 +29,8 @@ inline void product(Thread& t, const PkPhase& p) {
   });
 }
 
-inline V activate(int kind, V x) {
+// Part of whatever calls it: on AVX2, 16 lanes would go through memory on their way there and back.
+__attribute__((always_inline)) inline V activate(int kind, V x) {
   switch (kind) {
     case PK_SILU: return silu(x);
     case PK_GELU: return gelu(x);
@@ -52,21 +53,16 @@ inline void inner_unit(const Thread& t, const PkPhase& p, const PkMatrix* gate, 
   tile_products(up, 2 * unit, tiles, a, row, rows, out[2]);
   if (gate) add_raised(t, raised, 0, 2 * unit, tiles, row, rows, out[0]);
   add_raised(t, raised, 1, 2 * unit, tiles, row, rows, out[2]);
-  const auto each_row = [&](const auto& value) __attribute__((always_inline)) {
-    for (int r = 0; r < rows; r++) {
-      const auto product = [&](int i) { return factors ? mul(load(out[i] + 16 * r), set1(factors[r])) : load(out[i] + 16 * r); };
-      V low = value(product(0), product(2)), high = value(product(1), product(3));
-      if (weights) low = mul(low, set1(weights[r])), high = mul(high, set1(weights[r]));
-      set_group(inner, p.forms, row + r, p.first / 32 + unit, low, high);
-    }
-  };
-  // The kinds that most models have are chosen once, so that what rows do lies side by side.
-  if (gate && p.activation == PK_SILU) return each_row([](V g, V u) __attribute__((always_inline)) { return mul(silu(g), u); });
-  if (gate && p.activation == PK_GELU_TANH) return each_row([](V g, V u) __attribute__((always_inline)) { return mul(gelu_tanh(g), u); });
-  each_row([&](V g, V u) {
+  const auto value = [&](V g, V u) __attribute__((always_inline)) {
     if (p.activation == PK_CLAMPED_SWIGLU) return clamped_swiglu(g, u);
     return gate ? mul(activate(p.activation, g), u) : activate(p.activation, u);
-  });
+  };
+  for (int r = 0; r < rows; r++) {
+    const auto product = [&](int i) { return factors ? mul(load(out[i] + 16 * r), set1(factors[r])) : load(out[i] + 16 * r); };
+    V low = value(product(0), product(2)), high = value(product(1), product(3));
+    if (weights) low = mul(low, set1(weights[r])), high = mul(high, set1(weights[r]));
+    set_group(inner, p.forms, row + r, p.first / 32 + unit, low, high);
+  }
 }
 
 inline void gate_up(Thread& t, const PkPhase& p) {
