@@ -1,4 +1,4 @@
-"""A worker that computes nothing, checks every plan, and answers with predictable tokens.
+"""A worker that computes nothing, checks every plan, and answers with tokens of `fake_model.py`.
 
 Its KV cache is real in one respect: each row of each block remembers which tokens it stands for,
 and for which KV group, so a block that was handed to two sequences, or read after it was freed, is
@@ -7,14 +7,13 @@ found out. So do checkpoints of recurrent states, and the state in each slot.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
 
 from penstock.kv_layout import ONE_GROUP, KVGroup, paged, state_of
-from penstock.protocol.common import Grammar, TokenLogprobs, TokenSampling
+from penstock.protocol.common import Grammar, TokenLogprobs
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady, Result, SlotResult
 from penstock.protocol.to_worker import (
     MAX_FURTHER,
@@ -29,42 +28,13 @@ from penstock.protocol.to_worker import (
 from tests.engine.fake_adapters import FakeAdapters, adapted
 from tests.engine.fake_disk import DiskReader, FakeDisk
 from tests.engine.fake_media import FakeMedia, Mark, marks
+from tests.engine.fake_model import EOS, next_token, told_of
 
 WRONG = -1
 """In place of a token that was drafted and is none of the sequence's."""
 
-VOCAB = 40
 STATE = -1
 """The row of a block that holds a piece of a checkpoint."""
-EOS = (0, 7)
-
-
-def next_token(
-    prompt: list[int] | list[Mark],
-    emitted: list[int],
-    index: int,
-    sampling: TokenSampling,
-    ends: frozenset[int],
-    grammar: Grammar | None = None,
-) -> int:
-    """The model: a pure function of the sequence. `ends` are held back before min_tokens.
-
-    A grammar's text is a number: so many tokens that aren't EOS, then EOS.
-    """
-    text = f"{prompt}|{emitted}|{sampling.seed}|{index}"
-    token = hashlib.blake2b(text.encode(), digest_size=8).digest()[0] % VOCAB
-    if grammar is not None and len(emitted) >= int(grammar.text):
-        return EOS[0]
-    early = ends if len(emitted) < sampling.min_tokens else frozenset()
-    forbidden = early if grammar is None else early | frozenset(EOS)
-    while token in forbidden:
-        token = (token + 1) % VOCAB
-    return token
-
-
-def told_of(prompt: list[int], at: int) -> TokenLogprobs:
-    """What is reported of the prompt's token `at`."""
-    return TokenLogprobs(-float(at), prompt[at - 1 : at + 1], [-0.5, -0.25])
 
 
 def like(other: NewSequence, new: NewSequence) -> NewSequence:

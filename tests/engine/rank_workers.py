@@ -31,7 +31,8 @@ from penstock.protocol.to_worker import (
 )
 from tests.engine.fake_disk import FakeDisk
 from tests.engine.fake_worker import FakeWorker
-from tests.engine.harness import Harness, over_the_wire
+from tests.engine.harness import Harness
+from tests.engine.wire import over_the_wire
 
 
 @dataclass

@@ -18,7 +18,7 @@ from penstock_engine.scheduler.further import MOST
 from penstock_engine.sessions.gathered_outputs import MOST_HELD
 from tests.engine.fake_adapters import adapted
 from tests.engine.fake_media import marks
-from tests.engine.fake_worker import EOS, next_token, told_of
+from tests.engine.fake_model import EOS, next_token, told_of
 
 
 def undisturbed(submit: Submit, index: int, max_len: int) -> tuple[list[int], str, int | None]:

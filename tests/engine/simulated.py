@@ -18,7 +18,7 @@ from penstock.protocol.from_worker import Ready, Result, SlotResult, WorkerHello
 from penstock.protocol.to_frontend import Accepted, Outputs, Rejected
 from penstock.protocol.to_worker import Plan
 from penstock_engine.core import EngineCore
-from tests.engine.harness import facts
+from tests.engine.small_facts import facts
 
 FRONT, WORKER = b"front", b"worker"
 

@@ -18,7 +18,7 @@ from penstock.model_config import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.prepare.folder import FORMAT_VERSION
 from penstock_engine.facts import EngineFacts
 from testing.model_configs import llama_config
-from tests.engine.fake_worker import EOS, VOCAB
+from tests.engine.fake_model import EOS, VOCAB
 
 
 def facts(

@@ -12,12 +12,13 @@ import pytest
 
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Accepted, Outputs, Rejected
-from tests.engine import harness, scores
+from tests.engine import scores
+from tests.engine.harness import Harness
 from tests.engine.test_process import Engine, write_prepared
 
 
 def test_a_draining_core_refuses_what_is_new_and_serves_what_is_not() -> None:
-    system = harness.Harness()
+    system = Harness()
     front = system.connect()
     system.start_worker()
     running = system.submit(front, [1, 2, 3], max_tokens=6, ignore_eos=True)
@@ -52,7 +53,7 @@ def start_endless(engine: Engine) -> Submit:
     process = engine.start()
     assert process.stderr is not None
     engine.until(engine.ready)
-    helper = harness.Harness()
+    helper = Harness()
     submit = helper.submit(helper.connect(), [1, 2, 3], max_tokens=4, ignore_eos=True).submit
     submit = msgspec.structs.replace(submit, request=7)
     engine.held = True

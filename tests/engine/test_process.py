@@ -34,9 +34,10 @@ from penstock.transport.events import Ended, Opened
 from penstock.transport.session_client import SessionClient
 from penstock_engine.prepared import read_facts
 from tests.adapter_folders import random_factors, write_peft
-from tests.engine import harness, scores
+from tests.engine import scores, small_facts
 from tests.engine.fake_media import FakeMedia, picture, shown
 from tests.engine.fake_worker import FakeWorker
+from tests.engine.harness import Harness
 
 SETTINGS = TransportSettings(beat_interval=0.1, peer_timeout=60.0)
 """No test waits for a silence, and a busy machine's pauses shall not pass for one."""
@@ -77,7 +78,7 @@ EngineCore.step = step_when_idle
 
 def write_prepared(folder: Path) -> Path:
     """A prepared folder of the tests' tiny model."""
-    (folder / "manifest.json").write_bytes(msgspec.json.encode(harness.facts().model))
+    (folder / "manifest.json").write_bytes(msgspec.json.encode(small_facts.facts().model))
     (folder / "tokenizer.json").write_bytes(b'{"tokens": "real"}')
     (folder / "chat_template.jinja").write_bytes(b"")
     return folder
@@ -148,7 +149,7 @@ class Engine:
         """While it is, the worker keeps plans to itself."""
 
     def start(self) -> subprocess.Popen[str]:
-        config = msgspec.structs.replace(harness.facts().config, transport=self.settings)
+        config = msgspec.structs.replace(small_facts.facts().config, transport=self.settings)
         arguments = [msgspec.json.encode(config).decode(), str(self.folder), *self.endpoints]
         arguments.append(str(self.shutdown_timeout))
         self.process = subprocess.Popen(
@@ -220,7 +221,7 @@ def busy_engine(tmp_path: Path) -> Iterator[Engine]:
 
 def run_one(engine: Engine, number: int) -> None:
     """Submits a request and checks what comes."""
-    helper = harness.Harness()
+    helper = Harness()
     request = helper.submit(helper.connect(), [1, 2, 3], n=2, max_tokens=9, seed=number)
     submit = msgspec.structs.replace(request.submit, request=number)
     assert engine.front.client.send(submit)
@@ -241,7 +242,7 @@ def run_one(engine: Engine, number: int) -> None:
 def test_serves_dies_and_comes_back(engine: Engine) -> None:
     first = engine.start()
     welcome = engine.until(lambda: engine.front.take(Welcome))
-    assert welcome.digest == harness.facts().model.digest
+    assert welcome.digest == small_facts.facts().model.digest
     assert engine.front.frames[0] == [b'{"tokens": "real"}', b""]
     engine.until(engine.ready)
     run_one(engine, 1)
@@ -385,7 +386,7 @@ def test_adapters_of_the_settings_stay_what_they_were_at_the_first_start(tmp_pat
 
 def test_facts_come_from_the_folder(tmp_path: Path) -> None:
     facts = read(write_prepared(tmp_path))
-    assert facts.model == harness.facts().model
+    assert facts.model == small_facts.facts().model
     assert facts.tokenizer == b'{"tokens": "real"}'
     assert facts.max_model_len == 64
 
@@ -397,7 +398,7 @@ def test_front_ends_are_told_what_the_settings_put_in_the_generation_configs_pla
     facts = read(write_prepared(tmp_path), EngineConfig(model=settings))
     told = facts.welcome(1, 64).generation
     assert told.temperature == 0.5
-    assert told.eos_token_ids == harness.facts().model.generation.eos_token_ids
+    assert told.eos_token_ids == small_facts.facts().model.generation.eos_token_ids
 
 
 def test_the_first_of_several_names_is_the_one_that_replies_show(tmp_path: Path) -> None:
@@ -408,7 +409,7 @@ def test_the_first_of_several_names_is_the_one_that_replies_show(tmp_path: Path)
 
 
 def test_a_damaged_folder_is_told_at_start(tmp_path: Path) -> None:
-    prepared = write_folder(tmp_path / "p", harness.facts().model, b"{}", "")
+    prepared = write_folder(tmp_path / "p", small_facts.facts().model, b"{}", "")
     assert read(prepared).tokenizer == b"{}"
     (prepared / "tokenizer.json").write_bytes(b"{")
     with pytest.raises(StartupError, match=r"tokenizer\.json is not what was written"):
@@ -437,7 +438,7 @@ def test_bytes_of_media_pass_through_and_must_be_as_many_as_are_said(engine: Eng
     engine.start()
     engine.until(engine.ready)
     data = bytes(range(100))
-    helper = harness.Harness()
+    helper = Harness()
     item = picture(1, 4, len(data))
     request = helper.submit(helper.connect(), [1, 9, 9, 9, 9], media=shown((item, 1)))
     submit = msgspec.structs.replace(request.submit, request=1)

@@ -24,7 +24,7 @@ from penstock_engine.core import EngineCore
 from penstock_engine.process import TURN, Loop
 from penstock_engine.sessions.weights_note import WeightsNote
 from penstock_engine.sleep_note import SleepNote
-from tests.engine import harness
+from tests.engine import small_facts
 from tests.engine.test_process import Peer
 from tests.shared.test_transport import Clock
 
@@ -42,7 +42,7 @@ class SlowCore(EngineCore):
     """
 
     def __init__(self, clock: Clock) -> None:
-        super().__init__(harness.facts())
+        super().__init__(small_facts.facts())
         self.clock = clock
         self.said: list[Any] = []
         self.busy = threading.Event()

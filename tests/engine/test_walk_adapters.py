@@ -13,8 +13,8 @@ from penstock_engine.waiting.adapter_entry import AdapterStage
 from tests.engine.fake_adapters import adapter
 from tests.engine.fake_media import drawn_media
 from tests.engine.harness import Harness
-from tests.engine.test_walk import Drawn, Seeded
-from tests.engine.walker import POLICIES, TENANTS, Choices, Walker
+from tests.engine.test_walk import Drawn
+from tests.engine.walker import POLICIES, TENANTS, Choices, Seeded, Walker
 from tests.engine.walks import SHORT, walked
 
 

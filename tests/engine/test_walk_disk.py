@@ -14,9 +14,9 @@ from penstock.kv_layout import ONE_GROUP, KVGroup, paged, state_of
 from penstock_engine.waiting import disk_kv
 from tests.engine.fake_disk import FakeDisk
 from tests.engine.harness import Harness
-from tests.engine.test_walk import Drawn, Seeded
+from tests.engine.test_walk import Drawn
 from tests.engine.test_walk_groups import drawn_groups, drawn_with_states
-from tests.engine.walker import Choices, Walker, drawn_options
+from tests.engine.walker import Choices, Seeded, Walker, drawn_options
 from tests.engine.walks import SHORT, check_replay, check_restored, walked
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from penstock.kv_layout import paged, state_of
 from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
 from tests.engine.rank_walker import RankWalker, make_rank_harness
-from tests.engine.test_walk import Drawn, Seeded
+from tests.engine.test_walk import Drawn
 from tests.engine.test_walk_groups import Drawing, drawn_groups, drawn_with_states
-from tests.engine.walker import Choices, Walker, make_harness
+from tests.engine.walker import Choices, Seeded, Walker, make_harness
 
 
 class AnyDrafts(DraftPolicy):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.engine.harness import RequestScore
-from tests.engine.test_walk import Drawn, Seeded
-from tests.engine.walker import Choices, Walker, make_harness
+from tests.engine.scores import RequestScore
+from tests.engine.test_walk import Drawn
+from tests.engine.walker import Choices, Seeded, Walker, make_harness
 
 
 class FurtherWalker(Walker):

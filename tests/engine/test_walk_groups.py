@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.kv_layout import FULL, KVGroup, paged, state_of
-from tests.engine.test_walk import Drawn, Seeded
-from tests.engine.walker import Choices, Walker, make_harness
+from tests.engine.test_walk import Drawn
+from tests.engine.walker import Choices, Seeded, Walker, make_harness
 
 Drawing = Callable[[Choices, int], tuple[KVGroup, ...]]
 

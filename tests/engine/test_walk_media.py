@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.engine.fake_media import drawn_media, picture
 from tests.engine.harness import Harness
-from tests.engine.test_walk import Drawn, Seeded
-from tests.engine.walker import POLICIES, Choices, Walker
+from tests.engine.test_walk import Drawn
+from tests.engine.walker import POLICIES, Choices, Seeded, Walker
 from tests.engine.walks import SHORT, walked
 
 

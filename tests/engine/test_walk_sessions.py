@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.harness import Harness
-from tests.engine.test_walk import Drawn, Seeded
-from tests.engine.walker import Choices, Walker, drawn_options
+from tests.engine.test_walk import Drawn
+from tests.engine.walker import Choices, Seeded, Walker, drawn_options
 from tests.engine.walks import SHORT, check_replay, check_restored, walked
 
 

@@ -16,13 +16,13 @@ from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.from_frontend import ExpectPrompt, ForgetPrompt
 from penstock_engine.record.restore import restore
 from penstock_engine.record.snapshot import snapshot
-from tests.engine.harness import Front
 from tests.engine.record.twins import Twins
-from tests.engine.test_walk import Drawn, Seeded
+from tests.engine.scores import Front
+from tests.engine.test_walk import Drawn
 from tests.engine.test_walk_disk import Drawing, single_blocks_are_worth_it  # noqa: F401
 from tests.engine.test_walk_groups import drawn_groups, drawn_with_states
 from tests.engine.test_walk_rank_disk import RankDiskWalker
-from tests.engine.walker import Choices, drawn_options
+from tests.engine.walker import Choices, Seeded, drawn_options
 from tests.engine.walks import SHORT, recorded, replayed
 
 DRAWN = (drawn_groups, drawn_with_states)

@@ -12,8 +12,9 @@ from penstock.protocol.common import Grammar, SessionTerms
 from penstock.protocol.from_frontend import MediaLost
 from penstock.protocol.from_worker import Progress, Result
 from tests.engine.fake_media import drawn_media
-from tests.engine.fake_worker import EOS, VOCAB
-from tests.engine.harness import Front, Harness, RequestScore, SequenceScore
+from tests.engine.fake_model import EOS, VOCAB
+from tests.engine.harness import Harness
+from tests.engine.scores import Front, RequestScore, SequenceScore
 
 
 class Choices(Protocol):

@@ -19,7 +19,7 @@ from penstock.transcription_facts import Alignment
 from penstock_engine.handlers.pooling import check_pooling, verify_alignments
 from penstock_engine.request.request import Request
 from penstock_engine.request.step_in_flight import UnfitResult
-from tests.engine import harness
+from tests.engine import small_facts
 from tests.engine.fake_media import picture, shown
 from tests.engine.harness import Harness
 from tests.shared.transcription.test_segments import FACTS
@@ -70,7 +70,7 @@ def test_other_models_refuse_it() -> None:
 
 def test_front_ends_are_told_whether_words_have_times() -> None:
     """By the settings at once; by the worker once it is ready."""
-    facts = harness.facts()
+    facts = small_facts.facts()
     heard = replace(FACTS, alignment=Alignment(heads=((0, 0),)))
     media = MediaFacts(kinds={}, transcription=heard)
     config = replace(facts.model.config, cross_attention=CrossAttentionSpec(rows=ROWS))

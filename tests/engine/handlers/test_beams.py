@@ -10,9 +10,9 @@ from penstock.config.settings import LimitSettings
 from penstock.protocol.common import Stopping, TokenSampling
 from penstock.protocol.from_frontend import Abort, Advance, OpenSequence, Submit
 from penstock.protocol.to_frontend import SequenceOutput
-from tests.engine.fake_worker import next_token
-from tests.engine.harness import Front, Harness
-from tests.engine.scores import RequestScore, SequenceScore
+from tests.engine.fake_model import next_token
+from tests.engine.harness import Harness
+from tests.engine.scores import Front, RequestScore, SequenceScore
 from tests.engine.small_facts import facts
 
 ONE_TOKEN = Stopping(max_tokens=1, ignore_eos=True)

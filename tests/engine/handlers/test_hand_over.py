@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from penstock_engine.sessions.drain import KEPT_SECONDS
 from tests.engine.fake_disk import FakeDisk
-from tests.engine.harness import Front, Harness, RequestScore
+from tests.engine.harness import Harness
+from tests.engine.scores import Front, RequestScore
 
 PLACE = "ipc:///nowhere/kv"
 LONG = {"max_tokens": 40, "ignore_eos": True}

@@ -28,9 +28,9 @@ from penstock_engine.policies.pace import UNKNOWN
 from penstock_engine.policies.registry import known_policies
 from penstock_engine.record.restore import restore
 from penstock_engine.record.snapshot import snapshot
-from tests.engine.harness import facts as generating_facts
-from tests.engine.harness import over_the_wire
+from tests.engine.small_facts import facts as generating_facts
 from tests.engine.walker import POLICIES
+from tests.engine.wire import over_the_wire
 
 FRONT = b"front".ljust(16, b".")
 VOCAB = 50

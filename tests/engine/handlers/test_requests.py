@@ -16,9 +16,9 @@ from penstock.protocol.common import (
 )
 from penstock.protocol.from_frontend import Abort, Finish, OpenSequence, Submit
 from penstock.protocol.to_frontend import SequenceOutput
-from tests.engine.fake_worker import EOS, VOCAB
-from tests.engine.harness import Front, Harness, RequestScore, SequenceScore
-from tests.engine.scores import undisturbed
+from tests.engine.fake_model import EOS, VOCAB
+from tests.engine.harness import Harness
+from tests.engine.scores import Front, RequestScore, SequenceScore, undisturbed
 from tests.engine.walker import POLICIES
 
 

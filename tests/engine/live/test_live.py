@@ -31,9 +31,10 @@ from penstock_engine.kv.cache import KVCache
 from penstock_engine.live.blocks import block_view
 from penstock_engine.live.view import LiveView
 from penstock_engine.request.states import SequenceState
-from tests.engine.harness import Harness, over_the_wire
-from tests.engine.test_walk import Drawn, Seeded
-from tests.engine.walker import Walker, make_harness
+from tests.engine.harness import Harness
+from tests.engine.test_walk import Drawn
+from tests.engine.walker import Seeded, Walker, make_harness
+from tests.engine.wire import over_the_wire
 from tests.thinning import part
 
 

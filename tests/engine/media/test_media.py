@@ -15,7 +15,8 @@ from penstock_engine.media.entry import MediaStage
 from penstock_engine.media.loads import TIMEOUT
 from penstock_engine.policies.pace import StepPace
 from tests.engine.fake_media import picture, shown
-from tests.engine.harness import Front, Harness, RequestScore
+from tests.engine.harness import Harness
+from tests.engine.scores import Front, RequestScore
 
 TEXT = [3, 4, 5]
 SLOT = 9

@@ -16,7 +16,8 @@ from penstock.protocol.to_worker import Plan, ToWorker
 from penstock_engine.metrics.collector import families_of
 from penstock_engine.metrics.counts import MAX_TENANTS, OTHER
 from penstock_engine.metrics.snapshot import MetricsSnapshot, state_of
-from tests.engine.harness import Front, Harness, RequestScore
+from tests.engine.harness import Harness
+from tests.engine.scores import Front, RequestScore
 from tests.engine.walker import Seeded, Walker, make_harness
 
 

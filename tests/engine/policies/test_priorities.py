@@ -10,7 +10,8 @@ from penstock_engine.policies.fair import FairShare
 from penstock_engine.policies.fair_share.accounts import Accounts
 from penstock_engine.policies.order import PriorityWithAgeing
 from penstock_engine.policies.tenants import Tenants
-from tests.engine.harness import Harness, RequestScore
+from tests.engine.harness import Harness
+from tests.engine.scores import RequestScore
 from tests.engine.simulated import Asked, Simulation
 
 LEVEL = PriorityWithAgeing.ARRIVALS_PER_LEVEL

@@ -14,18 +14,18 @@ from penstock.protocol.from_frontend import Watch
 from penstock.protocol.live import Snapshot
 from penstock_engine.record.framing import log_files
 from penstock_engine.record.replay import replay
-from tests.engine import harness
+from tests.engine import small_facts
 from tests.engine.test_process import Engine, run_one, write_prepared
 
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """Records into a folder beside its sockets."""
-    facts = harness.facts()
+    facts = small_facts.facts()
     settings = RecordSettings(record_dir=str(tmp_path / "log"))
     config = msgspec.structs.replace(facts.config, record=settings)
     recorded = msgspec.structs.replace(facts, config=config)
-    monkeypatch.setattr(harness, "facts", lambda: recorded)
+    monkeypatch.setattr(small_facts, "facts", lambda: recorded)
     running = Engine(write_prepared(tmp_path))
     yield running
     running.close()

@@ -19,7 +19,8 @@ from penstock_engine.record.framing import MAGIC, Damaged, framed, log_files, pa
 from penstock_engine.record.recorder import STEP, CoreRecorder, recording
 from penstock_engine.record.replay import replay
 from penstock_engine.sessions.effects import Effects
-from tests.engine.harness import Harness, facts
+from tests.engine.harness import Harness
+from tests.engine.small_facts import facts
 from tests.engine.walker import Seeded, Walker, make_harness
 
 

@@ -9,7 +9,8 @@ from penstock.protocol.common import Stopping, TokenSampling
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_frontend import SequenceTimeline
-from tests.engine.harness import Front, Harness, RequestScore
+from tests.engine.harness import Harness
+from tests.engine.scores import Front, RequestScore
 
 
 def submit(h: Harness, front: Front, prompt: list[int], tokens: int) -> RequestScore:

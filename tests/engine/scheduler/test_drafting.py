@@ -12,9 +12,10 @@ from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock_engine.request.step_in_flight import UnfitResult, verify_drafts
 from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
-from tests.engine.fake_worker import EOS, VOCAB
-from tests.engine.harness import Harness, RequestScore
+from tests.engine.fake_model import EOS, VOCAB
+from tests.engine.harness import Harness
 from tests.engine.rank_workers import RankHarness
+from tests.engine.scores import RequestScore
 
 
 class Generous(DraftPolicy):

@@ -11,8 +11,9 @@ from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock_engine.request.step_in_flight import UnfitResult, verify_drafts
 from penstock_engine.scheduler.further import MOST, SECONDS
-from tests.engine.fake_worker import EOS, VOCAB
-from tests.engine.harness import Harness, RequestScore
+from tests.engine.fake_model import EOS, VOCAB
+from tests.engine.harness import Harness
+from tests.engine.scores import RequestScore
 
 
 def going_on(seconds: float = 0.001, **options: Any) -> Harness:

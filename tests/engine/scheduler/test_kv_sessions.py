@@ -12,7 +12,8 @@ from penstock_engine.kv import expected
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.kv.retention import KVSession
 from tests.engine.fake_disk import FakeDisk
-from tests.engine.harness import Front, Harness, RequestScore
+from tests.engine.harness import Harness
+from tests.engine.scores import Front, RequestScore
 
 TURN = list(range(3, 33))
 BLOCKS = 40

@@ -9,8 +9,8 @@ import pytest
 from penstock.protocol.common import Grammar
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_engine.scheduler.scheduler import Scheduler
-from tests.engine.harness import RequestScore
 from tests.engine.rank_workers import RankHarness
+from tests.engine.scores import RequestScore
 
 
 def decoding(count: int, stages: int, **options: Any) -> RankHarness:

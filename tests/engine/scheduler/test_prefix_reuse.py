@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.protocol.to_worker import Plan
-from tests.engine.harness import Harness, RequestScore
+from tests.engine.harness import Harness
+from tests.engine.scores import RequestScore
 
 
 def computed(h: Harness) -> int:

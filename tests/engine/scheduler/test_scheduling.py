@@ -8,7 +8,8 @@ from penstock.protocol.to_worker import Plan
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_builder import StepBuilder
-from tests.engine.harness import Harness, RequestScore
+from tests.engine.harness import Harness
+from tests.engine.scores import RequestScore
 
 
 def counts(plan: Plan) -> dict[int, int]:

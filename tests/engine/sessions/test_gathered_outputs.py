@@ -6,8 +6,8 @@ import pytest
 
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.sessions.gathered_outputs import MOST_HELD
-from tests.engine.harness import Front, Harness, RequestScore
-from tests.engine.scores import undisturbed
+from tests.engine.harness import Harness
+from tests.engine.scores import Front, RequestScore, undisturbed
 
 LONG = 3 * MOST_HELD
 

@@ -12,7 +12,8 @@ from penstock_engine.record.restore import restore
 from penstock_engine.record.snapshot import snapshot
 from tests.engine.rank_walker import SIZES, RankWalker, make_rank_harness
 from tests.engine.record.twins import Twins
-from tests.engine.test_walk import Drawn, Seeded
+from tests.engine.test_walk import Drawn
+from tests.engine.walker import Seeded
 from tests.thinning import part
 
 

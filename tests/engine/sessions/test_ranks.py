@@ -22,8 +22,9 @@ from penstock.protocol.to_worker import CompileGrammar, Setup
 from penstock_engine.live.view import LiveView
 from penstock_engine.sessions.ranks import FORMINGS_A_SECOND
 from penstock_engine.simulate.simulation import Simulation, SimulationOptions
-from tests.engine.harness import RequestScore, facts
 from tests.engine.rank_workers import RankHarness
+from tests.engine.scores import RequestScore
+from tests.engine.small_facts import facts
 
 
 def started(tensor: int = 2, pipeline: int = 1, **options: Any) -> RankHarness:

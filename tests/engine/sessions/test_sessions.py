@@ -21,7 +21,9 @@ from penstock.protocol.from_worker import (
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock.protocol.to_worker import Plan
 from penstock_engine.sessions.fault_attribution import MAX_DEATHS
-from tests.engine.harness import Front, Harness, RequestScore, facts
+from tests.engine.harness import Harness
+from tests.engine.scores import Front, RequestScore
+from tests.engine.small_facts import facts
 
 
 def end_of(request: RequestScore, index: int = 0) -> SequenceOutput:

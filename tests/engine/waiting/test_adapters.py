@@ -12,7 +12,8 @@ from penstock_engine.request.states import SequenceState
 from penstock_engine.waiting import adapter_places, adapters
 from penstock_engine.waiting.adapter_names import AdapterNames
 from tests.engine.fake_adapters import adapter
-from tests.engine.harness import Front, Harness, RequestScore
+from tests.engine.harness import Harness
+from tests.engine.scores import Front, RequestScore
 
 PROMPT = [1, 2, 3, 4, 5]
 

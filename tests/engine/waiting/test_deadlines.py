@@ -6,7 +6,8 @@ import pytest
 
 from penstock.protocol.from_worker import Result
 from penstock_engine.policies.forecast import StepCostForecast, first_token_after
-from tests.engine.harness import Harness, RequestScore
+from tests.engine.harness import Harness
+from tests.engine.scores import RequestScore
 from tests.engine.simulated import Simulation
 
 

@@ -18,7 +18,8 @@ from penstock_engine.waiting.expected_prompts import (
     ExpectedPrompts,
 )
 from tests.engine.fake_disk import FakeDisk
-from tests.engine.harness import Front, Harness
+from tests.engine.harness import Harness
+from tests.engine.scores import Front
 
 PROMPT = [3 + at % 30 for at in range(41)]
 BLOCKS = 10

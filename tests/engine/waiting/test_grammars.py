@@ -11,7 +11,8 @@ from penstock.protocol.to_frontend import SequenceOutput
 from penstock.protocol.to_worker import MAX_COMPILING
 from penstock_engine.request.states import SequenceState
 from penstock_engine.scheduler.state import SchedulerState
-from tests.engine.harness import Front, Harness, RequestScore
+from tests.engine.harness import Harness
+from tests.engine.scores import Front, RequestScore
 
 FIVE = Grammar("regex", "5")
 SIX = Grammar("regex", "6")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.engine.fake_disk import FakeDisk
-from tests.engine.harness import Front, Harness, RequestScore
+from tests.engine.harness import Harness
+from tests.engine.scores import Front, RequestScore
 
 PROMPT = list(range(3, 33))
 """Seven full blocks, and a little."""

@@ -1,0 +1,112 @@
+"""The engine core that a test drives, without its peers' behaviour: the core itself, the clock that
+the test moves by hand, and who is connected. Its methods look into the core: they say which request
+a slot works for, and check the core's books against what the front ends were told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from penstock.protocol.to_worker import Plan
+from penstock_engine.core import EngineCore
+from penstock_engine.facts import EngineFacts
+from penstock_engine.policies.fair import FairShare
+from tests.engine.fake_worker import FakeWorker
+from tests.engine.pool_capacity import longest_of
+from tests.engine.scores import Front, RequestScore, SequenceScore
+from tests.engine.small_facts import facts
+
+
+class CoreUnderTest:
+    """What the two sides of a Harness share. options: of `facts`, where no facts are given."""
+
+    def __init__(self, engine_facts: EngineFacts | None = None, **options: Any) -> None:
+        self.facts = engine_facts or facts(**options)
+        self.core = EngineCore(self.facts)
+        self.now = 100.0
+        """The fake clock, in seconds: it stands still until a test moves it."""
+        self.fronts: list[Front] = []
+        self.worker: FakeWorker | None = None
+        """The one that is ready."""
+        self._sessions = 0
+
+    def settle(self) -> None:
+        """Lets the core step, and both sides take what it sends."""
+        raise NotImplementedError
+
+    def _new_session(self) -> bytes:
+        self._sessions += 1
+        return self._sessions.to_bytes(16, "big")
+
+    def _front_of(self, session: bytes) -> Front:
+        return next(front for front in self.fronts if front.session == session)
+
+    @property
+    def capacity(self) -> int | None:
+        """Tokens of the longest sequence that the worker has room for; None without a worker."""
+        if self.worker is None:
+            return None
+        return longest_of(
+            self.worker.groups, self.worker.num_blocks, self.facts.config.cache.kv_block_size
+        )
+
+    # ---- whose slots they are
+
+    def _score(self, slot: int) -> SequenceScore:
+        return self._asked(slot).sequences[self.core.state.scheduling.running[slot].index]
+
+    def _asked(self, slot: int) -> RequestScore:
+        """The request that a running slot works on."""
+        request = self.core.state.scheduling.running[slot].request
+        return self._front_of(request.session).requests[request.number]
+
+    def _encoded_for(self, plan: Plan) -> list[int]:
+        """Slots of those that have come to an item that the plan has encoded, or a part of it."""
+        names = {*plan.encode, *(part.name for part in plan.partly)}
+        if not names:
+            return []
+        step = next(s for s in self.core.state.scheduling.in_flight if s.number == plan.step)
+        found, owed = list(step.media.needed_by), set(names)
+        for sequence in found:
+            assert sequence.request.media is not None
+            mine = names & sequence.request.media.numbers.keys()
+            assert mine
+            owed -= mine
+        assert not owed, "an item is encoded for nobody who runs"
+        return [sequence.slot for sequence in found if sequence.slot is not None]
+
+    def _in_slots(self) -> set[tuple[bytes, int]]:
+        """(session, number) of each open request of which some is in a slot."""
+        scheduler = self.core.state.scheduling
+        held = [*scheduler.running.values(), *scheduler.marked.values()]
+        return {(s.request.session, s.request.number) for s in held if not s.request.ended}
+
+    # ---- the books
+
+    def _check_accounts(self) -> None:
+        """A tenant has an account for as long as it has sequences; nobody else has."""
+        scheduler = self.core.state.scheduling
+        if not isinstance(scheduler.policy, FairShare):
+            return
+        live = Counter(s.request.tenant for s in scheduler.running.values())
+        live += Counter(s.request.tenant for s in scheduler.queue.sequences())
+        live += Counter(s.request.tenant for s in self.core.state.media.parked())
+        live += Counter(s.request.tenant for s in self.core.state.adapters.parked())
+        accounts = scheduler.policy.accounts
+        assert {a.name: a.open for a in accounts.all()} == dict(live)
+        waiting = Counter(s.request.tenant for s in scheduler.queue.sequences())
+        assert {a.name: a.num_waiting for a in accounts.all() if a.num_waiting} == dict(waiting)
+        assert accounts.num_waiting == len(waiting)
+
+    def _check_unbegun(self) -> None:
+        """Other weights: of what is open, nobody has seen anything."""
+        for front in self.fronts:
+            for request in front.requests.values():
+                if request.rejected is not None or request.nothing_since_a_trial:
+                    continue
+                begun = any(
+                    score.tokens or (score.terminal is not None and not score.finished_by_us)
+                    for score in request.sequences.values()
+                )
+                assert request.over or not begun, "two sets of weights"
