@@ -3,7 +3,7 @@
     python -m loadtest.decode_profile                        # some two minutes
     python -m loadtest.decode_profile --streams 1,8,64 --isa avx512,avx2 --output FOLDER
 
-The kernels alone: the clock of each phase (Decoder.watch), and the call of the sampler. The whole
+The kernels alone: the clock of each phase (Decoder.watch), of greedy sequences. The whole
 system: the library with its engine core and worker. What that takes more is plans, messages and
 Python, and threads that wait for a processor. Of repeated steps the lower quartile is shown.
 """
@@ -31,9 +31,7 @@ from penstock.bench.load.report import markdown_table
 from penstock.machine import usable_cores
 from penstock.prepare import load_manifest, prepare
 from penstock_kernels.cpu import library
-from penstock_kernels.cpu.memory import Scratch
 from penstock_kernels.cpu.program import Phase
-from penstock_kernels.cpu.sampler import Row, sample
 from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.interface import Batch
 
@@ -41,7 +39,7 @@ CONTEXT = 128
 """Tokens of a sequence before the first step that counts."""
 STEPS = 40
 ROOM = CONTEXT + STEPS + 1
-SAMPLING, SYSTEM = "sampling, greedy", "the whole system"
+SYSTEM = "the whole system"
 NAMES = {
     "EMBED RESIDUAL": "embedding",
     "MAKE_INPUT RESIDUAL": "norms, and the inputs of products",
@@ -51,7 +49,7 @@ NAMES = {
     "PRODUCT INPUT": "product: attention's output",
     "GATE_UP INPUT": "products: gate and up, activation",
     "PRODUCT INNER": "product: down",
-    "LOGITS RESIDUAL": "product: head",
+    "LOGITS RESIDUAL": "product: head, and the likeliest token",
 }
 """What a phase is called, by its kind and what it reads."""
 
@@ -78,24 +76,17 @@ class Alone:
         self._streams, self._threads = streams, threads
         blocks = streams * blocks_of(ROOM)
         self._forward = forward_of(folder, threads, sequences=streams, blocks=blocks, tokens=512)
-        self._scratch = Scratch()
 
     def run(self, steps: int) -> list[dict[str, object]]:
         """Parts of a step: name, seconds, seconds waited, bytes of weights."""
         ticks = self._forward.decoder.watch()
-        phases, sampling = [], []
+        phases = []
         for step in range(steps):
             ticks[:] = 0
-            logits = self._forward.logits(self._batch(step), np.arange(self._streams))
+            self._forward.likeliest(self._batch(step), np.arange(self._streams))
             phases.append(ticks.copy())
-            begun = time.perf_counter()
-            rows = [Row(temperature=0.0)] * self._streams
-            sample(logits.numpy(), rows, threads=self._threads, scratch=self._scratch)
-            sampling.append(time.perf_counter() - begun)
         each = np.array(phases).mean(axis=1) / 1e9  # Of all threads.
-        found = by_part(self._forward.decoder.program.phases, np.quantile(each, 0.25, axis=0))
-        last = {"name": SAMPLING, "seconds": float(np.quantile(sampling, 0.25))}
-        return [*found, {**last, "waited": 0.0, "bytes": 0}]
+        return by_part(self._forward.decoder.program.phases, np.quantile(each, 0.25, axis=0))
 
     def _batch(self, step: int) -> Batch:
         tokens = np.random.default_rng(step).integers(0, 40_000, self._streams)

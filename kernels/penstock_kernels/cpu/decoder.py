@@ -202,6 +202,21 @@ class Decoder:
         program's last phase computes. A row's bits depend on its sequence alone. Raises what an
         exchange with other ranks raises.
         """
+        out = np.empty((len(rows), self.program.outputs), dtype=np.float32)
+        self._compute(step, rows, out)
+        return out
+
+    def likeliest(self, step: DecoderStep, rows: np.ndarray) -> np.ndarray:
+        """Computes the step as `logits` does, but returns, [n] int32, only the token of each row's
+        largest logit, of equal ones the lowest; -1 for a row with a logit that is not finite.
+
+        No logits are written to memory. For a program whose last phase computes all of them.
+        """
+        out = np.empty(len(rows), dtype=np.int32)
+        self._compute(step, rows, out)
+        return out
+
+    def _compute(self, step: DecoderStep, rows: np.ndarray, out: np.ndarray) -> None:
         # A stage may have no layer of the last groups.
         tables = self._groups * len(step.starts)
         if len(step.first_block) < tables:
@@ -210,7 +225,6 @@ class Decoder:
                 f"{self._groups} KV groups have {tables}"
             )
         step.check_given(self.program)
-        out = np.empty((len(rows), self.program.outputs), dtype=np.float32)
         threads = self._threads[len(step.tokens) >= MANY_ROWS]
         held = self._arguments.describe(step, rows, out, threads.now)
         library = load()
@@ -223,7 +237,6 @@ class Decoder:
         del held
         threads.tell(len(step.tokens), seconds, 1e-9 * float(self._lost[0]))
         self._exchanges.check(cancelled=self.cancelled)
-        return out
 
     def _describe(self, phases: ctypes.Array[PkPhase]) -> PkProgram:
         widths, low = self.program.widths(), self.program.low_rank

@@ -31,9 +31,10 @@ class StepArguments:
     def describe(
         self, step: DecoderStep, rows: np.ndarray, out: np.ndarray, threads: int
     ) -> object:
-        """Writes a step, whose arrays must live until it has been computed, to `struct`; `rows` and
-        `out` as in Decoder.logits. Returns what must live as long. Raises ValueError for states of
-        another size or of other sequences, and for adapted rows that don't fit."""
+        """Writes a step, whose arrays must live until it has been computed, to `struct`. `rows` as
+        in Decoder.logits; `out` is what that returns, or what Decoder.likeliest does. Returns what
+        must live as long. Raises ValueError for states of another size or of other sequences, and
+        for adapted rows that don't fit."""
         states, adapted = self._states(step), step.adapted
         runs, run_of = None, None
         if adapted.runs:
@@ -48,7 +49,11 @@ class StepArguments:
         batch.first_block = step.first_block.ctypes.data
         batch.wanted = rows.ctypes.data
         batch.types = _data(step.types)
-        batch.logits = out.ctypes.data
+        batch.logits, batch.likeliest = None, None
+        if out.dtype == np.int32:
+            batch.likeliest = out.ctypes.data
+        else:
+            batch.logits = out.ctypes.data
         batch.states = None if states is None else ctypes.pointer(states)
         batch.num_runs = len(adapted.runs)
         batch.runs = None if runs is None else ctypes.addressof(runs)

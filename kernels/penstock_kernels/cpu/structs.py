@@ -257,6 +257,7 @@ class PkBatch(ctypes.Structure):
         ("last_seen", c_void_p),
         ("taken", c_void_p),
         ("logits", c_void_p),
+        ("likeliest", c_void_p),
         ("layers_done", c_void_p),
         ("cancelled", c_void_p),
         ("states", ctypes.POINTER(PkStates)),

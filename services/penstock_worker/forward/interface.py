@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -97,6 +97,20 @@ class Forward(Protocol):
 
     def cancel(self) -> None:
         """Called when the worker stops: a step that is being computed may raise StepCancelled."""
+
+
+@runtime_checkable
+class LikeliestForward(Protocol):
+    """A forward pass that can leave out the logits, where only the most likely tokens are needed of
+    them."""
+
+    @property
+    def finds_likeliest(self) -> bool:
+        """Whether `likeliest` may be called."""
+
+    def likeliest(self, batch: Batch, rows: np.ndarray) -> Tensor:
+        """Computes what `logits` does, and returns, [n, 1] int32, the token of each row's largest
+        logit, of equal ones the lowest; -1 where a logit is not finite."""
 
 
 class DeviceForward(Forward, Protocol):

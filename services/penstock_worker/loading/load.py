@@ -23,7 +23,7 @@ from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import HostQueue, ReportedWhenQueued, queue_of
 from penstock_worker.dtype import check_calculated
 from penstock_worker.forward.backends import choose
-from penstock_worker.forward.interface import DeviceRecipe, Forward, Recipe
+from penstock_worker.forward.interface import DeviceRecipe, Forward, LikeliestForward, Recipe
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.loading.fingerprint import fingerprint
@@ -36,13 +36,14 @@ from penstock_worker.media.interface import NO_MEDIA
 from penstock_worker.media.planning import check_media, told_of
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.sampler import CPUSampler, Sampler
 from penstock_worker.sampler import choose as choose_sampler
 from penstock_worker.sampler.host import HostSampler
 from penstock_worker.speculation.choose import drafting_for
 from penstock_worker.speculation.loaders import LoadsDrafts, draft_loader
 from penstock_worker.states.interface import STATELESS
 from penstock_worker.states.planning import planned_bytes
-from penstock_worker.steps.generate import Generate
+from penstock_worker.steps.generate import Generate, Likeliest
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.steps.stage import EarlierStage
 from penstock_worker.steps.threads import ShareThreads
@@ -144,7 +145,7 @@ def load(
         **({} if draft is None else draft.told),
         **_memory_of(recipe),
     )
-    forward = phases.watch(forward, "logits", "forward")
+    of_model, forward = forward, phases.watch(forward, "logits", "forward")
     timed = phases.watch(copies, "make", "copies")
     queue, media = HostQueue(), NO_MEDIA
     if recipe.media is not None:
@@ -184,9 +185,19 @@ def load(
         adapters=step_adapters(recipe.adapters, prepared, setup),
         alignment=alignment_of(prepared.media),
         stored=stored,
+        likeliest=_likeliest(of_model, sampler, phases),
     )
     runner = StepRunner(queue, generate, threads=ShareThreads(shares))
     return Loaded(setup, runner, ready, copies.device_bytes, give_back=copies.give_back)
+
+
+def _likeliest(forward: Forward, sampler: Sampler, phases: Phases) -> Likeliest | None:
+    """Returns what gives the CPU kernels' sampler tokens in place of logits."""
+    if not isinstance(forward, LikeliestForward) or not forward.finds_likeliest:
+        return None
+    if not isinstance(sampler, CPUSampler):
+        return None
+    return phases.watch(forward, "likeliest", "forward").likeliest
 
 
 def _load_on_device(

@@ -40,12 +40,13 @@ class CPUSampler:
         self._memory = _ThreadMemory(threads)
 
     def sample(self, logits: Tensor, requests: list[SampleRequest]) -> list[SampledToken]:
+        """In place of logits, the most likely tokens may be given if nothing else is asked for,
+        [rows, 1] int32, as LikeliestForward returns them."""
         values = logits.numpy()
+        if values.dtype == np.int32:
+            return _found(values[:, 0].tolist())
         if all(request.wants_likeliest for request in requests):
-            return [
-                _NOT_FINITE if token < 0 else SampledToken(token)
-                for token in self._memory.likeliest.tokens(values)
-            ]
+            return _found(self._memory.likeliest.tokens(values))
         draws = _draws(requests)
         rows = [
             _row(request, draw, row)
@@ -67,6 +68,10 @@ class CPUSampler:
         if (sampled.tokens < 0).any():
             return None
         return [_logprobs(sampled, row) for row in range(len(rows))]
+
+
+def _found(tokens: list[int]) -> list[SampledToken]:
+    return [_NOT_FINITE if token < 0 else SampledToken(token) for token in tokens]
 
 
 def _draws(requests: list[SampleRequest]) -> list[float]:

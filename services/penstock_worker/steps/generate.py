@@ -28,7 +28,7 @@ from penstock_worker.batch.block_copies import Copies
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.device.queue import DeviceQueue
-from penstock_worker.forward.interface import Forward
+from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.media.interface import NO_MEDIA, StepMedia
 from penstock_worker.sampler import SampledToken, SampleRequest
@@ -47,6 +47,10 @@ from penstock_worker.steps.sampling import sample_request, sampling_rows
 from penstock_worker.stores.tier import NO_STORE, StepStore, Tell
 
 log = logs.get(__name__)
+
+Likeliest = Callable[[Batch, np.ndarray], Tensor]
+"""Computes what Forward.logits does, and returns the most likely tokens, [n, 1] int32: what a
+sampler takes in place of logits from which only these are asked for."""
 
 
 class Generate(StepKind[Launch]):
@@ -70,13 +74,14 @@ class Generate(StepKind[Launch]):
         adapters: StepAdapters = NO_ADAPTERS,
         alignment: Alignment | None = None,
         stored: StepStore = NO_STORE,
+        likeliest: Likeliest | None = None,
     ) -> None:
         """`forward`, `sampler`, `copies`, `states` and `media` work on the same queue, and agree on
         KV blocks and slots.
 
         `newest` is that of a DeviceForward; None means that the host knows each token as soon as it
         is sampled. For `together` and `check` see StepKind. `alignment`: of a model that says when
-        its tokens are spoken.
+        its tokens are spoken. `likeliest`: None where there are always logits.
         """
         super().__init__(
             forward, slots, copies, grammars or SlotGrammars(), states, media, adapters, stored
@@ -84,6 +89,7 @@ class Generate(StepKind[Launch]):
         self.together = together
         self._queue = queue
         self._forward = forward
+        self._likeliest = likeliest
         self._sampler = sampler
         self._check = check
         self._prompts = PromptLogprobs(slots, sampler)
@@ -128,9 +134,12 @@ class Generate(StepKind[Launch]):
         logits: Tensor | None = None
         if rest:
             numbers, rows = sampling_rows(self.slots, rest, drafts)
-            logits = self.logits(rest, rows, drafts)
+            requests = [sample_request(slot) for slot in self.slots.at(numbers)]
+            compute = self.tokens if self._only_likeliest(numbers, requests) else self.logits
+            logits = compute(rest, rows, drafts)
             start.timeline.passed("forward")
-            self._sample(logits[: len(numbers)] if drafts else logits, numbers, launch, start)
+            own = logits[: len(numbers)] if drafts else logits
+            self._sample(own, numbers, requests, launch, start)
             launch.drafted = drafted_tokens(numbers, drafts)
         if self._newest is None or drafts:
             launch.know_all(self.slots)
@@ -165,11 +174,34 @@ class Generate(StepKind[Launch]):
         batch = prepare_inputs(scheduled, self.slots, self.media, drafts, self.adapters)
         return self._forward.logits(batch, rows)
 
-    def _sample(self, logits: Tensor, numbers: list[int], launch: Launch, start: StepStart) -> None:
-        """Queues the sampling of the next token of each of these slots. `logits` is [slots,
-        vocab]."""
+    def tokens(
+        self, scheduled: list[SlotWork], rows: np.ndarray, drafts: Drafts = NO_DRAFTS
+    ) -> Tensor:
+        """Does the same, but returns [rows, 1], the most likely tokens in place of logits. Called
+        only where `likeliest` was given."""
+        if self._likeliest is None:
+            raise RuntimeError("this forward pass gives logits")
+        batch = prepare_inputs(scheduled, self.slots, self.media, drafts, self.adapters)
+        return self._likeliest(batch, rows)
+
+    def _only_likeliest(self, numbers: list[int], requests: list[SampleRequest]) -> bool:
+        """Returns whether a step of these slots needs no logits, and can do without. Behind drafted
+        tokens, a slot's requests ask for no more than its first."""
+        if self._likeliest is None or self.grammars.bound(numbers):
+            return False
+        return all(each.wants_likeliest for each in requests)
+
+    def _sample(
+        self,
+        logits: Tensor,
+        numbers: list[int],
+        requests: list[SampleRequest],
+        launch: Launch,
+        start: StepStart,
+    ) -> None:
+        """Queues the sampling of the next token of each of these slots. `logits` is [slots, vocab],
+        or what `likeliest` returns for them."""
         slots = self.slots.at(numbers)
-        requests = [sample_request(slot) for slot in slots]
         bound = self.grammars.bound(numbers)
         if self._needs_tokens(bound, slots, requests):
             start.settle_earlier()

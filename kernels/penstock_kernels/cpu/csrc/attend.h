@@ -24,9 +24,10 @@ template <class Cache> class Attend {
   Attend(Thread& t, const PkPhase& p) : t_(t), p_(p), a_(*p.attention), group_(a_.heads / a_.kv_heads), size_(partial_size(a_.value_dim)) {}
 
   void run() {
-    const int splits = t_.scratch.by_split ? t_.scratch.max_splits : 1;
-    t_.share_out(t_.scratch.num_tiles * a_.kv_heads * splits, [&](int unit) {
-      attend(unit / (a_.kv_heads * splits), unit / splits % a_.kv_heads, unit % splits);
+    const int splits = t_.scratch.by_split ? t_.scratch.max_splits : 1, units = t_.scratch.num_tiles * a_.kv_heads * splits;
+    t_.share_out(units, [&](int unit) {
+      const auto place = [&](int of) { return Place{of / (a_.kv_heads * splits), of / splits % a_.kv_heads, of % splits}; };
+      attend(place(unit), unit + 1 < units ? coming(place(unit + 1)) : Coming{});
     });
   }
 
@@ -36,20 +37,42 @@ template <class Cache> class Attend {
   const PkAttention& a_;
   const int group_, size_;
 
-  void attend(int tile_number, int kv_head, int split) {
-    const QueryTile& tile = t_.scratch.tiles[tile_number];
+  // What a thread attends with at a time. split: of the keys, where threads share those of a tile.
+  struct Place { int tile, kv_head, split; };
+
+  int last_of(const QueryTile& tile) const { return last_key(a_, tile.position + tile.count - 1, tile.end, t_.last_seen(tile.row + tile.count - 1)); }
+
+  // The first keys that will be read of a place; of one that a tile isn't divided for, of its first split.
+  Coming coming(const Place& at) const {
+    const QueryTile& tile = t_.scratch.tiles[at.tile];
+    const int seen = first_key(a_, tile.position), begun = at.split * pk::KEY_SPLIT;
+    return keys_from(tile, at.kv_head, (seen > begun ? seen : begun) / 16);
+  }
+
+  Coming keys_from(const QueryTile& tile, int kv_head, int page) const {
+    const Pages pages = t_.pages<Cache>(a_, tile.sequence);
+    Coming found;
+    found.bytes = pages.head_cells * sizeof(Cell);
+    for (const int end = last_of(tile) / 16 + 1; found.count < PAGES_AHEAD && page < end; page++)
+      found.pages[found.count++] = reinterpret_cast<const uint8_t*>(static_cast<const Cell*>(a_.keys) + pages.at(page, kv_head));
+    return found;
+  }
+
+  void attend(const Place& at, const Coming& next) {
+    const int kv_head = at.kv_head, split = at.split;
+    const QueryTile& tile = t_.scratch.tiles[at.tile];
     const int dim = a_.head_dim, rows = tile.count * group_;
-    const int last = last_key(a_, tile.position + tile.count - 1, tile.end, t_.last_seen(tile.row + tile.count - 1));
-    const int num_splits = last / pk::KEY_SPLIT + 1, first_split = first_key(a_, tile.position) / pk::KEY_SPLIT;
+    const int num_splits = last_of(tile) / pk::KEY_SPLIT + 1, first_split = first_key(a_, tile.position) / pk::KEY_SPLIT;
     const bool by_split = t_.scratch.by_split;
     if (by_split && (split < first_split || split >= num_splits)) return;
     const Reach reach(a_, tile.position, tile.end, rows, group_, t_.last_seen(tile.row));
     Query* panel = reinterpret_cast<Query*>(t_.own.queries);
     for (int r = 0; r < rows; r++)
       Cache::put_query(panel + r * QUERY_STRIDE, t_.row(p_.source, tile.row + r / group_) + p_.first + (kv_head * group_ + r % group_) * dim, dim);
-    if (by_split) return one_split(tile, panel, reach, rows, kv_head, split, partials_at(t_, a_, tile_number, kv_head, split));
+    if (by_split) return one_split(tile, panel, reach, rows, kv_head, split, next, partials_at(t_, a_, at.tile, kv_head, split));
     for (int i = first_split; i < num_splits; i++) {
-      one_split(tile, panel, reach, rows, kv_head, i, i == first_split ? t_.own.folded : t_.own.partial);
+      const Coming rest = i + 1 < num_splits ? keys_from(tile, kv_head, (i + 1) * pk::KEY_SPLIT / 16) : next;
+      one_split(tile, panel, reach, rows, kv_head, i, rest, i == first_split ? t_.own.folded : t_.own.partial);
       for (int r = 0; i > first_split && r < rows; r++) take_in(reach, r, i);
     }
     for (int r = 0; r < rows; r++) {
@@ -67,10 +90,10 @@ template <class Cache> class Attend {
     for (int j = 0; j < size_; j++) into[j] = part[j];
   }
 
-  void one_split(const QueryTile& tile, const Query* panel, const Reach& reach, int rows, int kv_head, int split, float* partials) {
+  void one_split(const QueryTile& tile, const Query* panel, const Reach& reach, int rows, int kv_head, int split, const Coming& next, float* partials) {
     // Floats as weights take the place of their scores, which leaves more of the nearest cache to keys and values.
     float* weights = sizeof(Query) == sizeof(float) ? t_.own.scores : t_.own.weights;
-    attend_split<Cache>(panel, reach, rows, a_, t_.pages<Cache>(a_, tile.sequence), kv_head, split, t_.own.scores,
+    attend_split<Cache>(panel, reach, rows, a_, t_.pages<Cache>(a_, tile.sequence), kv_head, split, next, t_.own.scores,
                         reinterpret_cast<Query*>(weights), partials);
   }
 };

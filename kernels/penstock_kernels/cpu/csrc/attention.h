@@ -200,12 +200,20 @@ inline void softmax(float* row, const Seen& seen, const typename Cache::Cell* co
   partial[1] = sum(sums);
 }
 
+// What a thread reads next: it is asked for while weights are computed, when no keys or values are on their way.
+struct Coming {
+  const uint8_t* pages[PAGES_AHEAD];
+  int count = 0;
+  size_t bytes = 0;  // of each
+  void ask_for() const { for (int i = 0; i < count; i++) pk::prefetch(pages[i], bytes); }
+};
+
 // The partials of `rows` query rows over split `split`, which the first of them reaches.
 // scores, weights: [rows][KEY_SPLIT] of scratch, the same where a weight is a float.  partials: [rows][partial_size]; what is left there of a
 // row that doesn't reach the split means nothing.
 template <class Cache>
 void attend_split(const typename Cache::Query* panel, const Reach& reach, int rows, const PkAttention& a, const Pages& pages, int kv_head,
-                  int split, float* scores, typename Cache::Query* weights, float* partials) {
+                  int split, const Coming& coming, float* scores, typename Cache::Query* weights, float* partials) {
   using Cell = typename Cache::Cell;
   const int first = split * pk::KEY_SPLIT, dim = a.head_dim, value_dim = a.value_dim, size = partial_size(value_dim);
   const int num_pages = (tokens_through(reach.last(rows - 1), first) + 15) / 16, first_page = tokens_before(reach.first(0), first) / 16;
@@ -228,6 +236,7 @@ void attend_split(const typename Cache::Query* panel, const Reach& reach, int ro
     if (count == SCORE_PAGES) scores_of<Cache, SCORE_PAGES>(panel, rows, open, dim, scores + 16 * p);
     else for (int i = 0; i < count; i++) scores_of<Cache, 1>(panel, rows, open + i, dim, scores + 16 * (p + i));
   }
+  coming.ask_for();
   const bool ruled = a.soft_cap > 0.0f || reach.first(rows - 1) > first;
   for (int r = 0; r < rows; r++) {
     float *row = scores + r * pk::KEY_SPLIT, *partial = partials + static_cast<size_t>(r) * size;

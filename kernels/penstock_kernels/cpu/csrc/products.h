@@ -120,16 +120,55 @@ inline void lower_wanted(const Thread& t, const PkPhase& p, const Activations& a
   factor_product(own->down, product, 0, pk::padded(own->down.outputs, 16) / 16, 1, LOWERED_AHEAD);
 }
 
-inline void head_tile(Thread& t, const PkPhase& p, const Activations& a, int tile, int row, int rows, int first, const PkLowRank* const* adapters) {
+// Where the logits of a block of wanted rows go: to memory, or only their peaks.
+class LogitsOf {
+ public:
+  // first: the block's first row, of all that are wanted.
+  LogitsOf(const Thread& t, const PkPhase& p, int first, int rows) : t_(t), p_(p), first_(first), rows_(rows), peaks_(t.own.peaks) {
+    if (t.batch.likeliest) peaks_.begin(rows);
+  }
+
+  void take(int tile, int row, int lanes, const float* logits) {
+    if (t_.batch.likeliest) return peaks_.take(row, tile, lanes, load(logits));
+    __builtin_memcpy(t_.batch.logits + static_cast<size_t>(first_ + row) * t_.program.vocab + p_.first + 16 * tile, logits, lanes * sizeof(float));
+  }
+
+  void end() const {
+    if (!t_.batch.likeliest) return;
+    Peak* peaks = t_.scratch.peaks + static_cast<size_t>(t_.number) * t_.batch.num_wanted + first_;
+    for (int r = 0; r < rows_; r++) peaks[r] = peaks_.of(r);
+  }
+
+ private:
+  const Thread& t_;
+  const PkPhase& p_;
+  const int first_, rows_;
+  Peaks peaks_;
+};
+
+inline void head_tile(Thread& t, const PkPhase& p, const Activations& a, int tile, int row, int rows, LogitsOf& into, const PkLowRank* const* adapters) {
   alignas(64) float out[16 * pk::ROWS];
   const PkMatrix& head = p.matrices[0];
-  const int vocab = t.program.vocab, left = head.outputs - 16 * tile, lanes = left < 16 ? left : 16;
+  const int left = head.outputs - 16 * tile, lanes = left < 16 ? left : 16;
   head_products(t, p, a, tile, row, rows, adapters, out);
   for (int r = 0; r < rows; r++) {
     V logits = mul(load(out + 16 * r), set1(p.scale));
     if (p.soft_cap > 0.0f) logits = capped(logits, p.soft_cap);
     store(out + 16 * r, logits);
-    __builtin_memcpy(t.batch.logits + static_cast<size_t>(first + row + r) * vocab + p.first + 16 * tile, out + 16 * r, lanes * sizeof(float));
+    into.take(tile, row + r, lanes, out + 16 * r);
+  }
+}
+
+// The likeliest tokens of all wanted rows, of what each thread has found.
+inline void give_likeliest(Thread& t) {
+  if (!t.batch.likeliest) return;
+  t.wait();
+  const int wanted = t.batch.num_wanted;
+  const Share rows = t.mine(wanted);
+  for (int r = rows.begin; r < rows.end; r++) {
+    Peak peak = t.scratch.peaks[r];
+    for (int thread = 1; thread < t.threads; thread++) peak = Peaks::likelier(peak, t.scratch.peaks[static_cast<size_t>(thread) * wanted + r]);
+    t.batch.likeliest[r] = peak.token;
   }
 }
 
@@ -151,10 +190,13 @@ inline void logits(Thread& t, const PkPhase& p) {
     t.wait();
     const PkLowRank* adapters[LOGITS_ROWS];
     for (int r = 0; r < count; r++) adapters[r] = head_of(t, p, t.batch.wanted[first + r]);
+    LogitsOf into(t, p, first, count);
     const Share tiles = t.mine(pk::padded(head.outputs, 16) / 16);
     for (int tile = tiles.begin; tile < tiles.end; tile++)
-      for (int row = 0; row < count; row += pk::ROWS) head_tile(t, p, a, tile, row, count - row < pk::ROWS ? count - row : pk::ROWS, first, adapters + row);
+      for (int row = 0; row < count; row += pk::ROWS) head_tile(t, p, a, tile, row, count - row < pk::ROWS ? count - row : pk::ROWS, into, adapters + row);
+    into.end();
   }
+  give_likeliest(t);
 }
 
 }  // namespace

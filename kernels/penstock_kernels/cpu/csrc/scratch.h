@@ -1,6 +1,7 @@
 // The memory of a step: buffers of the program, and what each thread has for itself.
 #pragma once
 #include "attention.h"
+#include "peaks.h"
 #include "threads.h"
 
 namespace {
@@ -45,6 +46,7 @@ struct Scratch {
   QueryTile* tiles;
   RowPlace* rows;
   Cursor* cursors;             // of each phase and thread
+  Peak* peaks;                 // [threads][num_wanted]; where the batch wants the likeliest tokens
   std::atomic<int>* given_up;  // GIVEN_UP or BROKEN_OFF
   char* threads;               // per thread
   size_t thread_bytes;
@@ -55,7 +57,7 @@ struct Scratch {
 
 struct ThreadScratch {
   Activations own, by_head;
-  float *scores, *weights, *queries, *partial, *folded, *row, *heads, *window, *state, *angles;
+  float *scores, *weights, *queries, *partial, *folded, *row, *heads, *window, *state, *angles, *peaks;
 };
 
 inline int attention_rows(const PkAttention& a) { return pk::TILE_QUERIES * (a.heads / a.kv_heads); }
@@ -110,6 +112,7 @@ inline ThreadScratch thread_scratch(const PkProgram& m, const Limits& most, char
   Activations::take(at, t.window, most.window);
   Activations::take(at, t.state, most.state);
   Activations::take(at, t.angles, most.turning);
+  Activations::take(at, t.peaks, LOGITS_ROWS * Peaks::FLOATS);
   *end = at;
   return t;
 }
@@ -150,6 +153,7 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
   Activations::take(at, s.rows, b.rows);
   Activations::take(at, s.cursors, static_cast<size_t>(m.num_phases) * m.threads);
   Activations::take(at, s.given_up, 1);
+  if (b.likeliest) Activations::take(at, s.peaks, static_cast<size_t>(m.threads) * b.num_wanted);
   // Few tiles and many keys: threads share the splits of a tile instead of whole tiles, where what they leave
   // for each other takes little memory.
   const size_t partials = s.num_tiles * most.heads_and_partials * s.max_splits;

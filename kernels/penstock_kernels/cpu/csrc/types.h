@@ -265,6 +265,8 @@ struct PkRun {
 // last_seen: [rows], the last position that each row sees, not before its own, nor before that of the row in front of it
 // in the sequence, whose end it doesn't pass; null: its own.  An encoder's attention takes no notice.
 // wanted: rows whose logits are asked for.  logits: [num_wanted, vocab], or [num_wanted, outputs] of ROWS.
+// likeliest: [num_wanted] or null; what LOGITS gives in place of logits: the token of a row's largest logit, of equal ones
+// the lowest, or -1 where a logit is not a finite number.
 // states: null of a program without recurrent layers.
 // runs: [num_runs], of rows that have adapters, ascending.  run_of: [rows], the run of each row, or -1; null without runs.
 // layers_done: counted up after each layer, for other threads to read; may be null.  cancelled: looked
@@ -278,6 +280,7 @@ struct PkBatch {
   const int32_t *tokens, *first_row, *starts, *tables, *first_block, *wanted, *types, *taken_rows, *turns, *last_seen;
   const float* taken;
   float* logits;
+  int32_t* likeliest;
   volatile int64_t* layers_done;
   const volatile int32_t* cancelled;
   const PkStates* states;

@@ -74,6 +74,10 @@ inline V zero_below(V y, V x, float limit) {
   return {_mm256_and_ps(y.lo, _mm256_cmp_ps(x.lo, bound, _CMP_NLT_UQ)),
           _mm256_and_ps(y.hi, _mm256_cmp_ps(x.hi, bound, _CMP_NLT_UQ))};
 }
+// By lanes, x where a > b, else y (NaN isn't greater).
+inline V where_greater(V a, V b, V x, V y) {
+  return {_mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ)), _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ))};
+}
 inline V keep_through(V y, int first, int last, float other) {
   const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   const __m256i limit = _mm256_set1_epi32(last - first);

@@ -79,6 +79,8 @@ inline V scale2(V x, V whole) {
 inline V zero_below(V y, V x, float limit) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, set1(limit), _CMP_NLT_UQ), y);
 }
+// By lanes, x where a > b, else y (NaN isn't greater).
+inline V where_greater(V a, V b, V x, V y) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), y, x); }
 // Lane i where first + i <= last, else `other`.
 inline V keep_through(V y, int first, int last, float other) {
   const __m512i lanes = _mm512_add_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_epi32(first));

@@ -101,6 +101,10 @@ inline I lanes_from(int first) {
   const int32x4_t lanes = vaddq_s32(vld1q_s32(COUNT), vdupq_n_s32(first));
   return {lanes, vaddq_s32(lanes, vdupq_n_s32(4)), vaddq_s32(lanes, vdupq_n_s32(8)), vaddq_s32(lanes, vdupq_n_s32(12))};
 }
+// By lanes, x where greater > less, else y (NaN isn't greater).
+#define PK_OF(q) vbslq_f32(vcgtq_f32(greater.q, less.q), x.q, y.q)
+inline V where_greater(V greater, V less, V x, V y) { return PK_QUARTERS(PK_OF); }
+#undef PK_OF
 #define PK_OF(q) vbslq_f32(vcleq_s32(lanes.q, limit), y.q, o)
 inline V keep_through(V y, int first, int last, float other) {
   const I lanes = lanes_from(first);

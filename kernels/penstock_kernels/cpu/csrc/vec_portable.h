@@ -58,6 +58,8 @@ inline V scale2(V a, V whole) {
   return a;
 }
 inline V zero_below(V y, V a, float limit) { PK_LANES y.x[i] = a.x[i] < limit ? 0.0f : y.x[i]; return y; }
+// By lanes, x where a > b, else y (NaN isn't greater).
+inline V where_greater(V a, V b, V x, V y) { PK_LANES y.x[i] = a.x[i] > b.x[i] ? x.x[i] : y.x[i]; return y; }
 inline V keep_through(V y, int first, int last, float other) {
   PK_LANES y.x[i] = first + i <= last ? y.x[i] : other;
   return y;

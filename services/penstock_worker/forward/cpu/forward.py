@@ -64,22 +64,36 @@ class CPUForward:
         return self._decoder.kv_blocks()
 
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
-        step = step_of(batch)
         if self._ends is not None:
             self._ends.receive(len(batch.tokens))
             if not self._ends.ranks.place.last:
                 rows = rows[:0]
+        logits = self._computed(self._decoder.logits, batch, rows)
+        if self._join_logits is not None and len(rows):
+            self._join_logits(logits)
+        return torch.from_numpy(logits)
+
+    @property
+    def finds_likeliest(self) -> bool:
+        """Not where each rank has some of the logits."""
+        return self._join_logits is None and self._ends is None
+
+    def likeliest(self, batch: Batch, rows: np.ndarray) -> Tensor:
+        return torch.from_numpy(self._computed(self._decoder.likeliest, batch, rows)[:, None])
+
+    def _computed(
+        self, of: Callable[[DecoderStep, np.ndarray], np.ndarray], batch: Batch, rows: np.ndarray
+    ) -> np.ndarray:
+        step = step_of(batch)
         with nullcontext() if self._states is None else self._states.moved_on(batch) as states:
             if states is not None:
                 step = replace(step, states=states)
-            logits = self._decoder.logits(step, _int32(rows))
+            found = of(step, _int32(rows))
             if self._decoder.cancelled:
                 raise StepCancelled
         if self._taps is not None:
             self._taps.keep()
-        if self._join_logits is not None and len(rows):
-            self._join_logits(logits)
-        return torch.from_numpy(logits)
+        return found
 
 
 def step_of(batch: Batch) -> DecoderStep:
