@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # As the worker has it.
 
 import numpy as np
 
-from loadtest.decode_profile import by_isa, by_part, forward_of, names, parts_table
+from loadtest.decode_profile import NAMES, by_isa, by_part, forward_of, names, parts_table
 from loadtest.forward_pass import blocks_of, sequences_of
 from loadtest.peers.servers import default_model
 from loadtest.report import Document, Flags, Measurement, machine_line, say, sections
@@ -28,7 +28,7 @@ from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.interface import Batch
 
 REPEATED = 7
-HEAD = "product: head"
+HEAD = NAMES["LOGITS RESIDUAL"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def parts_of(forward: CPUForward, step: PromptStep) -> list[dict[str, object]]:
     wanted = step.tokens * np.arange(1, step.sequences + 1) - 1
     for _ in range(REPEATED):
         ticks[:] = 0
-        forward.logits(step.batch(), wanted)
+        forward.likeliest(step.batch(), wanted)
         taken.append(ticks.mean(axis=0) / 1e9)  # Of all threads.
     parts = by_part(forward.decoder.program.phases, np.min(taken, axis=0))
     for part in parts:
