@@ -11,7 +11,7 @@ from torch import Tensor
 
 from penstock import logs
 from penstock_worker.forward.heads import HeadForward
-from penstock_worker.forward.interface import Batch, Forward
+from penstock_worker.forward.interface import Batch, Forward, LikeliestForward
 from penstock_worker.models.taps import Taps
 from penstock_worker.speculation.hidden_rows import HiddenRows
 
@@ -59,6 +59,17 @@ class Beside:
         logits = self.served.logits(batch, rows)
         self.note(batch)
         return logits
+
+    @property
+    def finds_likeliest(self) -> bool:
+        return isinstance(self.served, LikeliestForward) and self.served.finds_likeliest
+
+    def likeliest(self, batch: Batch, rows: np.ndarray) -> Tensor:
+        if not isinstance(self.served, LikeliestForward):
+            raise TypeError(f"{type(self.served).__name__} gives only logits")
+        tokens = self.served.likeliest(batch, rows)
+        self.note(batch)
+        return tokens
 
     def kv_blocks(self) -> list[np.ndarray]:
         by_group = (np.split(part, self.groups) for part in self.drafts.kv_blocks())
