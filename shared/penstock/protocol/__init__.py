@@ -1,4 +1,4 @@
-"""The messages between processes: msgspec structs, one file per receiver.
+"""The messages between processes: msgspec structs, one file per direction.
 
     from_frontend  front end -> engine core     to_frontend  engine core -> front end
     from_worker    worker    -> engine core     to_worker    engine core -> worker
