@@ -5,6 +5,7 @@ a slot works for, and check the core's books against what the front ends were to
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.engine.scores import Front, RequestScore, SequenceScore
 from tests.engine.small_facts import facts
 
 
-class CoreUnderTest:
+class CoreUnderTest(ABC):
     """What the two sides of a Harness share. options: of `facts`, where no facts are given."""
 
     def __init__(self, engine_facts: EngineFacts | None = None, **options: Any) -> None:
@@ -31,9 +32,9 @@ class CoreUnderTest:
         """The one that is ready."""
         self._sessions = 0
 
+    @abstractmethod
     def settle(self) -> None:
         """Lets the core step, and both sides take what it sends."""
-        raise NotImplementedError
 
     def _new_session(self) -> bytes:
         self._sessions += 1

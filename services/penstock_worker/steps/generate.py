@@ -12,6 +12,7 @@ with drafted tokens waits for its own as well: only then it is known which draft
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -51,6 +52,17 @@ log = logs.get(__name__)
 Likeliest = Callable[[Batch, np.ndarray], Tensor]
 """Computes what Forward.logits does, and returns the most likely tokens, [n, 1] int32: what a
 sampler takes in place of logits from which only these are asked for."""
+
+
+@dataclass(frozen=True)
+class Due:
+    """Slots whose next token is due."""
+
+    numbers: list[int]
+    slots: list[Slot]
+    requests: list[SampleRequest]
+    bound: set[int]
+    """Those of them that a grammar binds."""
 
 
 class Generate(StepKind[Launch]):
@@ -134,12 +146,13 @@ class Generate(StepKind[Launch]):
         logits: Tensor | None = None
         if rest:
             numbers, rows = sampling_rows(self.slots, rest, drafts)
-            requests = [sample_request(slot) for slot in self.slots.at(numbers)]
-            compute = self.tokens if self._only_likeliest(numbers, requests) else self.logits
-            logits = compute(rest, rows, drafts)
+            due = self._due(numbers)
+            if self._likeliest is not None and self._wants_likeliest(due):
+                logits = self._likeliest(self._inputs(rest, drafts), rows)
+            else:
+                logits = self.logits(rest, rows, drafts)
             start.timeline.passed("forward")
-            own = logits[: len(numbers)] if drafts else logits
-            self._sample(own, numbers, requests, launch, start)
+            self._sample(logits[: len(numbers)] if drafts else logits, due, launch, start)
             launch.drafted = drafted_tokens(numbers, drafts)
         if self._newest is None or drafts:
             launch.know_all(self.slots)
@@ -171,41 +184,29 @@ class Generate(StepKind[Launch]):
     ) -> Tensor:
         """Runs one forward pass over all of these works, and what is drafted behind them. Returns
         [rows, vocab], the logits of the given rows."""
-        batch = prepare_inputs(scheduled, self.slots, self.media, drafts, self.adapters)
-        return self._forward.logits(batch, rows)
+        return self._forward.logits(self._inputs(scheduled, drafts), rows)
 
-    def tokens(
-        self, scheduled: list[SlotWork], rows: np.ndarray, drafts: Drafts = NO_DRAFTS
-    ) -> Tensor:
-        """Does the same, but returns [rows, 1], the most likely tokens in place of logits. Called
-        only where `likeliest` was given."""
-        if self._likeliest is None:
-            raise RuntimeError("this forward pass gives logits")
-        batch = prepare_inputs(scheduled, self.slots, self.media, drafts, self.adapters)
-        return self._likeliest(batch, rows)
+    def _inputs(self, scheduled: list[SlotWork], drafts: Drafts) -> Batch:
+        return prepare_inputs(scheduled, self.slots, self.media, drafts, self.adapters)
 
-    def _only_likeliest(self, numbers: list[int], requests: list[SampleRequest]) -> bool:
-        """Returns whether a step of these slots needs no logits, and can do without. Behind drafted
-        tokens, a slot's requests ask for no more than its first."""
-        if self._likeliest is None or self.grammars.bound(numbers):
-            return False
-        return all(each.wants_likeliest for each in requests)
-
-    def _sample(
-        self,
-        logits: Tensor,
-        numbers: list[int],
-        requests: list[SampleRequest],
-        launch: Launch,
-        start: StepStart,
-    ) -> None:
-        """Queues the sampling of the next token of each of these slots. `logits` is [slots, vocab],
-        or what `likeliest` returns for them."""
+    def _due(self, numbers: list[int]) -> Due:
         slots = self.slots.at(numbers)
-        bound = self.grammars.bound(numbers)
-        if self._needs_tokens(bound, slots, requests):
+        requests = [sample_request(slot) for slot in slots]
+        return Due(numbers, slots, requests, self.grammars.bound(numbers))
+
+    @staticmethod
+    def _wants_likeliest(due: Due) -> bool:
+        """Returns whether nothing else is asked of any row. Behind drafted tokens, a slot's
+        requests ask for no more than its first."""
+        return not due.bound and all(request.wants_likeliest for request in due.requests)
+
+    def _sample(self, logits: Tensor, due: Due, launch: Launch, start: StepStart) -> None:
+        """Queues the sampling of the tokens that are due. `logits` is [slots, vocab], or what
+        `likeliest` returns for these slots."""
+        numbers, slots, requests = due.numbers, due.slots, due.requests
+        if self._needs_tokens(due.bound, slots, requests):
             start.settle_earlier()
-        if bound:
+        if due.bound:
             self._mask(requests, numbers, launch)
         rows = [
             row

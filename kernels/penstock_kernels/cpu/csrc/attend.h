@@ -42,7 +42,7 @@ template <class Cache> class Attend {
 
   int last_of(const QueryTile& tile) const { return last_key(a_, tile.position + tile.count - 1, tile.end, t_.last_seen(tile.row + tile.count - 1)); }
 
-  // The first keys that will be read of a place; of one that a tile isn't divided for, of its first split.
+  // The first keys that a place, or a later one of its tile, will read; none beyond what the tile sees.
   Coming coming(const Place& at) const {
     const QueryTile& tile = t_.scratch.tiles[at.tile];
     const int seen = first_key(a_, tile.position), begun = at.split * pk::KEY_SPLIT;
