@@ -12,8 +12,9 @@ namespace {
 constexpr float NO_PEAK = -1e30f;
 // Pages of keys that are asked for before they are read.
 constexpr int PAGES_AHEAD = 4;
-// Pages of values that are added to sums while these are in registers.
-constexpr int PAGES_TOGETHER = 4;
+// Pages of values that are added to sums while these are in registers. Of a few rows: pages lie so far apart that the
+// same few places of the nearest cache would have to hold them all. Of many, who read them again and again: a split's.
+constexpr int PAGES_OF_FEW = 4, PAGES_OF_MANY = pk::KEY_SPLIT / 16, MANY_ROWS = 12;
 
 // Where a sequence's tokens lie: 16-token pages.
 struct Pages {
@@ -104,17 +105,16 @@ inline int values_of(int d, const typename Cache::Query* weights, int rows, cons
   return d;
 }
 
-// out: [rows][out_stride] += the first `count` tokens of pages, over the whole head.  A few pages at a time: they lie so
-// far apart that the same few places of the nearest cache would have to hold them all.
+// out: [rows][out_stride] += the first `count` tokens of pages, over the whole head.
 template <class Cache>
 inline void head_values(const typename Cache::Query* weights, int rows, const typename Cache::Cell* const* pages, int count, int dim, float* out, int out_stride) {
-  constexpr int TOKENS = 16 * PAGES_TOGETHER;
+  const int together = rows >= MANY_ROWS ? PAGES_OF_MANY : PAGES_OF_FEW, most = 16 * together;
   const auto ask_for = [&](int page) {
     for (size_t i = 0; i < Cache::page_cells(dim) * sizeof(typename Cache::Cell); i += 64) __builtin_prefetch(reinterpret_cast<const uint8_t*>(pages[page]) + i, 0, 3);
   };
-  for (int t = 0; t < count; t += TOKENS) {
-    const int tokens = count - t < TOKENS ? count - t : TOKENS;
-    for (int page = t / 16 + PAGES_TOGETHER; 16 * page < count && page < t / 16 + 2 * PAGES_TOGETHER; page++) ask_for(page);
+  for (int t = 0; t < count; t += most) {
+    const int tokens = count - t < most ? count - t : most;
+    for (int page = t / 16 + together; 16 * page < count && page < t / 16 + 2 * together; page++) ask_for(page);
     int d = values_of<Cache, 4>(0, weights + t, rows, pages + t / 16, tokens, dim, out, out_stride);
     d = values_of<Cache, 2>(d, weights + t, rows, pages + t / 16, tokens, dim, out, out_stride);
     values_of<Cache, 1>(d, weights + t, rows, pages + t / 16, tokens, dim, out, out_stride);
@@ -173,30 +173,32 @@ struct Seen { int from, last, first, first_page, end_page; };
 template <class Cache, bool RULED>
 inline void softmax(float* row, const Seen& seen, const typename Cache::Cell* const* key_pages, const typename Cache::Cell* const* value_pages,
                     const PkAttention& a, typename Cache::Query* weights, float* partial) {
-  const V scale = set1(a.scale);
+  const bool caps = RULED && a.soft_cap > 0.0f;
   V peaks = set1(NO_PEAK);
   // Of pages that the row sees as a whole, nothing is left out.
   const int whole = RULED ? seen.first_page : (seen.last + 1 - seen.first) / 16;
   for (int p = seen.first_page; p < seen.end_page; p++) {
     const int position = seen.first + 16 * p;
-    V s = mul(Cache::scaled(load(row + 16 * p), key_pages[p]), scale);
-    if (RULED && a.soft_cap > 0.0f) s = capped(s, a.soft_cap);
+    V s = Cache::scaled(load(row + 16 * p), key_pages[p]);
+    if (caps) s = capped(mul(s, set1(a.scale)), a.soft_cap);
     if (p >= whole) s = keep_through(s, position, seen.last, NO_PEAK);
     if (RULED) s = keep_from(s, position, seen.from, NO_PEAK);
-    store(row + 16 * p, s);
+    if (Cache::SCALED || p >= whole) store(row + 16 * p, s);
     // The score comes second: a NaN is then kept by AVX's maximum.
     peaks = max(peaks, s);
   }
-  const float peak = highest(peaks);
+  // By powers of two: the scale, the base and the peak are one operation.
+  const float scale = caps ? 1.0f : a.scale, octaves = scale * 1.44269504088896341f, peak = highest(peaks);
+  const V by = set1(octaves), less = set1(-(peak * octaves));
   V sums = zero();
   for (int p = seen.first_page; p < seen.end_page; p++) {
     const int position = seen.first + 16 * p;
-    V weight = exponential(sub(load(row + 16 * p), set1(peak)));
+    V weight = Cache::two_to(fma(load(row + 16 * p), by, less));
     if (p >= whole) weight = keep_through(weight, position, seen.last, 0.0f);
     if (RULED) weight = keep_from(weight, position, seen.from, 0.0f);
     sums = add(sums, Cache::put_weights(weights + 16 * p, weight, value_pages[p], position, seen.last));
   }
-  partial[0] = peak;
+  partial[0] = peak * scale;
   partial[1] = sum(sums);
 }
 

@@ -27,7 +27,9 @@ struct F32Cache {
   struct Reader {
     static inline const float* keys(const float* page, int, int) { return page; }
   };
+  static constexpr bool SCALED = false;
   static inline V scaled(V dots, const float*) { return dots; }
+  static inline V two_to(V x) { return power_of_two(x); }
   // Stores 16 weights for the page of values, of tokens `first` to `last`; returns what to sum up.
   static inline V put_weights(float* out, V weights, const float*, int, int) {
     store(out, weights);
@@ -87,6 +89,7 @@ struct Bf16Cache : Halves16 {
   struct Reader {
     static inline const uint16_t* keys(const uint16_t* page, int, int) { return page; }
   };
+  static constexpr bool SCALED = false;
   static inline V scaled(V dots, const uint16_t*) { return dots; }
   // The weights as they are used are summed up, so that they are exactly a distribution.
   static inline V put_weights(Query* out, V weights, const uint16_t*, int, int) { return round_weights(out, weights); }
@@ -156,6 +159,7 @@ struct Int8Cache : Halves16 {
     }
   }
 
+  static constexpr bool SCALED = true;
   static inline V scaled(V dots, const int8_t* page) { return mul(dots, scales(page)); }
   static inline V put_weights(Query* out, V weights, const int8_t* page, int first, int last) {
     // Scales beyond `last` are of no token of the row: NaN perhaps.

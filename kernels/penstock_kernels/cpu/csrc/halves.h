@@ -5,6 +5,7 @@
 // broadcast on the way to a product.
 #pragma once
 #include "activations.h"
+#include "elementwise.h"
 
 namespace {
 
@@ -37,6 +38,7 @@ struct Halves16 {
     PK_UNROLLED
     for (int i = 0; i < COUNT; i++) sums[i] = dot2_bf16(sums[i], pairs[i], by);
   }
+  static inline V two_to(V x) { return rough_power_of_two(x); }
   // Stores 16 weights; returns them as they are multiplied.
   static inline V round_weights(uint16_t* out, V weights) { return store_bf16(out, weights); }
   // sums[r][c] += the values of two tokens, or of the first only, times their weights.  pairs: [C][16][2].
@@ -70,6 +72,7 @@ struct Halves16 {
       add_times<R, P, QUERY_STRIDE>(keys, panel + d + 1, dots);
     }
   }
+  static inline V two_to(V x) { return power_of_two(x); }
   static inline V round_weights(float* out, V weights) {
     const V rounded = round_bf16(weights);
     store(out, rounded);
