@@ -52,8 +52,7 @@ class Libraries(Comparison):
 
     def limit(self, document: Document, work: Work) -> float | None:
         """Tokens per second."""
-        limits = _limits(document)
-        return limits and work.limit(msgspec.convert(document["model_cost"], ModelCost), limits)
+        return _allowed(document, work, _limits(document))
 
     def tables(self, document: Document) -> list[str]:
         systems = document["systems"]
@@ -67,7 +66,8 @@ class Libraries(Comparison):
             markdown_table(["work", *systems, "to the best peer", "target", "met"], rates),
         ]
         if limits := _limits(document):
-            table = markdown_table(["work", "limit, tok/s", *systems], shares)
+            heads = ["work", "limit, tok/s", "in blocks, tok/s", *systems]
+            table = markdown_table(heads, shares)
             parts += [f"{_limits_line(limits)}\n", table]
         return [*parts, peers_table(systems, "system", "start to loaded, s", "how")]
 
@@ -110,21 +110,33 @@ class Libraries(Comparison):
         return [f"{ratio:.2f} × {name}", target, met]
 
     def _shares(self, document: Document, work: Work) -> list[str]:
-        """Cells: the limit, and the share of it that each system reached."""
-        most = self.limit(document, work)
+        """Cells: the limit, that of products in blocks, and the share of the first that each system
+        reached."""
+        most, limits = self.limit(document, work), _limits(document)
+        in_blocks = _allowed(document, work, limits and limits.in_blocks())
         rates = [self.rate(document, name, work) for name in document["systems"]]
         shares = ["–" if not (each and most) else f"{100 * each / most:.0f} %" for each in rates]
-        return ["not measured" if most is None else number(most), *shares]
+        told = ["not measured" if each is None else number(each) for each in (most, in_blocks)]
+        return [*told, *shares]
 
 
 def _limits(document: Document) -> Limits | None:
     return probe.median([msgspec.convert(each, Limits) for each in document["limits"]])
 
 
+def _allowed(document: Document, work: Work, limits: Limits | None) -> float | None:
+    """What limits allow the work, tokens per second."""
+    return limits and work.limit(msgspec.convert(document["model_cost"], ModelCost), limits)
+
+
 def _limits_line(limits: Limits) -> str:
     units = [
         f"{value / 1e12:.2f} T {name} operations/s (a multiply-add is two)"
-        for name, value in (("int8", limits.int8_ops_per_s), ("bfloat16", limits.bf16_ops_per_s))
+        for name, value in (
+            ("int8", limits.int8_ops_per_s),
+            ("bfloat16", limits.bf16_ops_per_s),
+            ("int8 in blocks", limits.block_int8_ops_per_s),
+        )
         if value is not None
     ]
     return (
@@ -132,7 +144,8 @@ def _limits_line(limits: Limits) -> str:
         + ", ".join([f"{limits.read_bytes_per_s / 1e9:.1f} GB/s read from memory", *units])
         + ". What it allows for the GGUF file (every weight read once a step, and keys and values "
         "in bfloat16, or every multiply-add of the matrices in int8, whichever takes longer), and "
-        "the share of it that each reached:"
+        "the share of it that each reached. In blocks: the same where each 32 weights have a scale "
+        "and a minimum, which are multiplied apart, as in GGUF files:"
     )
 
 

@@ -1,5 +1,6 @@
 // Limits of this machine: bytes read per second from memory, and operations per second of the
-// int8 and bfloat16 dot-product units. Compiled by probe.py for the processor it runs on. Products of
+// int8 and bfloat16 dot-product units; of int8 also with what a GGUF file's blocks add to it, of
+// which each 32 weights have a scale and a minimum. Compiled by probe.py for the processor it runs on. Products of
 // int8 are AMX's where the system lets the process have it, VNNI's, or made of what AVX2 has.
 //
 //   probe THREADS BUFFER_MIB    prints one JSON object; null where the processor has no such unit
@@ -110,6 +111,29 @@ struct Int8 {
 #define NO_INT8
 #endif
 
+#ifdef __AVX512VNNI__
+// A sum of floats, to which 16 outputs' blocks of 32 weights are added: their whole number, as a
+// float, times the scales of the weights and of the inputs, and the minimum times the inputs' sum.
+struct Blocks {
+  using Vector = __m512;
+  static constexpr int kChains = 16, kProducts = 8 * Int8::kProducts;
+  static Vector operand(int8_t value) { return _mm512_castsi512_ps(_mm512_set1_epi8(value)); }
+  static Vector add(Vector sum, Vector a, Vector b) {
+    const __m512i levels = _mm512_castps_si512(a), weights = _mm512_castps_si512(b);
+    __m512i whole = _mm512_setzero_si512(), others = whole;
+    asm volatile("" : "+v"(others));  // For the compiler they aren't alike.
+    for (int i = 0; i < 4; i++) {
+      whole = Int8::add(whole, weights, levels);
+      others = Int8::add(others, weights, levels);
+    }
+    whole = _mm512_add_epi32(whole, others);
+    Vector scale;
+    asm volatile("vmulps %2, %1, %0" : "=v"(scale) : "v"(a), "v"(b));  // Not once for all blocks.
+    return _mm512_fmadd_ps(a, b, _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole), scale, sum));
+  }
+};
+#endif
+
 #ifdef __AVX512BF16__
 struct Bf16 {
   using Vector = __m512;
@@ -126,7 +150,7 @@ struct Bf16 {
 template <typename Unit>
 double peak(int threads) {
   using Vector = typename Unit::Vector;
-  constexpr int64_t kTurns = kSteps / Unit::kChains;
+  constexpr int64_t kTurns = kSteps * 32 / Unit::kProducts / Unit::kChains;
   const double seconds = best_seconds([&] {
     int64_t total = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : total)
@@ -197,6 +221,14 @@ double int8_peak([[maybe_unused]] int threads) {
 #endif
 }
 
+double block_peak([[maybe_unused]] int threads) {
+#ifdef __AVX512VNNI__
+  return peak<Blocks>(threads);
+#else
+  return 0;
+#endif
+}
+
 double bf16_peak([[maybe_unused]] int threads) {
 #ifdef NO_BF16
   return 0;
@@ -222,5 +254,6 @@ int main(int count, char** values) {
   std::printf("{\"threads\": %d, ", threads);
   print("read_bytes_per_s", read_bandwidth(threads, mebibytes << 20), ", ");
   print("int8_ops_per_s", int8_peak(threads), ", ");
+  print("block_int8_ops_per_s", block_peak(threads), ", ");
   print("bf16_ops_per_s", bf16_peak(threads), "}\n");
 }

@@ -25,6 +25,9 @@ def test_the_probe_gives_possible_figures() -> None:
         assert 1e9 < limits.int8_ops_per_s < 2048 * 1e10
     if limits.int8_ops_per_s is not None and limits.bf16_ops_per_s is not None:
         assert limits.bf16_ops_per_s < 1.5 * limits.int8_ops_per_s
+    if limits.int8_ops_per_s is not None and limits.block_int8_ops_per_s is not None:
+        # Scales and minima cost something, but less than the products.
+        assert limits.int8_ops_per_s / 3 < limits.block_int8_ops_per_s < limits.int8_ops_per_s
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
