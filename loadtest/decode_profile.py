@@ -77,8 +77,21 @@ class Alone:
         blocks = streams * blocks_of(ROOM)
         self._forward = forward_of(folder, threads, sequences=streams, blocks=blocks, tokens=512)
 
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return self._forward.decoder.program.phases
+
     def run(self, steps: int) -> list[dict[str, object]]:
         """Parts of a step: name, seconds, seconds waited, bytes of weights."""
+        return by_part(self.phases, self._quartile(steps))
+
+    def phase_seconds(self, steps: int, waiting: bool = False) -> np.ndarray:
+        """[phases]: that each took, and if `waiting` that threads waited behind it."""
+        both = self._quartile(steps)
+        return both.sum(axis=1) if waiting else both[:, 0]
+
+    def _quartile(self, steps: int) -> np.ndarray:
+        """[phases, 2] seconds, computed and waited: the lower quartile of steps."""
         ticks = self._forward.decoder.watch()
         phases = []
         for step in range(steps):
@@ -86,7 +99,7 @@ class Alone:
             self._forward.likeliest(self._batch(step), np.arange(self._streams))
             phases.append(ticks.copy())
         each = np.array(phases).mean(axis=1) / 1e9  # Of all threads.
-        return by_part(self._forward.decoder.program.phases, np.quantile(each, 0.25, axis=0))
+        return np.asarray(np.quantile(each, 0.25, axis=0))
 
     def _batch(self, step: int) -> Batch:
         tokens = np.random.default_rng(step).integers(0, 40_000, self._streams)
