@@ -66,7 +66,8 @@ class Libraries(Comparison):
             markdown_table(["work", *systems, "to the best peer", "target", "met"], rates),
         ]
         if limits := _limits(document):
-            heads = ["work", "limit, tok/s", "in blocks, tok/s", *systems]
+            in_blocks = ["in blocks, tok/s"] if limits.in_blocks() else []
+            heads = ["work", "limit, tok/s", *in_blocks, *systems]
             table = markdown_table(heads, shares)
             parts += [f"{_limits_line(limits)}\n", table]
         return [*parts, peers_table(systems, "system", "start to loaded, s", "how")]
@@ -110,13 +111,15 @@ class Libraries(Comparison):
         return [f"{ratio:.2f} × {name}", target, met]
 
     def _shares(self, document: Document, work: Work) -> list[str]:
-        """Cells: the limit, that of products in blocks, and the share of the first that each system
-        reached."""
-        most, limits = self.limit(document, work), _limits(document)
-        in_blocks = _allowed(document, work, limits and limits.in_blocks())
+        """Cells: the limit, that of products in blocks where it was measured, and the share of the
+        first that each system reached."""
+        limits, most = _limits(document), self.limit(document, work)
         rates = [self.rate(document, name, work) for name in document["systems"]]
         shares = ["–" if not (each and most) else f"{100 * each / most:.0f} %" for each in rates]
-        told = ["not measured" if each is None else number(each) for each in (most, in_blocks)]
+        told = ["not measured" if most is None else number(most)]
+        in_blocks = _allowed(document, work, limits and limits.in_blocks())
+        if in_blocks is not None:
+            told.append(number(in_blocks))
         return [*told, *shares]
 
 
@@ -139,13 +142,18 @@ def _limits_line(limits: Limits) -> str:
         )
         if value is not None
     ]
+    shares = "the share of it that each reached"
+    if limits.in_blocks():
+        shares += (
+            ". In blocks: the same where each 32 weights have a scale and a minimum, which are "
+            "multiplied apart, as in GGUF files"
+        )
     return (
         f"The machine's limit, {limits.threads} threads: "
         + ", ".join([f"{limits.read_bytes_per_s / 1e9:.1f} GB/s read from memory", *units])
         + ". What it allows for the GGUF file (every weight read once a step, and keys and values "
         "in bfloat16, or every multiply-add of the matrices in int8, whichever takes longer), and "
-        "the share of it that each reached. In blocks: the same where each 32 weights have a scale "
-        "and a minimum, which are multiplied apart, as in GGUF files:"
+        f"{shares}:"
     )
 
 
