@@ -31,7 +31,8 @@ from penstock.bench.load.report import markdown_table
 from penstock.machine import usable_cores
 from penstock.prepare import load_manifest, prepare
 from penstock_kernels.cpu import library
-from penstock_kernels.cpu.program import Phase
+from penstock_kernels.cpu.matrix import PackedMatrix
+from penstock_kernels.cpu.program import Phase, PhaseKind
 from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.interface import Batch
 
@@ -83,14 +84,9 @@ class Alone:
 
     def run(self, steps: int) -> list[dict[str, object]]:
         """Parts of a step: name, seconds, seconds waited, bytes of weights."""
-        return by_part(self.phases, self._quartile(steps))
+        return by_part(self.phases, self.quartile(steps))
 
-    def phase_seconds(self, steps: int, waiting: bool = False) -> np.ndarray:
-        """[phases]: that each took, and if `waiting` that threads waited behind it."""
-        both = self._quartile(steps)
-        return both.sum(axis=1) if waiting else both[:, 0]
-
-    def _quartile(self, steps: int) -> np.ndarray:
+    def quartile(self, steps: int) -> np.ndarray:
         """[phases, 2] seconds, computed and waited: the lower quartile of steps."""
         ticks = self._forward.decoder.watch()
         phases = []
@@ -131,19 +127,27 @@ def by_part(phases: tuple[Phase, ...], seconds: np.ndarray) -> list[dict[str, ob
             "name": name,
             "seconds": float(seconds[numbers, 0].sum()),
             "waited": float(seconds[numbers, 1].sum()),
-            "bytes": 0 if name == "embedding" else sum(_weights(phases[n]) for n in numbers),
-            "macs": 0 if name == "embedding" else sum(_macs(phases[n]) for n in numbers),
+            "bytes": sum(weight_bytes(phases[n]) for n in numbers),
+            "macs": sum(_macs(phases[n]) for n in numbers),
         }
         for name, numbers in names.items()
     ]
 
 
-def _weights(phase: Phase) -> int:
-    return sum(matrix.size for matrix in phase.matrices if matrix is not None)
+def multiplied(phase: Phase) -> list[PackedMatrix]:
+    """The matrices that a phase multiplies: an embedding is looked up."""
+    if phase.kind is PhaseKind.EMBED:
+        return []
+    return [matrix for matrix in phase.matrices if matrix is not None]
+
+
+def weight_bytes(phase: Phase) -> int:
+    """Of the weights that it reads."""
+    return sum(matrix.size for matrix in multiplied(phase))
 
 
 def _macs(phase: Phase) -> int:
-    matrices = [matrix.struct for matrix in phase.matrices if matrix is not None]
+    matrices = [matrix.struct for matrix in multiplied(phase)]
     return sum(matrix.outputs * matrix.inputs for matrix in matrices)
 
 

@@ -15,13 +15,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # As the worker has it.
 
-
-from loadtest.decode_profile import Alone, numbers
+from loadtest.decode_profile import Alone, multiplied, numbers, weight_bytes
 from loadtest.peers.servers import default_model
 from loadtest.report import Document, Flags, Measurement, machine_line, markdown_table, say
 from loadtest.report.table import sections
@@ -81,24 +80,17 @@ def units_of(phase: Phase, streams: int) -> int:
         return (phase.attention.heads + 2 * phase.attention.kv_heads) * blocks
     if phase.kind is PhaseKind.ATTEND and phase.attention is not None:
         return streams * phase.attention.kv_heads
-    matrices = [matrix.struct for matrix in phase.matrices if matrix is not None]
-    if phase.kind is PhaseKind.EMBED or not matrices:
+    matrices = [matrix.struct for matrix in multiplied(phase)]
+    if not matrices:
         return streams if streams > 2 else 1
     width = 32 if phase.kind is PhaseKind.GATE_UP else 16
     return ceil(matrices[0].outputs / width) * blocks
 
 
-def costs(alone: Alone, streams: int) -> list[PhaseCost]:
-    seconds = alone.phase_seconds(STEPS if streams < 64 else STEPS // 3)
+def costs(alone: Alone, streams: int, steps: int) -> list[PhaseCost]:
+    seconds = alone.quartile(steps)[:, 0]  # One thread waits for nobody.
     return [
-        PhaseCost(
-            seconds=float(each),
-            units=units_of(phase, streams),
-            bytes=sum(m.size for m in phase.matrices if m is not None)
-            if phase.kind is not PhaseKind.EMBED
-            else 0,
-            waits=phase.waits,
-        )
+        PhaseCost(float(each), units_of(phase, streams), weight_bytes(phase), phase.waits)
         for phase, each in zip(alone.phases, seconds, strict=True)
     ]
 
@@ -112,19 +104,17 @@ def measure(flags: Flags) -> Document:
         hop=1e-9 * flags.hop_ns,
         far_hop=3e-9 * flags.hop_ns,
     )
-    here = Machine(
-        **{**asdict(machine), "node_bandwidth": probe.measure(threads=2).read_bytes_per_s}
-    )
+    here = replace(machine, node_bandwidth=probe.measure(threads=2).read_bytes_per_s)
     for streams in flags.streams:
         say(f"more_cores: {streams} streams")
-        phases = costs(Alone(folder, streams, 1), streams)
-        two = Alone(folder, streams, 2).phase_seconds(STEPS if streams < 64 else STEPS // 3, True)
+        steps = STEPS if streams < 64 else STEPS // 3
+        phases = costs(Alone(folder, streams, 1), streams, steps)
         cases.append(
             {
                 "streams": streams,
                 "modelled": {str(n): machine.step_seconds(phases, n) for n in CORES},
                 "two_modelled": here.step_seconds(phases, 2),
-                "two_measured": float(two.sum()),
+                "two_measured": float(Alone(folder, streams, 2).quartile(steps).sum()),
             }
         )
     return {"model": default_model().name, "assumed": asdict(machine), "cases": cases}

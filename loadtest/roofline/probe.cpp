@@ -1,7 +1,7 @@
 // Limits of this machine: bytes read per second from memory, and operations per second of the
-// int8 and bfloat16 dot-product units; of int8 also with what a GGUF file's blocks add to it, of
-// which each 32 weights have a scale and a minimum. Compiled by probe.py for the processor it runs on. Products of
-// int8 are AMX's where the system lets the process have it, VNNI's, or made of what AVX2 has.
+// int8 and bfloat16 dot-product units. Compiled by probe.py for the processor it runs on. Products of
+// int8 are AMX's where the system lets the process have it, VNNI's, or made of what AVX2 has. Of
+// VNNI's also with what a GGUF file's blocks add to them: a scale and a minimum of each 32 weights.
 //
 //   probe THREADS BUFFER_MIB    prints one JSON object; null where the processor has no such unit
 //
@@ -26,7 +26,7 @@
 namespace {
 
 constexpr int kPasses = 7;
-constexpr int64_t kSteps = 40000000;  // about 10 ms a pass
+constexpr int64_t kSteps = 40000000;  // of 32 products each; about 10 ms a pass
 
 volatile int64_t sink;
 
@@ -222,6 +222,9 @@ double int8_peak([[maybe_unused]] int threads) {
 }
 
 double block_peak([[maybe_unused]] int threads) {
+#ifdef HAS_AMX
+  if (may_use_amx()) return 0;  // Whose products aren't VNNI's.
+#endif
 #ifdef __AVX512VNNI__
   return peak<Blocks>(threads);
 #else

@@ -36,7 +36,7 @@ class Limits:
     bf16_ops_per_s: float | None
     block_int8_ops_per_s: float | None = None
     """Of int8 where each 32 weights have a scale and a minimum, as a GGUF file's blocks do. None
-    without AVX-512 VNNI, too."""
+    also where int8 isn't AVX-512 VNNI's, but AMX's or AVX2's."""
 
     @property
     def ops_per_s(self) -> float | None:

@@ -25,9 +25,19 @@ def test_the_probe_gives_possible_figures() -> None:
         assert 1e9 < limits.int8_ops_per_s < 2048 * 1e10
     if limits.int8_ops_per_s is not None and limits.bf16_ops_per_s is not None:
         assert limits.bf16_ops_per_s < 1.5 * limits.int8_ops_per_s
-    if limits.int8_ops_per_s is not None and limits.block_int8_ops_per_s is not None:
-        # Scales and minima cost something, but less than the products.
-        assert limits.int8_ops_per_s / 3 < limits.block_int8_ops_per_s < limits.int8_ops_per_s
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_scales_and_minima_cost_less_than_products() -> None:
+    """The best of several probes: on a busy machine, one may be of a thread that was put aside."""
+    several = [measure(threads=1, buffer_mib=1) for _ in range(5)]
+    plain = [each.int8_ops_per_s for each in several if each.int8_ops_per_s is not None]
+    blocks = [
+        each.block_int8_ops_per_s for each in several if each.block_int8_ops_per_s is not None
+    ]
+    if not blocks:
+        pytest.skip("this processor has no AVX-512 VNNI, or AMX in its place")
+    assert max(plain) / 3 < max(blocks) < max(plain)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
