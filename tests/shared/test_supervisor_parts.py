@@ -71,6 +71,33 @@ def test_a_folder_whose_owner_was_killed_is_removed_and_a_living_one_kept(tmp_pa
     second.remove()
 
 
+@pytest.mark.parametrize("make", ["write", "folder"])
+def test_a_runtime_folder_without_room_is_one_line_that_names_it(tmp_path: Path, make: str) -> None:
+    runtime = RuntimeDir.create(tmp_path)
+    (runtime.path / "config.json").mkdir()
+    (runtime.path / "models").touch()
+    made = {
+        "write": lambda: runtime.write("config.json", b"{}"),
+        "folder": lambda: runtime.folder("models"),
+    }
+    with pytest.raises(StartupError, match=f"^the runtime folder {runtime.path} can't be written"):
+        made[make]()
+    runtime.remove()
+
+
+def test_stdout_on_a_full_disk_ends_no_server() -> None:
+    code = (
+        "from penstock.cli import serve\n"
+        "for text in ('Penstock is ready', 'again'):\n"
+        "    serve._print(text)\n"
+    )
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.fixture
 def taken() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as other:

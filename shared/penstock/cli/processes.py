@@ -71,14 +71,21 @@ def _run_child(role: str, arguments: argparse.Namespace) -> int:
     except FINAL as error:
         if arguments.failure_file is None:
             raise
-        Path(arguments.failure_file).write_text(str(error), encoding="utf-8")
+        _say_why(arguments.failure_file, str(error))
         return FINAL_STARTUP_FAILURE
     except Exception as error:
         log.error("failed", exception=True)
         if arguments.failure_file is not None:
-            reason = f"{type(error).__name__}: {error}"
-            Path(arguments.failure_file).write_text(reason, encoding="utf-8")
+            _say_why(arguments.failure_file, f"{type(error).__name__}: {error}")
         return OUT_OF_MEMORY if is_memory_shortage(error) else 1
+
+
+def _say_why(failure_file: str, reason: str) -> None:
+    """Tells the supervisor. Where there is no room for it, the log has it alone."""
+    try:
+        Path(failure_file).write_text(reason, encoding="utf-8")
+    except OSError as error:
+        log.error("failed", reason=reason, untold=error.strerror)
 
 
 _MEMORY_WORDS = ("can't allocate memory", "cannot allocate memory", "bad_alloc")

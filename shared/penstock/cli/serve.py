@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 from penstock import logs
@@ -29,6 +30,8 @@ from penstock.prepare.resolve import check_could_be
 from penstock.process_title import set_title
 
 INTERRUPTED = 130
+
+log = logs.get(__name__)
 
 
 def add(parser: Parser) -> None:
@@ -171,14 +174,22 @@ def _announce(
     has_keys = configured_keys(config.gateway) is not None
     line = curl_line(url, name, example_for(model, settings), has_keys=has_keys)
     how = f" (${ENVIRONMENT}: one of the API keys)" if has_keys else ""
-    print(f"Penstock is ready: {name} on {url}\nTry it{how}:\n  {line}", flush=True)
+    _print(f"Penstock is ready: {name} on {url}\nTry it{how}:\n  {line}")
 
 
 def _announce_several(url: str, config: ServeConfig, models: tuple[ModelEntry, ...]) -> None:
     has_keys = configured_keys(config.gateway) is not None
     names = ",".join(entry.name for entry in models)
     key = f' -H "authorization: Bearer ${ENVIRONMENT}"' if has_keys else ""
-    print(
-        f"Penstock is ready: {names} on {url}\nWhat they are:\n  curl {url}/v1/models{key}",
-        flush=True,
-    )
+    _print(f"Penstock is ready: {names} on {url}\nWhat they are:\n  curl {url}/v1/models{key}")
+
+
+def _print(text: str) -> None:
+    """Writes to stdout, for whoever reads it. A full disk behind it, or a reader that has gone,
+    ends no server."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        log.warning("stdout can't be written", reason=error.strerror)
+        # What is left of it must not fail at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

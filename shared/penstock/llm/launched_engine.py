@@ -55,8 +55,12 @@ class LaunchedEngine:
         # What a killed program left of its own is swept by this, too.
         self._runtime = RuntimeDir.create()
         self.endpoint = self._runtime.endpoint("engine")
-        config_file = self._runtime.path / "config.json"
-        config_file.write_bytes(msgspec.json.encode(ServeConfig(engine=config)))
+        settings = msgspec.json.encode(ServeConfig(engine=config))
+        try:
+            config_file = self._runtime.write("config.json", settings)
+        except StartupError:
+            self._runtime.remove()
+            raise
         self._log = self._runtime.path / LOG_FILE if log is None else None
         reading, writing = os.pipe()
         self._report_fd = reading

@@ -39,7 +39,7 @@ class RuntimeDir:
         try:
             path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
         except OSError as error:
-            raise StartupError(f"can't make a runtime folder in {base}: {error.strerror}") from None
+            raise _unusable(base, error) from None
         longest = len(os.fsencode(path / _LONGEST_NAME))
         if sockets and longest > MAX_IPC_PATH:
             path.rmdir()
@@ -49,7 +49,11 @@ class RuntimeDir:
             )
         # Locked before it gets its name, so that nobody ever sees it unlocked.
         unnamed = path / "lock.new"
-        lock = os.open(unnamed, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            lock = os.open(unnamed, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            path.rmdir()
+            raise _unusable(base, error) from None
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         unnamed.rename(path / _LOCK)
         return cls(path, lock)
@@ -64,6 +68,25 @@ class RuntimeDir:
     def endpoint(self, name: str) -> str:
         """The ZeroMQ endpoint of a socket in this folder."""
         return f"ipc://{self.path / name}.sock"
+
+    def write(self, name: str, data: bytes) -> Path:
+        """Writes a file in it. Raises StartupError if there is no room."""
+        path = self.path / name
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            raise _unusable(self.path, error) from None
+        return path
+
+    def folder(self, name: str) -> Path:
+        """Returns a folder in it, made if it isn't there. Raises StartupError if there is no
+        room."""
+        path = self.path / name
+        try:
+            path.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise _unusable(self.path, error) from None
+        return path
 
     def remove(self) -> None:
         """Deletes the folder with all that is in it. Idempotent."""
@@ -90,6 +113,13 @@ def remove_abandoned(base: Path) -> None:
             pass  # its owner lives
         finally:
             os.close(lock)
+
+
+def _unusable(folder: Path, error: OSError) -> StartupError:
+    return StartupError(
+        f"the runtime folder {folder} can't be written: {error.strerror}; XDG_RUNTIME_DIR or TMPDIR"
+        " names another place"
+    )
 
 
 def _base() -> Path:

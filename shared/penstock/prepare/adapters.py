@@ -98,15 +98,21 @@ def prepare_adapter(
             remove_stale(parent)
             making = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=parent))
         except OSError as error:
-            raise StartupError(f"the adapter can't be copied: {error.strerror}") from None
+            raise _uncopied(parent, error) from None
         try:
             for name, file in files.items():
                 _copy(file, making / name)
             return _placed(given, making, parent, max_rank, keep)
         except OSError as error:
-            raise StartupError(f"the adapter can't be copied: {error.strerror}") from None
+            raise _uncopied(parent, error) from None
         finally:
             shutil.rmtree(making, ignore_errors=True)
+
+
+def _uncopied(parent: Path, error: OSError) -> StartupError:
+    """The folder is the operator's affair: a client doesn't learn of it."""
+    log.error("an adapter can't be copied", folder=str(parent), reason=error.strerror)
+    return StartupError(f"the adapter can't be copied: {error.strerror}")
 
 
 def find_adapter(source: str | os.PathLike[str]) -> Path:

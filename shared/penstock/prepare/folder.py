@@ -150,7 +150,8 @@ def write_folder(
             shutil.rmtree(making, ignore_errors=True)
     except OSError as error:
         raise StartupError(
-            f"the model's prepared folder can't be written: {error}; choose another cache folder"
+            f"the model's prepared folder {folder} can't be written: {error.strerror or error};"
+            " --cache-dir names another place"
         ) from error
     return folder
 

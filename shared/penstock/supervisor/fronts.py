@@ -24,8 +24,7 @@ class FrontSpecs:
     grace: float
 
     def _common(self) -> tuple[str, ...]:
-        file = self.runtime.path / "config.json"
-        file.write_bytes(msgspec.json.encode(self.config))
+        file = self.runtime.write("config.json", msgspec.json.encode(self.config))
         return ("--config", str(file), *self.engines)
 
     def gateways(self) -> list[ChildSpec]:

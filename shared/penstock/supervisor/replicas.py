@@ -58,8 +58,8 @@ def make_replicas(
     caches = kv_caches(config, runtime)
     replicas = []
     for number in range(count):
-        file = runtime.path / f"engine-{number}.json"
-        file.write_bytes(msgspec.json.encode(_settings(config, executor, number, caches[number])))
+        settings = _settings(config, executor, number, caches[number])
+        file = runtime.write(f"engine-{number}.json", msgspec.json.encode(settings))
         place = WorkerGroup(
             number, count, ranks, file, workers[number], model_dir, runtime.path / "ready"
         )

@@ -166,8 +166,7 @@ class System:
         models = ModelFleet(entries, self.config, runtime, self._drain_grace)
         self._models = models
         await models.socket.open()
-        listed = runtime.path / "models.json"
-        listed.write_bytes(msgspec.json.encode(ModelsFile(models=entries)))
+        listed = runtime.write("models.json", msgspec.json.encode(ModelsFile(models=entries)))
         settings = msgspec.structs.replace(self.config.models, models=str(listed))
         self.config = msgspec.structs.replace(self.config, models=settings)
         arguments = ("--engine-endpoint", models.frontends)

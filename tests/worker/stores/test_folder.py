@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import shutil
 import stat
+import tempfile
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +35,7 @@ def opened(root: Path, limit: int = 64 * RECORD, name: str = "model") -> Segment
     return SegmentFolder(root, StoredLayout(name, PAYLOAD), limit)
 
 
-def filled(root: Path, numbers: range, **more: int) -> SegmentFolder:
+def filled(root: Path, numbers: range, **more: Any) -> SegmentFolder:
     folder = opened(root, **more)
     assert all(folder.write(key(n), contents(n)) for n in numbers)
     return folder
@@ -148,13 +152,76 @@ def test_what_is_deleted_under_its_writer_is_closed_by_nobody_else(
     folder.close()
 
 
-def test_a_segment_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
-    filled(tmp_path, range(3)).close()
+def test_what_is_called_like_a_segment_and_is_none_stops_nothing(tmp_path: Path) -> None:
+    """Neither reading, nor writing, nor that room is made."""
+    limit = 32 * RECORD  # Segments of two.
+    filled(tmp_path, range(3), limit=limit).close()
     folder = files(tmp_path)[0].parent
     (folder / "a.kv").symlink_to("/nowhere")
     (folder / "b.kv").mkdir()
     (folder / "c.kv").write_bytes(b"\x01" * 3 * RECORD)
-    assert opened(tmp_path).leading([key(n) for n in range(3)]) == 3
+    (folder / "d.kv").touch()
+    os.mkfifo(folder / "e.kv")
+    os.mkfifo(folder / "f.new")
+    (folder / "g.new").mkdir()
+    later = opened(tmp_path, limit)
+    assert later.leading([key(n) for n in range(3)]) == 3
+    assert [later.read(key(n)) for n in range(3)] == [contents(n) for n in range(3)]
+    assert all(later.write(key(n), contents(n)) for n in range(3, 50))
+    assert later.read(key(49)) == contents(49)
+    assert sum(path.stat().st_size for path in files(tmp_path) if path.is_file()) <= limit
+
+
+def test_segments_of_another_user_are_read_and_left_alone() -> None:
+    """Where the folder is shared by a group: they can't be written, nor can it be noted that they
+    were used."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        filled(root, range(3)).close()
+        (path,) = files(root)
+        path.chmod(0o444)
+        (root / "lock").chmod(0o666)
+        for folder in (root, path.parent):
+            folder.chmod(0o777)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            later = opened(root)
+            assert later.leading([key(n) for n in range(3)]) == 3
+            assert later.write(key(3), contents(3))
+        finally:
+            os.seteuid(user)
+        assert len(files(root)) == 2
+
+
+def test_a_file_that_was_moved_to_another_models_folder_holds_nothing_there(
+    tmp_path: Path,
+) -> None:
+    """A block's key says nothing of the model."""
+    filled(tmp_path, range(3)).close()
+    other = filled(tmp_path, range(3, 6), name="other")
+    other.close()
+    (mine,), (theirs,) = ((tmp_path / name).glob("*.kv") for name in ("model", "other"))
+    aside = tmp_path / "aside"
+    for source, target in ((mine, aside), (theirs, mine), (aside, theirs)):
+        source.rename(target)
+    for name in ("model", "other"):
+        folder = opened(tmp_path, name=name)
+        assert [folder.leading([key(n)]) for n in range(6)] == [0] * 6
+        assert folder.write(key(0), contents(0))
+        assert folder.read(key(0)) == contents(0)
+
+
+def test_a_folder_that_is_deleted_meanwhile_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock_worker.stores.disk.folder.REFRESH_SECONDS", 0.0)
+    folder = filled(tmp_path, range(3))
+    shutil.rmtree(tmp_path / "model")
+    assert folder.leading([key(0)]) == 0
+    assert folder.write(key(0), contents(0))
+    assert folder.read(key(0)) == contents(0)
 
 
 def test_a_later_life_goes_on_in_the_segment_of_one_that_has_ended(tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ Whoever still has it open can read it, and forgets it soon.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
+import stat
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -50,7 +52,7 @@ class SegmentFolder:
         it. Raises StartupError."""
         self._pace = pace or WritePace()
         self._root, self._folder = root, root / layout.name
-        self._payload_bytes, self._limit = layout.payload_bytes, limit_bytes
+        self._layout, self._limit = layout, limit_bytes
         each = HEADER_BYTES + layout.payload_bytes
         wanted = max(min(SEGMENT_BYTES, limit_bytes // 16), limit_bytes // MAX_SEGMENTS)
         self._places = max(1, wanted // each)
@@ -78,7 +80,7 @@ class SegmentFolder:
 
     @property
     def payload_bytes(self) -> int:
-        return self._payload_bytes
+        return self._layout.payload_bytes
 
     def has(self, key: bytes) -> bool:
         """Whether the key was there at the last look."""
@@ -108,7 +110,9 @@ class SegmentFolder:
             try:
                 payload = segment.read(key, place)
             except OSError as error:
-                log.warning("KV can't be read from disk", reason=str(error))
+                log.warning(
+                    "KV can't be read from disk", folder=str(self._folder), reason=str(error)
+                )
                 payload = None
             if payload is None:
                 self.num_damaged += 1
@@ -121,13 +125,13 @@ class SegmentFolder:
         if self.has(key):
             return True
         now = time.monotonic()
-        if now < self._not_before or len(payload) != self._payload_bytes:
+        if now < self._not_before or len(payload) != self.payload_bytes:
             return False
         try:
             own = self._writable()
             place = own.append(key, payload, self._pace)
         except OSError as error:
-            log.warning("KV can't be written to disk", reason=str(error))
+            log.warning("KV can't be written to disk", folder=str(self._folder), reason=str(error))
             self._not_before = now + RETRY_SECONDS
             self._retire()
             return False
@@ -163,7 +167,7 @@ class SegmentFolder:
                         return segment
         with self._room_made():
             path = self._folder / f"{secrets.token_hex(8)}.kv"
-            segment = SegmentFile.create(path, self._payload_bytes, self._places)
+            segment = SegmentFile.create(path, self._layout, self._places)
         with self._lock:
             self._segments[path.name] = self._own = segment
             self._look(time.monotonic())
@@ -171,7 +175,7 @@ class SegmentFolder:
 
     @staticmethod
     def _takes_over(segment: SegmentFile) -> bool:
-        with suppress(FileNotFoundError):  # Deleted since the last look.
+        with suppress(OSError):  # Deleted since the last look, or not ours to write.
             return segment.take_over()
         return False
 
@@ -190,16 +194,17 @@ class SegmentFolder:
         fd = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            for path in self._root.glob(f"*/*{UNFINISHED}"):
-                path.unlink(missing_ok=True)  # Whoever made it has died over it.
-            files = [(path, path.stat()) for path in self._root.glob("*/*.kv")]
-            files.sort(key=lambda each: each[1].st_mtime)
-            held = sum(stat.st_size for _, stat in files)
-            for path, stat in files:
+            for path, _ in _files(self._root, UNFINISHED):
+                _deleted(path)  # Whoever made it has died over it.
+            files = sorted(_files(self._root, ".kv"), key=lambda each: each[1].st_mtime)
+            held = sum(status.st_size for _, status in files)
+            for path, status in files:
                 if held + self._segment_bytes <= self._limit:
                     break
-                path.unlink(missing_ok=True)
-                held -= stat.st_size
+                held -= status.st_size if _deleted(path) else 0
+            if held + self._segment_bytes > self._limit:
+                raise OSError(errno.EDQUOT, "what fills it can't be deleted", str(self._root))
+            self._folder.mkdir(mode=0o700, exist_ok=True)  # Somebody may have deleted all of it.
             yield
         finally:
             os.close(fd)
@@ -217,7 +222,7 @@ class SegmentFolder:
     def _learn(self, name: str, path: Path) -> None:
         segment = self._segments.get(name)
         if segment is None:
-            segment = self._segments[name] = SegmentFile.open(path, self._payload_bytes)
+            segment = self._segments[name] = SegmentFile.open(path, self._layout)
         if segment is not self._own:
             self._scan(segment)
 
@@ -232,3 +237,19 @@ class SegmentFolder:
             del self._index[key]
         if segment is not self._own:
             segment.close()
+
+
+def _files(root: Path, suffix: str) -> Iterator[tuple[Path, os.stat_result]]:
+    """Those of all models whose names end so; nothing else that is called like that."""
+    for path in root.glob(f"*/*{suffix}"):
+        with suppress(OSError):  # Deleted meanwhile, or not ours to look at.
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                yield path, status
+
+
+def _deleted(path: Path) -> bool:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+        return True
+    return False

@@ -148,10 +148,8 @@ class ModelProcesses:
         self._deaths.count = 0
 
     def _place(self) -> Path:
-        """A folder for its files."""
-        folder = self.runtime.path / f"model-{self.number}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        return folder
+        """A folder for its files. Raises StartupError."""
+        return self.runtime.folder(f"model-{self.number}")
 
     def stop_preparing(self) -> None:
         if self._preparation is not None:
