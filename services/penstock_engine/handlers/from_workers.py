@@ -103,6 +103,7 @@ class FromWorkers:
 
     def _setup(self, version: int, group: RankGroup | None) -> Setup:
         setup = self._state.facts.setup(version, group)
+        self._state.weights.taken()
         return msgspec.structs.replace(setup, trial=self._state.weights.former is not None)
 
     def received(self, session: bytes, message: FromWorker, now: float) -> None:
@@ -234,7 +235,7 @@ class FromWorkers:
             self.drop(HEARD, self._loss_cause())
         elif self._state.scheduling.in_flight and (why := self._state.workers.stuck(now)):
             self.drop(why)
-        self._state.weights.give_up(now)
+        self._weights.expire(now)
         self._grammars.expire(now)
         self._adapters.expire(now)
         if not self.failing:

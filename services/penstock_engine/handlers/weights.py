@@ -36,7 +36,7 @@ class WeightsHandler:
 
     def begin(self) -> None:
         """The group that is formed next gets the new ones."""
-        self._state.facts = self._state.weights.begin(self._state.facts)
+        self._state.facts = self._state.weights.begin(self._state.facts, self._state.clock.now)
 
     def promise(self) -> None:
         """A model that sleeps gets them when it wakes."""
@@ -50,10 +50,18 @@ class WeightsHandler:
             model = self._state.facts.model
             log.info("weights were replaced", source=model.source, digest=model.digest[:16])
 
+    def expire(self, now: float) -> None:
+        """Gives up a change that couldn't begin in time, or that no worker has come for."""
+        self._state.weights.give_up(now)
+        if why := self._state.weights.lonely(now):
+            self._take_back(why, heard=True)
+
     def failed(self, reason: str, *, heard: bool) -> None:
         """The group is gone, and nobody wanted that. heard: whether one of it said why."""
-        if self._state.sleep.group_level:
-            return  # It had nothing to load.
+        if not self._state.sleep.group_level:  # Else it had nothing to load.
+            self._take_back(reason, heard=heard)
+
+    def _take_back(self, reason: str, *, heard: bool) -> None:
         former = self._state.weights.failed(reason, heard=heard)
         if former is not None:
             log.error("the new weights can't be loaded", reason=reason)

@@ -41,6 +41,7 @@ class WeightsChange:
     open of which anything is computed for good; until then nothing starts that isn't begun, unless
     somebody who is waits for a place.  Workers are then told of the new folder as their group forms
     anew.  A group that can't load it is the end of the trial: the next one gets the former weights.
+    So is a time in which none comes that could.
 
     While the model sleeps, nothing can be tried.  Whoever asks is promised that it will be, and the
     trial takes place when the model wakes.
@@ -55,6 +56,8 @@ class WeightsChange:
         self._tried: AskedWeights | None = None
         """Whose answer the trial is; None: it was promised."""
         self._deaths = 0
+        self._group_until = math.inf
+        """Until when somebody waits for a group that tries them."""
 
     @property
     def answered(self) -> bool:
@@ -80,19 +83,30 @@ class WeightsChange:
         self.asked = AskedWeights(session, message, now + message.seconds)
         return True
 
-    def begin(self, facts: EngineFacts) -> EngineFacts:
+    def begin(self, facts: EngineFacts, now: float) -> EngineFacts:
         """What workers are told from now on. The change is on trial until `loaded` or `failed`."""
         if self.asked is None:
             return facts
         self._tried, self.asked, self._deaths = self.asked, None, 0
+        self._group_until = now + self._tried.message.seconds
         self.former = self.former or facts
         return with_weights(facts, self._tried.message.folder, self._tried.message.model)
+
+    def taken(self) -> None:
+        """A group is told to load them."""
+        self._group_until = math.inf
+
+    def lonely(self, now: float) -> str:
+        """Why nobody tries them; empty: somebody does, or may yet come."""
+        if self._tried is None or now < self._group_until:
+            return ""
+        return f"no worker came to load them within {self._tried.message.seconds:g} s"
 
     def promise(self) -> bool:
         """The model sleeps. Whether somebody waited for a trial, which then comes later."""
         waited = self._tried is not None
         self._answer(self._tried)
-        self._tried = None
+        self._tried, self._group_until = None, math.inf
         return waited
 
     def loaded(self) -> bool:
@@ -113,7 +127,7 @@ class WeightsChange:
         if former is not None:
             why = f"the weights can't be loaded; the previous ones stay: {reason}"
             self._answer(self._tried, "failed", why)
-            self._tried = None
+            self._tried, self._group_until = None, math.inf
         return former
 
     def give_up(self, now: float) -> None:
@@ -125,8 +139,8 @@ class WeightsChange:
             self.asked = None
 
     def next_deadline(self) -> float:
-        """When `give_up` must be called, even if nothing happens."""
-        return math.inf if self.asked is None else self.asked.until
+        """When `give_up` must be called and `lonely` asked, even if nothing happens."""
+        return min(self._group_until, math.inf if self.asked is None else self.asked.until)
 
     def forget(self, session: bytes) -> None:
         """A front end is gone; what it asked for doesn't begin any more."""

@@ -21,7 +21,8 @@ class UpdateWeightsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     """model_path: a folder in the hub's format or a .gguf file, in or below
     --weights-allowed-folder.  mode: wait has requests that have begun end first, and holds those
     that come meanwhile; abort ends all that are open as they are.  timeout: seconds that the former
-    may take, 60 if it isn't said, 3600 at most.  abort_all_requests: SGLang's word for mode abort.
+    may take, and then that may pass until a worker comes to load the weights, 60 if it isn't said,
+    3600 at most.  abort_all_requests: SGLang's word for mode abort.
     flush_cache: taken for its sake, without effect: KV of other weights is never used.  model:
     whose, where the server has several."""
 

@@ -263,7 +263,8 @@ class ReplaceWeights(msgspec.Struct, frozen=True, tag="replace_weights"):
     abort: bool = False
     """Whether all open requests, also of other front ends, end as they are."""
     seconds: float = MAX_CALL_SECONDS
-    """For which those that have begun may take to end; up to MAX_CALL_SECONDS."""
+    """That those that have begun may take to end, and then that may pass until a worker comes to
+    load them; up to MAX_CALL_SECONDS."""
 
 
 FromFrontend = (

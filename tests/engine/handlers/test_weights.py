@@ -129,6 +129,33 @@ def test_what_cannot_be_loaded_is_taken_back(how: str) -> None:
     assert finish(request) == "length"
 
 
+def test_what_no_worker_comes_to_load_is_taken_back() -> None:
+    """As when it stands still. A worker that loads has all the time it needs."""
+    h = Harness()
+    front = h.connect()
+    h.start_worker(life="w")
+    before = h.setup.digest if h.setup is not None else ""
+    asks(h, front, "new", seconds=20.0)
+    h.now += 19.5
+    h.settle()
+    assert not front.called
+    h.now += 1
+    h.settle()
+    assert h.core.next_deadline() > h.now
+    (answer,) = front.called
+    assert answer.code == "failed"
+    assert "the previous ones stay: no worker came to load them within 20 s" in answer.error
+    h.start_worker(life="w")
+    assert told(h) == (before, False)
+    asks(h, front, "new", seconds=20.0)
+    h.start_worker(life="w", ready=False)
+    h.now += 100
+    h.settle()
+    assert len(front.called) == 1
+    h.worker_ready()
+    assert front.called[1:] == [Called(2, 0, 1)]
+
+
 def told(h: Harness) -> tuple[str, bool]:
     """The digest that the worker was told to load last, and whether it is on trial."""
     assert h.setup is not None
