@@ -21,7 +21,7 @@ from penstock_worker.forward.buckets import Bucket
 from penstock_worker.forward.mixed_buckets import MIXED_ROWS
 from penstock_worker.quantisation.gguf.product import UNPACKED_ROWS
 
-DECODE_SHARED = 72_192
+DECODE_SHARED = 71_712
 """Bytes of shared memory of a decode's attention program with heads of 128, as compiled for sm_90:
 tests/kernels/triton/compile_for_hopper.py."""
 UNPACKED_ROWS_BEFORE = 256

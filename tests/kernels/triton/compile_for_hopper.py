@@ -1,11 +1,12 @@
 """Compiles for sm_90 what a call would launch, on a machine without a GPU.
 
 `python -m tests.kernels.triton.compile_for_hopper [--once] [--ada] [NAME…]` prints, for each
-kernel of each call in `calls.py`, registers, spilled bytes, shared memory and copies in flight;
-it fails where something doesn't compile or asks for more than an SM has.  --once: each kernel is
-compiled until each of its features was on once and off once, and with each number of warps and
-stages, not for every set of them, type and size.  --ada: for compute capability 8.9, whose SMs
-have less than half of the shared memory.  Not under TRITON_INTERPRET.
+kernel of each call in `calls.py`, registers, spilled bytes, shared memory, instructions of tensor
+cores, waits for them and copies to shared memory; of loops over a KV cache, how many entries of the
+block table they read each turn.  It fails where something doesn't compile or asks for more than an
+SM has.  --once: each kernel is compiled until each of its features was on once and off once, and
+with each number of warps and stages, not for every set of them, type and size.  --ada: for compute
+capability 8.9, whose SMs have less than half of the shared memory.  Not under TRITON_INTERPRET.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,8 @@ from penstock_kernels.triton.shared_memory import SharedMemory
 HOPPER, ADA = GPUTarget("cuda", 90, 32), GPUTarget("cuda", 89, 32)
 ADA_MEMORY = SharedMemory(99 << 10, direct=False)
 WAIT = re.compile(r"cp\.async\.wait_group\s+(\d+)")
+COPY = re.compile(r"cp\.async\.c[ag]\.shared\.global [^;]*\], (0x\w+)")
+TABLE = re.compile(r"async_copy_global_to_local .*-> <(\d+)xi32,")
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_pdl")
 IN_MEMORY = re.compile(r"\b(?:ld|st|atom|red|cp\.async)\b[.\w:]*\.global\b")
 EARLY = re.compile(r"griddepcontrol\.(wait|launch_dependents)")
@@ -86,11 +90,17 @@ class Compiler:
         wgmma = built.asm["ptx"].count("wgmma.mma_async")
         mma = built.asm["ptx"].count("mma.sync")
         # How many of a thread's copies to shared memory a loop lets go on while it computes.
-        copies = max(map(int, WAIT.findall(built.asm["ptx"])), default=0)
+        flying = max(map(int, WAIT.findall(built.asm["ptx"])), default=0)
+        sizes = Counter(int(size, 16) for size in COPY.findall(built.asm["ptx"]))
+        copies = " + ".join(f"{count} x {size}" for size, count in sorted(sizes.items()))
+        entries = max(map(int, TABLE.findall(built.asm["ttgir"])), default=0)
         print(
             f"  {name}: {usage['REG']} registers, {usage['LOCAL'] + usage['STACK']} bytes spilled, "
             f"{shared} shared, {built.metadata.num_warps} warps, wgmma {wgmma}, mma {mma}, "
-            f"copies in flight {copies}" + ", launched early" * built.metadata.launch_pdl,
+            f"waits {built.asm['ptx'].count('wgmma.wait_group')}, copies {copies or 0} bytes, "
+            f"copies in flight {flying}, table entries {entries}"
+            + ", launched early"
+            * built.metadata.launch_pdl,
             flush=True,
         )
         self.check_early(name, built.asm["ptx"], launched=built.metadata.launch_pdl)

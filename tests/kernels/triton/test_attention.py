@@ -91,6 +91,19 @@ def test_sinks(reach: Reach, device: torch.device) -> None:
     assert torch.equal(parts[1][0], parts[0][-1])
 
 
+@pytest.mark.parametrize("reach", [FULL, Reach(21)], ids=str)
+def test_blocks_of_any_size(reach: Reach, device: torch.device) -> None:
+    """Parts of a tile of 32 keys, as large as one, several of them, and neither."""
+    one = sequence(3, 71, (2, 1, 16), torch.float32)
+    work = [(one, 40, 31), (one, 70, 1)]
+    parts = run_step(work, Case(SAME, 16, reach), device)
+    for part, start in zip(parts, (40, 70), strict=True):
+        assert error(part, one, start, reach) < BOUNDS[torch.float32]
+    for size in (1, 8, 24, 32, 64, 96):
+        other = run_step(work, Case(SAME, size, reach), device)
+        assert all(torch.equal(*pair) for pair in zip(other, parts, strict=True)), size
+
+
 @pytest.mark.parametrize("reach", [FULL, Reach(40, 3.0)], ids=str)
 def test_all_keys_as_one_split(reach: Reach, device: torch.device) -> None:
     """As prompts are computed by default: their bits don't depend on how they are cut."""

@@ -15,7 +15,9 @@ from penstock_kernels import triton as kernels
 
 ROOT = Path(__file__).parents[3]
 CALL = re.compile(r"^attention\S*\n((?:  .*\n)*)", re.MULTILINE)
-ATTEND = re.compile(r" attend: .* (\d+) bytes spilled,.* copies in flight (\d+)")
+ATTEND = re.compile(
+    r" attend: .* (\d+) bytes spilled,.* copies in flight (\d+), table entries (\d+)"
+)
 CALLS = {
     name: re.compile(rf"^{name}\n((?:  .*\n)*)", re.MULTILINE)
     for name in ("linear", "experts", "experts-fp8")
@@ -34,10 +36,12 @@ LAUNCH = re.compile(r"(?:^ +(?=_\w+\[.+\]\($)|launch_rows\()(_\w+)", re.MULTILIN
 
 def check_attention(said: str) -> None:
     """Keys and values of the tiles that follow are on their way during a tile's products, and sums
-    stay in registers. So are three numbers of each of three splits while one is folded."""
+    stay in registers. So are three numbers of each of three splits while one is folded. An entry of
+    the block table is read once for a block's 16 keys, of which a tile has 128 at most."""
     attends = [kernel for call in CALL.findall(said) for kernel in ATTEND.findall(call)]
     assert len(attends) > 5
-    for spilled, copies in attends:
+    for spilled, copies, entries in attends:
+        assert 0 < int(entries) <= 128 // 16
         assert int(spilled) <= 64
         assert int(copies) >= 3
     folds = COMBINE.findall(said)

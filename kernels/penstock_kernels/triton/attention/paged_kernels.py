@@ -23,6 +23,27 @@ def _operand(x, dtype: tl.constexpr):
 
 
 @triton.jit
+def _places(table, base, low, end, slot_stride, BLOCK_SIZE: tl.constexpr, KEYS: tl.constexpr):
+    """Returns where the keys from `base` on, a multiple of KEYS, begin in the cache: [KEYS] int64,
+    arbitrary for those outside [low, end). Where a tile has whole blocks, or a block whole tiles,
+    an entry of the block table is read once for all keys of a block. A cache has fewer than 2**31
+    slots."""
+    SPAN: tl.constexpr = BLOCK_SIZE if BLOCK_SIZE < KEYS else KEYS
+    if KEYS % SPAN == 0 and BLOCK_SIZE % SPAN == 0:
+        begin = base + tl.arange(0, KEYS // SPAN) * SPAN
+        held = (begin + SPAN > low) & (begin < end)
+        block = tl.load(table + begin // BLOCK_SIZE, mask=held, other=0)
+        first = block * BLOCK_SIZE + begin % BLOCK_SIZE
+        slot = (first[:, None] + tl.arange(0, SPAN)[None, :]).reshape(KEYS)
+    else:
+        at = base + tl.arange(0, KEYS)
+        held = (at >= low) & (at < end)
+        block = tl.load(table + at // BLOCK_SIZE, mask=held, other=0)
+        slot = block * BLOCK_SIZE + at % BLOCK_SIZE
+    return slot.to(tl.int64) * slot_stride
+
+
+@triton.jit
 def _attend_split(
     q,
     q_turning,
@@ -65,8 +86,7 @@ def _attend_split(
     for base in range(start, stop, KEYS):
         at = base + tl.arange(0, KEYS)
         held = (at >= low) & (at < end)
-        block = tl.load(table + at // BLOCK_SIZE, mask=held, other=0).to(tl.int64)
-        place = ((block * BLOCK_SIZE + at % BLOCK_SIZE) * slot_stride)[:, None]
+        place = _places(table, base, low, end, slot_stride, BLOCK_SIZE, KEYS)[:, None]
         mask = held[:, None] & in_head
         key = _operand(tl.load(key_head + (place + column[None, :]), mask=mask, other=0.0), q.dtype)
         scores = tile_dot(q, tl.trans(key), tl.zeros([ROWS, KEYS], tl.float32))
