@@ -8,7 +8,14 @@ from loadtest.gpu.cost import attention_flops
 from loadtest.gpu.estimate.machine import H100, TAKEN
 from loadtest.gpu.estimate.model import QWEN3_8B, QWEN3_30B_A3B
 from loadtest.gpu.estimate.page import FP8_30B, PACKED, PAGE, bucket, page, skewed
-from loadtest.gpu.estimate.steps import decode, gaps, idle_programs, mixed, prefill
+from loadtest.gpu.estimate.steps import (
+    decode,
+    gaps,
+    idle_programs,
+    mixed,
+    prefill,
+    prefill_shares,
+)
 
 LAYER = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 12_288
 HEAD = 151_936 * 4096
@@ -37,6 +44,32 @@ def test_a_prefills_limit_is_what_it_multiplies() -> None:
     operations = 2 * 8192 * 36 * LAYER + 36 * attention_flops(32, 128, 0, 8192)
     least = operations / H100.matrix + 2 * HEAD / H100.memory
     assert prefill(QWEN3_8B, 8192).limit == pytest.approx(least)
+
+
+def test_a_prompts_attention_is_a_range() -> None:
+    """Its seconds are its operations in tiles of 128 keys, of whose last one half is masked."""
+    operations = 36 * 4 * 32 * 128 * 8192 * (8192 + 128) / 2
+    low, high = prefill_shares(QWEN3_8B, 8192)
+    step = prefill(QWEN3_8B, 8192)
+    assert 0.5 < low < step.share < high < 1
+    saved = operations / H100.matrix * (1 / TAKEN.two_tiles - 1 / TAKEN.two_tiles_most)
+    assert step.limit / high == pytest.approx(step.now - saved)
+
+
+def test_few_programs_read_slowly() -> None:
+    """1,024 keys of one sequence are two splits for each of 8 heads, for 132 processors; those of
+    64 sequences are read at full rate. All else is equal but the rows' products."""
+    one, two = (decode(QWEN3_8B, [context], bucket([context])).now for context in (512, 1024))
+    least = 512 * 36 * 2 * 8 * 128 * 2 / (TAKEN.stream * H100.memory)
+    assert TAKEN.reading(H100, 1e9, 16) == pytest.approx(
+        TAKEN.reading(H100, 1e9) * 132 / 16 / TAKEN.one_processor
+    )
+    assert TAKEN.reading(H100, 1e9, 132) == TAKEN.reading(H100, 1e9)
+    # Twice as many keys, read by twice as many programs, take as long.
+    assert two == pytest.approx(one)
+    four = decode(QWEN3_8B, [1024] * 64, bucket([1024] * 64)).now
+    eight = decode(QWEN3_8B, [1536] * 64, bucket([1536] * 64)).now
+    assert eight - four == pytest.approx(64 * least)
 
 
 def test_experts_are_met_at_random() -> None:

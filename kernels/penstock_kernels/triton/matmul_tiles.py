@@ -32,10 +32,26 @@ INVARIANT = MatmulTiles(64, 64, 64, 4, 4)
 """Of the batch-invariant product. 64 is the height of a Hopper tensor core's product."""
 INVARIANT_NARROW = MatmulTiles(64, 32, 64, 4, 8)
 """For matrices with so few outputs that half of a GPU would have nothing to do."""
+INVARIANT_TALL = MatmulTiles(128, 64, 64, 8, 4)
+INVARIANT_SQUARE = MatmulTiles(128, 128, 64, 8, 4)
 INVARIANT_LARGE = MatmulTiles(128, 256, 64, 8, 4)
-"""For so many rows that the second-level cache is what limits smaller tiles."""
+"""For more rows, of which the second-level cache is what limits smaller tiles: the larger a tile,
+the fewer times rows and weights are read from there. 256 x 64 would read more than 128 x 128 does,
+with as many programs."""
+INVARIANT_MANY = (
+    INVARIANT_LARGE,
+    INVARIANT_SQUARE,
+    INVARIANT_TALL,
+    INVARIANT,
+    INVARIANT_NARROW,
+)
 PROGRAMS = 128
-"""From so many on, nearly all of an H100's 132 processors have one."""
+"""From so many on, nearly all of an H100's processors have one."""
+PROCESSORS = 132
+"""Streaming multiprocessors of an H100."""
+CACHE_SHARE = 1.25
+"""Assumed: of its share of the second-level cache's rate, what a processor takes where others do
+nothing."""
 
 
 def invariant_tiles(rows: int, outputs: int, *, narrow: bool) -> MatmulTiles:
@@ -43,14 +59,32 @@ def invariant_tiles(rows: int, outputs: int, *, narrow: bool) -> MatmulTiles:
     through the inputs in steps of the same size and in one order, by the same kind of instruction,
     and only the number of sums that a program has differs.
 
+    More than 64 rows are rounded up to a power of two and get the tiles that take the least time to
+    read from the cache, so that a rehearsal of powers of two meets all that serve.
+
     `narrow`: whether numbers are of 16 bits; float32 isn't multiplied by tensor cores, and has one
     shape.
     """
     if not narrow:
         return INVARIANT
-    if rows > INVARIANT.rows and INVARIANT_LARGE.programs(rows, outputs) >= PROGRAMS:
-        return INVARIANT_LARGE
-    return INVARIANT if INVARIANT.programs(rows, outputs) >= PROGRAMS else INVARIANT_NARROW
+    if rows <= INVARIANT.rows:
+        return INVARIANT if INVARIANT.programs(rows, outputs) >= PROGRAMS else INVARIANT_NARROW
+    whole = triton.next_power_of_2(rows)
+    return min(INVARIANT_MANY, key=lambda tiles: cache_cost(tiles, whole, outputs))
+
+
+def cache_cost(tiles: MatmulTiles, rows: int, outputs: int) -> float:
+    """Returns how many numbers the programs of a product take from the cache for each input, over
+    the share of its rate at which the processors that have work can take them."""
+    programs = tiles.programs(rows, outputs)
+    taken = programs * (min(rows, tiles.rows) + tiles.columns)
+    return taken / min(1.0, CACHE_SHARE * busy(programs))
+
+
+def busy(programs: int) -> float:
+    """Returns the share of an H100's processors that have work, on average, while the one with most
+    programs goes through them."""
+    return programs / (PROCESSORS * triton.cdiv(programs, PROCESSORS))
 
 
 EXPERTS = MatmulTiles(64, 64, 64, 4, 4)

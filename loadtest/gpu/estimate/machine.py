@@ -27,6 +27,8 @@ class Taken:
     """Of the memory's rate, where weights or keys are read once."""
     products: float = 0.75
     """Of the matrix rate, of the library's large products."""
+    products_least: float = 0.70
+    """Where a processor's clock falls under such load."""
     packed: float = 0.35
     """Of the matrix rate, of products with weights that stay quantised."""
     cache: float = 5.5e12
@@ -45,15 +47,20 @@ class Taken:
     """Seconds of the host for a step that is a graph's replay and some sampling."""
     idle_program: float = 1e-6
     """Seconds for which a program without work holds its place."""
-    one_tile: float = 0.45
-    """Of the matrix rate, of attention with one tile of keys in flight while another is
-    multiplied."""
-    two_tiles: float = 0.60
-    """With two or more."""
+    one_tile: float = 0.35
+    """Of the matrix rate, of attention of prompts with one tile of keys in flight."""
+    two_tiles: float = 0.44
+    """With two or more. A tile of 128 x 128 with heads of 128 keeps a processor's
+    matrix units for 2,048 cycles. Its 16,384 powers of two take another 1,024, and its maxima,
+    sums and conversions some 1,000 to 1,500, as products are waited for before and after them."""
+    two_tiles_least: float = 0.40
+    two_tiles_most: float = 0.47
 
-    def reading(self, machine: Machine, size: float) -> float:
-        """Seconds of reading so many bytes once."""
-        return size / (self.stream * machine.memory)
+    def reading(self, machine: Machine, size: float, programs: int | None = None) -> float:
+        """Seconds of reading so many bytes once. programs: that read, where they may be fewer than
+        processors."""
+        share = 1.0 if programs is None else programs / machine.processors
+        return size / (self.stream * machine.memory * min(1.0, self.one_processor * share))
 
     def tiled(self, machine: Machine, rows: int, columns: int, weight_bytes: float = 2) -> float:
         """Operations/s of products in tiles of so many rows and columns, which come from the cache,

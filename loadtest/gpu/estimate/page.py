@@ -15,12 +15,13 @@ from loadtest.gpu.estimate.steps import (
     idle_programs,
     mixed,
     prefill,
+    prefill_shares,
     tiles_in_flight,
 )
 from loadtest.report.facts import ROOT
 from penstock.bench.load.report import markdown_table
 from penstock_kernels.triton.matmul_tiles import EXPERTS_MANY
-from penstock_kernels.triton.tiles import attention_choice
+from penstock_kernels.triton.tiles import KEY_SPLIT, attention_choice
 from penstock_worker.forward.buckets import MAX_GRAPHS, Bucket, Buckets, first_context
 from penstock_worker.forward.mixed_buckets import MIXED_ROWS
 
@@ -77,6 +78,7 @@ def page() -> str:
     assumed = [[each.name, f"{getattr(TAKEN, each.name):g}"] for each in fields(TAKEN)]
     found = [[cell(row) for cell in COLUMNS.values()] for row in rows()]
     every, idle = idle_programs(QWEN3_8B, skewed(), bucket(skewed()))
+    low, high = prefill_shares(QWEN3_8B, PROMPT)
     text = TEMPLATE.read_text(encoding="utf-8").format(
         memory=H100.memory / 1e12,
         matrix=H100.matrix / 1e12,
@@ -86,6 +88,11 @@ def page() -> str:
         every=every,
         idle=idle,
         graphs=len(BUCKETS.all),
+        prompt=PROMPT,
+        low=100 * low,
+        high=100 * high,
+        assumed_attention=(TAKEN.two_tiles_least, TAKEN.two_tiles_most),
+        assumed_products=(TAKEN.products_least, TAKEN.products),
         mixed=len(MIXED.all) - len(BUCKETS.all),
         table=markdown_table(list(COLUMNS), found),
         left=markdown_table(["step", "what holds it back", "what would fix it"], left()),
@@ -99,11 +106,23 @@ def left() -> list[list[str]]:
     stages, between = attention_choice(QWEN3_8B.head_dim).many.stages, gaps(QWEN3_8B, now=True)
     tiles = EXPERTS_MANY
     rate = TAKEN.tiled(H100, tiles.rows, tiles.columns) / 1e12
+    splits = -(-CONTEXT // KEY_SPLIT)
     found = [
         [
             "decode, batch 1",
             f"{QWEN3_8B.kernels} kernels in a row, with {1000 * between:.2f} ms between them",
             "library products that begin early, as our kernels do; fewer kernels",
+        ],
+        [
+            "decode, batch 1",
+            f"{CONTEXT:,} keys are {splits} splits, for which attention has "
+            f"{splits * QWEN3_8B.kv_heads} programs on {H100.processors} processors",
+            "smaller splits, of which a large batch's fold would have more",
+        ],
+        [
+            "prefill",
+            "a tile's softmax waits for its scores, and the product with values for the softmax",
+            "two halves of a program that take turns, or scores of the next tile meanwhile",
         ],
         [
             "prefill of a mixture of experts",
@@ -113,7 +132,7 @@ def left() -> list[list[str]]:
         ],
     ]
     if tiles_in_flight(stages) < 2:
-        found.insert(2, ["prefill", "attention has one tile of keys in flight", "more stages"])
+        found.append(["prefill", "attention has one tile of keys in flight", "more stages"])
     return found
 
 

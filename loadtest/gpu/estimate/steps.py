@@ -13,6 +13,8 @@ from penstock_kernels.triton.matmul_tiles import (
     EXPERTS_MANY,
     INVARIANT,
     MatmulTiles,
+    busy,
+    cache_cost,
     expert_tiles,
     invariant_tiles,
 )
@@ -89,11 +91,29 @@ def prefill(shape: Shape, tokens: int) -> Step:
     before, now = (
         _products(shape, tokens, bool(now), head_rows=1)
         + _rows(shape, tokens, bool(now))
-        + attention / (_reached(each) * H100.matrix)
+        + _multiplied(shape, tokens) / (_reached(each) * H100.matrix)
         for now, each in enumerate((STAGES_BEFORE, stages))
     )
     least = _least(shape, tokens, head_rows=1) + attention / H100.matrix
     return Step(least, before, now, max(before, shape.kernels * TAKEN.launch))
+
+
+def prefill_shares(shape: Shape, tokens: int) -> tuple[float, float]:
+    """The shares of a prompt's limit with the least and with the most that is assumed of attention
+    and the library's products."""
+    step, attention = prefill(shape, tokens), _multiplied(shape, tokens) / H100.matrix
+    products = _products(shape, tokens, now=True, head_rows=1)
+    fixed = step.now - attention / TAKEN.two_tiles - products
+    slow = fixed + attention / TAKEN.two_tiles_least
+    slow += products * TAKEN.products / TAKEN.products_least
+    return step.limit / slow, step.limit / (fixed + products + attention / TAKEN.two_tiles_most)
+
+
+def _multiplied(shape: Shape, tokens: int) -> float:
+    """Operations of a prompt's attention in whole tiles of keys: of a tile's last one, half is
+    masked."""
+    pairs = tokens * (tokens + attention_choice(shape.head_dim).many.keys) / 2
+    return 4 * shape.layers * shape.heads * shape.head_dim * pairs
 
 
 def idle_programs(shape: Shape, contexts: list[int], bucket: Bucket) -> tuple[int, int]:
@@ -152,14 +172,13 @@ def _tiled(tiles: MatmulTiles, rows: int, inputs: int, outputs: int) -> float:
     """Of our own product: its weights are read from memory once; each program takes its rows and
     columns from the cache, and multiplies whole tiles."""
     programs = tiles.programs(rows, outputs)
-    taken = programs * WIDTH * inputs * (min(rows, tiles.rows) + tiles.columns) / TAKEN.cache
+    taken = WIDTH * inputs * cache_cost(tiles, rows, outputs) / TAKEN.cache
     multiplied = 2 * programs * tiles.rows * tiles.columns * inputs
-    busy = min(1.0, programs / H100.processors)
-    reading = TAKEN.reading(H100, WIDTH * (inputs * outputs + rows * (inputs + outputs)))
+    size = WIDTH * (inputs * outputs + rows * (inputs + outputs))
     return max(
-        reading / min(1.0, TAKEN.one_processor * busy),
-        taken / busy,
-        multiplied / (busy * TAKEN.products * H100.matrix),
+        TAKEN.reading(H100, size, programs),
+        taken,
+        multiplied / (busy(programs) * TAKEN.products * H100.matrix),
     )
 
 
@@ -207,9 +226,11 @@ def gaps(shape: Shape, *, now: bool) -> float:
 
 
 def _attention(shape: Shape, contexts: list[int], idle: int) -> float:
-    """Of a layer: keys and values are read, and programs without work take places meanwhile."""
+    """Of a layer: keys and values are read by as many processors as there are splits, and programs
+    without work take places meanwhile."""
     places = H100.processors * (H100.shared // DECODE_SHARED)
-    reading = TAKEN.reading(H100, sum(contexts) * shape.kv_bytes)
+    splits = sum(-(-context // KEY_SPLIT) for context in contexts)
+    reading = TAKEN.reading(H100, sum(contexts) * shape.kv_bytes, shape.kv_heads * splits)
     return reading + idle * TAKEN.idle_program / places
 
 

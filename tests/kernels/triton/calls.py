@@ -233,8 +233,15 @@ def copies() -> None:
 
 
 def products(dtype: torch.dtype = BF16) -> None:
-    """Few rows, of which 1 is a constant to Triton; of a wide matrix; and many."""
-    for count, outputs in ((1, 6144), (2, 6144), (2, 28672), (2048, 6144)):
+    """Few rows, of which 1 is a constant to Triton; of a wide matrix; more, and many."""
+    for count, outputs in (
+        (1, 6144),
+        (2, 6144),
+        (2, 28672),
+        (256, 4096),
+        (512, 4096),
+        (2048, 6144),
+    ):
         x, weight = rows(count, 4096, dtype=dtype), rows(outputs, 4096, dtype=dtype)
         dense.linear(x, weight)
         dense.linear(x, weight, dtype=torch.float32)

@@ -5,8 +5,9 @@ kernel of each call in `calls.py`, registers, spilled bytes, shared memory, inst
 cores, waits for them and copies to shared memory; of loops over a KV cache, how many entries of the
 block table they read each turn.  It fails where something doesn't compile or asks for more than an
 SM has.  --once: each kernel is compiled until each of its features was on once and off once, and
-with each number of warps and stages, not for every set of them, type and size.  --ada: for compute
-capability 8.9, whose SMs have less than half of the shared memory.  Not under TRITON_INTERPRET.
+with each number of warps, stages and columns, not for every set of them, type and size.  --ada: for
+compute capability 8.9, whose SMs have less than half of the shared memory.  Not under
+TRITON_INTERPRET.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class Compiler:
         if self._once:
             new = {(name, launched)}
             new |= {(name, each, bool(value)) for each, value in constants.items()}
+            new.add((name, constants.get("COLUMNS")))
         if new <= self.seen:
             return
         self.seen |= new

@@ -19,7 +19,11 @@ from penstock_kernels.triton.linear.weight_only import (
 from penstock_kernels.triton.matmul_tiles import (
     INVARIANT,
     INVARIANT_LARGE,
+    INVARIANT_MANY,
     INVARIANT_NARROW,
+    INVARIANT_SQUARE,
+    INVARIANT_TALL,
+    cache_cost,
     invariant_tiles,
 )
 
@@ -64,11 +68,11 @@ def test_batch_invariant_tiles_give_the_same_bits(
     narrow: torch.dtype, device: torch.device
 ) -> None:
     """Of full tiles and of some that are partly empty; on a GPU, of a matrix of an 8B model."""
-    rows, outputs, inputs = (300, 4096, 4096) if device.type == "cuda" else (70, 70, 200)
+    rows, outputs, inputs = (300, 4096, 4096) if device.type == "cuda" else (130, 70, 200)
     x, weight = drawn(1, rows, inputs).to(narrow), drawn(2, outputs, inputs).to(narrow)
     there = x.to(device), weight.to(device), drawn(3, outputs).to(narrow).to(device)
     usual = linear(*there, tiles=INVARIANT)
-    for tiles in (INVARIANT_NARROW, INVARIANT_LARGE):
+    for tiles in INVARIANT_MANY:
         assert tiles.inner == INVARIANT.inner
         assert torch.equal(linear(*there, tiles=tiles), usual)
 
@@ -79,10 +83,30 @@ def test_batch_invariant_tiles_by_size() -> None:
     assert invariant_tiles(64, 151_936, narrow=True) == INVARIANT
     assert invariant_tiles(8192, 4096, narrow=True) == INVARIANT_LARGE
     assert invariant_tiles(8192, 4096, narrow=False) == INVARIANT
+    for rows, tiles in ((256, INVARIANT_TALL), (512, INVARIANT_SQUARE), (1024, INVARIANT_LARGE)):
+        assert invariant_tiles(rows, 4096, narrow=True) == tiles
+        assert invariant_tiles(rows - 99, 4096, narrow=True) == tiles
+        assert tiles.programs(rows, 4096) == 128, "nearly all processors have one"
+    assert invariant_tiles(128, 24_576, narrow=True) == INVARIANT_LARGE
     for outputs in (64, 128, 1024, 4096, 6144, 14_336, 28_672, 151_936):
         rehearsed = {invariant_tiles(1 << power, outputs, narrow=True) for power in range(15)}
         met = {invariant_tiles(rows, outputs, narrow=True) for rows in range(1, 1 << 14, 7)}
         assert met <= rehearsed
+
+
+@pytest.mark.parametrize(
+    ("rows", "outputs", "before", "now"),
+    [(128, 24_576, 98_304, 36_864), (256, 4096, 32_768, 24_576), (512, 4096, 65_536, 32_768)],
+)
+def test_larger_tiles_take_less_from_the_cache(
+    rows: int, outputs: int, before: int, now: int
+) -> None:
+    """Numbers for each input: a tile's rows and columns, times the programs. Those before had
+    64 x 64. What is gained isn't lost again by processors that have no work."""
+    tiles = invariant_tiles(rows, outputs, narrow=True)
+    assert INVARIANT.programs(rows, outputs) * (64 + 64) == before
+    assert tiles.programs(rows, outputs) * (tiles.rows + tiles.columns) == now
+    assert cache_cost(tiles, rows, outputs) <= 0.8 * cache_cost(INVARIANT, rows, outputs)
 
 
 def unpacked(weights: PackedWeights) -> Tensor:
