@@ -9,13 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
 import pytest
 
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, Overloaded
 from penstock.text.render import RenderPool
 from penstock.text.render.pool import MAX_PROCESSES
 from penstock.text.render.wire import Bounds
@@ -226,3 +226,27 @@ def test_a_fork_does_not_share_its_processes(pool: RenderPool) -> None:
         os._exit(0 if ok else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert fill(pool, FINE) == "x"
+
+
+def fill_in_a_loop(pool: RenderPool) -> str:
+    variables = {"messages": [{"role": "user", "content": "x"}]}
+    return asyncio.run(pool.fill_async(1, FINE, variables, 1000))
+
+
+def fill_and_block(pool: RenderPool) -> str:
+    return fill(pool, FINE)
+
+
+@pytest.mark.parametrize("ask", [fill_and_block, fill_in_a_loop])
+def test_a_frozen_process_blames_nobody(ask: Callable[[RenderPool], str]) -> None:
+    """Its template used no processor time: the request may come again, and soon."""
+    for pool in joined(Bounds()):
+        (pid,) = pool.pids
+        os.kill(pid, signal.SIGSTOP)
+        begun = time.monotonic()
+        with pytest.raises(Overloaded, match="stood still") as told:
+            ask(pool)
+        assert time.monotonic() - begun < 15  # Twenty would be those of its start.
+        assert told.value.retry_after == 1.0
+        assert fill(pool, FINE) == "x"
+        assert not psutil.pid_exists(pid)

@@ -10,7 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -35,6 +36,39 @@ class Stalled(Exception):
 
 class Crashed(Exception):
     """The task brought the process down."""
+
+
+class Frozen(Exception):
+    """The process got no processor time, or not enough to tell: the fault isn't the task's."""
+
+
+STANDSTILL = 2.0
+"""Seconds without any processor time after which a process at work counts as frozen."""
+_LOOKS = 8
+"""In that time. Looks are counted, not seconds: where this process itself stood still, the first
+look comes late and the answer may have come meanwhile."""
+
+
+class Standstill:
+    """Tells a frozen process from one that works. What stalls uses processor time; what is stopped,
+    or sits in a frozen cgroup, uses none. One that is ready to run, or waits for a disk, isn't
+    frozen: the machine is busy."""
+
+    every = STANDSTILL / _LOOKS
+    """Seconds between two looks."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._used = _cpu_seconds(pid)
+        self._still = 0
+
+    def look(self) -> bool:
+        """Whether the process is frozen. False where the system doesn't tell."""
+        used = _cpu_seconds(self._pid)
+        works = used is None or used != self._used or _state(self._pid) in ("R", "D")
+        self._used = used
+        self._still = 0 if works else self._still + 1
+        return self._still >= _LOOKS
 
 
 class IsolatedProcess:
@@ -90,6 +124,35 @@ class IsolatedProcess:
         self._socket.close()
         self._process.returncode = 0
 
+    @contextlib.asynccontextmanager
+    async def _bounded(self, seconds: float) -> AsyncIterator[None]:
+        """Around an exchange. Raises Frozen when the process is, and after so many seconds: a task
+        that had used its processor time would have ended its process before."""
+        loop, standstill = asyncio.get_running_loop(), Standstill(self.pid)
+
+        bound = asyncio.timeout(seconds)
+
+        async def watch() -> None:
+            while not standstill.look():
+                await asyncio.sleep(standstill.every)
+            if not bound.expired():
+                bound.reschedule(loop.time())
+
+        watching: list[asyncio.Task[None]] = []
+        # Most exchanges have ended by then.
+        first = loop.call_later(
+            standstill.every, lambda: watching.append(loop.create_task(watch()))
+        )
+        try:
+            async with bound:
+                yield
+        except TimeoutError:
+            raise Frozen from None
+        finally:
+            first.cancel()
+            for task in watching:
+                task.cancel()
+
     async def _send(self, payload: bytes) -> None:
         """A frame. Raises OSError."""
         loop = asyncio.get_running_loop()
@@ -126,6 +189,23 @@ class IsolatedProcess:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         return True
+
+
+def _cpu_seconds(pid: int) -> float | None:
+    """Of all threads of a process, by its own clock (Linux's clock_getcpuclockid)."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)
+    except OSError:
+        return None
+
+
+def _state(pid: int) -> str:
+    """A letter, as in proc(5); empty where there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].strip()[:1]
 
 
 def _import_paths(packages: Sequence[str]) -> list[str]:

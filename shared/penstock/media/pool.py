@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from penstock import logs
 from penstock.errors import Overloaded, RequestFailed
-from penstock.isolated.process import Crashed, Died, Stalled
+from penstock.isolated.process import STANDSTILL, Crashed, Died, Frozen, Stalled
 from penstock.media.process import MediaProcess
 from penstock.media.turns import Turns
 from penstock.media.wire import Answer, Prepare, ProcessBounds
@@ -96,6 +96,12 @@ class MediaPool:
             except Stalled:
                 await self._drop(process)
                 raise self._blamed(f"takes longer than {self.bounds.cpu:g} s to prepare") from None
+            except Frozen:
+                await self._drop(process)
+                log.error("a media process stood still and was replaced", seconds=STANDSTILL)
+                raise Overloaded(
+                    "the process that prepares media stood still, and was replaced", retry_after=1.0
+                ) from None
             except Crashed:
                 await self._drop(process)
                 raise self._blamed("brought down the process that decoded it") from None

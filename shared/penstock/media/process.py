@@ -10,7 +10,7 @@ import subprocess
 import msgspec
 
 from penstock.frames import HEADER
-from penstock.isolated.process import Crashed, IsolatedProcess, Stalled
+from penstock.isolated.process import Crashed, IsolatedProcess
 from penstock.media.wire import MAX_FRAME, Answer, Prepare, ProcessBounds
 
 LARGE = 1 << 20
@@ -40,15 +40,13 @@ class MediaProcess(IsolatedProcess):
         self._socket.setblocking(False)
 
     async def ask(self, task: Prepare) -> Answer:
-        """Prepares an item. Raises Stalled, Crashed or Died."""
+        """Prepares an item. Raises Stalled, Frozen, Crashed or Died."""
         payload = msgspec.msgpack.encode(task)
         wall = PATIENCE * self._bounds.cpu + (0.0 if self._answered else START_TIME)
         try:
-            async with asyncio.timeout(wall):
+            async with self._bounded(wall):
                 await self._send(payload)
                 answer = await self._answer()
-        except TimeoutError:
-            raise Stalled from None
         except msgspec.DecodeError:
             raise Crashed from None
         except (OSError, EOFError):

@@ -114,6 +114,18 @@ async def test_what_takes_too_long_is_stopped() -> None:
         pool.close()
 
 
+async def test_a_frozen_helper_is_no_fault_of_the_item(pool: MediaPool) -> None:
+    await pool.prepare(task(saved(picture())))
+    (pid,) = pool.pids
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(Overloaded, match="stood still"):
+        await pool.prepare(task(saved(picture())))
+    assert pid not in pool.pids
+    assert not psutil.pid_exists(pid)
+    assert not pool.counts.ended
+    await pool.prepare(task(saved(picture())))
+
+
 async def test_a_killed_helper_is_replaced(pool: MediaPool) -> None:
     await pool.prepare(task(saved(picture())))
     (pid,) = pool.pids

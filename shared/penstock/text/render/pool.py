@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock import logs
 from penstock.errors import InvalidRequest, Overloaded, RequestFailed
-from penstock.isolated.process import Crashed, Died, Stalled
+from penstock.isolated.process import STANDSTILL, Crashed, Died, Frozen, Stalled
 from penstock.text.render.process import RenderProcess
 from penstock.text.render.wire import Bounds, Filled
 
@@ -241,6 +241,11 @@ def _explained(error: BaseException, bounds: Bounds) -> BaseException:
         return InvalidRequest(
             f"the chat template takes longer than {bounds.cpu:g} s for these messages",
             param="messages",
+        )
+    if isinstance(error, Frozen):
+        log.error("a template renderer stood still and was replaced", seconds=STANDSTILL)
+        return Overloaded(
+            "the process that fills chat templates stood still, and was replaced", retry_after=1.0
         )
     if isinstance(error, Crashed):
         log.error("a chat template crashed its renderer")

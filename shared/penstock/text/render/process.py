@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import time
 from typing import Any
 
@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.frames import HEADER
-from penstock.isolated.process import IsolatedProcess, Stalled
+from penstock.isolated.process import Frozen, IsolatedProcess, Standstill
 from penstock.text.render.wire import MAX_FRAME, Bounds, Fill, Filled
 
 MAX_TEMPLATES = 16
@@ -35,20 +35,18 @@ class RenderProcess(IsolatedProcess):
     @property
     def wall(self) -> float:
         """Seconds that an exchange may take by the clock: three times its CPU time, so that a busy
-        machine doesn't pass for a stalled template; the first waits for the process to start."""
+        machine isn't given up early; the first waits for the process to start."""
         return 3 * self._bounds.cpu + (0.0 if self._answered else START_TIME)
 
     def ask(self, template: int, source: str, fill: _Variables) -> Filled:
-        """Fills a template; blocks. Raises InvalidRequest, Stalled, Crashed or Died."""
+        """Fills a template; blocks. Raises InvalidRequest, Stalled, Frozen, Crashed or
+        Died."""
         payload = self._payload(template, source, fill)
-        deadline = time.monotonic() + self.wall
+        until = _Until(time.monotonic() + self.wall, Standstill(self.pid))
         try:
-            self._timeout(deadline)
-            self._socket.sendall(HEADER.pack(len(payload)) + payload)
-            (size,) = HEADER.unpack(self._receive_until(deadline, HEADER.size))
-            answer = self._receive_until(deadline, size)
-        except TimeoutError:
-            raise Stalled from None
+            self._send_until(until, HEADER.pack(len(payload)) + payload)
+            (size,) = HEADER.unpack(self._receive_until(until, HEADER.size))
+            answer = self._receive_until(until, size)
         except (OSError, EOFError):
             raise self._reason() from None
         self._answered = True
@@ -59,12 +57,10 @@ class RenderProcess(IsolatedProcess):
         payload = self._payload(template, source, fill)
         self._socket.setblocking(False)
         try:
-            async with asyncio.timeout(self.wall):
+            async with self._bounded(self.wall):
                 await self._send(payload)
                 (size,) = HEADER.unpack(await self._receive(HEADER.size))
                 answer = await self._receive(size)
-        except TimeoutError:
-            raise Stalled from None
         except (OSError, EOFError):
             raise self._reason() from None
         self._answered = True
@@ -95,22 +91,44 @@ class RenderProcess(IsolatedProcess):
         self._known.add(template)
         return payload
 
-    def _timeout(self, deadline: float) -> None:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self._socket.settimeout(left)
+    def _send_until(self, until: _Until, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            self._socket.settimeout(until.wait())
+            with contextlib.suppress(TimeoutError):
+                view = view[self._socket.send(view) :]
 
-    def _receive_until(self, deadline: float, size: int) -> bytearray:
+    def _receive_until(self, until: _Until, size: int) -> bytearray:
         buffer = bytearray(size)
-        view, at = memoryview(buffer), 0
-        while at < size:
-            self._timeout(deadline)
-            got = self._socket.recv_into(view[at:])
-            if not got:
-                raise EOFError
-            at += got
+        view = memoryview(buffer)
+        while view:
+            self._socket.settimeout(until.wait())
+            with contextlib.suppress(TimeoutError):
+                got = self._socket.recv_into(view)
+                if not got:
+                    raise EOFError
+                view = view[got:]
         return buffer
+
+
+class _Until:
+    """How long a blocking exchange goes on."""
+
+    def __init__(self, deadline: float, standstill: Standstill) -> None:
+        self._deadline = deadline
+        self._standstill = standstill
+        self._look_at = time.monotonic() + standstill.every
+
+    def wait(self) -> float:
+        """Seconds to wait for the socket before the next call. Raises Frozen."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + self._standstill.every
+            if self._standstill.look():
+                raise Frozen
+        if now >= self._deadline:
+            raise Frozen
+        return min(self._look_at, self._deadline) - now
 
 
 _Variables = tuple[dict[str, Any], int]
