@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from penstock_gateway.http.errors import HTTPError
 
@@ -17,9 +18,20 @@ _TYPES = {
 }
 
 
+THREAD_UNSUPPORTED = "thread_unsupported_request"
+"""Tells Anthropic's SDK to send the whole conversation, without a thread."""
+
+
+class ErrorDetails(msgspec.Struct, frozen=True):
+    """What an SDK decides by."""
+
+    error_code: str
+
+
 class MessageError(msgspec.Struct, frozen=True):
     type: str
     message: str
+    details: ErrorDetails | UnsetType = UNSET
 
 
 class MessageErrorReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,5 +49,7 @@ def error_type(status: int) -> str:
 
 def encoded(error: HTTPError, request_id: str | None = None) -> bytes:
     """The error object as JSON."""
-    body = MessageError(error_type(error.status), error.body.message)
+    threads = error.body.code == THREAD_UNSUPPORTED
+    details = ErrorDetails(THREAD_UNSUPPORTED) if threads else UNSET
+    body = MessageError(error_type(error.status), error.body.message, details)
     return msgspec.json.encode(MessageErrorReply(error=body, request_id=request_id))

@@ -13,8 +13,9 @@ from penstock_gateway.generate.reply import encoder
 
 
 class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
+    """citations isn't among its fields: none are made, and a strict client refuses null there."""
+
     text: str
-    citations: list[Any] | None = None
 
 
 class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock_gateway.anthropic.errors import THREAD_UNSUPPORTED
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.fields import Number, Object, RequestFields, Text, Whole
 
@@ -111,10 +112,16 @@ class ConversationFields(RequestFields, frozen=True, kw_only=True, forbid_unknow
     inference_geo: Text = None
     speed: Text = None
     user_profile_id: Text = None
+    workspace_id: Text = None
+    billing_policy: Any = None
+    fallbacks: Any = None
+    fallback_credit_token: Text = None
 
     # --- only at their neutral value
     container: Any = None
     mcp_servers: Any = None
+    thread: Any = None
+    """A conversation that the server remembers. None is: the SDK is told so, and sends it all."""
 
 
 class MessagesRequest(ConversationFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -144,6 +151,13 @@ def check(request: ConversationFields) -> None:
                 param=field,
                 code="unsupported_value",
             )
+    if request.thread not in (None, False):
+        raise InvalidRequest(
+            f"thread is {clip(request.thread)}, but {STATELESS}; send the whole conversation in "
+            "messages, without thread",
+            param="thread",
+            code=THREAD_UNSUPPORTED,
+        )
     if not request.messages:
         raise InvalidRequest(
             "messages is missing or empty; it must have at least one message", param="messages"

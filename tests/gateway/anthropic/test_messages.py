@@ -110,7 +110,7 @@ async def refusal(http: httpx.AsyncClient, status: int = 400, **fields: Any) -> 
 
 async def test_whole_reply(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
     reply = await whole(http, system="Be brief.", temperature=0.5, top_k=3, metadata={"a": "b"})
-    assert reply["content"] == [{"type": "text", "text": ANSWER, "citations": None}]
+    assert reply["content"] == [{"type": "text", "text": ANSWER}]
     assert (reply["role"], reply["stop_reason"], reply["model"]) == ("assistant", "end_turn", MODEL)
     assert reply["usage"] == {
         "input_tokens": len(b"system: Be brief.\nuser: Hi\nassistant:"),
@@ -322,6 +322,7 @@ PICTURE = {"type": "base64", "media_type": "image/png", "data": "aaaa"}
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"thinking": {"type": "deep"}}, "thinking.type"),
         ({"container": "c"}, "container"),
+        ({"thread": {"type": "continue", "thread_id": "t"}}, "thread is"),
         ({"output_config": {"effort": "huge"}}, "output_config.effort"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format"),
         ({"colour": "red"}, "colour"),
@@ -403,3 +404,31 @@ def test_the_sdk(sdk: anthropic.Anthropic) -> None:
         sdk.messages.create(model="claude", max_tokens=64, messages=[user("Hi")])
     assert missing.value.type == "not_found_error"
     assert missing.value.request_id
+
+
+def test_the_sdks_loop_over_tools_sends_the_whole_conversation() -> None:
+    """It asks for a thread at first, which would answer the second turn without the first one."""
+    engine = FakeEngineClient()
+    config = GatewayConfig(
+        enable_auto_tool_choice=True, tool_call_parser="hermes", unknown_fields="ignore"
+    )
+
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """Weather of a city."""
+        engine.script = said("It rains.")
+        return f"Rain in {city}."
+
+    engine.script = said(HERMES)
+    with (
+        LiveGateway(engine, config) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key="none", max_retries=0) as client,
+    ):
+        runner = client.beta.messages.tool_runner(
+            model=MODEL, max_tokens=64, messages=[user("Hi")], tools=[get_weather]
+        )
+        last = runner.until_done()
+    assert [block.text for block in last.content] == ["It rains."]
+    seen, _ = engine.template.calls[-1]
+    assert [message["role"] for message in seen] == ["user", "assistant", "tool"]
+    assert seen[2]["content"] == "Rain in Zürich 👋."
