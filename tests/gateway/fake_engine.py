@@ -80,6 +80,9 @@ class LineTemplate:
 
     source = "{{ messages }}"
 
+    def names(self, variable: str) -> bool:
+        return variable in self.source
+
     async def rendered(
         self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
     ) -> RenderedChat:

@@ -12,6 +12,10 @@ from penstock_gateway.keys.caller import current
 from penstock_gateway.models.backend import AskedModel, ModelBackend
 
 
+LATEST = ":latest"
+"""The tag that Ollama's clients write behind a name without one, on every API."""
+
+
 class ModelRegistry:
     """backends: one for each model, in the order in which they are listed.
 
@@ -76,9 +80,17 @@ class ModelRegistry:
         """Whether a model or an adapter is called so."""
         return any(backend.knows(name) for backend in self.backends)
 
+    def _without_tag(self, name: str | None) -> str | None:
+        """The name without the tag that stands for no tag, unless something is served under that
+        very name."""
+        if name is None or not name.endswith(LATEST) or self.knows(name):
+            return name
+        return name.removesuffix(LATEST)
+
     def ask(self, name: str | None) -> AskedModel:
         """The model as it is, which nobody starts for this. Raises as `backend_of` and
         `ModelBackend.ask` do."""
+        name = self._without_tag(name)
         return self.backend_of(name).ask(name)
 
     @asynccontextmanager
@@ -90,6 +102,7 @@ class ModelRegistry:
         deadline: until when the request waits for a model that has to be started, on the monotonic
         clock.  Raises as `ask` does, DeadlineExceeded and Overloaded.
         """
+        name = self._without_tag(name)
         backend = self.backend_of(name)
         residence = backend.residence
         if residence is None:

@@ -14,7 +14,6 @@ from penstock.pooling_params import check_dimensions
 from penstock.protocol.common import Pooling
 from penstock_gateway.http.operations import Operation, OperationRoute, posting
 from penstock_gateway.ollama.errors import ERRORS
-from penstock_gateway.ollama.names import without_tag
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint
 from penstock_gateway.pooling.fields import Flag, PoolFields, Text, Whole
 from penstock_gateway.pooling.inputs import texts_of
@@ -62,8 +61,6 @@ class OllamaEmbedding(PoolEndpoint[Asked], Generic[Asked]):
 
     async def read(self, scope: Scope, receive: Receive) -> Asked:
         request = await super().read(scope, receive)
-        model = without_tag(request.model, self._service)
-        request = msgspec.structs.replace(request, model=model)
         if getattr(request, "truncate", None) is False or request.truncate_prompt_tokens:
             return request
         return msgspec.structs.replace(request, truncate_prompt_tokens=-1)

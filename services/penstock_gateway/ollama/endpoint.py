@@ -26,7 +26,6 @@ from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.ollama.conversation import in_own_words, of_chat, of_generate
 from penstock_gateway.ollama.errors import ERRORS, encoded
-from penstock_gateway.ollama.names import without_tag
 from penstock_gateway.ollama.reply import (
     ChatLine,
     GenerateLine,
@@ -81,11 +80,7 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
 
     async def read(self, scope: Scope, receive: Receive) -> Asked:
         request = await super().read(scope, receive)
-        return msgspec.structs.replace(
-            request,
-            model=without_tag(request.model, self._service),
-            stream=request.stream is not False,
-        )
+        return msgspec.structs.replace(request, stream=request.stream is not False)
 
     def check(self, request: Asked) -> None:
         check(request)

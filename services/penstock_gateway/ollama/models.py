@@ -13,18 +13,20 @@ from starlette.types import Receive, Scope, Send
 from penstock.generation_config import sampling_defaults
 from penstock.parsing import reasoning_parser
 from penstock.protocol.to_frontend import Welcome
-from penstock.version import __version__
 from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.operations import Operation, OperationRoute, posting
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.keys.caller import current
 from penstock_gateway.models.backend import EngineInfo, ModelBackend
+from penstock_gateway.models.registry import LATEST
 from penstock_gateway.ollama.errors import ERRORS
-from penstock_gateway.ollama.names import LATEST, without_tag
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import Flag, Text
 from penstock_gateway.service import Service
 from penstock_gateway.system.version import Version
+
+API_VERSION = "0.12.0"
+"""The release of Ollama whose API this is: clients compare it with what they need."""
 
 NEVER_YET = "1970-01-01T00:00:00Z"
 """When a model changed that has not been loaded yet."""
@@ -103,7 +105,7 @@ def _get(path: str, summary: str, reply: type) -> Operation:
 
 TAGS = _get("/api/tags", "List the served models (Ollama)", TaggedModels)
 RUNNING = _get("/api/ps", "List the loaded models (Ollama)", RunningModels)
-VERSION = _get("/api/version", "The server's version (Ollama)", Version)
+VERSION = _get("/api/version", "The version of Ollama's API that is served (Ollama)", Version)
 SHOW = posting(
     "/api/show",
     "Describe a model (Ollama)",
@@ -123,8 +125,7 @@ class Show(JsonEndpoint[ShowRequest]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
-        name = without_tag(request.model or request.name, self._service)
-        payload = await while_connected(self._of(name), receive)
+        payload = await while_connected(self._of(request.model or request.name), receive)
         await send_json(send, 200, payload)
 
     async def _of(self, name: str | None) -> bytes:
@@ -154,7 +155,8 @@ class Show(JsonEndpoint[ShowRequest]):
         if welcome.media is not None and "image" in welcome.media.kinds:
             found.append("vision")
         if template is not None:
-            found.append("tools")
+            if template.names("tools"):
+                found.append("tools")
             if reasoning_parser(engine.config.reasoning_parser, template.source):
                 found.append("thinking")
         return found
@@ -186,7 +188,7 @@ def routes(service: Service) -> list[OperationRoute]:
         )
 
     async def version(request: Request) -> Response:
-        return _json(Version(__version__))
+        return _json(Version(API_VERSION))
 
     return [
         TAGS.route(tags),

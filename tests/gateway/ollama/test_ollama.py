@@ -278,4 +278,32 @@ def test_the_client(gateway: LiveGateway) -> None:
         client.chat("llama3.2", messages)
     assert missing.value.status_code == 404
     assert "llama3.2" in missing.value.error
-    assert httpx.get(f"{gateway.url}/api/version").json()["version"]
+    version = httpx.get(f"{gateway.url}/api/version").json()["version"]
+    assert tuple(map(int, version.split("."))) >= (0, 6, 4), "editors refuse older ones"
+
+
+@pytest.mark.parametrize("names", [True, False])
+async def test_tools_are_claimed_where_the_template_shows_them(
+    http: httpx.AsyncClient, engine: FakeEngineClient, names: bool
+) -> None:
+    if names:
+        engine.template.source = "{{ messages }}{{ tools }}"
+    shown = await http.post("/api/show", json={"model": MODEL})
+    assert ("tools" in shown.json()["capabilities"]) is names
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+async def test_a_tag_that_stands_for_none_may_be_written_on_every_api(
+    http: httpx.AsyncClient, path: str
+) -> None:
+    body = {"model": f"{MODEL}:latest", "max_tokens": 8}
+    turn = [{"role": "user", "content": "Hi"}]
+    if path == "/v1/responses":
+        body = {"model": f"{MODEL}:latest", "input": "Hi", "store": False}
+    else:
+        body |= {"messages": turn}
+    reply = await http.post(path, json=body)
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["model"] == MODEL
+    unknown = await http.post(path, json={**body, "model": "other:latest"})
+    assert unknown.status_code == 404
