@@ -125,6 +125,14 @@ async def test_a_filling_that_nobody_wants_any_more(pool: RenderPool) -> None:
     assert await pool.fill_async(2, FINE, message, 9) == "y"
 
 
+def test_whole_numbers_of_any_size(pool: RenderPool) -> None:
+    """Schemas of ledgers have them: a maximum of 256 bits."""
+    tools = [{"maximum": 2**256 - 1, "minimum": -(2**200), "step": 0.5, "text": "<ü>"}]
+    template = "{% for key, value in tools[0].items() %}{{ key }}={{ value }} {% endfor %}"
+    filled = pool.fill(1, template, {"tools": tools}, 1000)
+    assert filled == "".join(f"{key}={value} " for key, value in tools[0].items())
+
+
 def test_a_killed_process_is_replaced_unseen(pool: RenderPool) -> None:
     assert fill(pool, FINE) == "x"
     for _ in range(3):

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from penstock_gateway.chat.call_arguments import arguments_of
+from penstock_gateway.chat.call_arguments import call_arguments
 from penstock_gateway.generate.logprobs import ChatLogprob
 from penstock_gateway.generate.reply import encoder
 
@@ -118,7 +118,7 @@ class OpenToolUse(OpenBlock):
         self._name = name
 
     def _block(self, text: str) -> ToolUseBlock:
-        return ToolUseBlock(self._call_id, self._name, arguments_of(text))
+        return ToolUseBlock(self._call_id, self._name, call_arguments(text))
 
     def _delta(self, text: str) -> dict[str, str]:
         return {"type": "input_json_delta", "partial_json": text}

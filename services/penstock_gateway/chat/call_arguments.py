@@ -1,18 +1,39 @@
-"""Arguments of calls as objects, for replies that don't show their text."""
+"""Arguments of calls as objects: in replies that don't show their text, and for chat templates."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, NoReturn
 
 import msgspec
 
+INVALID = "INVALID_JSON"
+"""Under which the text of a call stands that is no JSON object, as in an answer cut short."""
 
-def arguments_of(text: str) -> dict[str, Any]:
-    """What a model wrote as a call's arguments. Where that is no JSON object, as in an answer that
-    was cut short, the text itself is under INVALID_JSON."""
-    if not text.strip():
+
+def call_arguments(text: str | None) -> dict[str, Any]:
+    """What a model wrote as a call's arguments.
+
+    Text that is no JSON object stands under INVALID: it comes from a model's own answer, and a
+    conversation must not end because one call in it was broken. A string may hold newlines and
+    other control characters as they are: small models write them so.
+    """
+    if text is None or not text.strip():
         return {}
     try:
         return msgspec.json.decode(text.encode(), type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
-        return {"INVALID_JSON": text}
+        return _leniently(text)
+
+
+def _leniently(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text, strict=False, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return {INVALID: text}
+    return value if isinstance(value, dict) else {INVALID: text}
+
+
+def _refuse(constant: str) -> NoReturn:
+    """NaN and the infinities, which aren't JSON."""
+    raise ValueError(constant)

@@ -14,10 +14,14 @@ from penstock.errors import InvalidRequest
 from penstock.media.sources import MediaSource
 from penstock.media_facts import MediaKind
 from penstock.text.content_shape import media_part
+from penstock_gateway.chat.call_arguments import call_arguments
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.media_parts import OTHER_MEDIA, kind_of, media_source, refuse_other
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
+_MAY_SAY_NOTHING = ("assistant", "tool")
+"""Roles whose messages may have no content: an answer of calls or thoughts alone, as we give it
+ourselves, and the result of a tool that returns nothing."""
 _TEXT_PARTS = ("text", "input_text", "output_text")
 
 
@@ -62,6 +66,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: list[MessageToolCall] | None = None
     function_call: Any = None
     audio: Any = None
+    refusal: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
 
@@ -107,11 +112,6 @@ def _template_message(message: Message, where: str, sources: list[MediaSource]) 
         )
     _refuse_retired(message, where)
     content = _content(message, where, sources)
-    if message.role == "user" and not content:
-        raise InvalidRequest(
-            f"{where}.content is empty; a user message must have content",
-            param=f"{where}.content",
-        )
     role = "system" if message.role == "developer" else message.role
     plain: dict[str, Any] = {"role": role, "content": content}
     for field in ("name", "tool_call_id"):
@@ -145,11 +145,10 @@ def _tool_calls(message: Message, where: str) -> list[dict[str, Any]]:
             param=f"{where}.tool_calls",
         )
     calls = []
-    for index, call in enumerate(message.tool_calls or ()):
-        place = f"{where}.tool_calls[{index}].function.arguments"
+    for call in message.tool_calls or ():
         function = {
             "name": call.function.name,
-            "arguments": _arguments(call.function.arguments, place),
+            "arguments": call_arguments(call.function.arguments),
         }
         plain: dict[str, Any] = {"type": "function", "function": function}
         if call.id is not None:
@@ -158,28 +157,14 @@ def _tool_calls(message: Message, where: str) -> list[dict[str, Any]]:
     return calls
 
 
-def _arguments(text: str | None, where: str) -> dict[str, Any]:
-    if text is None or not text.strip():
-        return {}
-    try:
-        value = msgspec.json.decode(text.encode())
-    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
-        raise InvalidRequest(f"{where} must be a JSON object: {error}", param=where) from None
-    if not isinstance(value, dict):
-        raise InvalidRequest(
-            f"{where} must be a JSON object, written as a string; it is {clip(text)}", param=where
-        )
-    return value
-
-
 def _content(
     message: Message, where: str, sources: list[MediaSource]
 ) -> str | list[dict[str, Any]]:
     content = message.content
     if isinstance(content, str):
         return content
-    if content is None and message.tool_calls:
-        return ""
+    if content is None and message.role in _MAY_SAY_NOTHING:
+        return message.refusal or ""
     if content is None:
         raise InvalidRequest(
             f"{where}.content is missing; it must be a string or a list of parts",

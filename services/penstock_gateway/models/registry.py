@@ -11,7 +11,6 @@ from penstock_gateway.http.errors import clip, listed, model_not_found
 from penstock_gateway.keys.caller import current
 from penstock_gateway.models.backend import AskedModel, ModelBackend
 
-
 LATEST = ":latest"
 """The tag that Ollama's clients write behind a name without one, on every API."""
 

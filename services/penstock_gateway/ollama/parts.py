@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from penstock_gateway.chat.call_arguments import arguments_of
+from penstock_gateway.chat.call_arguments import call_arguments
 from penstock_gateway.generate.logprobs import ChatLogprob
 
 
@@ -79,7 +79,7 @@ class SentCall(SentText):
         self._texts.append(text)
 
     def finish(self, status: str) -> None:
-        arguments = arguments_of("".join(self._texts))
+        arguments = call_arguments("".join(self._texts))
         self._send(
             AnswerPiece(calls=[ReplyCall(self._call_id, ReplyFunction(self._name, arguments))])
         )

@@ -104,9 +104,12 @@ class ChatTranslation:
         return param.replace(call[0], own), message.replace(call[0], own)
 
     def _add(self, message: dict[str, Any], source: str) -> None:
-        if self._thoughts and message["role"] == "assistant":
-            message["reasoning_content"] = "\n".join(self._thoughts)
-        self._thoughts = []
+        thoughts, self._thoughts = "\n".join(self._thoughts), []
+        if thoughts and message["role"] == "assistant":
+            message["reasoning_content"] = thoughts
+        elif thoughts and self._messages:
+            # A turn that was cut short while the model still thought.
+            self._add({"role": "assistant", "content": "", "reasoning_content": thoughts}, source)
         self._messages.append(message)
         self._sources.append(source)
 

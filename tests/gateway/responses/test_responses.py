@@ -190,7 +190,6 @@ async def test_logprobs(http: httpx.AsyncClient) -> None:
         ({"input": None}, "input", "missing"),
         ({"input": []}, "input", "empty"),
         ({"input": [], "instructions": "x"}, "input", "empty"),
-        ({"input": ""}, "input", "empty"),
         ({"input": [{"role": "bot", "content": "x"}]}, "input[0].role", "user"),
         ({"input": [{"role": "user"}]}, "input[0].content", "missing"),
         ({"input": [{"content": "x"}]}, "input[0].role", "missing"),
@@ -323,6 +322,6 @@ async def test_what_has_no_effect_is_accepted_and_the_reply_says_so(
 
 
 async def test_an_error_names_the_item_behind_the_instructions(http: httpx.AsyncClient) -> None:
-    items = [{"role": "user", "content": "x"}, {"role": "user", "content": ""}]
+    items = [{"role": "user", "content": "x"}, {"role": "user", "content": [{"type": "x"}]}]
     error = await refusal(http, instructions="y", input=items)
-    assert error["param"] == "input[1].content"
+    assert error["param"] == "input[1].content[0].type"

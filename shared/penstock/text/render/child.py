@@ -80,7 +80,10 @@ class Renderer:
 def _filled(template: jinja2.Template, fill: Fill) -> Filled:
     pieces: list[str] = []
     length = 0
-    for piece in template.generate(fill.variables):
+    variables = fill.variables
+    if isinstance(variables, bytes):
+        variables = msgspec.json.decode(variables)
+    for piece in template.generate(variables):
         length += len(piece)
         if length > fill.max_length:
             return Filled("too_long", "")

@@ -72,7 +72,7 @@ class RenderProcess(IsolatedProcess):
         variables, max_length = fill
         message = Fill(template, variables, max_length, None if known else source, forget)
         try:
-            payload = msgspec.msgpack.encode(message)
+            payload = _encoded(message)
         except UnicodeEncodeError:
             raise InvalidRequest(
                 "the messages are not valid Unicode: they hold lone surrogates", param="messages"
@@ -129,6 +129,14 @@ class _Until:
         if now >= self._deadline:
             raise Frozen
         return min(self._look_at, self._deadline) - now
+
+
+def _encoded(message: Fill) -> bytes:
+    try:
+        return msgspec.msgpack.encode(message)
+    except OverflowError:
+        variables = msgspec.json.encode(message.variables)
+        return msgspec.msgpack.encode(msgspec.structs.replace(message, variables=variables))
 
 
 _Variables = tuple[dict[str, Any], int]

@@ -22,12 +22,13 @@ class Bounds(msgspec.Struct, frozen=True, array_like=True):
 class Fill(msgspec.Struct, frozen=True, array_like=True):
     """A template and the variables to fill it with.
 
-    template: a number that the front end gave it.  source: with its first use in a process.
+    template: a number that the front end gave it.  variables: bytes are the same as JSON, which has
+    whole numbers of any size where msgpack has 64 bits.  source: with its first use in a process.
     forget: drop all templates known so far, before this one.  max_length: of the text, characters.
     """
 
     template: int
-    variables: dict[str, Any]
+    variables: dict[str, Any] | bytes
     max_length: int
     source: str | None = None
     forget: bool = False
