@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,9 @@ COPY = re.compile(r"cp\.async\.c[ag]\.shared\.global [^;]*\], (0x\w+)")
 TABLE = re.compile(r"async_copy_global_to_local .*-> <(\d+)xi32,")
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_pdl")
 IN_MEMORY = re.compile(r"\b(?:ld|st|atom|red|cp\.async)\b[.\w:]*\.global\b")
+PREFETCH = re.compile(r"prefetch\.global\.L2 \[(%\w+)\]")
+WEIGHTS = {"weight", "levels"}
+"""Parameters whose memory may be fetched ahead."""
 EARLY = re.compile(r"griddepcontrol\.(wait|launch_dependents)")
 
 
@@ -84,9 +87,9 @@ class Compiler:
         self.seen |= new
         source = ASTSource(kernel, signature, constants, attributes)
         built = triton.compile(source, target=self._target, options=options)
-        self.report(kernel.fn.__name__, built)
+        self.report(kernel.fn.__name__, built, signature)
 
-    def report(self, name: str, built: Any) -> None:
+    def report(self, name: str, built: Any, signature: dict[str, str]) -> None:
         usage = resources(built.asm["cubin"])
         shared = built.metadata.shared
         wgmma = built.asm["ptx"].count("wgmma.mma_async")
@@ -100,12 +103,16 @@ class Compiler:
             f"  {name}: {usage['REG']} registers, {usage['LOCAL'] + usage['STACK']} bytes spilled, "
             f"{shared} shared, {built.metadata.num_warps} warps, wgmma {wgmma}, mma {mma}, "
             f"waits {built.asm['ptx'].count('wgmma.wait_group')}, copies {copies or 0} bytes, "
-            f"copies in flight {flying}, table entries {entries}"
+            f"copies in flight {flying}, table entries {entries}, "
+            f"lines ahead {len(PREFETCH.findall(built.asm['ptx']))}"
             + ", launched early"
             * built.metadata.launch_pdl,
             flush=True,
         )
         self.check_early(name, built.asm["ptx"], launched=built.metadata.launch_pdl)
+        self.check_ahead(
+            name, built, [each for each in signature if signature[each] != "constexpr"]
+        )
         if shared > self._memory.size:
             self.failed.append(f"{name} wants {shared} bytes of shared memory")
 
@@ -117,6 +124,37 @@ class Compiler:
             self.failed.append(f"{name} is launched early: {launched}; it has {orders}")
         elif first is None or (launched and first.start() < code.index("griddepcontrol.wait")):
             self.failed.append(f"{name} is in memory before it has waited")
+
+    def check_ahead(self, name: str, built: Any, parameters: list[str]) -> None:
+        """What is fetched ahead is asked for before the wait, and is of weights alone."""
+        code = built.asm["ptx"]
+        places = list(PREFETCH.finditer(code))
+        if any(place.start() > code.index("griddepcontrol.wait") for place in places):
+            self.failed.append(f"{name} fetches ahead after it has waited")
+        found = pointers_behind(code, parameters)
+        for place in places:
+            if not found[place[1]] or not found[place[1]] <= WEIGHTS:
+                self.failed.append(f"{name} fetches {found[place[1]]} ahead")
+
+
+def pointers_behind(code: str, parameters: list[str]) -> dict[str, set[str]]:
+    """Returns from which of the parameters that are pointers each register was computed. What
+    follows from branches is left out."""
+    pointers = {int(place) for place in re.findall(r"\.param \.u64 \.ptr \S.*_param_(\d+)", code)}
+    found: dict[str, set[str]] = defaultdict(set)
+    changed = True
+    while changed:
+        changed = False
+        for line in code.splitlines():
+            target, _, sources = re.sub(r"^\s*@!?%\w+", "", line).partition(",")
+            written = re.findall(r"%\w+", target)
+            behind = {parameters[int(n)] for n in re.findall(r"_param_(\d+)", sources)
+                      if int(n) in pointers}  # fmt: skip
+            behind.update(*(found[each] for each in re.findall(r"%\w+", sources)))
+            for each in written[:1]:
+                changed |= not behind <= found[each]
+                found[each] |= behind
+    return found
 
 
 def resources(cubin: bytes) -> dict[str, int]:

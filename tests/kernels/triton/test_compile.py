@@ -30,6 +30,7 @@ EARLY |= {"_route", "_place", "_list_tiles", "_sum_experts"}
 EARLY |= {"_expert_linear", "_expert_fp8", "_expert_gguf", "_linear", "_fp8_linear", "_fp8_blocks"}
 EARLY |= {"_quantise", "_quantise_groups", "_weight_only", "_gguf_product", "_add_parts"}
 COMBINE = re.compile(r" combine: .* copies in flight (\d+)")
+AHEAD = re.compile(r"^  (\w+): .* lines ahead (\d+)", re.MULTILINE)
 LAUNCHED_EARLY = re.compile(r"^  (\w+): .*?(, launched early)?$", re.MULTILINE)
 LAUNCH = re.compile(r"(?:^ +(?=_\w+\[.+\]\($)|launch_rows\()(_\w+)", re.MULTILINE)
 
@@ -60,10 +61,13 @@ def check_invariant_products(said: str) -> None:
 
 
 def check_early_launches(said: str) -> None:
-    """Of a decode's kernels; that they wait first is checked as they are compiled."""
+    """Of a decode's kernels; that they wait first is checked as they are compiled, and that what
+    products fetch ahead is of weights."""
     found = LAUNCHED_EARLY.findall(said)
     assert {name for name, early in found if early} == EARLY
     assert not {name for name, early in found if not early} & EARLY
+    ahead = {name for name, lines in AHEAD.findall(said) if int(lines)}
+    assert ahead == {"_linear", "_fp8_linear", "_fp8_blocks", "_weight_only"}
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock_kernels.triton.early import await_earlier
+from penstock_kernels.triton.early import await_earlier, fetch_ahead
 from penstock_kernels.triton.linear.product_tiles import launch, own_tile, store_tile
 from penstock_kernels.triton.matmul_tiles import MatmulTiles, invariant_tiles
 from penstock_kernels.triton.rounding import tile_dot
@@ -36,8 +36,10 @@ def _linear(
     INNER: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    await_earlier(EARLY)
     row, column, in_rows, in_columns = own_tile(rows, outputs, ROWS, COLUMNS)
+    if EARLY and rows <= ROWS:
+        fetch_ahead(weight, weight_row, column, in_columns, outputs, inputs)
+    await_earlier(EARLY)
     inner = tl.arange(0, INNER)
     x_place = x + row.to(tl.int64)[:, None] * x_row + inner[None, :]
     weight_place = weight + column.to(tl.int64)[:, None] * weight_row + inner[None, :]

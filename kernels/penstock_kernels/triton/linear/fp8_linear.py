@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock_kernels.triton.early import await_earlier, launched_early
+from penstock_kernels.triton.early import await_earlier, fetch_ahead, launched_early
 from penstock_kernels.triton.linear.product_tiles import launch, own_tile, store_tile
 from penstock_kernels.triton.matmul_tiles import FP8, MatmulTiles
 from penstock_kernels.triton.rounding import INTERPRETED, round_to
@@ -72,8 +72,10 @@ def _fp8_linear(
     INNER: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    await_earlier(EARLY)
     row, column, in_rows, in_columns = own_tile(rows, outputs, ROWS, COLUMNS)
+    if EARLY and rows <= ROWS:
+        fetch_ahead(weight, inputs, column, in_columns, outputs, inputs)
+    await_earlier(EARLY)
     inner = tl.arange(0, INNER)
     x_place = x + row.to(tl.int64)[:, None] * inputs + inner[None, :]
     weight_place = weight + column.to(tl.int64)[:, None] * inputs + inner[None, :]

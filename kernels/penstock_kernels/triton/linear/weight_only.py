@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock_kernels.triton.early import await_earlier
+from penstock_kernels.triton.early import await_earlier, fetch_ahead
 from penstock_kernels.triton.linear.product_tiles import launch, own_tile, store_tile
 from penstock_kernels.triton.matmul_tiles import WEIGHT_ONLY, WEIGHT_ONLY_MANY, MatmulTiles
 from penstock_kernels.triton.rounding import round_to, tile_dot
@@ -93,8 +93,11 @@ def _weight_only(
     COLUMNS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    await_earlier(EARLY)
     row, column, in_rows, in_columns = own_tile(rows, outputs, ROWS, COLUMNS)
+    if EARLY and rows <= ROWS:
+        row_bytes = inputs * BITS // 8
+        fetch_ahead(levels, row_bytes, column, in_columns, outputs, row_bytes)
+    await_earlier(EARLY)
     groups = inputs // GROUP
     HALF: tl.constexpr = GROUP // 2
     half = tl.arange(0, HALF)
