@@ -13,13 +13,15 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from loadtest.gpu import archive
 from loadtest.gpu.job import (
     ABSENT,
     BEGUN,
     DONE,
     FAILED,
+    NOT_BEGUN,
     OUT_OF_TIME,
     new_document,
     part_file,
@@ -27,11 +29,14 @@ from loadtest.gpu.job import (
     write_json,
 )
 from loadtest.gpu.machine import device, versions
-from loadtest.gpu.parts import PARTS, Part
+from loadtest.gpu.parts import VISITS, Part
 from loadtest.gpu.report import to_markdown
 from loadtest.gpu.start import GO_ON
 from loadtest.report import ROOT, say
 from loadtest.report.files import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 GRACE = 5.0
 """Seconds beyond its time that a part gets to end by itself."""
@@ -51,16 +56,23 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main() -> int:
-    """Exit status: 0, 1 where a part failed."""
+    """Exit status: 0; 1 where a part failed, 3 where none failed and one wasn't done in time."""
     parser = process_parser("loadtest.gpu")
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--parts", nargs="+", choices=[part.name for part in PARTS])
+    parser.add_argument("--home", type=Path, help="where the archives go, after each part")
+    parser.add_argument("--call", choices=VISITS, default="works")
+    parser.add_argument("--parts", nargs="+", help="these of the call's; default: all")
     parser.add_argument("--go-on", action="store_true", help=GO_ON)
     flags = parser.parse_args()
     leave_at_signals()  # So that what runs is ended too.
-    chosen = [part for part in PARTS if flags.parts is None or part.name in flags.parts]
+    parts = VISITS[flags.call].parts
+    if unknown := set(flags.parts or ()) - {part.name for part in parts}:
+        own = ", ".join(part.name for part in parts)
+        parser.error(f"{flags.call} has no parts {', '.join(sorted(unknown))}, but {own}")
+    chosen = [part for part in parts if flags.parts is None or part.name in flags.parts]
     ends = time.monotonic() + flags.seconds - REPORT_SECONDS
     report, text = Report("results", "", flags), ""
+    cache = Cache()
     if not flags.go_on:
         _clear(flags.output)
     known = {
@@ -68,8 +80,10 @@ def main() -> int:
         "dry": flags.dry,
         "device": device(),
         "versions": versions(),
+        "cache": cache.counts(),
         "parts": merged(flags.output, chosen),
     }
+    write_json(flags.output / "machine.json", known)  # Whatever happens to the parts.
     waiting = [part for part in chosen if not (flags.go_on and done(part, flags.output))]
     for number, part in enumerate(waiting):
         later = sum(other.seconds for other in waiting[number + 1 :])
@@ -79,12 +93,42 @@ def main() -> int:
             continue
         say(f"{part.name}: up to {seconds:.0f} s")
         say(f"{part.name}: {run_part(part, flags, seconds)}")
-        known["parts"] = merged(flags.output, chosen)
+        known |= {"parts": merged(flags.output, chosen), "cache": cache.counts()}
         document = report.facts(**known)
         text = to_markdown(document)
         report.save(document, {}, text)
-    print(text)
-    return int(any(each["status"] == FAILED for each in known["parts"].values()))
+        if flags.home:
+            bring_home(flags, cache)
+    print(text or "all of it had been done before")
+    return status_of(each["status"] for each in known["parts"].values())
+
+
+def status_of(parts: Iterable[str]) -> int:
+    """Of the whole, from how its parts ended."""
+    ended = set(parts)
+    return 1 if FAILED in ended else 3 if ended - {DONE, ABSENT} else 0
+
+
+class Cache:
+    """Triton's cache of compiled kernels, as far as this process was told of one."""
+
+    def __init__(self) -> None:
+        self.folder = Path(os.environ.get("TRITON_CACHE_DIR") or os.devnull)
+        self.packed = self._carried = len(archive.entries(self.folder))
+
+    def counts(self) -> dict[str, int]:
+        """Entries that were there in the beginning, and now."""
+        return {"carried": self._carried, "now": len(archive.entries(self.folder))}
+
+
+def bring_home(flags: argparse.Namespace, cache: Cache) -> None:
+    """So that what is known is there if the next part takes the machine with it. The caller packs
+    once more in the end."""
+    archive.pack_results(flags.output, flags.home)
+    now = cache.counts()["now"]
+    if now != cache.packed:
+        archive.pack_cache(cache.folder, flags.home)
+        cache.packed = now
 
 
 def allowance(part: Part, left: float, later: float) -> float:
@@ -130,13 +174,17 @@ def settle(part: Part, output: Path, status: int, *, over_time: bool) -> str:
 
 
 def merged(output: Path, chosen: list[Part]) -> dict[str, Any]:
-    """Of all parts that have run so far."""
-    paths = {part.name: part_file(output, part.name) for part in chosen}
-    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.is_file()}
+    """Of all parts; those that haven't run say so."""
+    found = {}
+    for part in chosen:
+        path = part_file(output, part.name)
+        none = {**new_document(part), "status": NOT_BEGUN, "reason": "no time was left for it"}
+        found[part.name] = json.loads(path.read_text()) if path.is_file() else none
+    return found
 
 
 def _command(flags: argparse.Namespace) -> str:
-    options = [*(["--dry"] if flags.dry else []), "WHEELS"]
+    options = [*(["--dry"] if flags.dry else []), "--call", flags.call, "WHEELS"]
     options += ["--parts", *flags.parts] if flags.parts else []
     return " ".join(["loadtest/gpu/run.sh", *options])
 
@@ -145,7 +193,7 @@ def _clear(output: Path) -> None:
     """What a run before has left."""
     for folder in ("parts", "logs"):
         shutil.rmtree(output / folder, ignore_errors=True)
-    for name in ("results.json", "results.md"):
+    for name in ("results.json", "results.md", "machine.json"):
         (output / name).unlink(missing_ok=True)
     output.mkdir(parents=True, exist_ok=True)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from loadtest.gpu.shapes import MODELS
 from penstock.model_config import ModelConfig
 
-CAPTURED, LAUNCHED = "default", "default, no graphs"
+CAPTURED, LAUNCHED, FIRST = "default", "default, no graphs", "first"
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Mode:
     """False: a mode to compare with, measured only where that package is installed."""
     early_launches: bool = True
     """False: a mode to compare with, measured only where kernels are launched early."""
+    once: bool = False
+    """Measured by parts that name it, and by no others."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Extent:
     prefills: tuple[tuple[int, int], ...] = ((1, 8192), (8, 1024))  # (sequences, length)
     step_tokens: int = 8192  # a step's budget
     modes: tuple[Mode, ...] = (
+        Mode(FIRST, (256, 64, 1), once=True),
         Mode(CAPTURED, (256, 64, 8, 1), profile=True),
         Mode(LAUNCHED, (64, 1), enforce_eager=True, prefill=False),
         Mode("batch-invariant", (256, 64, 8, 1), batch_invariant=True),
@@ -67,6 +70,7 @@ class Extent:
         Mode(CAPTURED, ()),
         Mode(LAUNCHED, (), enforce_eager=True),
     )
+    peer: tuple[int, ...] = (256, 64, 8, 1)  # batches of torch's own decode steps
     stored_blocks: int = 512  # of 16 tokens, that leave the device and come back
     requests: int = 256  # of the runs end to end
     subset: int = 64  # of these, for transformers
@@ -89,6 +93,15 @@ class Extent:
         "tests/worker/cuda_ops/test_quantised_models.py",
     )
     """Tests with a model of each mechanism."""
+    telling: tuple[str, ...] = (
+        "tests/worker/cuda/test_queued_forward.py",
+        "tests/worker/cuda_sampler/test_device_sampler.py",
+        "tests/worker/cuda/test_experts_on_device.py",
+    )
+    """The tests that say most in the least time."""
+    alike: tuple[int, int, int] = (257, 4096, 4096)
+    """(rows, outputs, inputs) of the product whose rows have the same bits in any company."""
+    promised: int = 192  # tokens of an answer across a worker's death
     tests: tuple[str, ...] = (
         "tests/kernels/triton",
         "tests/worker/cuda*",
@@ -124,11 +137,14 @@ DRY = Extent(
     prefills=((1, 9),),
     step_tokens=16,
     modes=(
+        Mode(FIRST, (1,), once=True),
         Mode(CAPTURED, (2, 1), profile=True),
         Mode("batch-invariant", (1,), batch_invariant=True, prefill=False),
+        Mode("default, no early launches", (1,), prefill=False, early_launches=False),
     ),
     mixed=((1, 6), (0, 7)),
     mixed_steps=2,
+    peer=(2, 1),
     stored_blocks=3,
     requests=2,
     subset=1,
@@ -138,6 +154,9 @@ DRY = Extent(
     asked=2,
     short=3,
     works=("tests/kernels/triton/test_rounding.py",),
+    telling=("tests/kernels/triton/test_rounding.py",),
+    alike=(5, 64, 128),
+    promised=10,
     tests=("tests/kernels/triton/test_rounding.py",),
     test_arguments=("--maxfail=3",),
     dry=True,

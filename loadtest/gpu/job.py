@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadtest.gpu.extent import DRY, GPU, Extent
 from loadtest.gpu.model_folder import write_model
-from loadtest.gpu.parts import PARTS, Part
+from loadtest.gpu.parts import EVERY_PART, Part
 from loadtest.gpu.shapes import MODELS
 from loadtest.report.facts import without_folders
 from penstock.model_config import ModelConfig
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
 BEGUN, DONE, OUT_OF_TIME, FAILED = "begun", "done", "out of time", "failed"
-ABSENT = "not present"
+ABSENT, NOT_BEGUN = "not present", "not begun"
 OPTIONAL = ("transformers",)
 """Modules without which a part is not present, and has not failed."""
 
@@ -54,6 +54,7 @@ class Job:
         self.extent = extent
         self._begun = time.monotonic()
         self._seconds = seconds
+        self._faults: list[str] = []
         self._document = new_document(part)
         self._write()
 
@@ -91,29 +92,48 @@ class Job:
         print(json.dumps(figures), file=sys.stderr, flush=True)
         self._write()
 
+    def fault(self, text: str) -> None:
+        """A note of what is wrong: the part has failed, whatever else it measures."""
+        self._faults.append(text)
+        self.note(text)
+
     def note(self, text: str) -> None:
         self._document["notes"].append(text)
         print(text, file=sys.stderr, flush=True)
         self._write()
 
     @contextmanager
-    def attempt(self, what: str) -> Iterator[None]:
-        """What fails inside is noted, and the part goes on."""
+    def attempt(self, what: str, *, own: bool = True) -> Iterator[None]:
+        """What fails inside is noted, and the part goes on; in the end it has failed. own: False
+        for what is none of this project's: it is only noted."""
         try:
             yield
         except OutOfTime:
             raise
         except Exception as error:
             traceback.print_exc()
-            self.note(f"{what} failed: {shortened(error)}")
+            text = f"{what} failed: {shortened(error)}"
+            self.fault(text) if own else self.note(text)
+            if lost(error):
+                raise
 
     def end(self, status: str, reason: str = "") -> None:
+        if self._faults and status != ABSENT:
+            more = f" (and {len(self._faults) - 1} more)" if len(self._faults) > 1 else ""
+            late = f"; {reason}" if reason and reason not in self._faults[0] else ""
+            status, reason = FAILED, f"{self._faults[0]}{more}{late}"
         self._document |= {"status": status, "reason": reason}
         self._write()
 
     def _write(self) -> None:
         self._document["seconds"] = round(time.monotonic() - self._begun, 1)
         write_json(part_file(self.output, self.part.name), self._document)
+
+
+def lost(error: Exception) -> bool:
+    """Whether the device's context is gone: every further call would say the same."""
+    text = str(error)
+    return any(each in text for each in ("CUDA error", "illegal memory", "device-side assert"))
 
 
 def new_document(part: Part) -> dict[str, Any]:
@@ -163,12 +183,11 @@ def process_parser(module: str) -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    parts = {part.name: part for part in PARTS}
     parser = process_parser("loadtest.gpu.job")
-    parser.add_argument("name", choices=parts)
+    parser.add_argument("name", choices=EVERY_PART)
     parser.add_argument("--output", type=Path, required=True)
     flags = parser.parse_args()
-    part = parts[flags.name]
+    part = EVERY_PART[flags.name]
     run(Job(part, flags.output, flags.work, flags.seconds, DRY if flags.dry else GPU))
     return 0
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 import subprocess
 
 from penstock.machine import version_of
@@ -21,4 +24,22 @@ def device() -> str:
 
 
 def versions() -> dict[str, str | None]:
-    return {name: version_of(name) for name in DISTRIBUTIONS}
+    """compiler: of C, which Triton needs for launchers that no cache holds. triton's key: what its
+    cache goes by; a cache of another key is of no use."""
+    found = {name: version_of(name) for name in DISTRIBUTIONS}
+    return {**found, "triton's key": triton_key(), "C compiler": compiler()}
+
+
+def compiler() -> str:
+    """Where it is, as Triton looks for it."""
+    names = [os.environ.get("CC", ""), "gcc", "clang"]
+    return next(filter(None, map(shutil.which, filter(None, names))), "none")
+
+
+def triton_key() -> str | None:
+    """The first characters of its hash, None where there is no Triton."""
+    try:
+        from triton.runtime.cache import triton_key as key
+    except ImportError:
+        return None
+    return hashlib.sha256(key().encode()).hexdigest()[:16]

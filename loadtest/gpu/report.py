@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from loadtest.gpu import figures
-from loadtest.gpu.extent import LAUNCHED
+from loadtest.gpu.extent import CAPTURED, LAUNCHED
 from loadtest.gpu.figures import Row
+from loadtest.gpu.job import ABSENT, DONE
 from loadtest.report import machine_line, markdown_table
 
 NONE = "–"
@@ -23,6 +24,7 @@ UNITS = {"copy": (1e9, "GB/s"), "read": (1e9, "GB/s"), "matrix": (1e12, "TFLOP/s
 def to_markdown(document: dict[str, Any]) -> str:
     """document: results.json."""
     sections = [
+        failures(document),
         head(document),
         section("Parts", document["parts"].items(), PARTS) + _tests(document),
         "" if document["dry"] else _targets(document),
@@ -36,6 +38,7 @@ def to_markdown(document: dict[str, Any]) -> str:
                 ("Idle", "idle", IDLE),
             )
         ),
+        section("Decode by torch alone", _beside_ours(document), PEER, PEER_BELOW),
         _mixed(document),
         section("KV blocks kept elsewhere", figures.rows(document, "stored-kv"), STORED),
         _runs(document),
@@ -45,10 +48,23 @@ def to_markdown(document: dict[str, Any]) -> str:
     return "\n".join(text for text in sections if text)
 
 
+def failures(document: dict[str, Any]) -> str:
+    """What didn't end well, before all else."""
+    parts = document["parts"]
+    bad = {name: each for name, each in parts.items() if each["status"] not in (DONE, ABSENT)}
+    if not bad:
+        return f"All {len(parts)} parts are done.\n"
+    lines = [f"- **{name}**: {each['status']}. {each['reason']}\n" for name, each in bad.items()]
+    return f"{len(parts) - len(bad)} of {len(parts)} parts are done. Not so:\n\n" + "".join(lines)
+
+
 def head(document: dict[str, Any]) -> str:
     """Command, machine, device and versions, of any of the GPU's documents."""
     found = [f"{name} {value}" for name, value in document["versions"].items() if value]
     lines = [machine_line(document), f"Device: {document['device']}", ", ".join(found)]
+    if cache := document.get("cache"):
+        new = cache["now"] - cache["carried"]
+        lines.append(f"Entries of Triton's cache: {cache['carried']} carried, {new} new.")
     lines += [TRIAL] if document["dry"] else []
     return "\n\n".join(lines) + "\n"
 
@@ -85,11 +101,40 @@ PARTS: Columns = {
 def _tests(document: dict[str, Any]) -> str:
     works = figures.rows(document, "works", what="tests")
     said = [
-        *map(_tokens, figures.rows(document, "works", what="tokens")),
+        *map(_alike, figures.rows(document, "checks", what="rows alike")),
+        *map(_checked, _checks(document)),
+        *map(_tokens, figures.rows(document, "works", "tokens", what="tokens")),
+        *map(_kept, figures.rows(document, "promise", what="promise")),
         *(_outcomes("A model of each mechanism", row) for row in works),
-        *(_outcomes("Tests on the device", row) for row in figures.rows(document, "kernel-tests")),
+        *(
+            _outcomes("Tests on the device", row)
+            for row in figures.rows(document, "kernel-tests", "tests", what="tests")
+        ),
     ]
     return "".join(f"\n{each}" for each in said)
+
+
+def _alike(row: Row) -> str:
+    unlike = f"not for {row['unlike']}" if row["unlike"] else "for any number of rows"
+    return f"A product of {row['shape']}: the same bits {unlike}.\n"
+
+
+def _checks(document: dict[str, Any]) -> list[list[Row]]:
+    found = list(figures.rows(document, "checks", what="check"))
+    return [found] if found else []
+
+
+def _checked(found: list[Row]) -> str:
+    worst = max((row for row in found if row["error"] is not None), key=lambda row: row["error"])
+    named = f"{worst['op']} {worst['shape']}"
+    return (
+        f"{len(found)} kernels ran; farthest from its reference: {named}, {worst['error']:.2g}.\n"
+    )
+
+
+def _kept(row: Row) -> str:
+    alike = row["answers"] - row["unlike"]
+    return f"{row['model']}: {alike} of {row['answers']} answers {row['how']} are those together.\n"
 
 
 def _tokens(row: Row) -> str:
@@ -176,6 +221,35 @@ IDLE: Columns = {
     "idle in all": lambda row: percent(1 - row["busy"] / row["span"]),
     "idle between steps, at most": lambda row: percent(figures.idle_between(row)),
 }
+
+
+def _beside_ours(document: dict[str, Any]) -> list[Row]:
+    """ours: seconds of the worker's step of the same batch, None where that wasn't measured."""
+    own = {
+        (row["model"], row["batch"]): row["seconds"]
+        for row in figures.rows(document, "steps", what="decode", mode=CAPTURED)
+    }
+    found = _with_shares(document, "torch", what="peer")
+    return [row | {"ours": own.get((row["model"], row["batch"]))} for row in found]
+
+
+PEER: Columns = {
+    "torch, cuBLAS, SDPA": lambda row: row["model"] + ("" if row["graph"] else " *"),
+    "batch": lambda row: f"{row['batch']}",
+    "context": lambda row: f"{row['context']:,}",
+    "ms a step": lambda row: _milliseconds(row["seconds"], 2),
+    "of the memory limit": lambda row: percent(row["share"]),
+    "Penstock's worker, ms": lambda row: (
+        NONE if row["ours"] is None else _milliseconds(row["ours"], 2)
+    ),
+    "Penstock is faster by": lambda row: (
+        NONE if row["ours"] is None else f"{row['seconds'] / row['ours']:.2f}"
+    ),
+}
+PEER_BELOW = (
+    "\nWithout rotation, paging and sampling, which the worker's step has, and with a context that "
+    "is\nshorter by the steps taken before. *: not from a CUDA graph.\n"
+)
 
 
 def _mixed(document: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from pathlib import Path
@@ -18,31 +19,84 @@ ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)
 
+from loadtest.gpu import archive  # noqa: E402
+from loadtest.gpu.parts import VISITS  # noqa: E402
 from loadtest.gpu.wheels import missing  # noqa: E402
 
-SECONDS = 2340
-"""For everything, the installation and the report included: less than forty minutes."""
-
-GO_ON = "keep what an earlier run left in OUTPUT, and run only parts that it hasn't done"
+PACKING = 5.0
+"""Seconds for the archives, when all is measured."""
+GO_ON = "keep what an earlier call did of the same parts, see --carried, and run only the others"
+CARRIED = (
+    "folder that holds what an earlier call left: its triton-cache.tar.gz, so that nothing is "
+    "compiled twice, and, with --go-on, its results.tar.gz"
+)
 
 
 def main() -> int:
     """Exit status: that of the measurements; 2 where something can't be installed."""
     begun, flags = time.monotonic(), parser().parse_args()
-    module, own = "loadtest.gpu", ["--parts", *flags.parts] if flags.parts else []
-    own += ["--go-on"] if flags.go_on else []
-    if flags.tiles:
-        module, own = "loadtest.gpu.tiles", flags.tiles
     output = flags.output or ROOT / "loadtest" / ("out/gpu-dry" if flags.dry else "results/gpu")
+    output = output.absolute()
     with tempfile.TemporaryDirectory(prefix="gpu-measurements-") as folder:
-        site = Path(folder) / "site"
-        if flags.wheels is not None and not install(flags.wheels, site):
+        work = Path(folder)
+        if flags.wheels is not None and not install(flags.wheels, work / "site"):
             return 2
-        left = flags.seconds - (time.monotonic() - begun)
-        command = [sys.executable, "-m", module, "--output", str(output.absolute())]
-        command += ["--work", folder, "--seconds", f"{left:.0f}"]
-        command += ["--dry"] if flags.dry else []
-        return wait_for([*command, *own], environment(site, Path(folder), flags.dry))
+        known = environment(work / "site", work, flags.dry)
+        cache = Path(known["TRITON_CACHE_DIR"])
+        bring(flags.carried, cache)
+        seconds = flags.seconds or VISITS[flags.call].seconds
+        left = seconds - (time.monotonic() - begun) - PACKING
+        common = ["--work", folder, "--seconds", f"{left:.0f}", *(["--dry"] if flags.dry else [])]
+        if flags.tiles:
+            own = ["loadtest.gpu.tiles", "--output", str(output), *common, *flags.tiles]
+            return wait_for([sys.executable, "-m", *own], known)
+        results = work / "results"
+        if flags.go_on and not resume([flags.carried, output], results):
+            print("run.sh: nothing to go on with; all parts are run", file=sys.stderr)
+        own = ["loadtest.gpu", "--output", str(results), "--home", str(output), *common]
+        own += ["--call", flags.call, *(["--parts", *flags.parts] if flags.parts else [])]
+        status = wait_for(
+            [sys.executable, "-m", *own, *(["--go-on"] if flags.go_on else [])], known
+        )
+        come_home(results, cache, output)
+        return status
+
+
+def bring(carried: Path | None, cache: Path) -> None:
+    """Unpacks the compiled kernels of an earlier call, if it left any."""
+    cache.mkdir(parents=True, exist_ok=True)
+    if carried is None:
+        return
+    if not (carried / archive.CACHE).is_file():
+        print(f"run.sh: {carried} holds no {archive.CACHE}: all is compiled", file=sys.stderr)
+        return
+    # A cache that can't be read costs time, and nothing else.
+    try:
+        count = archive.unpack_cache(carried / archive.CACHE, cache)
+    except (OSError, EOFError, ValueError, tarfile.TarError) as error:
+        print(f"run.sh: {carried / archive.CACHE} can't be read: {error}", file=sys.stderr)
+    else:
+        print(f"{count} compiled kernels and launchers were carried", file=sys.stderr, flush=True)
+
+
+def resume(folders: list[Path | None], results: Path) -> bool:
+    """Whether one of these held the results of an earlier call, which are in `results` then."""
+    for folder in folders:
+        if folder is not None and (folder / archive.RESULTS).is_file():
+            archive.unpack(folder / archive.RESULTS, results)
+            return True
+    return False
+
+
+def come_home(results: Path, cache: Path, output: Path) -> None:
+    """Leaves the three files, and says how large they are."""
+    archive.pack_results(results, output)
+    left_out = archive.pack_cache(cache, output)
+    if left_out:
+        print(f"run.sh: {left_out} compiled kernels had no room in the archive", file=sys.stderr)
+    for name in (archive.TEXT, archive.RESULTS, archive.CACHE):
+        if (output / name).is_file():
+            print(f"{name}: {(output / name).stat().st_size:,} bytes", file=sys.stderr)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,7 +104,15 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("wheels", type=Path, nargs="?", help="folder that wheels.sh has filled")
     made.add_argument("output", type=Path, nargs="?", help="where results go")
     made.add_argument("--dry", action="store_true", help="a trial without a GPU, of tiny sizes")
-    made.add_argument("--seconds", type=float, default=SECONDS, help="for everything")
+    made.add_argument(
+        "--call",
+        choices=VISITS,
+        default="works",
+        help="what is measured: `works`, a first call of five minutes; `speed`, a second one; "
+        "`whole`: all, in forty minutes",
+    )
+    made.add_argument("--seconds", type=float, help="for everything; default: the call's")
+    made.add_argument("--carried", type=Path, help=CARRIED)
     made.add_argument("--parts", nargs="+", help="these only; default: all")
     made.add_argument("--go-on", action="store_true", help=GO_ON)
     made.add_argument(
@@ -60,7 +122,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def install(wheels: Path, site: Path) -> bool:
-    """Whether all that is missing here came from `wheels`. Says on stderr what was wrong."""
+    """Whether all that is missing here came from `wheels`. Says on stderr what was wrong.
+
+    Nothing is compiled to bytecode beforehand: that takes longer than all else.
+    """
     if not wheels.is_dir():
         print(f"run.sh: {wheels} is no folder of wheels", file=sys.stderr)
         return False
@@ -69,7 +134,16 @@ def install(wheels: Path, site: Path) -> bool:
         return True
     print(f"installing from {wheels.name}: {' '.join(wanted)}", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    command += ["--no-index", "--no-deps", "--find-links", str(wheels), "--target", str(site)]
+    command += [
+        "--no-compile",
+        "--no-cache-dir",
+        "--no-index",
+        "--no-deps",
+        "--find-links",
+        str(wheels),
+        "--target",
+        str(site),
+    ]
     return subprocess.run([*command, *wanted], check=False).returncode == 0
 
 
@@ -88,13 +162,15 @@ def wait_for(command: list[str], environment: dict[str, str]) -> int:
 
 
 def environment(site: Path, work: Path, dry: bool) -> dict[str, str]:
-    """Of the measurements: what was installed, then this project's packages, then what was set."""
+    """Of the measurements: what was installed, then this project's packages, then what was set.
+    Triton's cache stays where the caller has it."""
     packages = [site, *(ROOT / part for part in ("shared", "services", "kernels")), ROOT]
     inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
     changes = {
         "PYTHONPATH": os.pathsep.join([*map(str, packages), *inherited]),
         "XDG_CACHE_HOME": str(work / "cache"),
-        "TRITON_CACHE_DIR": str(work / "triton"),
+        "TRITON_CACHE_DIR": os.environ.get("TRITON_CACHE_DIR") or str(work / "triton"),
+        "PYTHONFAULTHANDLER": "1",
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "TOKENIZERS_PARALLELISM": "false",

@@ -33,6 +33,7 @@ OPTIONAL = ("gateway", "engine", "worker")
 TESTING = (
     "gguf",
     "hypothesis",
+    "psutil",
     "pytest",
     "pytest-asyncio",
     "pytest-timeout",
@@ -55,6 +56,8 @@ BELOW = {
     "pytest": ("iniconfig", "pluggy", "Pygments"),
     "pytest-xdist": ("execnet",),
     "hypothesis": ("sortedcontainers",),
+    "soundfile": ("cffi",),
+    "cffi": ("pycparser",),
 }
 """What those need in turn, beyond PRESENT: pip is told to look for nothing by itself.
 typing_extensions is there too, but perhaps too old for pydantic."""

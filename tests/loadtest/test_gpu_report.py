@@ -13,11 +13,10 @@ import pytest
 from loadtest.gpu import __main__ as command
 from loadtest.gpu.figures import TARGETS, limits, share
 from loadtest.gpu.job import DONE, FAILED, OUT_OF_TIME, part_file, write_json
-from loadtest.gpu.parts import PARTS, Part
+from loadtest.gpu.parts import PARTS, VISITS, Part, Visit
 from loadtest.gpu.parts.end_to_end import late_compilations, step_counters
 from loadtest.gpu.parts.kernel_tests import take
 from loadtest.gpu.report import to_markdown
-from loadtest.gpu.start import SECONDS
 
 INSTALLING = 60.0
 RUN = {"model": "Llama-3.1-8B", "what": "run", "requests": 64, "prompt_tokens": 30_000}
@@ -215,7 +214,8 @@ def test_how_a_part_ended_is_said_where_it_could_not(tmp_path: Path) -> None:
     assert (kept["status"], kept["rows"]) == (OUT_OF_TIME, [{"a": 1}])
     # One that never wrote anything.
     assert "status 1" in command.settle(PARTS[1], tmp_path, 1, over_time=False)
-    assert list(command.merged(tmp_path, list(PARTS))) == [PARTS[0].name, PARTS[1].name]
+    merged = command.merged(tmp_path, list(PARTS))
+    assert [each["status"] for each in merged.values()][:3] == [OUT_OF_TIME, FAILED, "not begun"]
 
 
 def test_parts_share_the_time() -> None:
@@ -230,8 +230,9 @@ def test_parts_share_the_time() -> None:
 
 
 def test_a_visit_is_over_in_forty_minutes_and_says_first_whether_it_works() -> None:
-    assert sum(each.seconds for each in PARTS) <= SECONDS - command.REPORT_SECONDS - INSTALLING
-    assert SECONDS < 40 * 60
+    seconds = VISITS["whole"].seconds
+    assert sum(each.seconds for each in PARTS) <= seconds - command.REPORT_SECONDS - INSTALLING
+    assert seconds < 40 * 60
     assert (PARTS[0].name, PARTS[0].seconds) == ("works", 180)
 
 
@@ -250,7 +251,7 @@ def test_what_fails_in_the_middle_takes_nothing_from_the_others(
         assert (tmp_path / "results.json").exists() == (len(ran) > 1)  # Written after each.
         return status
 
-    monkeypatch.setattr(command, "PARTS", parts)
+    monkeypatch.setitem(VISITS, "works", Visit(600.0, parts))
     monkeypatch.setattr(command, "run_part", run)
     monkeypatch.setattr(command, "leave_at_signals", lambda: None)
     flags = ["x", "--output", str(tmp_path), "--work", str(tmp_path), "--seconds", "570", "--dry"]

@@ -53,7 +53,7 @@ def time_cases(job: Job, cases: Iterable[Case]) -> None:
                 own = timer(bench.work(None), capture=case.capturable)
                 figures = {"seconds": own.seconds, "graph": own.graph}
                 if bench.torch is not None:
-                    with job.attempt(f"{what}: {case.torch}"):
+                    with job.attempt(f"{what}: {case.torch}", own=False):
                         figures["torch_seconds"] = timer(bench.torch).seconds
                 job.row(
                     op=case.op,

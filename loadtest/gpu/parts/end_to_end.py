@@ -79,7 +79,7 @@ def measure(job: Job, llm: LLM, some: list[Request], ports: Ports) -> None:
     grown = {name: value - before[name] for name, value in after.items()}
     late = late_compilations(read_page(ports.worker)) - late
     if late:
-        job.note(f"{late} kernels were compiled in the measured time: the rehearsal lacks them")
+        job.fault(f"{late} kernels were compiled in the measured time: the rehearsal lacks them")
     run_row(job, "penstock", some, seconds, engine_core=grown, late_compilations=late)
 
 

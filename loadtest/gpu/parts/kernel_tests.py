@@ -14,13 +14,15 @@ from loadtest.report import ROOT
 
 OUTCOME = re.compile(r"\b(PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b")
 TEST = re.compile(r"tests/\S+::\S+")
-MOST_PROCESSES = 8
+MOST_PROCESSES = 12
+MOST_SECONDS = 120
+"""Of one test."""
 TIMED_OUT = 124
 """Exit status of `timeout` where it ended the command."""
 
 
 def run(job: Job) -> None:
-    run_tests(job, job.extent.tests)
+    run_tests(job, job.extent.telling if job.part.name == "tests" else job.extent.tests)
 
 
 def run_tests(job: Job, patterns: tuple[str, ...]) -> None:
@@ -31,6 +33,8 @@ def run_tests(job: Job, patterns: tuple[str, ...]) -> None:
         if not found([pattern]):
             job.note(f"not present: {pattern}")
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--tb=short"]
+    # One that hangs is ended, and the others' outcomes are known.
+    command += ["--timeout", f"{min(MOST_SECONDS, max(job.left - 10, 5)):.0f}"]
     workers = min(MOST_PROCESSES, os.cpu_count() or 1)
     if not job.extent.dry and find_spec("xdist") is not None:
         command += ["-n", str(workers)]
@@ -42,6 +46,8 @@ def run_tests(job: Job, patterns: tuple[str, ...]) -> None:
         raise OutOfTime
     if not outcomes:
         raise RuntimeError("no test ran; the log says why")
+    for name in failed:
+        job.fault(f"{name} failed")
 
 
 def found(patterns: tuple[str, ...] | list[str]) -> list[str]:

@@ -31,7 +31,7 @@ MODULE = "flash_attn_interface"
 
 def run(job: Job) -> None:
     folder = prepare(str(job.model_folder()), cache_dir=job.work / "cache")
-    for mode in job.extent.modes:
+    for mode in chosen_modes(job):
         if not mode.flash_attention_3 and find_spec(MODULE) is None:
             continue  # It would be the default again.
         if not mode.early_launches and not launches_early(job.device):
@@ -40,6 +40,14 @@ def run(job: Job) -> None:
         with job.attempt(mode.name), launched_early(on=mode.early_launches):
             measure(job, folder, mode)
         release_memory()
+
+
+def chosen_modes(job: Job) -> list[Mode]:
+    """Those that the part names; of a part that names none, all that are not for others."""
+    named = job.part.modes
+    if unknown := set(named) - {mode.name for mode in job.extent.modes}:
+        raise ValueError(f"no modes {sorted(unknown)} in this extent")
+    return [m for m in job.extent.modes if (m.name in named if named else not m.once)]
 
 
 def launches_early(device: torch.device) -> bool:

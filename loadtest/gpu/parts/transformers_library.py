@@ -25,9 +25,9 @@ def run(job: Job) -> None:
     model = random_model(str(job.model_folder()), job.device)
     job.row(model=job.model, what="load", seconds=time.monotonic() - begun)
     seconds = SHARE * job.left
-    with job.attempt("continuous batching"):
+    with job.attempt("continuous batching", own=False):
         continuous(job, model, some, seconds)
-    with job.attempt("generate"):
+    with job.attempt("generate", own=False):
         # Continuous batching puts a paged one in its place, which stays there if it fails.
         model.set_attn_implementation(ATTENTION)
         together(job, model, some, min(seconds, job.left - 2))

@@ -1,0 +1,92 @@
+"""A request's output depends on the request alone: batch-invariant answers in bfloat16, alone,
+together, and together while their worker is killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from loadtest.gpu.job import Job
+from loadtest.gpu.model_folder import write_weights
+from loadtest.gpu.workload import requests
+from penstock.llm import AsyncLLM
+from penstock.sampling_params import SamplingParams
+from testing.descendants import descendants
+
+WORKER = "penstock: worker"
+Answers = list[list[int]]
+
+
+def run(job: Job) -> None:
+    asyncio.run(compare(job))
+
+
+async def compare(job: Job) -> None:
+    name = job.extent.small[-1]
+    config = job.extent.shape(name)
+    asked = requests(job.extent.asked, 2, job.extent.short, config.vocab_size)
+    prompts, length = [one.prompt for one in asked], job.extent.promised
+    longest = job.extent.short + length
+    folder = write_weights(job.work / "promise" / name, config)
+    async with AsyncLLM(
+        model=str(folder),
+        dtype="bfloat16",
+        device=job.device.type,
+        attention_backend="triton",
+        batch_invariant=True,
+        enable_prefix_caching=False,
+        max_model_len=longest,
+        max_num_seqs=len(prompts),
+        max_num_batched_tokens=job.extent.short + len(prompts),
+        num_kv_blocks=len(prompts) * (longest // 16 + 2),
+    ) as llm:
+        together = await answers(llm, prompts, length)
+        alone = [(await answers(llm, [each], length))[0] for each in prompts]
+        said(job, name, "alone", alone, together)
+        job.need(5.0)
+        killing = Killing(len(prompts) * length // 3)
+        disturbed = await answers(llm, prompts, length, killing.count)
+        if killing.dead is None:
+            raise RuntimeError("no worker was there to be killed")
+        said(job, name, "across a killed worker", disturbed, together)
+
+
+def said(job: Job, name: str, how: str, found: Answers, together: Answers) -> None:
+    unlike = [n for n, pair in enumerate(zip(found, together, strict=True)) if pair[0] != pair[1]]
+    job.row(what="promise", model=name, how=how, answers=len(found), unlike=len(unlike))
+    if unlike:
+        first = unlike[0]
+        job.fault(f"answer {first} {how}: {found[first]}, together: {together[first]}")
+
+
+class Killing:
+    """Kills the worker once, when `after` tokens have come."""
+
+    def __init__(self, after: int) -> None:
+        self._left = after
+        self.dead: int | None = None
+
+    def count(self) -> None:
+        self._left -= 1
+        if self._left <= 0 and self.dead is None:
+            for process in descendants(WORKER):
+                self.dead = process.pid
+                process.kill()
+
+
+async def answers(
+    llm: AsyncLLM, prompts: Answers, length: int, came: Callable[[], None] = lambda: None
+) -> Answers:
+    """Token ids of each. came: called at every output of any."""
+    params = SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True)
+
+    async def one(prompt: list[int]) -> list[int]:
+        got: list[int] = []
+        async for output in llm.generate({"prompt_token_ids": prompt}, params):
+            got = list(output.outputs[0].token_ids)
+            came()
+        if len(got) != length:
+            raise RuntimeError(f"an answer has {len(got)} tokens instead of {length}")
+        return got
+
+    return list(await asyncio.gather(*map(one, prompts)))
