@@ -53,7 +53,22 @@ def test_lack_of_memory_is_final_until_the_system_was_ready() -> None:
     refused = policy.died(OUT_OF_MEMORY, 1.0, system_was_ready=False)
     assert isinstance(refused, GiveUp)
     assert "not enough memory" in refused.why
+    assert "--max-model-len or --num-kv-blocks takes less memory" in refused.why
     assert policy.died(OUT_OF_MEMORY, 1.0, system_was_ready=True) == Restart(0.1)
+
+
+def test_who_is_killed_at_every_start_is_told_what_takes_less_memory() -> None:
+    """As under a container's limit that is too small: the kernel says no more than SIGKILL."""
+    why = {}
+    for code in (-9, -11):
+        policy = RestartPolicy()
+        for _ in range(5):
+            policy.started(0.0)
+            last = policy.died(code, 1.0, system_was_ready=False)
+        assert isinstance(last, GiveUp)
+        why[code] = last.why
+    assert "--max-model-len or --num-kv-blocks takes less memory" in why[-9]
+    assert "memory" not in why[-11]
 
 
 @pytest.mark.parametrize("ready", [True, False])

@@ -85,7 +85,7 @@ class Boundary:
                 raise
         except Exception as error:
             answer = as_http_error(error)
-            if answer.status == 500:
+            if answer.status == 500 or isinstance(error, MemoryError):
                 log.error(
                     "request failed",
                     request=request_id,

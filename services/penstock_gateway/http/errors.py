@@ -21,6 +21,8 @@ from penstock.errors import (
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
+MEMORY_RETRY_AFTER = 5
+"""Seconds until whoever has the memory may have given it back."""
 ENGINE_RETRY_AFTER = 1
 """Seconds that a client should wait before it asks for an absent engine core again."""
 
@@ -150,6 +152,13 @@ def as_http_error(error: BaseException) -> HTTPError:
             return HTTPError(500, str(error), type=SERVER, code="request_failed")
         case asyncio.CancelledError():
             return leaving()
+        case MemoryError():
+            return unavailable(
+                "the server has no memory left for this request; send a smaller one, or try again "
+                "later",
+                "out_of_memory",
+                MEMORY_RETRY_AFTER,
+            )
     return HTTPError(500, "internal error; see the server's log for this x-request-id", type=SERVER)
 
 

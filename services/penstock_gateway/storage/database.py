@@ -69,11 +69,9 @@ class Database:
             self.close()
             raise
         except SQLAlchemyError as error:
-            # Its text holds the address, and may hold a password.
-            reason = type(error.__cause__ or error).__name__
             self.close()
             kind = DatabaseUnavailable if isinstance(error, OperationalError) else StartupError
-            raise kind(f"--database-url: the database can't be used ({reason})") from None
+            raise kind(_unusable(url, error, sqlite_file=self._sqlite)) from None
 
     async def run(self, work: Callable[[Connection], Done]) -> Done:
         """What `work` returns, done in one transaction: wholly, or not at all where it raises.
@@ -126,6 +124,14 @@ class Database:
             )
         self.insert_new(connection, tables.identity, id=1, name=os.urandom(16).hex())
         return str(connection.scalar(select(tables.identity.c.name)))
+
+
+def _unusable(url: str, error: SQLAlchemyError, *, sqlite_file: bool) -> str:
+    if sqlite_file and isinstance(error, OperationalError):
+        return f"--data-dir: {url.removeprefix('sqlite:///')} can't be used: {error.orig}"
+    # Its text holds the address, and may hold a password.
+    reason = type(error.__cause__ or error).__name__
+    return f"--database-url: the database can't be used ({reason})"
 
 
 def _engine_of(url: str, *, sqlite_file: bool) -> Engine:

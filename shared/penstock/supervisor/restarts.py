@@ -12,6 +12,9 @@ OUT_OF_MEMORY = 71
 """Exit code of a child that the machine had no memory for (EX_OSERR of sysexits.h)."""
 
 
+LESS_MEMORY = "; a smaller model, --max-model-len or --num-kv-blocks takes less memory"
+
+
 @dataclass(frozen=True)
 class RestartSettings:
     """Seconds, and a count.
@@ -63,12 +66,13 @@ class RestartPolicy:
         if code == FINAL_STARTUP_FAILURE:
             return GiveUp("it can't start")
         if code == OUT_OF_MEMORY and not system_was_ready:
-            return GiveUp("the machine has not enough memory for it")
+            return GiveUp(f"the machine has not enough memory for it{LESS_MEMORY}")
         if system_was_ready and now - self._started_at >= self._settings.stable_after:
             self._deaths_in_a_row = 0
         self._deaths_in_a_row += 1
         if not system_was_ready and self._deaths_in_a_row >= self._settings.max_startup_deaths:
-            return GiveUp(f"it died {self._deaths_in_a_row} times, the last time {describe(code)}")
+            how = f"it died {self._deaths_in_a_row} times, the last time {describe(code)}"
+            return GiveUp(f"{how}{LESS_MEMORY if code == -signal.SIGKILL else ''}")
         # The exponent is bounded, so that a child that dies for days doesn't overflow a float.
         doublings = min(self._deaths_in_a_row - 1, 30)
         return Restart(min(self._settings.first_delay * 2**doublings, self._settings.max_delay))

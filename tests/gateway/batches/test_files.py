@@ -241,6 +241,18 @@ def test_a_folder_that_can_not_be_used(tmp_path: Path) -> None:
         Database(f"sqlite:///{tmp_path / 'file' / 'penstock.db'}")
 
 
+def test_a_disk_that_is_full_at_the_start_is_told_with_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.db"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(PenstockError, match=f"^--data-dir: {file} can't be used: "):
+            Database(f"sqlite:///{file}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    Database(f"sqlite:///{file}").close()
+
+
 async def test_a_full_disk_is_told_and_leaves_nothing(gateway: Storing, tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))

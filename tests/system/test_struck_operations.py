@@ -1,0 +1,203 @@
+"""Processes that are killed, or stand still for a while, in the middle of what an operator asked
+for: it ends with an answer, streams have their bytes, and the system goes on."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from testing.serving import PATIENCE, Server, wait_until
+from tests.shared.tiny_models import write_gguf
+from tests.system.test_pause import Stream
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+FROZEN = 4.0
+"""Seconds: longer than a session lasts without a beat."""
+BLOWS = [
+    pytest.param("worker 0", "kill"),
+    pytest.param("engine", "kill"),
+    pytest.param("worker 0", "freeze", marks=pytest.mark.long),
+    pytest.param("engine", "freeze", marks=pytest.mark.long),
+]
+WHOLE = {"max_tokens": 100, "temperature": 0.8, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sets of weights, so large that they take a moment to load."""
+    folder = tmp_path_factory.mktemp("struck")
+    for seed in range(2):
+        write_gguf(folder / f"{seed}.gguf", seed=seed, heads=48, kv_heads=48)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def running(folder: Path) -> Iterator[Server]:
+    flags = ("--weights-allowed-folder", str(folder), "--num-kv-blocks", "512")
+    with Server(str(folder / "0.gguf"), *flags, "--dtype", "float32") as server:
+        yield server
+
+
+def strike(server: Server, victim: str, how: str) -> None:
+    pid = server.child(victim)
+    if how == "kill":
+        os.kill(pid, signal.SIGKILL)
+        return
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(FROZEN)
+    os.kill(pid, signal.SIGCONT)
+
+
+def told(server: Server, path: str, **body: Any) -> tuple[int, str]:
+    """The status, and what went wrong if anything did."""
+    reply = httpx.post(f"{server.url}/{path}", timeout=2 * PATIENCE, **body)
+    error = reply.json().get("error")
+    assert (error is None) == (reply.status_code == 200), reply.text
+    return reply.status_code, "" if error is None else error["message"]
+
+
+def struck(server: Server, victim: str, how: str, operate: Callable[[], Any]) -> Any:
+    """What `operate` returns, under which the victim is struck."""
+    done: list[Any] = []
+    thread = threading.Thread(target=lambda: done.append(operate()))
+    thread.start()
+    time.sleep(0.1)  # Anywhere in it.
+    strike(server, victim, how)
+    thread.join(2 * PATIENCE)
+    assert done, "it never ends"
+    wait_until(server.ready)
+    return done[0]
+
+
+def alone(server: Server) -> str:
+    stream = Stream(server.url, **WHOLE)
+    stream.join()
+    assert stream.finish == "length"
+    return stream.text
+
+
+@pytest.mark.parametrize(("victim", "how"), BLOWS)
+def test_sleep_and_waking(running: Server, victim: str, how: str) -> None:
+    undisturbed = alone(running)
+    stream = Stream(running.url, **WHOLE)
+    wait_until(lambda: stream.text != "")
+
+    def operate() -> list[tuple[int, str]]:
+        return [
+            told(running, path, params=query)
+            for path, query in (("sleep", {"level": 2, "mode": "keep"}), ("wake_up", {}))
+        ]
+
+    for status, error in struck(running, victim, how, operate):
+        assert status == 200 or (status == 503 and error)
+    told(running, "wake_up")
+    stream.join(2 * PATIENCE)
+    assert (stream.text, stream.finish) == (undisturbed, "length")
+    assert alone(running) == undisturbed
+
+
+@pytest.mark.parametrize(("victim", "how"), BLOWS)
+def test_a_replacement_of_weights(running: Server, victim: str, how: str) -> None:
+    """One set or the other; the former, where it says that the new ones could not be loaded."""
+    by = []
+    for name in ("1.gguf", "0.gguf"):
+        assert told(running, "update_weights_from_disk", json={"model_path": name})[0] == 200
+        by.append(alone(running))
+    assert by[0] != by[1]
+    open_one = Stream(running.url, **WHOLE)
+    wait_until(lambda: open_one.text != "")
+    body = {"model_path": "1.gguf"}
+    status, error = struck(
+        running, victim, how, lambda: told(running, "update_weights_from_disk", json=body)
+    )
+    open_one.join(2 * PATIENCE)
+    assert (open_one.text, open_one.finish) == (by[1], "length")
+    said = alone(running)
+    assert said in by
+    if status == 200:
+        assert said == by[0]
+    else:
+        assert status in (500, 503)
+        assert error
+    if "the previous ones stay" in error:
+        assert said == by[1]
+
+
+def test_a_request_that_a_worker_has_no_memory_for(running: Server) -> None:
+    """It goes on, or comes back; what streams meanwhile has its bytes."""
+    undisturbed = alone(running)
+    pid = running.child("worker 0")
+    held = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+    stream = Stream(running.url, **WHOLE)
+    wait_until(lambda: stream.text != "")
+    limits = resource.prlimit(pid, resource.RLIMIT_AS)
+    resource.prlimit(pid, resource.RLIMIT_AS, (held + 2**20, limits[1]))
+    try:
+        large = {"prompt": [[n + 1] * 120 for n in range(64)], "max_tokens": 2, "logprobs": 5}
+        reply = httpx.post(f"{running.url}/v1/completions", json=large, timeout=2 * PATIENCE)
+        assert reply.status_code in (200, 500, 503), reply.text
+        stream.join(2 * PATIENCE)
+    finally:
+        if running.children().get("penstock: worker 0") == pid:
+            resource.prlimit(pid, resource.RLIMIT_AS, limits)
+    wait_until(running.ready)
+    assert (stream.text, stream.finish) == (undisturbed, "length")
+    assert alone(running) == undisturbed
+
+
+def test_a_switch_of_models_and_a_signal_under_it(
+    start_server: Callable[..., Server], folder: Path, tmp_path: Path
+) -> None:
+    """The model that is loaded dies over it, and is loaded all the same; a shutdown doesn't wait
+    for it."""
+    entries = [
+        {"name": name, "model": str(folder / f"{n}.gguf"), "load": "on-demand", "memory_gib": 1}
+        for n, name in enumerate(("one", "two"))
+    ]
+    listed = tmp_path / "models.yaml"
+    listed.write_text(yaml.safe_dump({"models": entries}))
+    flags = ("--models-memory-gib", "1", "--model-turn-seconds", "0.5")
+    server = start_server("--models", str(listed), *flags)
+
+    def asks(model: str) -> Stream:
+        return Stream(server.url, model=model, **WHOLE)
+
+    undisturbed = {}
+    for name in ("two", "one"):
+        stream = asks(name)
+        stream.join(2 * PATIENCE)
+        undisturbed[name] = stream.text
+    for victim in ("worker 0", "engine"):
+        former, later = asks("one"), asks("two")
+        wait_until(lambda victim=victim: f"penstock: {victim} of two" in server.children())
+        strike(server, f"{victim} of two", "kill")
+        for name, stream in (("one", former), ("two", later)):
+            stream.join(2 * PATIENCE)
+            assert (stream.text, stream.finish) == (undisturbed[name], "length")
+        back = asks("one")
+        back.join(2 * PATIENCE)
+        assert back.text == undisturbed["one"]
+    with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+        asked = threading.Thread(
+            target=lambda: refused.append(client.post("/v1/completions", json=body))
+        )
+        refused: list[httpx.Response] = []
+        body = {"model": "two", "prompt": "abc", "max_tokens": 4}
+        asked.start()
+        wait_until(lambda: "penstock: worker 0 of two" in server.children())
+        assert server.stop() == 0
+        asked.join(PATIENCE)
+    (reply,) = refused
+    assert reply.status_code in (200, 503), reply.text
+    server.prove_gone()
