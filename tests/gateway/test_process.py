@@ -60,7 +60,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def ask(url: str, body: Any = None, key: str | None = None) -> tuple[int, dict[str, str], Any]:
     data = None if body is None else json.dumps(body).encode()
-    headers = {} if key is None else keyring.bearer(key)
+    headers = {"content-type": "application/json"}
+    headers |= {} if key is None else keyring.bearer(key)
     request = urllib.request.Request(url, data, headers)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:

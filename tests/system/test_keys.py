@@ -24,7 +24,8 @@ PROMPTS = [[5, 6, 7], [8, 9, 10], [11, 12, 13]]
 
 
 def ask(server: Server, path: str, secret: str | None, body: Any = None) -> tuple[int, Any]:
-    headers = {} if secret is None else keyring.bearer(secret)
+    headers = {"content-type": "application/json"}
+    headers |= {} if secret is None else keyring.bearer(secret)
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(server.url + path, data, headers)
     try:

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock import logs
-from penstock_gateway.http.cors import names
+from penstock_gateway.http.door import Door
 from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error, head_too_large
 from penstock_gateway.http.operations import OPENAI_ERRORS, Operation
 from penstock_gateway.http.replies import send_error
 from penstock_gateway.http.request_id import REQUEST_ID
-from penstock_gateway.http.sockets import check_origin, guarded, status_of
+from penstock_gateway.http.sockets import guarded, status_of
 from penstock_gateway.service import Service
 from penstock_gateway.tracing.trace import log_fields
 
@@ -39,6 +39,8 @@ class Boundary:
     def __init__(self, app: ASGIApp, service: Service, operations: Iterable[Operation]) -> None:
         self._app = app
         self._service = service
+        operations = list(operations)
+        self._door = Door(service.config, operations, has_keys=service.ring is not None)
         self._shapes = {
             each.path: each.errors_as for each in operations if each.errors_as != OPENAI_ERRORS
         }
@@ -73,6 +75,7 @@ class Boundary:
         try:
             if head_bytes(scope) > self._service.config.max_header_bytes:
                 raise head_too_large(self._service.config.max_header_bytes)
+            self._door.check(scope)
             await self._app(scope, receive, send_with_id)
         except ClientGone as gone:
             log.debug("client gone", request=request_id, reason=str(gone), **log_fields(scope))
@@ -114,7 +117,7 @@ class Boundary:
         config = self._service.config
         if head_bytes(scope) > config.max_header_bytes:
             raise head_too_large(config.max_header_bytes)
-        check_origin(scope, names("allowed_origins", config.allowed_origins))
+        self._door.check(scope)
         await self._app(scope, receive, send)
 
 

@@ -28,6 +28,7 @@ _WORDS = {
     409: "The current state doesn't allow it.",
     408: "The deadline passed, or the body did not arrive in time.",
     413: "The body is too large.",
+    415: "The body's content-type is not application/json.",
     429: "The API key's limit is exhausted; see Retry-After.",
     431: "The request's headers are too large.",
     500: "Internal server error.",

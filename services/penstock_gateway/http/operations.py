@@ -97,6 +97,11 @@ class Operation:
         return _PARAMETER.sub(r"{\1}", self.path)
 
     @property
+    def controls(self) -> bool:
+        """It changes what the server does for everybody."""
+        return self.access == "admin" and self.method != "GET"
+
+    @property
     def parameters(self) -> list[str]:
         """Of its path."""
         return _PARAMETER.findall(self.path)
@@ -111,6 +116,7 @@ class Operation:
             found.add(429)
         if self.body is not None:
             found |= {404, 408, 413, 429}
+            found |= {415} if self.body_type == "application/json" else set()
         return sorted(found)
 
 

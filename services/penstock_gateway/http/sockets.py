@@ -1,11 +1,9 @@
-"""WebSockets: who may open one, and how they are refused and ended."""
+"""WebSockets: where their key is, and how they are refused and ended."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection
-from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,32 +29,6 @@ def key_of(scope: Scope) -> bytes:
     """The API key among the subprotocols; empty without one, and with more than one."""
     found = [each for each in scope["subprotocols"] if each.startswith(KEY_SUBPROTOCOL)]
     return found[0].removeprefix(KEY_SUBPROTOCOL).encode() if len(found) == 1 else b""
-
-
-def check_origin(scope: Scope, allowed: Collection[str]) -> None:
-    """Raises HTTPError 403 for the page of another site that isn't allowed: browsers let any page
-    open a WebSocket anywhere, and read it."""
-    headers = {name: value for name, value in scope["headers"] if name in (b"origin", b"host")}
-    origin = headers.get(b"origin")
-    if origin is None or "*" in allowed:
-        return
-    text = origin.decode("latin-1")
-    if text in allowed or _host(text) == headers.get(b"host"):
-        return
-    raise HTTPError(
-        403,
-        "this page's origin may not open a WebSocket here (--allowed-origins)",
-        type="permission_error",
-        code="origin_not_allowed",
-    )
-
-
-def _host(origin: str) -> bytes | None:
-    """With its port; None: there is none in it."""
-    try:
-        return urlsplit(origin).netloc.encode("latin-1") or None
-    except ValueError:
-        return None
 
 
 def status_of(message: Message) -> int | None:

@@ -74,6 +74,7 @@ Asked = TypeVar("Asked", bound=OllamaFields)
 class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
     """One conversation or prompt in, one answer out, in lines unless that is turned off."""
 
+    takes_forms_type = True
     id_prefix = "ollama-"
     stream_form = JSON_LINES
     show: Show

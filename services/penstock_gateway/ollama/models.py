@@ -120,6 +120,7 @@ SHOW = posting(
 class Show(JsonEndpoint[ShowRequest]):
     """Tells of a model."""
 
+    takes_forms_type = True
     request_type = ShowRequest
     answers_while_leaving = True
 

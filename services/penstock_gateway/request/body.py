@@ -48,6 +48,29 @@ async def feed_body(
         ) from None
 
 
+def check_json_type(scope: Scope, *, forms_too: bool = False) -> None:
+    """Raises HTTPError 415 for a body that says that it is not JSON; one that says nothing passes.
+    A page can send text and forms to other sites without asking first, and JSON only if it may.
+    forms_too: application/x-www-form-urlencoded, which curl says of everything, passes."""
+    for name, value in scope["headers"]:
+        if name != b"content-type" or value == b"application/json":
+            continue
+        kind = value.partition(b";")[0].strip().lower()
+        if kind in (b"", b"application/json") or (
+            kind.startswith(b"application/") and kind.endswith(b"+json")
+        ):
+            continue
+        if forms_too and kind == b"application/x-www-form-urlencoded":
+            continue
+        raise HTTPError(
+            415,
+            f"content-type {value[:80].decode('ascii', 'replace')!r} is not accepted here: send "
+            "JSON with the header `content-type: application/json` (curl: -H 'content-type: "
+            "application/json')",
+            code="unsupported_media_type",
+        )
+
+
 async def _feed(receive: Receive, feed: Feed, limit: int) -> None:
     size = 0
     while True:

@@ -9,7 +9,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock_gateway.http.errors import leaving
-from penstock_gateway.request.body import read_body
+from penstock_gateway.request.body import check_json_type, read_body
 from penstock_gateway.request.decoding import decode
 from penstock_gateway.request.unknown_fields import skipping
 from penstock_gateway.service import Service
@@ -23,6 +23,8 @@ class JsonEndpoint(ABC, Generic[Body]):
 
     request_type: type[Body]
     """The struct of its bodies."""
+    takes_forms_type = False
+    """Whether JSON may call itself application/x-www-form-urlencoded, as curl -d does."""
     answers_while_leaving = False
     """Whether requests that come after the gateway was told to leave are answered, too."""
 
@@ -38,9 +40,10 @@ class JsonEndpoint(ABC, Generic[Body]):
         """Answers one request."""
 
     async def read(self, scope: Scope, receive: Receive) -> Body:
-        """The request's body. Raises InvalidRequest, ClientGone, and HTTPError: 400, 408, 413, or
-        503 where the gateway is leaving."""
+        """The request's body. Raises InvalidRequest, ClientGone, and HTTPError: 400, 408, 413, 415,
+        or 503 where the gateway is leaving."""
         service = self._service
+        check_json_type(scope, forms_too=self.takes_forms_type)
         body = await read_body(
             scope, receive, limit=service.config.max_body_bytes, timeout=service.patience.body
         )

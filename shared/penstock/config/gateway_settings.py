@@ -55,6 +55,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     allow_open: Annotated[
         bool, Meta(description="Listen on addresses other than loopback without API keys.")
     ] = False
+    allow_remote_control: Annotated[
+        bool,
+        Meta(
+            description="Without API keys, let other machines control the server: pause, sleep,"
+            " load adapters, replace weights, collective_rpc."
+        ),
+    ] = False
     admin_port: Annotated[
         Annotated[int, Meta(ge=0, le=65_535)] | None,
         Meta(
@@ -88,6 +95,15 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             description='Web origins that may call this server: a JSON list (`["*"]`: all) or'
             " names with commas; default: none."
+        ),
+    ] = ""
+    allowed_hosts: Annotated[
+        str,
+        Meta(
+            description="Host names that a server without API keys answers to, beside IP addresses,"
+            " names without a dot, *.localhost, *.local, *.internal, *.home.arpa, *.svc and the"
+            " machine's own: a JSON list or names with commas; *.DOMAIN: all below a domain; *:"
+            " any."
         ),
     ] = ""
     allowed_methods: Annotated[

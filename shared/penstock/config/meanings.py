@@ -39,6 +39,7 @@ _SAME = {
     "api_keys": "api_key_file keys auth keys_file",
     "host": "bind address listen ip hostname interface",
     "allowed_origins": "cors cors_allow_origin cors_origins origins",
+    "allowed_hosts": "trusted_hosts allowed_host server_name vhost",
     "shutdown_timeout": "timeout grace_period graceful_timeout",
     "log_level": "verbose verbosity debug quiet loglevel log_verbosity",
     "log_format": "log_json json_output json_logs",

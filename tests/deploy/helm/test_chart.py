@@ -410,6 +410,13 @@ def test_an_ingress_that_everybody_may_use_has_to_be_meant() -> None:
     assert of_kind(documents, "Ingress")
     (gateway,) = of_kind(documents, "Deployment")
     assert "--allow-open" in containers(gateway)[0]["args"]
+    named = rendered({"ingress": {"enabled": True, "allowOpen": True, "host": "llm.example"}})
+    (gateway,) = [
+        each
+        for each in named
+        if each["kind"] == "Deployment" and "gateway" in str(each["metadata"]["name"])
+    ]
+    assert "--allowed-hosts=llm.example" in containers(gateway)[0]["args"]
     (closed,) = of_kind(rendered(VALUES["keys and curve"]), "Deployment")
     assert "--allow-open" not in containers(closed)[0]["args"]
 

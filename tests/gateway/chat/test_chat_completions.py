@@ -303,7 +303,11 @@ async def test_model_may_be_left_out(http: httpx.AsyncClient) -> None:
     assert reply["model"] == MODEL
 
 
-async def test_content_type_does_not_matter(http: httpx.AsyncClient) -> None:
+async def test_a_body_of_another_type_is_refused_with_the_header_to_send(
+    http: httpx.AsyncClient,
+) -> None:
     headers = {"content-type": "application/x-www-form-urlencoded"}  # what curl -d sends
     response = await http.post(URL, content=json.dumps(body()), headers=headers)
-    assert response.status_code == 200
+    assert response.status_code == 415
+    assert "-H 'content-type: application/json'" in response.json()["error"]["message"]
+    assert (await http.post(URL, content=json.dumps(body()))).status_code == 200

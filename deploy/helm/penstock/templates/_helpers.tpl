@@ -219,6 +219,9 @@ readinessProbe:
 - --api-keys=/run/secrets/api-keys/{{ .Values.apiKeys.key }}
 {{- else -}}
 - --allow-open
+{{- if and .Values.ingress.enabled .Values.ingress.host }}
+- --allowed-hosts={{ .Values.ingress.host }}
+{{- end }}
 {{- end }}
 {{- end -}}
 
