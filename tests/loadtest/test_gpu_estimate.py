@@ -15,6 +15,7 @@ from loadtest.gpu.estimate.steps import (
     mixed,
     prefill,
     prefill_shares,
+    smaller_splits,
 )
 
 LAYER = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 12_288
@@ -70,6 +71,17 @@ def test_few_programs_read_slowly() -> None:
     four = decode(QWEN3_8B, [1024] * 64, bucket([1024] * 64)).now
     eight = decode(QWEN3_8B, [1536] * 64, bucket([1536] * 64)).now
     assert eight - four == pytest.approx(64 * least)
+
+
+def test_smaller_splits_help_one_sequence_and_cost_many() -> None:
+    """Of 128 keys: 64 programs in place of 16; 8 splits of each of 256 sequences in place of 2."""
+    saved, taken = smaller_splits(QWEN3_8B, [1024], 128)
+    once = 1024 * 4096 / (TAKEN.stream * H100.memory * TAKEN.one_processor) * 132
+    assert saved == pytest.approx(36 * once * (1 / 16 - 1 / 64))
+    assert taken < saved / 10
+    saved, taken = smaller_splits(QWEN3_8B, [1024] * 256, 128)
+    written = 36 * 256 * 6 * 8 * 4 * 130 * 4
+    assert (saved, taken) == (0, pytest.approx(2 * written / (TAKEN.stream * H100.memory)))
 
 
 def test_experts_are_met_at_random() -> None:

@@ -16,6 +16,7 @@ from loadtest.gpu.estimate.steps import (
     mixed,
     prefill,
     prefill_shares,
+    smaller_splits,
     tiles_in_flight,
 )
 from loadtest.report.facts import ROOT
@@ -79,6 +80,8 @@ def page() -> str:
     found = [[cell(row) for cell in COLUMNS.values()] for row in rows()]
     every, idle = idle_programs(QWEN3_8B, skewed(), bucket(skewed()))
     low, high = prefill_shares(QWEN3_8B, PROMPT)
+    saved, _ = smaller_splits(QWEN3_8B, [CONTEXT], 128)
+    _, lost = smaller_splits(QWEN3_8B, [CONTEXT] * SEQUENCES, 128)
     text = TEMPLATE.read_text(encoding="utf-8").format(
         memory=H100.memory / 1e12,
         matrix=H100.matrix / 1e12,
@@ -89,6 +92,10 @@ def page() -> str:
         idle=idle,
         graphs=len(BUCKETS.all),
         prompt=PROMPT,
+        split=KEY_SPLIT,
+        context=CONTEXT,
+        saved=1000 * saved,
+        lost=1000 * lost,
         low=100 * low,
         high=100 * high,
         assumed_attention=(TAKEN.two_tiles_least, TAKEN.two_tiles_most),
@@ -117,7 +124,7 @@ def left() -> list[list[str]]:
             "decode, batch 1",
             f"{CONTEXT:,} keys are {splits} splits, for which attention has "
             f"{splits * QWEN3_8B.kv_heads} programs on {H100.processors} processors",
-            "smaller splits, of which a large batch's fold would have more",
+            "smaller splits, which would cost large batches more",
         ],
         [
             "prefill",

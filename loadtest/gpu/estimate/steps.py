@@ -125,6 +125,21 @@ def idle_programs(shape: Shape, contexts: list[int], bucket: Bucket) -> tuple[in
     return every, every - busy
 
 
+def smaller_splits(shape: Shape, contexts: list[int], split: int) -> tuple[float, float]:
+    """Seconds of a decode's attention that splits of so many keys, not KEY_SPLIT, would save
+    because more processors read, and those that more partial results would take."""
+    size = sum(contexts) * shape.kv_bytes
+    many, few = (
+        sum(-(-context // each) for context in contexts) * shape.kv_heads
+        for each in (split, KEY_SPLIT)
+    )
+    saved = TAKEN.reading(H100, size, few) - TAKEN.reading(H100, size, many)
+    # Each head's weighted values, largest score and sum, float32, written and read.
+    partial = 2 * 4 * (shape.heads // shape.kv_heads) * (shape.head_dim + 2)
+    taken = TAKEN.reading(H100, (many - few) * partial)
+    return shape.layers * saved, shape.layers * taken
+
+
 def tiles_in_flight(stages: int) -> int:
     """Of attention: a load of keys waits for a load of the block table, and each of the two takes
     up stages."""

@@ -1,12 +1,13 @@
 """Compiles for sm_90 what a call would launch, on a machine without a GPU.
 
-`python -m tests.kernels.triton.compile_for_hopper [--once] [--ada] [NAME…]` prints, for each
-kernel of each call in `calls.py`, registers, spilled bytes, shared memory, instructions of tensor
-cores, waits for them and copies to shared memory; of loops over a KV cache, how many entries of the
-block table they read each turn.  It fails where something doesn't compile or asks for more than an
-SM has.  --once: each kernel is compiled until each of its features was on once and off once, and
-with each number of warps, stages and columns, not for every set of them, type and size.  --ada: for
-compute capability 8.9, whose SMs have less than half of the shared memory.  Not under
+`python -m tests.kernels.triton.compile_for_hopper [--once] [--ada] [--floats] [NAME…]` prints, for
+each kernel of each call in `calls.py`, registers, spilled bytes, shared memory, instructions of
+tensor cores, waits for them and copies to shared memory; of loops over a KV cache, how many entries
+of the block table they read each turn.  It fails where something doesn't compile or asks for more
+than an SM has.  --once: each kernel is compiled until each of its features was on once and off
+once, and with each number of warps, stages and columns, not for every set of them, type and size.
+--ada: for compute capability 8.9, whose SMs have less than half of the shared memory.  --floats:
+also which instructions with floats the innermost loop of tensor cores' products has.  Not under
 TRITON_INTERPRET.
 """
 
@@ -38,6 +39,9 @@ TABLE = re.compile(r"async_copy_global_to_local .*-> <(\d+)xi32,")
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_pdl")
 IN_MEMORY = re.compile(r"\b(?:ld|st|atom|red|cp\.async)\b[.\w:]*\.global\b")
 PREFETCH = re.compile(r"prefetch\.global\.L2 \[(%\w+)\]")
+LABEL = re.compile(r"^(\.L_x_\d+):")
+BRANCH = re.compile(r"BRA.*`\((\.L_x_\d+)\)")
+FLOAT = re.compile(r"\*/\s+(?:@!?U?P\d+ )?(HG?MMA|FMUL|FFMA|FADD|FMNMX|MUFU|FSEL|F2FP)\b")
 WEIGHTS = {"weight", "levels"}
 """Parameters whose memory may be fetched ahead."""
 EARLY = re.compile(r"griddepcontrol\.(wait|launch_dependents)")
@@ -50,10 +54,11 @@ class Compiler:
         self,
         *,
         once: bool = False,
+        floats: bool = False,
         target: GPUTarget = HOPPER,
         memory: SharedMemory = shared_memory.HOPPER,
     ) -> None:
-        self._once = once
+        self._once, self._floats = once, floats
         self._target, self._memory = target, memory
         self.seen: set[object] = set()
         self.failed: list[str] = []
@@ -105,8 +110,8 @@ class Compiler:
             f"waits {built.asm['ptx'].count('wgmma.wait_group')}, copies {copies or 0} bytes, "
             f"copies in flight {flying}, table entries {entries}, "
             f"lines ahead {len(PREFETCH.findall(built.asm['ptx']))}"
-            + ", launched early"
-            * built.metadata.launch_pdl,
+            + ", launched early" * built.metadata.launch_pdl
+            + (f", floats {loop_floats(built.asm['cubin'])}" if self._floats else ""),
             flush=True,
         )
         self.check_early(name, built.asm["ptx"], launched=built.metadata.launch_pdl)
@@ -157,14 +162,34 @@ def pointers_behind(code: str, parameters: list[str]) -> dict[str, set[str]]:
     return found
 
 
-def resources(cubin: bytes) -> dict[str, int]:
-    """As the compiler's own tool has them: bytes, and registers of a thread."""
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+def loop_floats(cubin: bytes) -> dict[str, int]:
+    """How many instructions with floats the shortest loop has that multiplies by tensor cores;
+    {} where there is none."""
+    lines = said_of("nvdisasm", "-c", cubin).splitlines()
+    begins = {label[1]: at for at, line in enumerate(lines) if (label := LABEL.match(line))}
+    loops = [
+        lines[begins[back[1]] : at + 1]
+        for at, line in enumerate(lines)
+        if (back := BRANCH.search(line)) and begins.get(back[1], at) < at
+    ]
+    counts = [Counter(FLOAT.findall("\n".join(loop))) for loop in sorted(loops, key=len)]
+    found = next((count for count in counts if count["HGMMA"] + count["HMMA"]), Counter())
+    return dict(sorted(found.items()))
+
+
+def said_of(tool: str, flag: str, cubin: bytes) -> str:
+    """What one of the tools that Triton brings says of compiled code."""
+    path = Path(triton.__file__).parent / "backends/nvidia/bin" / tool
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [str(tool), "--dump-resource-usage", file.name]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        command = [str(path), flag, file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def resources(cubin: bytes) -> dict[str, int]:
+    """As the compiler's own tool has them: bytes, and registers of a thread."""
+    said = said_of("cuobjdump", "--dump-resource-usage", cubin)
     line = next(line for line in said.splitlines() if "REG:" in line)
     pairs = (pair.split(":") for pair in line.split() if ":" in pair)
     return {name: int(value) for name, value in pairs if value.isdigit()}
@@ -173,9 +198,9 @@ def resources(cubin: bytes) -> dict[str, int]:
 def main(names: list[str]) -> int:
     from tests.kernels.triton.calls import CALLS
 
-    once, ada = "--once" in names, "--ada" in names
+    once, ada, floats = (flag in names for flag in ("--once", "--ada", "--floats"))
     names = [name for name in names if not name.startswith("--")]
-    compiler = Compiler(once=once)
+    compiler = Compiler(once=once, floats=floats)
     if ada:
         shared_memory.shared_memory = lambda device: ADA_MEMORY
         early.can_launch_early = lambda device: False

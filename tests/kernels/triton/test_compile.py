@@ -74,11 +74,37 @@ def check_early_launches(said: str) -> None:
 @pytest.mark.timeout(900)
 def test_all_kernels_compile_for_hopper(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Each once; for every type and constant with --long."""
-    how = [] if request.config.getoption("--long") else ["--once"]
-    environment = dict(os.environ, TRITON_CACHE_DIR=str(tmp_path))
+    said = compiled(tmp_path, *([] if request.config.getoption("--long") else ["--once"]))
+    check_attention(said)
+    check_invariant_products(said)
+    check_early_launches(said)
+    launched = {line.split(":")[0].strip() for line in said.splitlines()}
+    sources = Path(kernels.__file__).parent.rglob("*.py")
+    named = {name for source in sources for name in LAUNCH.findall(source.read_text("utf-8"))}
+    assert len(named) > 20
+    assert named <= launched, f"no call in calls.py launches {named - launched}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_chunk_has_a_decodes_instructions(tmp_path: Path) -> None:
+    """With --batch-invariant: of floats, in the loop over keys. Compiled for another surrounding,
+    the same source could become other instructions: a product and a sum could be fused in one of
+    the two."""
+    said = compiled(tmp_path, "--floats", "attention-invariant", "attention-invariant-256")
+    found = re.findall(r"^  attend: .* floats (\{'F2FP'.*\})$", said, re.MULTILINE)
+    assert len(found) == 4
+    for decode, chunk in (found[:2], found[2:]):
+        assert decode == chunk
+        assert "'HGMMA'" in decode
+
+
+def compiled(cache: Path, *arguments: str) -> str:
+    """What compile_for_hopper says."""
+    environment = dict(os.environ, TRITON_CACHE_DIR=str(cache))
     environment.pop("TRITON_INTERPRET", None)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.triton.compile_for_hopper", *how],
+        [sys.executable, "-m", "tests.kernels.triton.compile_for_hopper", *arguments],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -87,11 +113,4 @@ def test_all_kernels_compile_for_hopper(tmp_path: Path, request: pytest.FixtureR
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    check_attention(done.stdout)
-    check_invariant_products(done.stdout)
-    check_early_launches(done.stdout)
-    launched = {line.split(":")[0].strip() for line in done.stdout.splitlines()}
-    sources = Path(kernels.__file__).parent.rglob("*.py")
-    named = {name for source in sources for name in LAUNCH.findall(source.read_text("utf-8"))}
-    assert len(named) > 20
-    assert named <= launched, f"no call in calls.py launches {named - launched}"
+    return done.stdout
