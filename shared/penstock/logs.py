@@ -15,9 +15,12 @@ import logging
 import math
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, TextIO
 
 MAX_VALUE_LENGTH = 4000
+SELDOM_SECONDS = 60.0
+"""Between two records of an event that others can cause at will."""
 _FIELDS = "penstock_fields"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", _FIELDS}
 _PLAIN = frozenset(
@@ -55,6 +58,25 @@ class EventLog:
     ) -> None:
         if self.logger.isEnabledFor(level):
             self.logger.log(level, "%s", event, extra={_FIELDS: fields}, exc_info=exception)
+
+
+class Seldom:
+    """Writes an event that others can cause at will: at once, and then at most once a minute, with
+    how often it was left out since.  write: a method of an EventLog."""
+
+    def __init__(self, write: Callable[..., None]) -> None:
+        self._write = write
+        self._next = -math.inf
+        self._left_out = 0
+
+    def __call__(self, event: str, **fields: Any) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            self._left_out += 1
+            return
+        more = {"left_out": self._left_out} if self._left_out else {}
+        self._next, self._left_out = now + SELDOM_SECONDS, 0
+        self._write(event, **fields, **more)
 
 
 def get(name: str) -> EventLog:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,12 +131,13 @@ class Engine:
         settings: TransportSettings = SETTINGS,
         program: str = PROGRAM,
         peers: TransportSettings = SETTINGS,
+        endpoints: Sequence[str] = (),
     ) -> None:
         self.folder = folder
         self.settings, self.program = settings, program
         self.clock: Callable[[], float] = time.monotonic
         """The peers'."""
-        self.endpoints = [f"ipc://{folder}/frontends", f"ipc://{folder}/workers"]
+        self.endpoints = [*endpoints] or [f"ipc://{folder}/frontends", f"ipc://{folder}/workers"]
         self.context: zmq.Context[Any] = zmq.Context()
         fronts, workers = self.endpoints
         hellos = Hello(VERSIONS, "test", 1), WorkerHello(VERSIONS, 0, 1)

@@ -16,7 +16,7 @@ import zmq
 from penstock.cli.main import main
 from penstock.config.settings import TransportSettings
 from penstock.errors import StartupError
-from penstock.transport.curve import client_curve, gatekeeper, server_curve
+from penstock.transport.curve import AllowList, client_curve, gatekeeper, server_curve
 from penstock.transport.curve_keys import load_public, make_folders
 from penstock.transport.events import Opened
 from penstock.transport.session_client import SessionClient
@@ -102,6 +102,15 @@ def test_nobody_else_does(engine: tuple[Wire, str], keys: Path, tmp_path: Path, 
     assert stays_out(engine, folder)
     if who != "other engine":
         assert gets_in(engine, keys / "gateway"), "the refused one has shut out the others"
+
+
+def test_a_key_that_is_refused_again_and_again_is_told_of_once(
+    keys: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    allowed = AllowList(keys / "engine" / "frontends")
+    for number in range(50):
+        assert not allowed.callback("frontends", b"%040d" % number)
+    assert caplog.messages == ["a peer with a key that isn't allowed tried to connect"]
 
 
 def test_a_key_that_is_added_or_taken_away_counts_at_once(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -163,3 +164,63 @@ def test_threads_that_parse_and_threads_that_do_not(chatml: Tokenizer) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def _changed(**changes: Any) -> bytes:
+    return json.dumps({**json.loads(byte_level_tokenizer().to_str()), **changes}).encode()
+
+
+def _split(pattern: str) -> dict[str, Any]:
+    split = {"type": "Split", "behavior": "Isolated", "invert": False}
+    return {**split, "pattern": {"Regex": pattern}}
+
+
+BREAK_LATER = {
+    "backtracking without end": {"pre_tokenizer": _split("(a+)+$")},
+    "in the normalizer": {
+        "normalizer": {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "x"}
+    },
+    "chunks of nothing": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+    "no token for the unknown": {
+        "model": {"type": "WordLevel", "vocab": {"b": 0}, "unk_token": "[UNK]"}
+    },
+    "no pieces": {"model": {"type": "Unigram", "unk_id": None, "vocab": []}},
+    "a template without its token": {
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "a", "type_id": 0}}],
+            "pair": [],
+            "special_tokens": {},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("case", BREAK_LATER)
+def test_a_tokenizer_that_breaks_at_some_texts_refuses_these(case: str) -> None:
+    """The library panics there, which `except Exception` doesn't catch."""
+    tokenizer = Tokenizer.from_bytes(
+        _changed(**BREAK_LATER[case]), add_bos=False, bos_token_id=None
+    )
+    for way in (tokenizer.encode, lambda text: tokenizer.encode_typed(text, None)):
+        with pytest.raises(InvalidRequest, match=r"the model's tokenizer\.json can't handle"):
+            way("a" * 40 + "!")
+
+
+def test_a_decoder_that_breaks_refuses() -> None:
+    strip = {"type": "Strip", "content": "a", "start": 2**60, "stop": 2**60}
+    tokenizer = Tokenizer.from_bytes(_changed(decoder=strip), add_bos=False, bos_token_id=None)
+    with pytest.raises(InvalidRequest, match=r"the model's tokenizer\.json can't handle"):
+        tokenizer.decode(tokenizer.encode("aaaa"))
+
+
+def test_the_same_text_is_always_the_same_tokens() -> None:
+    """BPE's dropout, which a file may be saved with, is for training."""
+    model = json.loads(byte_level_tokenizer().to_str())["model"]
+    tokenizer = Tokenizer.from_bytes(
+        _changed(model={**model, "dropout": 0.5}), add_bos=False, bos_token_id=None
+    )
+    text = "return the sums " * 20
+    for parse_special in (True, False):
+        ids = [tokenizer.encode(text, parse_special=parse_special) for _ in range(5)]
+        assert ids == [byte_level_tokenizer().encode(text).ids] * 5

@@ -90,9 +90,13 @@ class FromWorkers:
             self._state.effects.end_workers.append((session, reason))
             return
         before = self._ranks.holder(message.rank)
+        if before is not None and before.life != message.life:
+            # The holder lives, as far as is known: else its session ends by itself, and soon.
+            taken = f"rank {message.rank} is taken by another worker, whose session has not ended"
+            self._state.effects.end_workers.append((session, taken))
+            return
         if before is not None:
-            reason = "another worker of the same rank replaced it"
-            self._losses.end(before, reason, LossCause.UNKNOWN)
+            self._losses.end(before, "it has dialled in again", LossCause.UNKNOWN)
         log.info("worker connected", rank=message.rank, pid=message.pid)
         self._losses.arrived(message.rank, message.life)
         for worker, group in self._ranks.join(WorkerSession(session, message, version)):

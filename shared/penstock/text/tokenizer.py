@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 
 from tokenizers import AddedToken
@@ -45,16 +47,8 @@ class Tokenizer:
         Raises InvalidRequest for a text that has no UTF-8 form (lone surrogates).
         """
         backend = self._backend if parse_special else self._plain
-        try:
+        with _library_errors():
             ids: list[int] = backend.encode(text, add_special_tokens=add_special).ids
-        except UnicodeEncodeError as error:
-            raise InvalidRequest(
-                f"the text is not valid Unicode: a lone surrogate at character {error.start}"
-            ) from None
-        except TypeError:
-            raise InvalidRequest(
-                "the text is not valid Unicode: it holds lone surrogates"
-            ) from None
         return self._with_one_bos(ids) if add_special else ids
 
     def encode_typed(
@@ -67,13 +61,9 @@ class Tokenizer:
         UTF-8 form.
         """
         backend = self._backend
-        try:
+        with _library_errors():
             first = backend.encode(text, add_special_tokens=False)
             second = None if pair is None else backend.encode(pair, add_special_tokens=False)
-        except (UnicodeEncodeError, TypeError):
-            raise InvalidRequest(
-                "the text is not valid Unicode: it holds lone surrogates"
-            ) from None
         if limit is not None:
             own = backend.num_special_tokens_to_add(pair is not None) if add_special else 0
             lengths = (len(first.ids), 0 if second is None else len(second.ids))
@@ -81,13 +71,15 @@ class Tokenizer:
             first.truncate(kept[0])
             if second is not None:
                 second.truncate(kept[1])
-        whole = backend.post_process(first, second, add_special)
+        with _library_errors():
+            whole = backend.post_process(first, second, add_special)
         return whole.ids, bytes(min(kind, 255) for kind in whole.type_ids)
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
         """Text of token ids. Ids that the vocabulary lacks have no text."""
         _check_ids(ids)
-        text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        with _library_errors():
+            text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
 
     def token_text(self, token: int) -> str:
@@ -175,6 +167,26 @@ class Tokenizer:
         return ids if ids[:1] == [bos] else [bos, *ids]
 
 
+@contextmanager
+def _library_errors() -> Iterator[None]:
+    """What the library raises for a text is InvalidRequest. Where a tokenizer.json is broken in
+    ways that only show with some text, that is a panic of Rust, which is no Exception."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"the text is not valid Unicode: a lone surrogate at character {error.start}"
+        ) from None
+    except TypeError:
+        raise InvalidRequest("the text is not valid Unicode: it holds lone surrogates") from None
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise InvalidRequest(
+            f"the model's tokenizer.json can't handle this text: {str(error)[:200]}"
+        ) from None
+
+
 def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     """What is left of two lengths when the longer one is cut until both fit; then both alike."""
     if first + second <= room:
@@ -198,6 +210,8 @@ def load_backend(content: bytes) -> Backend:
         raise UnsupportedModel(f"tokenizer.json can't be read: {error}") from error
     backend.no_truncation()
     backend.no_padding()
+    if getattr(backend.model, "dropout", None):
+        backend.model.dropout = None  # For training: the same text would become other tokens.
     return backend
 
 

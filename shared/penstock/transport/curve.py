@@ -71,6 +71,8 @@ class AllowList:
         self._folder = folder
         self._changed: int | None = None
         self._keys: frozenset[bytes] = frozenset()
+        self._refused = logs.Seldom(log.warning)
+        self._unread = logs.Seldom(log.error)
         self._read()
 
     def callback(self, domain: str, key: bytes) -> bool:
@@ -78,12 +80,12 @@ class AllowList:
         try:
             self._read()
         except StartupError as error:
-            log.error(
+            self._unread(
                 "the allowed keys can't be read; the previous ones stay in force", why=str(error)
             )
         allowed = key in self._keys
         if not allowed:
-            log.warning(
+            self._refused(
                 "a peer with a key that isn't allowed tried to connect",
                 peers=domain,
                 key=key.decode(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 import zmq
 
+from penstock import logs
 from penstock.config.settings import TransportSettings
 from penstock.transport.curve import Peers, server_curve
 from penstock.transport.events import Ended, Event, Opened, Received
@@ -28,7 +30,12 @@ from penstock.transport.wire import (
 
 Incoming = TypeVar("Incoming")
 
+log = logs.get(__name__)
+
 SESSION_ID_BYTES = 16
+
+ROOM_SECONDS = 1.0
+"""Between looks whether this process could take one more connection."""
 
 FAREWELL = 1.0
 FAREWELL_PACE = 0.005
@@ -63,6 +70,8 @@ class SessionServer(Inbound[Incoming]):
         self._boot = boot
         self._numberings: dict[bytes, Numbering] = {}
         self._closed = False
+        self._look_for_room_at = 0.0
+        self._no_room = logs.Seldom(log.error)
         self.socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
         set_common_options(self.socket, settings)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -133,7 +142,21 @@ class SessionServer(Inbound[Incoming]):
         self._expire(now)
         self._looked = now
         self._beat(now)
+        if now >= self._look_for_room_at:
+            self._look_for_room_at = now + ROOM_SECONDS
+            self._look_for_room()
         self._read(self.socket, now)
+
+    def _look_for_room(self) -> None:
+        """ZeroMQ doesn't tell that it can't accept whoever dials."""
+        try:
+            os.close(os.dup(self.socket.fileno()))
+        except OSError as error:
+            self._no_room(
+                "nobody can connect: connections hold all file descriptors that the limit"
+                " (ulimit -n) allows; sessions that are open go on",
+                why=error.strerror,
+            )
 
     def _attend(self, now: float) -> bool:
         if self._closed:

@@ -34,6 +34,10 @@ HIGH_WATER_MARK = 4096
 """Messages queued towards one peer, at most; a pipe fuller than that ends the session."""
 
 
+HANDSHAKE_MS = 5000
+"""Milliseconds that a connection may take to say who it is; then it gives its descriptor back."""
+
+
 class FrameKind(enum.IntEnum):
     DATA = 0
     BEAT = 1
@@ -84,8 +88,9 @@ def split(message: bytes) -> list[bytes]:
 
 
 def set_common_options(socket: zmq.Socket[bytes], settings: TransportSettings) -> None:
-    """Bounded queues and frames, and no lingering after close."""
+    """Bounded queues, frames and handshakes, and no lingering after close."""
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
     socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
     socket.setsockopt(zmq.MAXMSGSIZE, settings.max_message_bytes)

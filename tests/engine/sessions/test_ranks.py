@@ -303,10 +303,26 @@ def test_a_second_session_of_a_rank_ends_the_group() -> None:
     (request,) = ask(h)
     h.hello(1)
     assert sorted(h.ranks) == [1]
-    assert all("replaced it" in reason for _, reason in h.ends)
+    assert all("dialled in again" in reason for _, reason in h.ends)
     h.start_worker()
     h.run()
     assert finishes(request) == ["length"]
+
+
+def test_who_claims_a_rank_that_another_holds_is_refused() -> None:
+    """Else two workers with the same rank would end each other's groups for ever."""
+    h = started()
+    (request,) = ask(h)
+    for life in ("a stranger", "another"):
+        h.core.worker_opened(b"s" * 16, WorkerHello([2], 1, 9, "host:1", life), h.now)
+        refused = h.core.step(h.now).end_workers
+        assert [(s, "is taken by another worker" in why) for s, why in refused] == [
+            (b"s" * 16, True)
+        ]
+        h.core.worker_ended(b"s" * 16, "refused", h.now)
+    h.run()
+    assert finishes(request) == ["length"]
+    assert h.core.state.counts.worker_deaths == 0
 
 
 # ---- grammars
