@@ -156,7 +156,7 @@ DRY = Extent(
     works=("tests/kernels/triton/test_rounding.py",),
     telling=("tests/kernels/triton/test_rounding.py",),
     alike=(5, 64, 128),
-    promised=10,
+    promised=5,
     tests=("tests/kernels/triton/test_rounding.py",),
     test_arguments=("--maxfail=3",),
     dry=True,

@@ -28,6 +28,8 @@ def test_every_dependency_is_downloaded_or_there() -> None:
         assert wheels.name_of(line) in names | present
     assert not names & present
     assert {"pyzmq", "msgspec", "llguidance", "fastapi", "pydantic-core"} <= names
+    # Without it soundfile can't be imported, and with a soundfile of that kind transformers can't.
+    assert {"soundfile", "cffi", "pycparser"} <= names
 
 
 def test_only_what_is_missing_or_too_old_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ together, and together while their worker is killed."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from loadtest.gpu.job import Job
@@ -28,6 +29,7 @@ async def compare(job: Job) -> None:
     prompts, length = [one.prompt for one in asked], job.extent.promised
     longest = job.extent.short + length
     folder = write_weights(job.work / "promise" / name, config)
+    begun = time.monotonic()
     async with AsyncLLM(
         model=str(folder),
         dtype="bfloat16",
@@ -40,6 +42,7 @@ async def compare(job: Job) -> None:
         max_num_batched_tokens=job.extent.short + len(prompts),
         num_kv_blocks=len(prompts) * (longest // 16 + 2),
     ) as llm:
+        job.row(what="start", model=name, seconds=time.monotonic() - begun)
         together = await answers(llm, prompts, length)
         alone = [(await answers(llm, [each], length))[0] for each in prompts]
         said(job, name, "alone", alone, together)

@@ -35,6 +35,7 @@ def run(job: Job) -> None:
         if not mode.flash_attention_3 and find_spec(MODULE) is None:
             continue  # It would be the default again.
         if not mode.early_launches and not launches_early(job.device):
+            job.note(f"{mode.name}: this device launches none early")
             continue
         job.need(5.0)
         with job.attempt(mode.name), launched_early(on=mode.early_launches):
