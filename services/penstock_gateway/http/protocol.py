@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -218,9 +219,37 @@ class BoundedH11(_Bounded, H11Protocol):  # type: ignore[misc]
         return self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
 
 
+class _AnyLength(int):
+    """Of a body that has no length: whatever comes of it, nothing is missing."""
+
+    def __sub__(self, other: int) -> _AnyLength:
+        return self
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+def _host_fault(version: str, url: bytes, headers: list[tuple[bytes, bytes]]) -> str:
+    """What is wrong with a request's Host (RFC 9112, 3.2), or nothing."""
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) > 1:
+        return "the request has more than one Host"
+    if not hosts and version != "1.0":
+        return "the request has no Host"
+    scheme, separator, rest = url.partition(b"://")
+    if separator and scheme.lower() in (b"http", b"https"):
+        named = rest.partition(b"/")[0].partition(b"?")[0]
+        if hosts and named.lower() != hosts[0].lower():
+            return "the request's target names another host than its Host"
+    return ""
+
+
 def _with_httptools() -> type[asyncio.Protocol] | None:
     """The C parser's class; it is faster, and optional."""
     try:
+        import httptools
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     except ImportError:
         return None
@@ -229,6 +258,42 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
         _inside_head = False
         _progress = False
         _unfinished = 0
+        _received = b""
+        _fault = ""
+        """What is wrong with a head that the parser takes."""
+
+        def data_received(self, data: bytes) -> None:
+            self._received = data
+            super().data_received(data)
+            self._received = b""
+
+        def send_400_response(self, msg: str) -> None:
+            super().send_400_response(self._fault or msg)
+
+        def _unsupported_upgrade_warning(self) -> None:
+            """The parser stops at a request that asks for another protocol. A server may ignore
+            that (RFC 9110, 7.8), so the request is read again without it, body and all."""
+            stopped = sys.exception()
+            if self.parser.get_method() == b"CONNECT" or stopped is None:
+                self.send_400_response("CONNECT is not supported")
+                return
+            rest = self._received[stopped.args[0] :]
+            version = self.parser.get_http_version().encode()
+            head = [self.parser.get_method(), b" ", self.url, b" HTTP/", version, b"\r\n"]
+            for name, value in self.headers:
+                if name == b"connection":
+                    tokens = [each.strip() for each in value.split(b",")]
+                    value = b", ".join(each for each in tokens if each.lower() != b"upgrade")
+                if name != b"upgrade":
+                    head += [name, b": ", value, b"\r\n"]
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self._received = b"".join((*head, b"\r\n", rest))
+            HttpToolsProtocol.data_received(self, self._received)
+
+        def _passed_over(self) -> bool:
+            """Whether the request that is parsed will be read again, or refused."""
+            return self.parser.should_upgrade() and not self._should_upgrade()
 
         def unfinished(self, received: int) -> int:
             self._unfinished = 0 if self._progress else self._unfinished + received
@@ -256,7 +321,17 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
         def on_headers_complete(self) -> None:
             self._inside_head = False
             self._progress = True
+            version = self.parser.get_http_version()
+            self._fault = _host_fault(version, self.url, self.headers)
+            if self._fault:
+                raise ValueError(self._fault)
+            if self._passed_over():
+                return
             super().on_headers_complete()
+            if version == "1.0" and self.scope["type"] == "http" and self.cycle is not None:
+                # Chunks are HTTP/1.1's: the body ends with the connection.
+                self.cycle.chunked_encoding = False
+                self.cycle.expected_content_length = _AnyLength(sys.maxsize)
 
         def on_body(self, body: bytes) -> None:
             self._progress = True
@@ -264,7 +339,8 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
 
         def on_message_complete(self) -> None:
             self._progress = True
-            super().on_message_complete()
+            if not self._passed_over():
+                super().on_message_complete()
 
     return BoundedHttpTools
 

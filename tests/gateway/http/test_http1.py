@@ -1,0 +1,136 @@
+"""What HTTP/1 asks of a server, and what clients may try with it, with both parsers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.fake_engine import FakeEngineClient, say
+from tests.gateway.live_gateway import LiveGateway
+
+pytestmark = pytest.mark.timeout(180)
+
+BODY = b'{"prompt": "Hi"}'
+JAVA = """
+import java.net.URI;
+import java.net.http.*;
+
+public class Ask {
+  public static void main(String[] arguments) throws Exception {
+    HttpRequest request = HttpRequest.newBuilder(URI.create(arguments[0]))
+        .header("content-type", "application/json")
+        .POST(HttpRequest.BodyPublishers.ofString("{\\"prompt\\": \\"Hi\\"}")).build();
+    HttpClient client = HttpClient.newHttpClient();
+    for (int i = 0; i < 2; i++) {
+      System.out.println(client.send(request, HttpResponse.BodyHandlers.ofString()).statusCode());
+    }
+  }
+}
+"""
+
+
+@pytest.fixture(scope="module", params=["auto", "h11"], ids=["httptools", "h11"])
+def gateway(request: pytest.FixtureRequest) -> Iterator[LiveGateway]:
+    with LiveGateway(FakeEngineClient(say("Hello")), parser=request.param) as gateway:
+        gateway.h11 = request.param == "h11"  # type: ignore[attr-defined]
+        yield gateway
+
+
+def answers(gateway: LiveGateway, *pieces: bytes) -> bytes:
+    """All that comes until the server closes."""
+    with gateway.connect() as connection:
+        for piece in pieces:
+            connection.socket.sendall(piece)
+            gateway.turn()
+        return connection.read_all()
+
+
+def post(*headers: str, path: str = "/v1/completions", body: bytes = BODY) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "host: localhost", f"content-length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n"
+
+
+TAKEN_BY_H11 = (b"CONNECT", b"content-length: 5", b"fffffffff")
+LAST = b"GET /version HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+UPGRADE = (
+    "connection: Upgrade, HTTP2-Settings",
+    "upgrade: h2c",
+    "http2-settings: AAEAAEAAAAIAAAAB",
+)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_another_protocol_may_be_offered(gateway: LiveGateway, split: bool) -> None:
+    pieces = [post(*UPGRADE), BODY[:5], BODY[5:], LAST]
+    found = answers(gateway, *(pieces if split else [b"".join(pieces)]))
+    assert found.count(b"HTTP/1.1 200") == 2
+    assert b"101" not in found.partition(b"\r\n")[0]
+
+
+def test_a_stream_over_http_1_0_ends_with_its_connection(gateway: LiveGateway) -> None:
+    body = b'{"prompt": "Hi", "stream": true}'
+    head = post(body=body).replace(b"HTTP/1.1", b"HTTP/1.0")
+    found, _, text = answers(gateway, head + body).partition(b"\r\n\r\n")
+    assert found.startswith(b"HTTP/1.1 200")
+    assert b"transfer-encoding" not in found
+    assert text.startswith(b"data: {")
+    assert text.endswith(b"data: [DONE]\n\n")
+
+
+def test_a_whole_answer_over_http_1_0_has_its_length(gateway: LiveGateway) -> None:
+    found, _, text = answers(gateway, b"GET /version HTTP/1.0\r\n\r\n").partition(b"\r\n\r\n")
+    assert f"content-length: {len(text)}".encode() in found.lower()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /version HTTP/1.1\r\n\r\n",
+        b"GET /version HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n",
+        b"CONNECT localhost:80 HTTP/1.1\r\nhost: localhost:80\r\n\r\n",
+        b"POST /version HTTP/1.1\r\nhost: l\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+        b"POST /version HTTP/1.1\r\nhost: l\r\ncontent-length: 5\r\n"
+        b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /version HTTP/1.1\r\nhost: l\r\ntransfer-encoding: x, identity\r\n\r\nab",
+        b"POST /version HTTP/1.1\r\nhost: l\r\ncontent-length: +2\r\n\r\nab",
+        b"GET /version HTTP/1.1\r\nhost : localhost\r\n\r\n",
+        b"GET /version HTTP/1.1\r\nhost: l\r\nx: a\r\x00b\r\n\r\n",
+        b"POST /version HTTP/1.1\r\nhost: l\r\ntransfer-encoding: chunked\r\n\r\n"
+        b"fffffffffffffffff\r\nab",
+    ],
+)
+def test_what_two_servers_might_read_differently_is_refused(
+    gateway: LiveGateway, request_: bytes
+) -> None:
+    """And nothing behind it is read as a request."""
+    taken = any(each in request_ for each in TAKEN_BY_H11)
+    if taken and gateway.h11:  # type: ignore[attr-defined]
+        pytest.skip(
+            "h11 goes by the chunks where there is a length too, answers CONNECT with 404, "
+            "and waits for any chunk: allowed by RFC 9112, and not the default parser"
+        )
+    found = answers(gateway, request_ + LAST)
+    assert b"HTTP/1.1 200" not in found
+    assert found.startswith((b"HTTP/1.1 400", b"HTTP/1.1 405", b"HTTP/1.1 501"))
+
+
+def test_a_target_of_another_host_is_no_way_in(gateway: LiveGateway) -> None:
+    found = answers(
+        gateway,
+        b"GET http://evil.example/version HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
+    )
+    assert found.startswith((b"HTTP/1.1 400", b"HTTP/1.1 404"))
+
+
+def test_java_as_it_comes(gateway: LiveGateway, tmp_path: Path) -> None:
+    java = shutil.which("java")
+    if java is None or shutil.which("javac") is None:
+        pytest.skip("there is no Java to compile a file with: install a JDK")
+    (tmp_path / "Ask.java").write_text(JAVA)
+    command = [java, "-XX:TieredStopAtLevel=1", "Ask.java", f"{gateway.url}/v1/completions"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["200", "200"], done.stderr
