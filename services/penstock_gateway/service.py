@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.config.settings import GatewayConfig, MediaSettings, StorageSettings
 from penstock.media.desk import MediaDesk
 from penstock_gateway.http.errors import HTTPError
+from penstock_gateway.keys.caller import current
 from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing
 from penstock_gateway.models.backend import AskedModel
@@ -126,5 +127,13 @@ class Service:
             reason = backend.unready_reason()
             if reason is None or backend.on_demand:
                 return None
-            reasons.append(f"{backend.name}: {reason}" if self.models.several else reason)
-        return "; ".join(reasons)
+            named = self.models.several and self._may_name(backend.name)
+            reasons.append(f"{backend.name}: {reason}" if named else reason)
+        return "; ".join(dict.fromkeys(reasons))
+
+    def _may_name(self, model: str | None) -> bool:
+        """Whether the caller may know of the model. Health checks have no key: where there are
+        keys, they see no names."""
+        caller = current.get()
+        known = self.ring is None or caller.key is not None
+        return known and model is not None and caller.may_use(model)

@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
 from penstock_gateway.storage.database import Database
-from penstock_gateway.storage.held_batches import HOLD_SECONDS
+from penstock_gateway.storage.held_batches import HOLD_SECONDS, MOST_WATCHED, Holds
 from penstock_gateway.storage.response_records import ResponseRecords, store_response
 from penstock_gateway.storage.tables import background, responses
 
@@ -35,6 +35,7 @@ class BackgroundRecords:
     def __init__(self, database: Database, kept: ResponseRecords) -> None:
         self._database = database
         self._kept = kept
+        self._holds = Holds()
 
     async def add(
         self, work: BackgroundWork, previous_id: str | None, items: str, most_open: int
@@ -68,9 +69,17 @@ class BackgroundRecords:
         the runner works on."""
 
         def work(connection: Connection) -> BackgroundWork | None:
-            query = select(background).where(
-                background.c.held_until < time.time(), background.c.id.not_in(list(busy))
+            now, others = time.time(), background.c.id.not_in(list(busy))
+            free = (background.c.runner == "") & (background.c.held_until < now)
+            held = select(background).with_only_columns(
+                background.c.owner, background.c.id, background.c.runner, background.c.held_until
             )
+            held = held.where(others, ~free).limit(MOST_WATCHED)
+            holds = {
+                (row.runner, row.owner, row.id): row.held_until for row in connection.execute(held)
+            }
+            ended = list(self._holds.ended(holds, HOLD_SECONDS))
+            query = select(background).where(others, free | background.c.id.in_(ended))
             query = query.order_by(background.c.created_at, background.c.id).limit(1)
             row = connection.execute(query.with_for_update(skip_locked=True)).first()
             if row is None:

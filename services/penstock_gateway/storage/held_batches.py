@@ -1,7 +1,9 @@
 """Batches that a process works on, and their answers.
 
-A process holds a batch for HOLD_SECONDS, counted from when it last renewed the hold. If it dies,
-the next process that looks takes its batches. One that was frozen, and wakes, finds that it holds
+A process holds a batch for HOLD_SECONDS, counted from when it last renewed the hold, on the clock
+of who looks: one that watches a hold for so long without seeing it renewed takes the batch. No two
+machines need to agree on the time, and none needs to keep it: a clock may be set back. If a process
+dies, others take its batches that way. One that was frozen, and wakes, finds that it holds
 nothing any more: every change to a batch checks that in the same transaction. And there is one
 answer per line: the line's number is its key.
 """
@@ -12,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, case, delete, select, update
@@ -38,11 +41,35 @@ LINES_AT_ONCE = 256
 _FILE_FIELDS = {"batch_output": "output_file_id", "batch_error": "error_file_id"}
 
 
+class Holds:
+    """What one process has seen of others' holds, each by its id, its runner and a value that
+    changes when it is renewed."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Any, tuple[object, float]] = {}
+
+    def ended(self, holds: Mapping[Any, object], seconds: float) -> set[object]:
+        """Ids, the last part of each key, whose hold hasn't changed for so long. holds: all that there
+        are now."""
+        now = time.monotonic()
+        before, self._seen = self._seen, {}
+        for key, value in holds.items():
+            known = before.get(key)
+            since = known[1] if known is not None and known[0] == value else now
+            self._seen[key] = value, since
+        return {key[-1] for key, (_, since) in self._seen.items() if now - since > seconds}
+
+
+MOST_WATCHED = 1000
+"""Holds that one look sees."""
+
+
 class HeldBatches:
     """The runners' side. runner: a name that no other has."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._holds = Holds()
 
     async def claim(self, runner: str, busy: Mapping[str, str]) -> BatchWork | None:
         """A batch that nobody holds, for the runner to hold; None: there is none. Of an owner for
@@ -50,11 +77,13 @@ class HeldBatches:
         whose they are; of one owner no more than OF_OWNER."""
 
         def work(connection: Connection) -> BatchWork | None:
-            query = select(batches).where(
-                batches.c.status.not_in(ENDED),
-                batches.c.held_until < time.time(),
-                batches.c.id.not_in(list(busy)),
-            )
+            others = batches.c.status.not_in(ENDED), batches.c.id.not_in(list(busy))
+            held = select(batches.c.id, batches.c.runner, batches.c.held_until)
+            held = held.where(*others, batches.c.runner != "").limit(MOST_WATCHED)
+            holds = {(row.runner, row.id): row.held_until for row in connection.execute(held)}
+            ended = list(self._holds.ended(holds, HOLD_SECONDS))
+            free = (batches.c.runner == "") | batches.c.id.in_(ended)
+            query = select(batches).where(*others, free)
             crowds = Counter(busy.values())
             full = [owner for owner, count in crowds.items() if count >= OF_OWNER]
             if full:

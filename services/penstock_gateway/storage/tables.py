@@ -96,7 +96,7 @@ batches = Table(
 )
 """key_digest: the SHA-256 of the API key that made it, empty where there are no keys.  metadata,
 errors: JSON.  keep_seconds: how long its results are kept.  runner, held_until: which process works
-on it, and until when nobody else may."""
+on it, and a value that changes when it says so again (held_batches)."""
 
 answers = Table(
     "penstock_answers",

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from penstock.client.engine_state import EngineState
 from penstock.protocol.to_frontend import Status
 from penstock_gateway.http.operations import Operation, OperationRoute
+from penstock_gateway.keys.caller import current
 from penstock_gateway.models.backend import ModelBackend
 from penstock_gateway.service import Service
 
@@ -100,33 +101,44 @@ def routes(service: Service) -> list[OperationRoute]:
 
 
 def system_state(service: Service) -> SystemState:
-    """The state as of now."""
-    backends = service.models.backends
+    """The state as of now, of the models that the caller may use: others aren't there for it."""
+    backends = [backend for backend in service.models.backends if _may_see(backend)]
     engines = [each for backend in backends for each in backend.client.engines]
-    client = backends[0].client
     now = time.monotonic()
     reason = service.unready_reason()
     # What several models would add up to means nothing.
-    alone = len(backends) == 1 and backends[0].residence is None
-    told = client.status if alone and client.connected else None
-    welcome = client.welcome if alone else None
+    several = service.models.several or any(each.residence is not None for each in backends)
+    client = None if several or not backends else backends[0].client
+    told = client.status if client is not None and client.connected else None
+    welcome = client.welcome if client is not None else None
+    all_seen = len(backends) == len(service.models.backends)
     return SystemState(
         ready=reason is None,
         reason=reason or "",
         model=welcome.model if welcome is not None else None,
         boot=_boots(engines) or (welcome.boot if welcome is not None else None),
         engine=_engine(told) if told is not None else None,
-        status_age=round(client.status_age(now), 3) if told is not None else None,
+        status_age=round(client.status_age(now), 3) if client is not None and told else None,
         engines=[_entry(each) for each in engines],
         gateway=GatewayState(
             pid=os.getpid(),
             connected=any(backend.client.connected for backend in backends),
-            open_requests=service.open_requests,
+            open_requests=service.open_requests
+            if all_seen
+            else sum(each.open_requests for each in engines),
             draining=service.draining,
             uptime=round(now - service.started, 3),
         ),
-        models=msgspec.UNSET if alone else [_model(backend) for backend in backends],
+        models=[_model(backend) for backend in backends] if several else msgspec.UNSET,
     )
+
+
+def _may_see(backend: ModelBackend) -> bool:
+    """By its own names, or those of its adapters."""
+    caller = current.get()
+    if caller.key is None or caller.key.models is None:
+        return True
+    return any(caller.may_use(name) for name in backend.names())
 
 
 def _model(backend: ModelBackend) -> ModelInState:

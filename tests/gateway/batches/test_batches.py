@@ -182,6 +182,31 @@ async def test_a_runner_that_dies_leaves_its_work_to_another(gateway: Storing, m
     assert [each["custom_id"] for each in found] == ["a", "b", "c"]
 
 
+async def test_a_clock_that_is_set_back_keeps_nothing_waiting(
+    gateway: Storing, monkeypatch
+) -> None:
+    """By an hour, when the runner that holds a batch has just died."""
+    monkeypatch.setattr(held_batches, "HOLD_SECONDS", 1.5)
+    batch_id = await gateway.begin(line("a"))
+    assert await gateway.store.held.claim("dead", {}) is not None
+    now = time.time
+    monkeypatch.setattr(held_batches.time, "time", lambda: now() - 3600)
+    assert await gateway.store.held.claim("other", {}) is None
+    async with gateway.running(), asyncio.timeout(60):
+        batch = await gateway.ended(batch_id)
+    assert batch["request_counts"]["completed"] == 1
+
+
+async def test_a_clock_that_is_set_forward_takes_nothing_from_a_runner(
+    gateway: Storing, monkeypatch
+) -> None:
+    await gateway.begin(line("a"))
+    assert await gateway.store.held.claim("working", {}) is not None
+    now = time.time
+    monkeypatch.setattr(held_batches.time, "time", lambda: now() + 3600)
+    assert await gateway.store.held.claim("other", {}) is None
+
+
 async def _nothing(_: str) -> None:
     return
 

@@ -19,7 +19,7 @@ from penstock_gateway.models.backend import ModelBackend
 from penstock_gateway.models.reach import named_endpoints
 from penstock_gateway.models.registry import ModelRegistry
 from tests.gateway.fake_engine import FakeEngineClient, say, status, welcome
-from tests.gateway.keyring import ALICE, bearer, key, write
+from tests.gateway.keyring import ALICE, BOB, bearer, key, write
 from tests.metrics_page import Page
 
 CONFIG = GatewayConfig()
@@ -219,3 +219,26 @@ def test_endpoints_are_grouped_by_the_model_in_front() -> None:
     }
     with pytest.raises(InvalidRequest, match="no model name in front"):
         named_endpoints("m=tcp://a:1,tcp://b:2")
+
+
+async def test_a_key_sees_the_state_of_its_own_models(
+    engines: dict[str, FakeEngineClient], tmp_path: Path
+) -> None:
+    """Neither names nor counts of others, wherever state is told."""
+    keys = write(tmp_path / "keys.json", key(ALICE, models=["blue"]), key(BOB))
+    async with client_of(engines, api_keys=keys) as client:
+        whole = (await client.get("/status", headers=bearer(BOB))).json()
+        assert {"red", "blue", "vectors"} == {each["model"] for each in whole["models"]}
+        answer = await client.get("/status", headers=bearer(ALICE))
+        assert [each["model"] for each in answer.json()["models"]] == ["blue"]
+        assert [each["model"] for each in answer.json()["engines"]] == ["blue"]
+        for hidden in ("red", "rouge", "vectors"):
+            assert f'"{hidden}' not in answer.text
+            assert f"of {hidden}" not in answer.text
+        for each in engines.values():
+            each.connected = False
+            each.ready = False
+        for path, headers in (("/status", bearer(ALICE)), ("/health/ready", {})):
+            answer = await client.get(path, headers=headers)
+            assert "red:" not in answer.text
+            assert "vectors:" not in answer.text

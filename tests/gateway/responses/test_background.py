@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -160,6 +161,26 @@ async def test_another_runner_goes_on_when_one_has_died(
         for each in ids:
             assert (await until(gateway, each, "completed"))["output"]
     assert len(gateway.engine.submitted) == 3
+
+
+async def test_a_clock_that_is_set_back_keeps_no_response_waiting(
+    gateway: Storing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that a dead runner holds, and one that was put off for a while."""
+    monkeypatch.setattr(background_records, "HOLD_SECONDS", 2.0)
+    ids = [(await begin(gateway, f"{number}?"))["id"] for number in range(2)]
+    records = gateway.store.background
+    assert records is not None
+    assert await records.claim("dead", []) is not None
+    later = await records.claim("putting off", [])
+    assert later is not None
+    await records.postpone("putting off", later, 5.0)
+    now = time.time
+    monkeypatch.setattr(background_records.time, "time", lambda: now() - 3600)
+    gateway.engine.script = say("Yes.")
+    async with running(gateway), asyncio.timeout(60):
+        for each in ids:
+            assert (await until(gateway, each, "completed"))["output"]
 
 
 async def test_one_that_leaves_hands_over_at_once(gateway: Storing) -> None:
