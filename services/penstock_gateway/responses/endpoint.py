@@ -27,7 +27,7 @@ from penstock_gateway.responses.background import (
     moved_response,
 )
 from penstock_gateway.responses.chat_translation import ChatTranslation
-from penstock_gateway.responses.memory import conversation_before, keep, keeps
+from penstock_gateway.responses.memory import conversation_before, keep, keeps, not_kept
 from penstock_gateway.responses.output import EventWriter
 from penstock_gateway.responses.references import with_items
 from penstock_gateway.responses.reply import ID_PREFIX, Response, ResponsesFormat
@@ -140,8 +140,10 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         if request.background:
             return await self._begin(request, terms, recorder)
         payload = await super()._whole(request, terms, recorder)
-        if keeps(self._service, request):
-            await keep(self._service, request, terms.tenant, payload)
+        if keeps(self._service, request) and not await keep(
+            self._service, request, terms.tenant, payload
+        ):
+            return not_kept(payload)
         return payload
 
     async def _stream(

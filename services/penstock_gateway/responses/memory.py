@@ -81,14 +81,27 @@ def keeps(service: Service, request: ResponsesRequest) -> bool:
     return request.store is True or (request.store is None and not current.get().background)
 
 
-async def keep(service: Service, request: ResponsesRequest, owner: str, response: bytes) -> None:
-    """response: as it goes out, one that `keeps`."""
+async def keep(service: Service, request: ResponsesRequest, owner: str, response: bytes) -> bool:
+    """response: as it goes out, one that `keeps`. False: the storage can't keep it now. Raises
+    HTTPError 503 for that where the request demands it."""
     records = None if service.store is None else service.store.responses
     if records is None:
-        return
+        return False
     id = msgspec.json.decode(response, type=_Named).id
     told = items_of(request)
-    await records.save(owner, id, request.previous_response_id, told, response.decode())
+    try:
+        await records.save(owner, id, request.previous_response_id, told, response.decode())
+    except HTTPError as error:
+        if request.store is True or error.status != 503:
+            raise
+        return False
+    return True
+
+
+def not_kept(response: bytes) -> bytes:
+    """The response, as one that says that it isn't stored."""
+    fields: dict[str, object] = msgspec.json.decode(response)
+    return msgspec.json.encode({**fields, "store": False})
 
 
 def items_of(request: ResponsesRequest) -> str:

@@ -163,7 +163,7 @@ class BackgroundRecords:
                 store_response(connection, owner, id, response)
             return gone
 
-        return await self._database.run(cancelling)
+        return await self._database.run(cancelling, "free")
 
 
 def _one(owner: str, id: str) -> tuple[ColumnElement[bool], ...]:

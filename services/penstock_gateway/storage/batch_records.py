@@ -78,7 +78,7 @@ class BatchRecords:
         def work(connection: Connection) -> BatchRecord | None:
             return _found(connection, owner, batch_id)
 
-        return await self._database.run(work)
+        return await self._database.read(work)
 
     async def page(self, owner: str, *, limit: int, after: str | None) -> list[BatchRecord]:
         """The latest first, from behind the batch `after`; one more than `limit` where there are
@@ -98,7 +98,7 @@ class BatchRecords:
             rows = connection.execute(query.limit(limit + 1)).all()
             return [record_of(connection, row) for row in rows]
 
-        return await self._database.run(work)
+        return await self._database.read(work)
 
     async def cancel(self, owner: str, batch_id: str) -> BatchRecord | None:
         """The batch, which ends as soon as its runner sees it, unless it is ending or has ended."""
@@ -115,7 +115,7 @@ class BatchRecords:
             )
             return _found(connection, owner, batch_id)
 
-        return await self._database.run(work)
+        return await self._database.run(work, "free")
 
     async def uses(self, file_id: str) -> bool:
         """Whether a batch that hasn't ended reads the file."""
@@ -126,7 +126,7 @@ class BatchRecords:
             )
             return bool(connection.scalar(query))
 
-        return await self._database.run(work)
+        return await self._database.read(work)
 
 
 def _found(connection: Connection, owner: str, batch_id: str) -> BatchRecord | None:

@@ -7,12 +7,14 @@ waits for a disk.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from sqlalchemy import (
     Connection,
@@ -39,10 +41,18 @@ log = logs.get(__name__)
 
 Done = TypeVar("Done")
 
+Kind = Literal["write", "read", "free"]
+"""Of work: `read` changes nothing, and `free` makes room; both are done on a full disk, too."""
+
 BUSY_SECONDS = 30.0
 """How long a transaction waits for another process's."""
 RETRY_AFTER = 5.0
 """Seconds, which a client is told, after which the database may have an answer again."""
+LOG_EVERY = 60.0
+"""Seconds between log lines about a database that doesn't answer."""
+RESERVE = 1 << 20
+"""Bytes of a file beside SQLite's that is given up where the disk is full, so that what makes room
+has room itself for its journal."""
 _LAYOUT_LOCK = 0x70656E73
 """Of PostgreSQL's advisory locks: who makes the tables."""
 _OWNER_LOCK = 0x70656E74
@@ -62,8 +72,11 @@ class Database:
         self._sqlite = url.startswith("sqlite:")
         self._engine = _engine_of(url, sqlite_file=self._sqlite)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="database")
+        self._told_at = float("-inf")
+        self._reserve = _Reserve(Path(url.removeprefix("sqlite:///"))) if self._sqlite else None
+        self._kept_open: contextlib.ExitStack = contextlib.ExitStack()
         try:
-            self.id = self.transaction(self._make_tables)
+            self.id = self.transaction(self._make_tables, "free")
             """Which database it is, for as long as it has its tables."""
         except StartupError:
             self.close()
@@ -72,18 +85,32 @@ class Database:
             self.close()
             kind = DatabaseUnavailable if isinstance(error, OperationalError) else StartupError
             raise kind(_unusable(url, error, sqlite_file=self._sqlite)) from None
+        if self._sqlite:
+            # The last connection to close takes the journal's files along, and to make them anew
+            # takes room that a full disk hasn't.
+            kept = self._kept_open.enter_context(self._engine.connect())
+            kept.execution_options(reading=True).execute(select(tables.layout.c.version))
+            kept.rollback()
 
-    async def run(self, work: Callable[[Connection], Done]) -> Done:
+    async def run(self, work: Callable[[Connection], Done], kind: Kind = "write") -> Done:
         """What `work` returns, done in one transaction: wholly, or not at all where it raises.
         Raises HTTPError 503 where the database doesn't answer now."""
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._thread, self.transaction, work)
+            return await loop.run_in_executor(self._thread, self.transaction, work, kind)
         except OperationalError as error:
-            log.error("the database doesn't answer", reason=str(error.orig))
-            raise unavailable(
-                "the storage is not available at the moment", "storage_unavailable", RETRY_AFTER
-            ) from error
+            now = time.monotonic()
+            if now - self._told_at >= LOG_EVERY:
+                self._told_at = now
+                log.error("the database doesn't answer", reason=str(error.orig))
+            message = "the storage is not available at the moment"
+            if _is_full(error):
+                message = "the storage's disk is full: delete files or responses, or make room"
+            raise unavailable(message, "storage_unavailable", RETRY_AFTER) from error
+
+    async def read(self, work: Callable[[Connection], Done]) -> Done:
+        """As `run`, for what changes nothing: it waits for no writer, and needs no room."""
+        return await self.run(work, "read")
 
     def insert_new(self, connection: Connection, table: Table, **values: object) -> bool:
         """Inserts a row. False: one with its key is there already, and stays as it is."""
@@ -102,12 +129,27 @@ class Database:
     def close(self) -> None:
         """After it, nothing runs any more."""
         self._thread.shutdown()
+        self._kept_open.close()
         self._engine.dispose()
 
-    def transaction(self, work: Callable[[Connection], Done]) -> Done:
+    def transaction(self, work: Callable[[Connection], Done], kind: Kind = "write") -> Done:
         """As `run`, for a thread that may wait."""
-        with self._engine.begin() as connection:
-            return work(connection)
+        try:
+            done = self._transact(work, kind)
+        except OperationalError as error:
+            if kind != "free" or self._reserve is None or not _is_full(error):
+                raise
+            self._reserve.release()
+            done = self._transact(work, kind)
+        if kind == "free" and self._reserve is not None:
+            self._reserve.hold()
+        return done
+
+    def _transact(self, work: Callable[[Connection], Done], kind: Kind) -> Done:
+        with self._engine.connect() as connection:
+            connection = connection.execution_options(reading=kind == "read")
+            with connection.begin():
+                return work(connection)
 
     def _make_tables(self, connection: Connection) -> str:
         """The database's id."""
@@ -144,7 +186,9 @@ def _engine_of(url: str, *, sqlite_file: bool) -> Engine:
             ) from None
     file = Path(url.removeprefix("sqlite:///"))
     _make_private(file)
-    engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": BUSY_SECONDS})
+    engine = create_engine(
+        url, poolclass=NullPool, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False}
+    )
     event.listen(engine, "connect", _set_up)
     event.listen(engine, "begin", _begin_at_once)
     return engine
@@ -168,5 +212,36 @@ def _set_up(connection: sqlite3.Connection, _: object) -> None:
 
 def _begin_at_once(connection: Connection) -> None:
     """With the lock for writing: one that gets it later may find that what it read has changed,
-    and fails."""
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    and fails. What only reads sees the database as it was when it began."""
+    reading = connection.get_execution_options().get("reading", False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+
+def _is_full(error: OperationalError) -> bool:
+    """Whether SQLite had no room; a file that can't grow is told as an I/O error, too."""
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+
+
+class _Reserve:
+    """A file of zeros beside a database."""
+
+    def __init__(self, database: Path) -> None:
+        self._path = database.with_name(f"{database.name}-reserve")
+
+    def release(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+    def hold(self) -> None:
+        """Makes it, unless it is there, or the disk has no room to spare."""
+        if self._path.exists():
+            return
+        try:
+            disk = os.statvfs(self._path.parent)
+            if disk.f_bavail * disk.f_frsize < 2 * RESERVE:
+                return
+            part = os.open(self._path, os.O_CREAT | os.O_WRONLY, 0o600)
+            with os.fdopen(part, "wb") as file:
+                file.write(bytes(RESERVE))
+        except OSError:
+            self.release()

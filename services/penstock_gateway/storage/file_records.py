@@ -28,7 +28,7 @@ class FileRecords:
         def work(connection: Connection) -> FileRecord | None:
             return found(connection, owner, file_id)
 
-        return await self._database.run(work)
+        return await self._database.read(work)
 
     async def page(
         self,
@@ -57,12 +57,12 @@ class FileRecords:
             rows = connection.execute(query.order_by(*ordered).limit(limit + 1))
             return [_record(row) for row in rows]
 
-        return await self._database.run(work)
+        return await self._database.read(work)
 
     async def totals(self, owner: str) -> tuple[int, int]:
         """How many files the owner has, and their bytes."""
 
-        return await self._database.run(lambda connection: _totals(connection, owner))
+        return await self._database.read(lambda connection: _totals(connection, owner))
 
     async def add(
         self, owner: str, record: FileRecord, *, most_files: int, most_bytes: int
@@ -87,7 +87,7 @@ class FileRecords:
             gone = delete(files).where(files.c.id == file_id, files.c.owner == owner)
             return connection.execute(gone).rowcount > 0
 
-        return await self._database.run(work)
+        return await self._database.run(work, "free")
 
     async def expired(self) -> list[str]:
         """Ids of files whose time is over; their records are gone now."""
@@ -101,12 +101,12 @@ class FileRecords:
             connection.execute(delete(files).where(files.c.id.in_(ids)))
             return ids
 
-        return await self._database.run(work)
+        return await self._database.run(work, "free")
 
     async def ids(self) -> list[str]:
         """Of every file of everybody."""
 
-        return await self._database.run(all_ids)
+        return await self._database.read(all_ids)
 
 
 def all_ids(connection: Connection) -> list[str]:

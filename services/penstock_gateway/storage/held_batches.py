@@ -49,8 +49,8 @@ class Holds:
         self._seen: dict[Any, tuple[object, float]] = {}
 
     def ended(self, holds: Mapping[Any, object], seconds: float) -> set[object]:
-        """Ids, the last part of each key, whose hold hasn't changed for so long. holds: all that there
-        are now."""
+        """Ids, the last part of each key, whose hold hasn't changed for so long. holds: all that
+        there are now."""
         now = time.monotonic()
         before, self._seen = self._seen, {}
         for key, value in holds.items():
@@ -193,7 +193,7 @@ class HeldBatches:
             query = select(answers.c.number).where(answers.c.batch_id == batch_id)
             return {int(row.number) for row in connection.execute(query)}
 
-        return await self._database.run(work)
+        return await self._database.read(work)
 
     async def answer(self, runner: str, batch_id: str, number: int, line: str, *, ok: bool) -> bool:
         """Keeps a line's answer, unless it has one. False: the runner doesn't hold the batch."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
+from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.storage.database import Database
 from penstock_gateway.storage.tables import responses
 
@@ -103,7 +105,7 @@ class ResponseRecords:
             found: str | None = connection.scalar(query)
             return found
 
-        return await self._database.run(work)
+        return await self._database.read(work)
 
     async def conversation(
         self, owner: str, id: str, *, most: int, own_id: str
@@ -118,7 +120,6 @@ class ResponseRecords:
 
         def work(connection: Connection) -> list[tuple[str, str]]:
             links: list[tuple[str, str]] = []
-            ids: list[str] = []
             wanted: str | None = id
             left = most
             while wanted is not None:
@@ -135,11 +136,18 @@ class ResponseRecords:
                 if left < 0:
                     raise UnfitChain(f"has more than {most} bytes, the maximum")
                 wanted = row.previous_id
-            longer = update(responses).where(responses.c.owner == owner, responses.c.id.in_(ids))
-            connection.execute(longer.values(expires_at=int(time.time()) + self._seconds))
             return links[::-1]
 
-        return await self._database.run(work)
+        ids: list[str] = []
+        links = await self._database.read(work)
+
+        def keep(connection: Connection) -> None:
+            longer = update(responses).where(responses.c.owner == owner, responses.c.id.in_(ids))
+            connection.execute(longer.values(expires_at=int(time.time()) + self._seconds))
+
+        with suppress(HTTPError):  # Full: they are kept as long as before.
+            await self._database.run(keep)
+        return links
 
     async def remove(self, owner: str, id: str) -> bool:
         """False: there was none."""
@@ -147,7 +155,7 @@ class ResponseRecords:
         def work(connection: Connection) -> bool:
             return connection.execute(delete(responses).where(*_living(owner, id))).rowcount > 0
 
-        return await self._database.run(work)
+        return await self._database.run(work, "free")
 
     async def forget_expired(self) -> None:
         """Of everybody."""
@@ -155,7 +163,7 @@ class ResponseRecords:
         def work(connection: Connection) -> None:
             connection.execute(delete(responses).where(responses.c.expires_at <= int(time.time())))
 
-        await self._database.run(work)
+        await self._database.run(work, "free")
 
 
 def store_response(connection: Connection, owner: str, id: str, response: str) -> None:

@@ -46,7 +46,7 @@ class StockTaking:
             if time.monotonic() - self._counted_at < LOOK_EVERY:
                 return
             try:
-                self.latest = await self._database.run(_counted)
+                self.latest = await self._database.read(_counted)
             except HTTPError:
                 self.latest = None
             self._counted_at = time.monotonic()
