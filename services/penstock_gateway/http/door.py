@@ -77,8 +77,7 @@ class Door:
         origin = headers.get(b"origin")
         site = headers.get(b"sec-fetch-site")
         if origin is None:
-            # Browsers of before 2023 may leave both out of a GET, whose answer they then keep from
-            # the page.
+            # Old browsers may leave both out of a GET, whose answer they then keep from the page.
             followed_link = (
                 safe
                 and headers.get(b"sec-fetch-mode") == b"navigate"
