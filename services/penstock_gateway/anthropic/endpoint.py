@@ -20,6 +20,7 @@ from penstock_gateway.chat import request as chat_request
 from penstock_gateway.chat.endpoint import prompt_of, tools_of
 from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt
+from penstock_gateway.chat.tools import ANY_TOOLS
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.disconnect import while_connected
@@ -101,6 +102,7 @@ class Messages(GenerateEndpoint[MessagesRequest]):
             engine,
             lease,
             max_tokens=most,
+            tools=ANY_TOOLS,
             own_words=conversation.own_words,
         )
         prompt_tokens = len(chat.prompt.prompt_token_ids)
@@ -132,7 +134,7 @@ class CountTokens(JsonEndpoint[CountRequest]):
         conversation = Conversation(request)
         try:
             chat_request.check(conversation.chat)
-            use = tools_of(conversation.chat)
+            use = tools_of(conversation.chat, limits=ANY_TOOLS)
             with self._service.media.lease(tenant) as lease:
                 media = ChatMedia(self._service.media, lease)
                 return await prompt_of(conversation.chat, engine, use, media)

@@ -15,7 +15,7 @@ from penstock_gateway.chat.reply import ChatCompletion, ChatFormat
 from penstock_gateway.chat.request import ChatRequest, check
 from penstock_gateway.chat.tool_choice import tool_use
 from penstock_gateway.chat.tool_errors import blame_tool
-from penstock_gateway.chat.tools import ToolUse
+from penstock_gateway.chat.tools import OPENAI_TOOLS, ToolLimits, ToolUse
 from penstock_gateway.generate.beam_search import search_of
 from penstock_gateway.generate.echo_options import EchoOptions
 from penstock_gateway.generate.endpoint import Blame, GenerateEndpoint, Job
@@ -125,13 +125,16 @@ def routes(service: Service) -> list[OperationRoute]:
     return [OPERATION.route(ChatCompletions(service))]
 
 
-def tools_of(request: ChatRequest, *, auto_allowed: bool = True) -> ToolUse:
+def tools_of(
+    request: ChatRequest, *, auto_allowed: bool = True, limits: ToolLimits = OPENAI_TOOLS
+) -> ToolUse:
     """Raises InvalidRequest."""
     return tool_use(
         request.tools,
         request.tool_choice,
         parallel=request.parallel_tool_calls,
         auto_allowed=auto_allowed,
+        limits=limits,
     )
 
 

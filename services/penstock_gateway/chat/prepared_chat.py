@@ -14,6 +14,7 @@ from penstock_gateway.chat.output_parsing import read_as
 from penstock_gateway.chat.parsed_choice import Parsing
 from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt, template_of
 from penstock_gateway.chat.request import ChatRequest
+from penstock_gateway.chat.tools import OPENAI_TOOLS, ToolLimits
 from penstock_gateway.generate.endpoint import Blame, Job
 from penstock_gateway.generate.reply import ReplyFormat
 from penstock_gateway.models.backend import EngineInfo
@@ -47,6 +48,7 @@ async def prepared_chat(
     max_tokens: Callable[[int], int],
     own_words: Blame,
     logprobs: int | None = None,
+    tools: ToolLimits = OPENAI_TOOLS,
 ) -> PreparedChat:
     """`max_tokens` returns the answer's, for a prompt of so many tokens. `own_words` says an error
     of chat's in the names of the request. Raises InvalidRequest, in these, and what preparing media
@@ -54,7 +56,7 @@ async def prepared_chat(
     try:
         config = engine.config
         chat_request.check(chat)
-        use = tools_of(chat, auto_allowed=config.enable_auto_tool_choice)
+        use = tools_of(chat, auto_allowed=config.enable_auto_tool_choice, limits=tools)
         prompt = await prompt_of(chat, engine, use, ChatMedia(service.media, lease))
         most = max_tokens(len(prompt.prompt_token_ids))
         params = sampling_params(chat, engine.welcome, max_tokens=most, logprobs=logprobs)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock_gateway.chat.tools import NO_TOOLS, Tool, ToolUse, check_tools
+from penstock_gateway.chat.tools import (
+    NO_TOOLS,
+    OPENAI_TOOLS,
+    Tool,
+    ToolLimits,
+    ToolUse,
+    check_tools,
+)
 from penstock_gateway.http.errors import clip
 
 CHOICES = ("auto", "required", "none")
@@ -49,12 +56,13 @@ def tool_use(
     *,
     parallel: bool | None,
     auto_allowed: bool,
+    limits: ToolLimits = OPENAI_TOOLS,
 ) -> ToolUse:
     """Raises InvalidRequest.  auto_allowed: whether the server lets the model choose."""
     if isinstance(choice, str) and choice not in CHOICES:
         raise _no_such_choice(choice)
     tools = tools or []
-    check_tools(tools)
+    check_tools(tools, limits)
     if not tools:
         if choice in (None, "none", "auto"):
             return NO_TOOLS

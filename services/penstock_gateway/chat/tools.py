@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -12,10 +12,22 @@ from penstock.errors import InvalidRequest
 from penstock.structured_outputs import StructuredOutputs
 from penstock_gateway.http.errors import clip
 
-MAX_TOOLS = 128
 MAX_TOOLS_BYTES = 262_144
 """Of all tools together, as JSON."""
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+
+
+class ToolLimits(NamedTuple):
+    """How many tools a request may have, and characters their names. An API has the limits that
+    its makers gave it; beyond them, the bytes of all tools and the context are what counts."""
+
+    tools: int
+    name: int
+
+
+OPENAI_TOOLS = ToolLimits(128, 64)
+ANY_TOOLS = ToolLimits(4096, 128)
+"""Of Anthropic's names; agents with several MCP servers have some hundred tools."""
 
 
 class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,11 +93,11 @@ class ToolUse:
 NO_TOOLS = ToolUse((), "off")
 
 
-def check_tools(tools: list[Tool]) -> None:
+def check_tools(tools: list[Tool], limits: ToolLimits) -> None:
     """Raises InvalidRequest."""
-    if len(tools) > MAX_TOOLS:
+    if len(tools) > limits.tools:
         raise InvalidRequest(
-            f"tools has {len(tools)} entries; at most {MAX_TOOLS} are allowed", param="tools"
+            f"tools has {len(tools)} entries; at most {limits.tools} are allowed", param="tools"
         )
     seen: set[str] = set()
     for index, tool in enumerate(tools):
@@ -94,10 +106,10 @@ def check_tools(tools: list[Tool]) -> None:
             raise InvalidRequest(
                 f"{where}.type is {clip(tool.type)}; allowed: function", param=f"{where}.type"
             )
-        if _NAME.fullmatch(name) is None:
+        if _NAME.fullmatch(name) is None or len(name) > limits.name:
             raise InvalidRequest(
-                f"{where}.function.name is {clip(name)}; it must have 1 to 64 letters, digits, "
-                "underscores and dashes",
+                f"{where}.function.name is {clip(name)}; it must have 1 to {limits.name} letters, "
+                "digits, underscores and dashes",
                 param=f"{where}.function.name",
             )
         if name in seen:

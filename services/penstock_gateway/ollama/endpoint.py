@@ -17,6 +17,7 @@ from penstock.terms import Terms
 from penstock_gateway.chat.endpoint import blame_of, tools_of
 from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.chat.request import ChatRequest
+from penstock_gateway.chat.tools import ANY_TOOLS
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
@@ -131,6 +132,7 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
             engine,
             lease,
             max_tokens=most_tokens(request, engine),
+            tools=ANY_TOOLS,
             own_words=in_own_words,
         )
         return chat.job(OllamaFormat(head, chat.parsing, self.show))

@@ -203,6 +203,17 @@ async def test_calls_and_their_results(engine: FakeEngineClient) -> None:
     assert variables["tools"][0]["function"]["parameters"] == WEATHER["input_schema"]
 
 
+async def test_as_many_tools_as_agents_with_several_servers_have(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    tools = [{**WEATHER, "name": f"mcp__{'server' * 10}__tool_{n}"} for n in range(188)]
+    await whole(http, tools=tools)
+    assert len(engine.template.calls[-1][1]["tools"]) == 188
+    count = await http.post(COUNT, json={"model": MODEL, "messages": [user("Hi")], "tools": tools})
+    assert count.status_code == 200, count.text
+    assert "1 to 128" in await refusal(http, tools=[{**WEATHER, "name": "x" * 129}])
+
+
 async def test_a_forced_call(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
     engine.script = said(ARGUMENTS)
     choice = {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True}
