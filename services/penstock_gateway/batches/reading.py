@@ -100,9 +100,9 @@ class BatchFile:
             body = BODY.decode(line.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return _wrong("body", f"body must be an object: {error}"[:500])
-        if body.get("stream"):
+        if body.stream:
             return _wrong("body.stream", "body.stream must be false: batches don't stream")
-        if body.get("background"):
+        if body.background:
             return _wrong(
                 "body.background",
                 "body.background must be false: a batch already runs in the background",

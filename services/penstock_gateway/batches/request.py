@@ -48,8 +48,15 @@ class BatchLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     method: str = "POST"
 
 
+class LineBody(msgspec.Struct, frozen=True):
+    """What is looked at of a body before it is asked. What else it holds is only passed over."""
+
+    stream: Any = None
+    background: Any = None
+
+
 LINE = msgspec.json.Decoder(BatchLine)
-BODY = msgspec.json.Decoder(dict[str, Any])
+BODY = msgspec.json.Decoder(LineBody)
 
 
 def check(request: BatchRequest) -> None:

@@ -16,6 +16,7 @@ from penstock.media_facts import MediaKind
 from penstock.text.content_shape import media_part
 from penstock_gateway.chat.call_arguments import call_arguments
 from penstock_gateway.http.errors import clip
+from penstock_gateway.request.amount import TextsAmount
 from penstock_gateway.request.media_parts import OTHER_MEDIA, kind_of, media_source, refuse_other
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -89,7 +90,8 @@ def template_messages(
             param="messages",
             code="context_length_exceeded",
         )
-    return [_template_message(m, f"messages[{i}]", sources) for i, m in enumerate(messages)]
+    amount = TextsAmount()
+    return [_template_message(m, f"messages[{i}]", sources, amount) for i, m in enumerate(messages)]
 
 
 def characters(messages: list[dict[str, Any]]) -> int:
@@ -103,7 +105,9 @@ def _characters(content: str | list[dict[str, Any]]) -> int:
     return sum(len(part.get("text", "")) for part in content)
 
 
-def _template_message(message: Message, where: str, sources: list[MediaSource]) -> dict[str, Any]:
+def _template_message(
+    message: Message, where: str, sources: list[MediaSource], amount: TextsAmount
+) -> dict[str, Any]:
     if message.role not in ROLES:
         raise InvalidRequest(
             f"{where}.role is {clip(message.role)}; allowed: {', '.join(ROLES)}",
@@ -122,7 +126,7 @@ def _template_message(message: Message, where: str, sources: list[MediaSource]) 
     if thoughts is not None:
         plain["reasoning_content"] = thoughts
     if message.tool_calls:
-        plain["tool_calls"] = _tool_calls(message, where)
+        plain["tool_calls"] = _tool_calls(message, where, amount)
     return plain
 
 
@@ -136,7 +140,7 @@ def _refuse_retired(message: Message, where: str) -> None:
             )
 
 
-def _tool_calls(message: Message, where: str) -> list[dict[str, Any]]:
+def _tool_calls(message: Message, where: str, amount: TextsAmount) -> list[dict[str, Any]]:
     """As templates expect them: arguments as objects, not as the text that clients have."""
     if message.role != "assistant":
         raise InvalidRequest(
@@ -145,7 +149,8 @@ def _tool_calls(message: Message, where: str) -> list[dict[str, Any]]:
             param=f"{where}.tool_calls",
         )
     calls = []
-    for call in message.tool_calls or ():
+    for index, call in enumerate(message.tool_calls or ()):
+        amount.add(call.function.arguments, f"{where}.tool_calls[{index}].function.arguments")
         function = {
             "name": call.function.name,
             "arguments": call_arguments(call.function.arguments),

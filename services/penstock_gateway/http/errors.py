@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any
 
 import msgspec
 
@@ -163,9 +165,27 @@ def as_http_error(error: BaseException) -> HTTPError:
 
 
 def clip(value: object, limit: int = 100) -> str:
-    """A client's value for an error message: as JSON, cut at `limit` characters."""
+    """A client's value for an error message: as JSON, cut at `limit` characters. Takes no longer
+    for a large one."""
     try:
-        text = msgspec.json.encode(value).decode()
+        text = msgspec.json.encode(_beginning(value, [limit + 1])).decode()
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError, OverflowError):
         text = f"<{type(value).__name__}>"
     return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def _beginning(value: Any, room: list[int]) -> Any:
+    """What comes first in a value and is as long as the room, which shrinks, or longer."""
+    if isinstance(value, str):
+        kept = value[: max(0, room[0])]
+        room[0] -= len(kept)
+        return kept
+    room[0] -= 1
+    if isinstance(value, list):
+        return [_beginning(each, room) for each in takewhile(lambda _: room[0] > 0, value)]
+    if isinstance(value, dict):
+        return {
+            _beginning(name, room): _beginning(each, room)
+            for name, each in takewhile(lambda _: room[0] > 0, value.items())
+        }
+    return value

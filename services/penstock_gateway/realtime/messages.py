@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.transcription.transcript import DurationUsage
+from penstock_gateway.request.amount import check_amount_now
 from penstock_gateway.request.decoding import decode
 from penstock_gateway.request.fields import Flag, Text
 from penstock_gateway.request.unknown_fields import skipping
@@ -101,6 +102,7 @@ class ClientMessages:
 
     def read(self, text: bytes) -> ClientMessage:
         """Raises InvalidRequest, which says what is allowed."""
+        check_amount_now(text)
         kind = decode(text, self._any).type
         decoder = self._decoders.get(kind)
         if decoder is None:

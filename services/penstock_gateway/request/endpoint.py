@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
@@ -9,12 +10,16 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock_gateway.http.errors import leaving
+from penstock_gateway.request.amount import check_amount
 from penstock_gateway.request.body import check_json_type, read_body
 from penstock_gateway.request.decoding import decode
 from penstock_gateway.request.unknown_fields import skipping
 from penstock_gateway.service import Service
 
 Body = TypeVar("Body")
+
+LARGE = 262_144
+"""Bytes of a body from which on decoding it is a turn by itself."""
 
 
 class JsonEndpoint(ABC, Generic[Body]):
@@ -49,4 +54,8 @@ class JsonEndpoint(ABC, Generic[Body]):
         )
         if service.draining and not self.answers_while_leaving:
             raise leaving()
-        return decode(body, self._decoder)
+        await check_amount(body)
+        request = decode(body, self._decoder)
+        if len(body) > LARGE:
+            await asyncio.sleep(0)  # What comes next has a turn of its own.
+        return request

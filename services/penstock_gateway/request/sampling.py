@@ -30,7 +30,7 @@ def sampling_params(
     for field in ("stop_token_ids", "allowed_token_ids"):
         if ids := getattr(request, field):
             check_ids(field, ids, vocabulary)
-    wanted = structure_of(request)
+    wanted = structure_of(request, welcome.limits.max_grammar_bytes)
     return SamplingParams(
         n=_given(request.n, 1),
         temperature=_given(request.temperature, generation.temperature, 1.0),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+import msgspec
+
 from penstock.errors import InvalidRequest
 from penstock.structured_outputs import PARAM, StructuredOutputs
 from penstock_gateway.http.errors import clip
@@ -23,10 +25,11 @@ GUIDED = {
 KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 
-def structure_of(request: GenerateFields) -> tuple[str, StructuredOutputs] | None:
+def structure_of(request: GenerateFields, max_bytes: int) -> tuple[str, StructuredOutputs] | None:
     """The field that says what the output must look like, and what it says; None where none does.
 
-    Raises InvalidRequest, also where two fields do.
+    max_bytes: that the engine core takes; 0: it takes none, and says so itself.  Raises
+    InvalidRequest, also where two fields do, and for more than that before it is read.
     """
     found: tuple[str, dict[str, Any]] | None = None
     for field, wanted in _given(request):
@@ -39,6 +42,8 @@ def structure_of(request: GenerateFields) -> tuple[str, StructuredOutputs] | Non
     if found is None:
         return None
     field, wanted = found
+    if max_bytes:
+        _check_size(field, wanted, max_bytes)
     try:
         return field, StructuredOutputs(**wanted)
     except InvalidRequest as error:
@@ -69,6 +74,20 @@ def _given(request: GenerateFields) -> Iterator[tuple[str, dict[str, Any]]]:
         value = getattr(request, field)
         if value is not None and value != []:
             yield field, {name: value}
+
+
+def _check_size(field: str, wanted: dict[str, Any], most: int) -> None:
+    """Of what is far too long, before it is searched and written again. What is less is counted
+    exactly where it is sent."""
+    for value in wanted.values():
+        try:
+            size = len(value) if isinstance(value, str) else len(msgspec.json.encode(value))
+        except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError):
+            continue  # Which is said where it is read.
+        if size > most:
+            raise InvalidRequest(
+                f"{field}: it has {size} bytes or more; at most {most} are allowed", param=field
+            )
 
 
 def _from_format(wanted: ResponseFormat) -> dict[str, Any] | None:
