@@ -47,7 +47,14 @@ class ByteTokenizer:
     bos_token_id = None
     table = SimpleNamespace(byte_level=True)
 
-    def encode(self, text: str, *, parse_special: bool = True, add_special: bool = True):
+    def encode(
+        self,
+        text: str,
+        *,
+        parse_special: bool = True,
+        add_special: bool = True,
+        most: int | None = None,
+    ):
         ids: list[int] = []
         for i, part in enumerate(text.split("<|end|>") if parse_special else [text]):
             ids += ([END] if i else []) + list(part.encode())
@@ -96,7 +103,7 @@ class LineTemplate:
 
     def _rendered(self, text: str) -> RenderedChat:
         return RenderedChat(
-            text, lambda: self.encode(text), lambda change: self._rendered(change(text))
+            text, lambda most: self.encode(text), lambda change: self._rendered(change(text))
         )
 
     def encode(self, text: str) -> list[int]:

@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.media.desk import MediaDesk
@@ -16,7 +18,15 @@ from penstock.text.content_shape import shaped, stand_ins
 from penstock.text.template import ChatTemplate
 from penstock_gateway.chat.messages import Message, characters, template_messages
 from penstock_gateway.models.backend import EngineInfo
-from penstock_gateway.request.tokenising import check_length, encode, off_the_loop
+from penstock_gateway.request.tokenising import (
+    MAX_CHARACTERS_PER_TOKEN,
+    MAX_GIVEN_BYTES,
+    check_length,
+    encode,
+    most_tokens,
+    off_the_loop,
+    turn,
+)
 
 RESERVED = frozenset(
     {
@@ -94,8 +104,10 @@ async def chat_prompt(
         opening = not continue_final_message
     if continue_final_message:
         variables = {**variables, "continue_final_message": True}
+    given = given_bytes({**variables, "messages": plain}, limit)
     try:
-        rendered = await template.rendered(plain, add_generation_prompt=opening, **variables)
+        async with turn(given):
+            rendered = await template.rendered(plain, add_generation_prompt=opening, **variables)
     except InvalidRequest as error:
         raise _of_field(error, variables) from None
     items = await with_media.desk.prepare(facts, sources, with_media.lease, with_media.changes)
@@ -105,7 +117,9 @@ async def chat_prompt(
     else:
         check_length(len(rendered.text), limit)
         make = of_chat(rendered, items, marks)
-        prompt_token_ids, media = await off_the_loop(make, len(rendered.text))
+        prompt_token_ids, media = await off_the_loop(
+            lambda: make(most_tokens(limit)), len(rendered.text)
+        )
     tokenizer = engine.text.tokenizer
     bos = tokenizer.bos_token_id if tokenizer.add_bos else None
     if add_special_tokens and bos is not None and prompt_token_ids[:1] != [bos]:
@@ -113,6 +127,39 @@ async def chat_prompt(
             media = media.moved(1)
         prompt_token_ids = [bos, *prompt_token_ids]
     return ChatPrompt(prompt_token_ids, rendered.text, media)
+
+
+def given_bytes(variables: dict[str, Any], limit: int) -> int:
+    """Bytes of all that a template is given, packed. Raises InvalidRequest where they are more than
+    the model's context of `limit` tokens can be worth, or than are ever accepted."""
+    most = min(limit * MAX_CHARACTERS_PER_TOKEN, MAX_GIVEN_BYTES)
+    sizes = {}
+    for name, value in variables.items():
+        try:
+            sizes[name] = _packed_bytes(value)
+        except (UnicodeEncodeError, TypeError, ValueError, RecursionError):
+            continue  # It will be refused when it is sent, with a better complaint.
+        if sizes[name] > most:
+            break
+    total = sum(sizes.values())
+    if total > most:
+        largest = max(sizes, key=lambda name: sizes[name])
+        own = largest not in RESERVED
+        where = f"chat_template_kwargs.{largest}" if own else largest
+        raise InvalidRequest(
+            f"the chat template is given {total} bytes, {sizes[largest]} of them in {where}; at "
+            f"most {most} are accepted with this model's context of {limit} tokens",
+            param=where,
+            code="context_length_exceeded",
+        )
+    return total
+
+
+def _packed_bytes(value: Any) -> int:
+    try:
+        return len(msgspec.msgpack.encode(value))
+    except OverflowError:  # Integers of more than 64 bits are sent as JSON.
+        return len(msgspec.json.encode(value))
 
 
 def _of_field(error: InvalidRequest, variables: dict[str, Any]) -> InvalidRequest:

@@ -133,11 +133,13 @@ async def token_ids_of(prompt: Prompt, request: CompletionRequest, engine: Engin
         return prompt
     tokenizer = engine.text.tokenizer
     return await encode(
-        lambda: tokenizer.encode(
+        lambda most: tokenizer.encode(
             prompt,
+            most=most,
             parse_special=request.parse_special is not False,
             add_special=request.add_special_tokens is not False,
         ),
         len(prompt),
         engine.welcome.limits.max_model_len,
+        cut=request.truncate_prompt_tokens is not None,
     )

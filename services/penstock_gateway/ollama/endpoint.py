@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from functools import partial
 from typing import Generic, TypeVar
 
 import msgspec
@@ -179,7 +178,7 @@ class OllamaGenerate(OllamaEndpoint[OllamaGenerateRequest]):
             return await super().prepare(request, engine, head, lease)
         prompt, tokenizer = request.prompt or "", engine.text.tokenizer
         limit = engine.welcome.limits.max_model_len
-        ids = await encode(partial(tokenizer.encode, prompt), len(prompt), limit)
+        ids = await encode(lambda most: tokenizer.encode(prompt, most=most), len(prompt), limit)
         try:
             most = most_tokens(request, engine)(len(ids))
             chat = of_generate(request)

@@ -20,6 +20,7 @@ from penstock.terms import MAX_DEADLINE_MS, Terms
 from penstock_gateway.http.errors import clip
 from penstock_gateway.keys.caller import current
 from penstock_gateway.keys.ring import bearer
+from penstock_gateway.request import tokenising
 
 
 class TermFields(Protocol):
@@ -57,6 +58,7 @@ def terms_headers(scope: Scope) -> TermsHeaders:
             session_id = value.decode("latin-1")
     caller = current.get()
     tenant, grant = tenant_of(scope), None if caller.key is None else caller.key.grant
+    tokenising.tenant.set(tenant)
     return TermsHeaders(tenant, grant, deadline_ms, caller.background, session_id)
 
 

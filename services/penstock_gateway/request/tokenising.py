@@ -1,10 +1,19 @@
-"""Text to token ids without holding up the event loop."""
+"""Text to token ids without holding up the event loop.
+
+What takes time runs in a thread, by library calls that let go of the interpreter's lock.  Few run
+at once, and of one tenant's only one, so that streams keep a core and no tenant waits for all of
+another's.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from penstock.errors import InvalidRequest
 
@@ -14,20 +23,112 @@ LONG_TEXT = 20_000
 """Characters from which on tokenising goes to a thread."""
 MAX_CHARACTERS_PER_TOKEN = 64
 """A longer text than this many for each token of the context can't fit: don't even tokenise it."""
+MAX_GIVEN_BYTES = 8 << 20
+"""That a chat template is given, whatever the context."""
+AT_A_TIME = 2
+"""Long texts that are worked on."""
+FEW_TOKENS = 4096
+"""So many are always counted to the end, for the sake of an exact complaint."""
+
+tenant: ContextVar[str] = ContextVar("tenant", default="")
+"""Whose request is worked on."""
 
 
-async def encode(run: Callable[[], list[int]], characters: int, limit: int) -> list[int]:
-    """`run()`, which tokenises a text of so many characters for a context of `limit` tokens.
+class TenantTurns:
+    """Turns at what costs much, in one event loop: few at once, one for each tenant, and tenants
+    one after the other."""
 
+    def __init__(self, at_a_time: int = AT_A_TIME) -> None:
+        self._free = at_a_time
+        self._busy: set[str] = set()
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @asynccontextmanager
+    async def turn(self, name: str) -> AsyncIterator[None]:
+        """Waits for the tenant's turn."""
+        if self._free and name not in self._busy and name not in self._waiting:
+            self._take(name)
+        else:
+            await self._wait(name)
+        try:
+            yield
+        finally:
+            self._leave(name)
+
+    async def _wait(self, name: str) -> None:
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(name, deque()).append(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._leave(name)
+            raise
+
+    def _take(self, name: str) -> None:
+        self._free -= 1
+        self._busy.add(name)
+
+    def _leave(self, name: str) -> None:
+        self._free += 1
+        self._busy.discard(name)
+        for other in list(self._waiting):
+            if not self._free:
+                return
+            if other not in self._busy:
+                self._call(other)
+
+    def _call(self, name: str) -> None:
+        """The tenant's next one; its others go behind those of other tenants."""
+        places = self._waiting.pop(name)
+        while places:
+            place = places.popleft()
+            if not place.done():
+                self._take(name)
+                place.set_result(None)
+                break
+        if places:
+            self._waiting[name] = places
+
+
+_TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, TenantTurns] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def turn(size: int) -> AsyncIterator[None]:
+    """The tenant's turn, if there is much to do."""
+    if size <= LONG_TEXT:
+        yield
+        return
+    turns = _TURNS.setdefault(asyncio.get_running_loop(), TenantTurns())
+    async with turns.turn(tenant.get()):
+        yield
+
+
+async def encode(
+    run: Callable[[int], list[int]], characters: int, limit: int, *, cut: bool = False
+) -> list[int]:
+    """`run(most)`, which tokenises a text of so many characters for a context of `limit` tokens,
+    and refuses one of clearly more than `most`.
+
+    cut: the ids will be cut to what the context holds.
     Raises InvalidRequest at once when the text is far too long.
     """
     check_length(characters, limit)
-    return await off_the_loop(run, characters)
+    return await off_the_loop(lambda: run(most_tokens(limit, cut=cut)), characters)
 
 
 async def off_the_loop(run: Callable[[], Made], characters: int) -> Made:
     """`run()`, which tokenises so many characters, in a thread if they are many."""
-    return await asyncio.to_thread(run) if characters > LONG_TEXT else run()
+    if characters <= LONG_TEXT:
+        return run()
+    async with turn(characters):
+        return await asyncio.to_thread(run)
+
+
+def most_tokens(limit: int, *, cut: bool = False) -> int:
+    """Tokens from which on counting is in vain for a context of `limit`."""
+    return max(FEW_TOKENS, (8 if cut else 2) * limit)
 
 
 def check_length(characters: int, limit: int) -> None:

@@ -162,7 +162,7 @@ async def _of_prompt(request: TokenizeRequest, engine: EngineInfo) -> list[int]:
     prompt, tokenizer = request.prompt or "", engine.text.tokenizer
     special = request.add_special_tokens is not False
     return await encode(
-        lambda: tokenizer.encode(prompt, add_special=special),
+        lambda most: tokenizer.encode(prompt, add_special=special, most=most),
         len(prompt),
         engine.welcome.limits.max_model_len,
     )

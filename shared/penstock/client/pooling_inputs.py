@@ -18,6 +18,9 @@ from penstock.text.tokenizer import Tokenizer
 MAX_CHARACTERS_PER_TOKEN = 64
 """A longer text than this many for each token of the context isn't tokenised, unless it is cut."""
 
+MOST_TIMES = 2
+"""A text of more than this many times the model's tokens isn't tokenised to its end."""
+
 MAX_CUT_CHARACTERS = 1 << 20
 """Of a text that is cut."""
 
@@ -79,7 +82,11 @@ def text_input(
             )
         text, pair = template.filled(text, pair), None
     prompt_token_ids, types = tokenizer.encode_typed(
-        text, pair, add_special=add_special, limit=limit
+        text,
+        pair,
+        add_special=add_special,
+        limit=limit,
+        most=None if limit is not None else MOST_TIMES * welcome.limits.max_model_len,
     )
     check_input(prompt_token_ids, welcome)
     padding = pooling_model(welcome).padding

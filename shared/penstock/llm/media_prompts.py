@@ -74,10 +74,10 @@ def library_chat(messages: list[Message], text: ModelText, **options: Any) -> Li
     changes = options.pop("mm_processor_kwargs", None)
     rendered, marks = fill_with_media(messages, text, sources, **options)
     if not sources:
-        return LibraryPrompt(rendered.text, rendered.encode())
+        return LibraryPrompt(rendered.text, rendered.encode(None))
 
     def finish(items: PreparedItems) -> MediaPrompt:
-        return of_chat(rendered, items, marks)()
+        return of_chat(rendered, items, marks)(None)
 
     return LibraryPrompt(rendered.text, [], tuple(sources), finish, changes)
 

@@ -169,7 +169,7 @@ def tokenise_chat(
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,
         variables=variables,
-    ).encode()
+    ).encode(None)
 
 
 def fill_chat(

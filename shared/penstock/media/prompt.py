@@ -24,10 +24,11 @@ class MediaPrompt(NamedTuple):
 
 def of_chat(
     rendered: RenderedChat, items: PreparedItems, marks: Marks
-) -> Callable[[], MediaPrompt]:
-    """Tokenises when it is called. marks: stand for items where the template takes no parts.
+) -> Callable[[int | None], MediaPrompt]:
+    """Tokenises when it is called with the tokens that the text may have.
 
-    Raises InvalidRequest where the template doesn't show each item once.
+    marks: stand for items where the template takes no parts.  Raises InvalidRequest where the
+    template doesn't show each item once.
     """
     facts = items.facts
 
@@ -44,7 +45,7 @@ def of_chat(
             f"the chat template doesn't show each {word} of the messages once: {error}",
             param="messages",
         ) from None
-    return lambda: placed(filled.encode(), items)
+    return lambda most: placed(filled.encode(most), items)
 
 
 def of_text(text: str, tokenizer: Tokenizer, items: PreparedItems) -> MediaPrompt:

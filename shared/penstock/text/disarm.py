@@ -17,7 +17,8 @@ Strings without any of these, nearly all, are left as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -39,24 +40,53 @@ class Disarmed(msgspec.Struct, frozen=True):
 
     def restore(self, text: str) -> str:
         """The text with the client's own characters."""
-        return text.translate(self.stand_ins)
+        for code, letter in self.stand_ins.items():
+            text = text.replace(chr(code), letter)
+        return text
 
 
 class Breaker:
-    """Finds in a string the positions of the characters to exchange."""
+    """Finds in a string the characters to exchange.
+
+    Searches by regular expressions made of prefix trees: a string costs time linear in its length,
+    with a small factor, whatever it holds and however many special tokens there are.
+    """
 
     def __init__(self, special: frozenset[str]) -> None:
-        self._by_first: dict[str, tuple[str, ...]] = {}
+        by_first: dict[str, list[str]] = {}
         for text in sorted(special):
-            self._by_first[text[0]] = (*self._by_first.get(text[0], ()), text)
+            by_first.setdefault(text[0], []).append(text[1:])
+        # Only the first character is consumed, so that tokens that overlap are all found.
+        whole = (f"{re.escape(c)}(?={prefix_tree(rests)})" for c, rests in by_first.items())
+        self._whole = re.compile("|".join(whole)) if special else None
         self._heads = frozenset(text[:n] for text in special for n in range(1, len(text)))
         self._tails = frozenset(text[-n:] for text in special for n in range(1, len(text)))
         self._longest = max(map(len, special), default=0)
         self.edges = sorted({text[0] for text in special} | {text[-1] for text in special})
+        letters = "".join(map(re.escape, self.edges))
+        self._edge = re.compile(f"[{letters}]") if letters else None
 
-    def positions(self, text: str) -> set[int]:
-        """Of the characters that must be exchanged; linear in the text's length."""
-        found = set(self._whole(text))
+    def breaks(self, text: str) -> bool:
+        """Whether anything in the text must be exchanged."""
+        if self._whole is None or self._edge is None or self._edge.search(text) is None:
+            return False
+        return bool(self._at_ends(text)) or self._whole.search(text) is not None
+
+    def exchange(self, text: str, stand_ins: dict[str, str]) -> str:
+        """The text with stand-ins where they are needed."""
+        if self._whole is None or self._edge is None or self._edge.search(text) is None:
+            return text
+        ends = self._at_ends(text)
+        text = self._whole.sub(lambda found: stand_ins[found[0]], text)
+        for position in ends:
+            letter = text[position]
+            if letter in stand_ins:
+                text = f"{text[:position]}{stand_ins[letter]}{text[position + 1 :]}"
+        return text
+
+    def _at_ends(self, text: str) -> set[int]:
+        """Positions of what could become a special token together with another string."""
+        found = set()
         for begin, end in {(0, len(text)), _trimmed(text)}:
             for n in range(1, min(self._longest, end - begin + 1)):
                 if text[end - n : end] in self._heads:
@@ -65,23 +95,28 @@ class Breaker:
                     found.add(begin + n - 1)
         return found
 
-    def exchange(self, text: str, stand_ins: dict[str, str]) -> str:
-        """The text with stand-ins where they are needed."""
-        found = self.positions(text)
-        if not found:
-            return text
-        letters = list(text)
-        for position in found:
-            letters[position] = stand_ins[letters[position]]
-        return "".join(letters)
 
-    def _whole(self, text: str) -> Iterator[int]:
-        for first, special in self._by_first.items():
-            position = text.find(first)
-            while position >= 0:
-                if text.startswith(special, position):
-                    yield position
-                position = text.find(first, position + 1)
+def prefix_tree(texts: Iterable[str]) -> str:
+    """A regular expression that matches the longest of the texts that there is; no alternative of
+    it begins like another, so that none is tried in vain."""
+    tree: dict[str, Any] = {}
+    for text in texts:
+        node = tree
+        for letter in text:
+            node = node.setdefault(letter, {})
+        node[""] = {}
+    return _expression(tree)
+
+
+def _expression(tree: dict[str, Any]) -> str:
+    pieces: list[str] = []
+    while len(tree) == 1 and "" not in tree:
+        ((letter, tree),) = tree.items()
+        pieces.append(re.escape(letter))
+    branches = [re.escape(letter) + _expression(below) for letter, below in tree.items() if letter]
+    if branches:
+        pieces.append(f"(?:{'|'.join(branches)})" + ("?" if "" in tree else ""))
+    return "".join(pieces)
 
 
 @lru_cache(maxsize=8)
@@ -98,7 +133,7 @@ def disarm(values: dict[str, Any], special: frozenset[str], template: str) -> Di
     """
     breaker = breaker_for(special)
     strings = [text for name, value in values.items() for text in _strings_of(name, value)]
-    if not any(breaker.positions(text) for text in strings):
+    if not any(map(breaker.breaks, strings)):
         return Disarmed(values, {})
     taken = set(template).union(*special, *strings)
     free = (code for code in chain(*PRIVATE_USE) if chr(code) not in taken)
@@ -108,6 +143,11 @@ def disarm(values: dict[str, Any], special: frozenset[str], template: str) -> Di
     stand_ins = {letter: chr(code) for letter, code in codes.items()}
     broken = {key: _rebuilt(value, breaker, stand_ins) for key, value in values.items()}
     return Disarmed(broken, {code: letter for letter, code in codes.items()})
+
+
+def too_deep(where: str) -> InvalidRequest:
+    """What is said of a variable with values in values in values."""
+    return InvalidRequest(f"{where} is nested deeper than {MAX_DEPTH} levels", param=where)
 
 
 def _trimmed(text: str) -> tuple[int, int]:
@@ -129,7 +169,7 @@ def _strings_of(name: str, value: Any) -> Iterator[str]:
 
 def _strings(value: Any, depth: int, where: str) -> Iterator[str]:
     if depth > MAX_DEPTH:
-        raise InvalidRequest(f"{where} is nested deeper than {MAX_DEPTH} levels", param=where)
+        raise too_deep(where)
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.text.disarm import prefix_tree
 from penstock.text.tokenizer import Tokenizer
 
 
@@ -34,13 +35,13 @@ class SegmentEncoder:
             for i, token in tokenizer.added_tokens.items()
             if token.special and token.content
         }
-        longest_first = sorted(self._special, key=len, reverse=True)
-        self._pattern = (
-            re.compile(f"({'|'.join(map(re.escape, longest_first))})") if longest_first else None
-        )
+        self._pattern = re.compile(f"({prefix_tree(self._special)})") if self._special else None
 
-    def encode(self, text: str, restore: Callable[[str], str]) -> list[int]:
-        """Token ids. restore: applied to what lies between special tokens before it is encoded."""
+    def encode(
+        self, text: str, restore: Callable[[str], str], *, most: int | None = None
+    ) -> list[int]:
+        """Token ids. restore: applied to what lies between special tokens before it is encoded.
+        most: as `Tokenizer.encode` has it."""
         parts = self._pattern.split(text) if self._pattern else [text]
         ids: list[int] = []
         for index in range(0, len(parts), 2):
@@ -52,15 +53,16 @@ class SegmentEncoder:
             if after is not None and after.lstrip:
                 plain = plain.rstrip()
             if plain:
-                ids += self._encode_plain(restore(plain), is_first=index == 0)
+                ids += self._encode_plain(restore(plain), is_first=index == 0, most=most)
             if after is not None:
                 ids.append(after.token)
         return ids
 
-    def _encode_plain(self, text: str, *, is_first: bool) -> list[int]:
-        if is_first or self._continuation is None:
-            return self._tokenizer.encode(text, parse_special=False, add_special=False)
-        return self._continuation.encode(text, parse_special=False, add_special=False)
+    def _encode_plain(self, text: str, *, is_first: bool, most: int | None) -> list[int]:
+        tokenizer = self._tokenizer
+        if not is_first and self._continuation is not None:
+            tokenizer = self._continuation
+        return tokenizer.encode(text, parse_special=False, add_special=False, most=most)
 
     @cached_property
     def _continuation(self) -> Tokenizer | None:

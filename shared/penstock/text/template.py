@@ -18,9 +18,9 @@ from typing import Any
 from penstock.errors import InvalidRequest
 from penstock.model_config import GenerationDefaults
 from penstock.text.content_shape import ContentShape, one_message, shape_of
-from penstock.text.continuation import cut, mark_last
-from penstock.text.disarm import Disarmed, disarm
+from penstock.text.disarm import Disarmed
 from penstock.text.render import RenderPool, shared_pool
+from penstock.text.render.wire import Fill, Filled, TemplateSource
 from penstock.text.segments import SegmentEncoder
 from penstock.text.tokenizer import Tokenizer
 
@@ -33,11 +33,12 @@ _NUMBERS = itertools.count()
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
     """A conversation in its template. text: for people to look at, not to be encoded: in it, a
-    message's special tokens can't be told from the template's.  encode: the token ids.
+    message's special tokens can't be told from the template's.  encode: the token
+    ids, of at most so many tokens as `Tokenizer.encode` has it.
     changed: with another text, made of the one in which messages' special tokens are broken."""
 
     text: str
-    encode: Callable[[], list[int]]
+    encode: Callable[[int | None], list[int]]
     changed: Callable[[Callable[[str], str]], RenderedChat]
 
 
@@ -62,6 +63,7 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._variables = _token_variables(tokenizer, generation)
         self._special = frozenset(tokenizer.special_tokens)
+        self._sent = TemplateSource(source, self._special, self._variables)
         self._encoder = SegmentEncoder(tokenizer)
         self._number = next(_NUMBERS)
         self._shape: ContentShape | None = None
@@ -97,7 +99,7 @@ class ChatTemplate:
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             **kwargs,
-        ).encode()
+        ).encode(None)
 
     def filled(
         self,
@@ -109,10 +111,9 @@ class ChatTemplate:
     ) -> RenderedChat:
         """As encode; the text too, of the same filling."""
         given = _given(messages, add_generation_prompt, continue_final_message, kwargs)
-        disarmed = disarm(given, self._special, self.source)
-        text = self._fill(_marked(disarmed.values, continue_final_message))
-        text = _finished(text, disarmed.values, continue_final_message)
-        return self._rendered(text, disarmed)
+        return self._rendered(
+            self._pool.filled(self._sent, self._asked(given, continue_final_message))
+        )
 
     async def rendered(
         self,
@@ -124,15 +125,9 @@ class ChatTemplate:
     ) -> RenderedChat:
         """As encode, in an event loop; the ids are left to the caller, as they may take time."""
         given = _given(messages, add_generation_prompt, continue_final_message, kwargs)
-        disarmed = disarm(given, self._special, self.source)
-        text = await self._pool.fill_async(
-            self._number,
-            self.source,
-            self._with_tokens(_marked(disarmed.values, continue_final_message)),
-            MAX_RENDERED_LENGTH,
+        return self._rendered(
+            await self._pool.filled_async(self._sent, self._asked(given, continue_final_message))
         )
-        text = _finished(text, disarmed.values, continue_final_message)
-        return self._rendered(text, disarmed)
 
     def render(
         self,
@@ -144,8 +139,8 @@ class ChatTemplate:
     ) -> str:
         """The conversation as one text, for people to look at; see RenderedChat.text."""
         given = _given(messages, add_generation_prompt, continue_final_message, kwargs)
-        text = self._fill(_marked(given, continue_final_message))
-        return _finished(text, given, continue_final_message)
+        asked = self._asked(given, continue_final_message, apart=False)
+        return self._pool.filled(self._sent, asked).text
 
     @property
     def known_shape(self) -> ContentShape | None:
@@ -158,25 +153,23 @@ class ChatTemplate:
             self._shape = shape_of(lambda content: self.render(one_message(content)))
         return self._shape
 
-    def _rendered(self, text: str, disarmed: Disarmed) -> RenderedChat:
+    def _rendered(self, filled: Filled) -> RenderedChat:
+        return self._readable(filled.text, Disarmed({}, filled.stand_ins))
+
+    def _readable(self, text: str, disarmed: Disarmed) -> RenderedChat:
         return RenderedChat(
-            disarmed.restore(text),
-            lambda: self._ids(text, disarmed),
-            lambda change: self._rendered(change(text), disarmed),
+            disarmed.restore(text) if disarmed.stand_ins else text,
+            lambda most: self._ids(text, disarmed, most),
+            lambda change: self._readable(change(text), disarmed),
         )
 
-    def _ids(self, text: str, disarmed: Disarmed) -> list[int]:
+    def _ids(self, text: str, disarmed: Disarmed, most: int | None) -> list[int]:
         if not disarmed.stand_ins:
-            return self._tokenizer.encode(text, add_special=False)
-        return self._encoder.encode(text, disarmed.restore)
+            return self._tokenizer.encode(text, add_special=False, most=most)
+        return self._encoder.encode(text, disarmed.restore, most=most)
 
-    def _fill(self, variables: dict[str, Any]) -> str:
-        return self._pool.fill(
-            self._number, self.source, self._with_tokens(variables), MAX_RENDERED_LENGTH
-        )
-
-    def _with_tokens(self, variables: dict[str, Any]) -> dict[str, Any]:
-        return {**self._variables, **variables}
+    def _asked(self, given: dict[str, Any], continued: bool, *, apart: bool = True) -> Fill:
+        return Fill(self._number, given, MAX_RENDERED_LENGTH, apart=apart, continued=continued)
 
 
 def _given(
@@ -194,17 +187,6 @@ def _given(
         **kwargs,
         "add_generation_prompt": opening,
     }
-
-
-def _marked(variables: dict[str, Any], continued: bool) -> dict[str, Any]:
-    """With a mark at the end of the last message, if the text ends there."""
-    if not continued:
-        return variables
-    return {**variables, "messages": mark_last(variables["messages"])}
-
-
-def _finished(text: str, variables: dict[str, Any], continued: bool) -> str:
-    return cut(text, variables["messages"]) if continued else text
 
 
 def _token_variables(tokenizer: Tokenizer, generation: GenerationDefaults | None) -> dict[str, str]:

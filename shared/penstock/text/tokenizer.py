@@ -6,13 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Encoding
 from tokenizers import Tokenizer as Backend
 
 from penstock.errors import InvalidRequest, UnsupportedModel
 from penstock.text.token_table import TokenTable
 
 MAX_ID = 2**32 - 1
+
+LONG_TEXT = 4096
+"""Characters from which on a text is encoded by calls that let go of the interpreter's lock."""
+PIECE = 16 << 10
+"""Characters that are counted at once, where a text may have too many tokens."""
 
 
 class Tokenizer:
@@ -38,32 +43,50 @@ class Tokenizer:
         return cls(tokenizer_json, add_bos=add_bos, bos_token_id=bos_token_id)
 
     def encode(
-        self, text: str, *, parse_special: bool = True, add_special: bool = True
+        self,
+        text: str,
+        *,
+        parse_special: bool = True,
+        add_special: bool = True,
+        most: int | None = None,
     ) -> list[int]:
-        """Token ids of a text.
+        """Token ids of a text.  Of a long one, most of the time is spent outside the interpreter's
+        lock.
 
         parse_special: the text of a special token becomes that token; else it is plain text.
         add_special: BOS goes in front if the model wants it, but never a second one.
-        Raises InvalidRequest for a text that has no UTF-8 form (lone surrogates).
+        most: a text that has clearly more tokens is refused as soon as that is seen.
+        Raises InvalidRequest for that, and for a text that has no UTF-8 form (lone surrogates).
         """
         backend = self._backend if parse_special else self._plain
         with _library_errors():
-            ids: list[int] = backend.encode(text, add_special_tokens=add_special).ids
+            if most is not None and len(text) > max(most, PIECE):
+                _check_count(backend, text, most)
+            ids: list[int] = _encoded(backend, text, add_special).ids
         return self._with_one_bos(ids) if add_special else ids
 
     def encode_typed(
-        self, text: str, pair: str | None, *, add_special: bool = True, limit: int | None = None
+        self,
+        text: str,
+        pair: str | None,
+        *,
+        add_special: bool = True,
+        limit: int | None = None,
+        most: int | None = None,
     ) -> tuple[list[int], bytes]:
         """Token ids of a text, or of two that belong together, and which of them each is of.
 
         limit: ids at most, special ones included: texts are cut at their ends, of two the longer
-        one first (as transformers' `longest_first`).  Raises InvalidRequest for a text that has no
-        UTF-8 form.
+        one first (as transformers' `longest_first`).  most: as `encode` has it, of each.  Raises
+        InvalidRequest for that, and for a text that has no UTF-8 form.
         """
         backend = self._backend
         with _library_errors():
-            first = backend.encode(text, add_special_tokens=False)
-            second = None if pair is None else backend.encode(pair, add_special_tokens=False)
+            for each in (text, pair or ""):
+                if most is not None and len(each) > max(most, PIECE):
+                    _check_count(backend, each, most)
+            first = _encoded(backend, text, False)
+            second = None if pair is None else _encoded(backend, pair, False)
         if limit is not None:
             own = backend.num_special_tokens_to_add(pair is not None) if add_special else 0
             lengths = (len(first.ids), 0 if second is None else len(second.ids))
@@ -173,6 +196,8 @@ def _library_errors() -> Iterator[None]:
     ways that only show with some text, that is a panic of Rust, which is no Exception."""
     try:
         yield
+    except InvalidRequest:
+        raise
     except UnicodeEncodeError as error:
         raise InvalidRequest(
             f"the text is not valid Unicode: a lone surrogate at character {error.start}"
@@ -185,6 +210,38 @@ def _library_errors() -> Iterator[None]:
         raise InvalidRequest(
             f"the model's tokenizer.json can't handle this text: {str(error)[:200]}"
         ) from None
+
+
+def _encoded(backend: Backend, text: str, add_special: bool) -> Encoding:
+    """Of the library's calls only those for several texts let go of the lock, and take longer to
+    begin."""
+    if len(text) < LONG_TEXT:
+        return backend.encode(text, add_special_tokens=add_special)
+    text.encode()  # Tells a lone surrogate's place, as the other call does.
+    return backend.encode_batch_fast([text], add_special_tokens=add_special)[0]
+
+
+def _check_count(backend: Backend, text: str, most: int) -> None:
+    """Refuses a text whose pieces have more tokens than `most`.
+
+    A cut adds a few tokens at its place, or takes some away; so `most` should be well above what
+    would be accepted.  Words stay whole where they can: a tokenizer may know a long one as one.
+    """
+    begin = count = 0
+    while begin < len(text):
+        end = begin + PIECE
+        if end < len(text):
+            space = text.rfind(" ", begin + PIECE // 2, end)
+            end = end if space < 0 else space
+        count += len(backend.encode_batch_fast([text[begin:end]], add_special_tokens=False)[0])
+        begin = end
+        if count > most:
+            raise InvalidRequest(
+                f"the prompt has more than {most} tokens: its first {begin} of {len(text)} "
+                f"characters have {count}",
+                param="prompt",
+                code="context_length_exceeded",
+            )
 
 
 def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import gc
 import signal
+from typing import Any
 
 import jinja2
 import msgspec
 
+from penstock.errors import InvalidRequest
 from penstock.frames import read_frame, write_frame
 from penstock.isolated.child import SOCKET, begin, confine
 from penstock.process_memory import resident_bytes
+from penstock.text.continuation import cut, mark_last
+from penstock.text.disarm import Disarmed, disarm
 from penstock.text.jinja_environment import make_environment
-from penstock.text.render.wire import MAX_FRAME, Bounds, Fill, Filled
+from penstock.text.render.wire import MAX_FRAME, Bounds, Fill, Filled, TemplateSource
 
 MAX_COMPLAINT = 2000
 LARGE = 96 << 20
@@ -47,27 +51,29 @@ class Renderer:
 
     def __init__(self) -> None:
         self._environment = make_environment()
-        self._templates: dict[int, jinja2.Template | Filled] = {}
+        self._templates: dict[int, tuple[jinja2.Template | Filled, TemplateSource]] = {}
 
     def answer(self, frame: bytearray, decoder: msgspec.msgpack.Decoder[Fill]) -> Filled:
         """Never raises: what goes wrong in a template is an answer too."""
         try:
             fill = decoder.decode(frame)
             frame.clear()
-            template = self._template(fill)
-            return template if isinstance(template, Filled) else _filled(template, fill)
+            template, source = self._template(fill)
+            return template if isinstance(template, Filled) else _filled(template, source, fill)
         except MemoryError:
             return Filled("memory", "")
+        except InvalidRequest as error:
+            return Filled("invalid", error.message, param=error.param)
         except jinja2.TemplateError as error:
             return Filled("refused", _complaint(error))
         except Exception as error:  # the template is a foreign program: anything may come
             return Filled("failed", f"{type(error).__name__}: {_complaint(error)}")
 
-    def _template(self, fill: Fill) -> jinja2.Template | Filled:
+    def _template(self, fill: Fill) -> tuple[jinja2.Template | Filled, TemplateSource]:
         if fill.forget:
             self._templates.clear()
         if fill.source is not None:
-            self._templates[fill.template] = self._compiled(fill.source)
+            self._templates[fill.template] = self._compiled(fill.source.text), fill.source
         return self._templates[fill.template]
 
     def _compiled(self, source: str) -> jinja2.Template | Filled:
@@ -77,20 +83,36 @@ class Renderer:
             return Filled("uncompilable", _complaint(error) or type(error).__name__)
 
 
-def _filled(template: jinja2.Template, fill: Fill) -> Filled:
+def _filled(template: jinja2.Template, source: TemplateSource, fill: Fill) -> Filled:
+    given = fill.variables
+    if isinstance(given, bytes):
+        given = msgspec.json.decode(given)
+    disarmed = Disarmed(given, {})
+    if fill.apart:
+        disarmed = disarm(given, source.special, source.text)
+    variables = {**source.tokens, **disarmed.values}
+    if fill.continued:
+        variables = {**variables, "messages": mark_last(variables["messages"])}
+    text = _text(template, variables, fill.max_length)
+    if text is None:
+        return Filled("too_long", "")
+    if fill.continued:
+        text = cut(text, disarmed.values["messages"])
+    return Filled("text", text, stand_ins=disarmed.stand_ins)
+
+
+def _text(template: jinja2.Template, variables: dict[str, Any], most: int) -> str | None:
+    """None: it is longer than `most` characters."""
     pieces: list[str] = []
     length = 0
-    variables = fill.variables
-    if isinstance(variables, bytes):
-        variables = msgspec.json.decode(variables)
     for piece in template.generate(variables):
         length += len(piece)
-        if length > fill.max_length:
-            return Filled("too_long", "")
+        if length > most:
+            return None
         pieces.append(piece)
     text = "".join(pieces)
     text.encode()  # An answer must be Unicode.
-    return Filled("text", text)
+    return text
 
 
 def _complaint(error: Exception) -> str:

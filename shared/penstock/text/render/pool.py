@@ -17,7 +17,7 @@ from penstock import logs
 from penstock.errors import InvalidRequest, Overloaded, RequestFailed
 from penstock.isolated.process import STANDSTILL, Crashed, Died, Frozen, Stalled
 from penstock.text.render.process import RenderProcess
-from penstock.text.render.wire import Bounds, Filled
+from penstock.text.render.wire import Bounds, Fill, Filled, TemplateSource
 
 log = logs.get(__name__)
 
@@ -64,30 +64,25 @@ class RenderPool:
         return self._leave
 
     def fill(self, template: int, source: str, variables: dict[str, Any], max_length: int) -> str:
-        """The text of a template; blocks. Raises InvalidRequest for what the template can't take,
-        Overloaded or RequestFailed."""
-        for _ in range(ATTEMPTS):
-            process = self._take()
-            try:
-                answer = process.ask(template, source, (variables, max_length))
-            except Died:
-                self._drop(process)
-                continue
-            except BaseException as error:
-                self._drop(process)
-                raise _explained(error, self._bounds) from None
-            self._settle(process, answer)
-            return _text(answer, max_length)
-        raise _dead()
+        """The text of a template; blocks. Raises as `filled`."""
+        return self.filled(TemplateSource(source), Fill(template, variables, max_length)).text
 
     async def fill_async(
         self, template: int, source: str, variables: dict[str, Any], max_length: int
     ) -> str:
         """The same in an event loop, which goes on meanwhile."""
+        filled = await self.filled_async(
+            TemplateSource(source), Fill(template, variables, max_length)
+        )
+        return filled.text
+
+    def filled(self, source: TemplateSource, fill: Fill) -> Filled:
+        """A template's text, and its stand-ins; blocks. Raises InvalidRequest for what the template
+        can't take, Overloaded or RequestFailed."""
         for _ in range(ATTEMPTS):
-            process = await self._take_async()
+            process = self._take()
             try:
-                answer = await process.ask_async(template, source, (variables, max_length))
+                answer = process.ask(source, fill)
             except Died:
                 self._drop(process)
                 continue
@@ -95,7 +90,23 @@ class RenderPool:
                 self._drop(process)
                 raise _explained(error, self._bounds) from None
             self._settle(process, answer)
-            return _text(answer, max_length)
+            return _checked(answer, fill.max_length)
+        raise _dead()
+
+    async def filled_async(self, source: TemplateSource, fill: Fill) -> Filled:
+        """The same in an event loop, which goes on meanwhile."""
+        for _ in range(ATTEMPTS):
+            process = await self._take_async()
+            try:
+                answer = await process.ask_async(source, fill)
+            except Died:
+                self._drop(process)
+                continue
+            except BaseException as error:
+                self._drop(process)
+                raise _explained(error, self._bounds) from None
+            self._settle(process, answer)
+            return _checked(answer, fill.max_length)
         raise _dead()
 
     # --- who gets which process
@@ -219,9 +230,11 @@ def shared_pool() -> RenderPool:
     return RenderPool()
 
 
-def _text(answer: Filled, max_length: int) -> str:
+def _checked(answer: Filled, max_length: int) -> Filled:
     if answer.outcome == "text":
-        return answer.text
+        return answer
+    if answer.outcome == "invalid":
+        raise InvalidRequest(answer.text, param=answer.param)
     complaint = {
         "refused": f"the chat template refused the messages: {answer.text}",
         "failed": f"the chat template can't take these messages: {answer.text}",

@@ -11,7 +11,8 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock.frames import HEADER
 from penstock.isolated.process import Frozen, IsolatedProcess, Standstill
-from penstock.text.render.wire import MAX_FRAME, Bounds, Fill, Filled
+from penstock.text.disarm import too_deep
+from penstock.text.render.wire import MAX_FRAME, Bounds, Fill, Filled, TemplateSource
 
 MAX_TEMPLATES = 16
 """That a process knows at once."""
@@ -38,10 +39,10 @@ class RenderProcess(IsolatedProcess):
         machine isn't given up early; the first waits for the process to start."""
         return 3 * self._bounds.cpu + (0.0 if self._answered else START_TIME)
 
-    def ask(self, template: int, source: str, fill: _Variables) -> Filled:
+    def ask(self, source: TemplateSource, fill: Fill) -> Filled:
         """Fills a template; blocks. Raises InvalidRequest, Stalled, Frozen, Crashed or
         Died."""
-        payload = self._payload(template, source, fill)
+        payload = self._payload(source, fill)
         until = _Until(time.monotonic() + self.wall, Standstill(self.pid))
         try:
             self._send_until(until, HEADER.pack(len(payload)) + payload)
@@ -52,9 +53,9 @@ class RenderProcess(IsolatedProcess):
         self._answered = True
         return _ANSWER.decode(answer)
 
-    async def ask_async(self, template: int, source: str, fill: _Variables) -> Filled:
+    async def ask_async(self, source: TemplateSource, fill: Fill) -> Filled:
         """The same in an event loop."""
-        payload = self._payload(template, source, fill)
+        payload = self._payload(source, fill)
         self._socket.setblocking(False)
         try:
             async with self._bounded(self.wall):
@@ -66,18 +67,20 @@ class RenderProcess(IsolatedProcess):
         self._answered = True
         return _ANSWER.decode(answer)
 
-    def _payload(self, template: int, source: str, fill: _Variables) -> bytes:
-        known = template in self._known
+    def _payload(self, source: TemplateSource, fill: Fill) -> bytes:
+        known = fill.template in self._known
         forget = not known and len(self._known) >= MAX_TEMPLATES
-        variables, max_length = fill
-        message = Fill(template, variables, max_length, None if known else source, forget)
+        given = None if known else source
+        message = msgspec.structs.replace(fill, source=given, forget=forget)
         try:
             payload = _encoded(message)
         except UnicodeEncodeError:
             raise InvalidRequest(
                 "the messages are not valid Unicode: they hold lone surrogates", param="messages"
             ) from None
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        except RecursionError:
+            raise too_deep(_deep_one(fill.variables)) from None
+        except (TypeError, ValueError, OverflowError) as error:
             raise InvalidRequest(
                 f"the messages hold what a chat template can't be given: {error}", param="messages"
             ) from None
@@ -88,7 +91,7 @@ class RenderProcess(IsolatedProcess):
             )
         if forget:
             self._known.clear()
-        self._known.add(template)
+        self._known.add(fill.template)
         return payload
 
     def _send_until(self, until: _Until, data: bytes) -> None:
@@ -139,5 +142,23 @@ def _encoded(message: Fill) -> bytes:
         return msgspec.msgpack.encode(msgspec.structs.replace(message, variables=variables))
 
 
-_Variables = tuple[dict[str, Any], int]
+def _deep_one(variables: dict[str, Any] | bytes) -> str:
+    """The variable, or its item, that is nested too deep to be packed."""
+    if isinstance(variables, bytes):
+        return "messages"
+    for name, value in variables.items():
+        items = list(value) if isinstance(value, (list, tuple)) else []
+        if not _packs(value):
+            return next((f"{name}[{i}]" for i, each in enumerate(items) if not _packs(each)), name)
+    return "messages"
+
+
+def _packs(value: Any) -> bool:
+    try:
+        msgspec.msgpack.encode(value)
+    except RecursionError:
+        return False
+    return True
+
+
 _ANSWER = msgspec.msgpack.Decoder(Filled)
