@@ -115,6 +115,11 @@ def _template_message(
             code="invalid_value",
         )
     _refuse_retired(message, where)
+    if message.role == "user" and message.content == []:
+        raise InvalidRequest(
+            f"{where}.content is an empty list; it must have at least one part",
+            param=f"{where}.content",
+        )
     content = _content(message, where, sources)
     role = "system" if message.role == "developer" else message.role
     plain: dict[str, Any] = {"role": role, "content": content}

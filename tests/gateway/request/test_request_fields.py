@@ -224,7 +224,6 @@ async def test_out_of_range(
     ("messages", "param", "says"),
     [
         ([], "messages", "empty"),
-        ([{"role": "user", "content": ""}], "messages[0].content", "empty"),
         ([{"role": "user", "content": []}], "messages[0].content", "empty"),
         ([{"role": "user"}], "messages[0].content", "missing"),
         ([{"role": "user", "text": "x"}], "messages[0].content", "missing"),
@@ -233,7 +232,7 @@ async def test_out_of_range(
             "messages[0].content[0].text",
             "missing",
         ),
-        ([{"role": "assistant", "content": None}], "messages[0].content", "missing"),
+        ([{"role": "system", "content": None}], "messages[0].content", "missing"),
         ([{"role": "bot", "content": "x"}], "messages[0].role", "user"),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}],
