@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from starlette.types import ASGIApp
 
@@ -16,6 +17,7 @@ from penstock_gateway.batches.in_process import OwnAnswer, ask
 from penstock_gateway.keys.caller import Caller
 from penstock_gateway.responses.background import ended_response, failed_response, moved_response
 from penstock_gateway.storage.background_records import BackgroundRecords, BackgroundWork
+from penstock_gateway.storage.database import DatabaseDamaged
 from penstock_gateway.storage.store import new_id
 
 log = logs.get(__name__)
@@ -61,7 +63,8 @@ class BackgroundRunner:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._records.let_go(self._name)
+            with suppress(DatabaseDamaged):
+                await self._records.let_go(self._name)
 
     async def _take_one(self) -> bool:
         """False: there is nothing to take, no room for it, or no answer of the database now."""
@@ -69,6 +72,8 @@ class BackgroundRunner:
             return False
         try:
             work = await self._records.claim(self._name, self._running.values())
+        except DatabaseDamaged:  # It has been told.
+            return False
         except Exception:
             if not self._troubled:
                 log.error("can't look for queued responses; retrying", exception=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from starlette.types import ASGIApp
 
@@ -11,6 +12,7 @@ from penstock_gateway.batches.counts import LineCounts
 from penstock_gateway.batches.run import BatchRun, Lost
 from penstock_gateway.keys.caller import Caller
 from penstock_gateway.keys.ring import KeyRing
+from penstock_gateway.storage.database import DatabaseDamaged
 from penstock_gateway.storage.records import BatchWork
 from penstock_gateway.storage.store import Store, new_id
 
@@ -55,13 +57,16 @@ class Runner:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._store.held.let_go(self._name)
+            with suppress(DatabaseDamaged):
+                await self._store.held.let_go(self._name)
 
     async def _try_to_take_one(self) -> bool:
         """As `_take_one`; also False if the database doesn't answer: its disk is full, or it is
         restarting. Running batches continue."""
         try:
             taken = await self._take_one()
+        except DatabaseDamaged:  # It has been told.
+            return False
         except Exception:
             if not self._troubled:
                 log.error("can't look for queued batches; retrying", exception=True)
@@ -111,6 +116,8 @@ class Runner:
                 if self._store.responses is not None:
                     await self._store.responses.forget_expired()
                 await self._remove_abandoned()
+            except DatabaseDamaged:
+                pass
             except Exception:
                 log.error("expired files can't be removed", exception=True)
             await asyncio.sleep(SWEEP_EVERY)

@@ -11,7 +11,7 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -28,12 +28,12 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from penstock import logs
 from penstock.errors import PenstockError, StartupError
-from penstock_gateway.http.errors import unavailable
+from penstock_gateway.http.errors import SERVER, HTTPError, unavailable
 from penstock_gateway.storage import tables
 from penstock_gateway.storage.layouts import bring_up
 
@@ -64,20 +64,40 @@ class DatabaseUnavailable(PenstockError):
     finds that is started again, too, as long as it takes; what serves goes on."""
 
 
+class DatabaseDamaged(HTTPError):
+    """SQLite's file isn't one, or contradicts itself. From then on the process leaves it alone, so
+    that what is in it can still be rescued; what needs no storage is served."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            503,
+            "the storage is off, since its database is damaged; the server's log says what to do",
+            type=SERVER,
+            code="storage_damaged",
+        )
+
+
 class Database:
     """One process's way to the records.  Raises DatabaseUnavailable, and StartupError where there
-    is none, or one of another layout."""
+    is none, or one of another layout. One that is damaged refuses all work."""
 
     def __init__(self, url: str) -> None:
         self._sqlite = url.startswith("sqlite:")
         self._engine = _engine_of(url, sqlite_file=self._sqlite)
+        self._url = url
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="database")
+        self.damaged = False
         self._told_at = float("-inf")
         self._reserve = _Reserve(Path(url.removeprefix("sqlite:///"))) if self._sqlite else None
         self._kept_open: contextlib.ExitStack = contextlib.ExitStack()
         try:
             self.id = self.transaction(self._make_tables, "free")
-            """Which database it is, for as long as it has its tables."""
+            """Which database it is, for as long as it has its tables; of one that is damaged, what
+            no other has."""
+            if self._sqlite:
+                self._keep_open()
+        except DatabaseDamaged:
+            self.id = os.urandom(16).hex()
         except StartupError:
             self.close()
             raise
@@ -85,16 +105,10 @@ class Database:
             self.close()
             kind = DatabaseUnavailable if isinstance(error, OperationalError) else StartupError
             raise kind(_unusable(url, error, sqlite_file=self._sqlite)) from None
-        if self._sqlite:
-            # The last connection to close takes the journal's files along, and to make them anew
-            # takes room that a full disk hasn't.
-            kept = self._kept_open.enter_context(self._engine.connect())
-            kept.execution_options(reading=True).execute(select(tables.layout.c.version))
-            kept.rollback()
 
     async def run(self, work: Callable[[Connection], Done], kind: Kind = "write") -> Done:
         """What `work` returns, done in one transaction: wholly, or not at all where it raises.
-        Raises HTTPError 503 where the database doesn't answer now."""
+        Raises HTTPError 503 where the database doesn't answer now, or is damaged."""
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._thread, self.transaction, work, kind)
@@ -133,17 +147,46 @@ class Database:
         self._engine.dispose()
 
     def transaction(self, work: Callable[[Connection], Done], kind: Kind = "write") -> Done:
-        """As `run`, for a thread that may wait."""
-        try:
-            done = self._transact(work, kind)
-        except OperationalError as error:
-            if kind != "free" or self._reserve is None or not _is_full(error):
-                raise
-            self._reserve.release()
-            done = self._transact(work, kind)
+        """As `run`, for a thread that may wait. Raises DatabaseDamaged, and SQLAlchemyError where
+        the database doesn't answer."""
+        if self.damaged:
+            raise DatabaseDamaged
+        with self._noticing_damage():
+            try:
+                done = self._transact(work, kind)
+            except OperationalError as error:
+                if kind != "free" or self._reserve is None or not _is_full(error):
+                    raise
+                self._reserve.release()
+                done = self._transact(work, kind)
         if kind == "free" and self._reserve is not None:
             self._reserve.hold()
         return done
+
+    @contextlib.contextmanager
+    def _noticing_damage(self) -> Iterator[None]:
+        try:
+            yield
+        except DatabaseError as error:
+            if not _is_damaged(error):
+                raise
+            self.damaged = True
+            file = self._url.removeprefix("sqlite:///")
+            log.error(
+                "the database is damaged: storage is off, and everything else is served; move the "
+                "file away, with its -wal and -shm, or restore it from a backup, and start again",
+                file=file,
+                reason=str(error.orig),
+            )
+            raise DatabaseDamaged from error
+
+    def _keep_open(self) -> None:
+        """The last connection to close takes the journal's files along, and to make them anew
+        takes room that a full disk hasn't."""
+        with self._noticing_damage():
+            kept = self._kept_open.enter_context(self._engine.connect())
+            kept.execution_options(reading=True).execute(select(tables.layout.c.version))
+            kept.rollback()
 
     def _transact(self, work: Callable[[Connection], Done], kind: Kind) -> Done:
         with self._engine.connect() as connection:
@@ -221,6 +264,12 @@ def _is_full(error: OperationalError) -> bool:
     """Whether SQLite had no room; a file that can't grow is told as an I/O error, too."""
     code = getattr(error.orig, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+
+
+def _is_damaged(error: DatabaseError) -> bool:
+    """Whether SQLite can't make sense of its file."""
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class _Reserve:

@@ -22,7 +22,7 @@ class Store:
         try:
             from penstock_gateway.storage.background_records import BackgroundRecords
             from penstock_gateway.storage.batch_records import BatchRecords
-            from penstock_gateway.storage.database import Database
+            from penstock_gateway.storage.database import Database, DatabaseDamaged
             from penstock_gateway.storage.file_records import FileRecords, all_ids
             from penstock_gateway.storage.held_batches import HeldBatches
             from penstock_gateway.storage.response_records import ResponseRecords
@@ -44,7 +44,10 @@ class Store:
         if bucket is not None:
             self.mark = BucketMark(bucket, self._database.id)
         try:
-            self.mark.claim(self.contents.ids(), lambda: self._database.transaction(all_ids))
+            if not self._database.damaged:
+                self.mark.claim(self.contents.ids(), lambda: self._database.transaction(all_ids))
+        except DatabaseDamaged:
+            pass
         except BaseException:
             self.close()
             raise
