@@ -184,6 +184,7 @@ def test_a_client_that_leaves_takes_its_request_along(pair: Pair) -> None:
         for stream in (True, False):
             command = [needed("curl"), "-sSN", flags, pair.balancer.url + PATH, "-d"]
             command += [json.dumps(body(1, 2000, stream=stream))]
+            command += ["-H", "content-type: application/json"]
             with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=-3) as process:
                 try:
                     wait_until(lambda: running() == 1)

@@ -64,7 +64,9 @@ def max_output(
 def rejection(message: Rejected) -> PenstockError:
     """The exception that a Rejected stands for."""
     if message.code == "invalid":
-        return InvalidRequest(message.message, code=message.error_code or None)
+        # The field by which a request names its adapter; of one that fails later, the same is said.
+        param = "model" if message.error_code == "invalid_adapter" else None
+        return InvalidRequest(message.message, param=param, code=message.error_code or None)
     retry_after = message.retry_after_ms / 1000
     if message.code == "limited":
         return Limited(message.message, retry_after=retry_after)

@@ -67,6 +67,7 @@ def test_what_has_begun_ends_and_what_has_not_waits(in_flight: int) -> None:
     assert front.called == [Called(1, 0, 1)]
     h.run()
     assert (finish(waiting), finish(late)) == ("length", "length")
+    h.kill_worker()
     h.start_worker(life="other")
     assert h.setup is not None
     assert (h.setup.digest, h.setup.trial) == ("new", False)
