@@ -206,7 +206,8 @@ async def test_calls_and_their_results(engine: FakeEngineClient) -> None:
 async def test_as_many_tools_as_agents_with_several_servers_have(
     http: httpx.AsyncClient, engine: FakeEngineClient
 ) -> None:
-    tools = [{**WEATHER, "name": f"mcp__{'server' * 10}__tool_{n}"} for n in range(188)]
+    bare = {"input_schema": {"type": "object"}}
+    tools = [{**bare, "name": f"mcp__{'server' * 10}__tool_{n}"} for n in range(188)]
     await whole(http, tools=tools)
     assert len(engine.template.calls[-1][1]["tools"]) == 188
     count = await http.post(COUNT, json={"model": MODEL, "messages": [user("Hi")], "tools": tools})
