@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -121,6 +123,34 @@ class RemoteModel:
         """Nothing is kept open."""
 
 
+class _CtrlC:
+    """While a model loads, Ctrl-C counts even if what it raises is lost, as in a destructor or a
+    callback of the interpreter. Only where Python's own handler was in place."""
+
+    def __init__(self) -> None:
+        self._pressed = False
+        self._former: Any = None
+
+    def __enter__(self) -> _CtrlC:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            with contextlib.suppress(ValueError):  # Not the main thread, which alone may do so.
+                self._former = signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._former is not None:
+            signal.signal(signal.SIGINT, self._former)
+
+    def check(self) -> None:
+        """Raises KeyboardInterrupt where it was pressed."""
+        if self._pressed:
+            raise KeyboardInterrupt
+
+    def _press(self, *_: object) -> None:
+        self._pressed = True
+        raise KeyboardInterrupt
+
+
 class LocalModel:
     """A model in processes below this one. settings: keywords of AsyncLLM.
 
@@ -143,13 +173,15 @@ class LocalModel:
             mmproj=settings.get("mmproj"),
         )
         _say(f"loading {model}")
-        self._llm = AsyncLLM(model, engine_log=sys.stderr if verbose else None, **settings)
-        self._loop = BackgroundLoop()
-        try:
-            self._loop.run(self._llm.start())
-        except BaseException:
-            self.close()
-            raise
+        with _CtrlC() as ctrl_c:
+            self._llm = AsyncLLM(model, engine_log=sys.stderr if verbose else None, **settings)
+            self._loop = BackgroundLoop()
+            try:
+                self._loop.run(self._llm.start())
+                ctrl_c.check()
+            except BaseException:
+                self.close()
+                raise
         self.name = self._llm.welcome.model
         self.place = "this machine"
         self.has_template = self._llm.text.template is not None
