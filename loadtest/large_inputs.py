@@ -1,0 +1,160 @@
+"""Streams of one tenant beside another that sends the largest inputs: `python -m
+loadtest.large_inputs --help`.
+
+A real system with the default model serves some streams; the times between their chunks are noted
+undisturbed, and then beside one client of another tenant for each kind of body, sent again and
+again.  Told are the longest gap, the chunks per second, and the sessions that were lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from loadtest.adversary.__main__ import LOST
+from loadtest.report import Document, Flags, Measurement, distribution, machine_line, table
+from loadtest.streaming import Streams, Tally, beside, prompt_ids
+from penstock.api_keys import entry, new_key
+from testing.serving import Server
+from testing.streams.reading import connected
+
+Body = dict[str, object]
+
+
+def _chat(content: str = "hi", **more: object) -> tuple[str, Body]:
+    message = {"role": "user", "content": content}
+    return "/v1/chat/completions", {"messages": [message], "max_tokens": 1, **more}
+
+
+def _kinds(context: int) -> dict[str, tuple[str, Body]]:
+    """Path and body by name."""
+    edge = 64 * context
+    return {
+        "15 MB of < in chat_template_kwargs": _chat(chat_template_kwargs={"x": "<" * 15_000_000}),
+        "3 MB of < in chat_template_kwargs": _chat(chat_template_kwargs={"x": "<" * 3_000_000}),
+        "< in chat_template_kwargs, at the bound": _chat(
+            chat_template_kwargs={"x": "<" * (edge - 1000)}
+        ),
+        "3 MB of < in documents": _chat(documents=[{"text": "<" * 3_000_000}]),
+        "500,000 < in messages": _chat("<" * 500_000),
+        "510 kB prompt": ("/v1/completions", {"prompt": "some x1 " * 63_750, "max_tokens": 1}),
+        "prompt at 64 characters a token": (
+            "/v1/completions",
+            {"prompt": ("some x1 " * (edge // 8 + 1))[:edge], "max_tokens": 1},
+        ),
+    }
+
+
+def measure(options: Flags) -> Document:
+    keys = {name: new_key() for name in ("alice", "mallory")}
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.writelines(f"{entry(key, name=name, tenant=name)}\n" for name, key in keys.items())
+        file.flush()
+        with Server("--api-keys", file.name, *options.serve) as server:
+            rows = asyncio.run(_run(server, keys, options))
+    return {"serve": list(options.serve), "streams": options.streams, "rows": rows}
+
+
+async def _run(server: Server, keys: dict[str, str], options: Flags) -> list[Document]:
+    rows = []
+    async with connected(server.url, options.streams, key=keys["alice"]) as client:
+        models = (await client.get("/v1/models")).raise_for_status().json()
+        context = int(models["data"][0]["max_model_len"])
+        alice = Streams(client, lambda seed: {"prompt": prompt_ids(40, seed), "max_tokens": 128})
+        async with beside(alice.repeat() for _ in range(options.streams)):
+            await asyncio.sleep(3.0)
+            rows.append(await _heard(alice, "nothing", options.seconds, server.log))
+            for name, (path, body) in _kinds(context).items():
+                sender = _Sender(server.url, keys["mallory"], path, msgspec.json.encode(body))
+                async with beside([sender.send_on()]):
+                    row = await _heard(alice, name, options.seconds, server.log)
+                answers = ", ".join(f"{n} x {s}" for s, n in sorted(sender.answers.items()))
+                rows.append({**row, "answers": answers})
+                await asyncio.sleep(1.0)
+            alice.tally = Tally()
+    return rows
+
+
+async def _heard(alice: Streams, name: str, seconds: float, log: Path) -> Document:
+    lost = _lost(log)
+    tally = alice.tally = Tally()
+    await asyncio.sleep(seconds)
+    # What is still open at the end is a gap too, or a stream that stands still would look fine.
+    now = time.monotonic()
+    tally.gaps.extend(now - since for since in alice.since.values())
+    gaps = distribution(tally.gaps, 1000)
+    return {
+        "kind": name,
+        "per_second": (gaps["count"] - len(alice.since)) / seconds,
+        "p50_ms": gaps["p50"],
+        "p99_ms": gaps["p99"],
+        "longest_ms": gaps["max"],
+        "sessions_lost": _lost(log) - lost,
+        "answers": "",
+    }
+
+
+def _lost(log: Path) -> int:
+    text = log.read_text(errors="replace")
+    return sum(text.count(words) for words in LOST)
+
+
+class _Sender:
+    """Sends one body again and again. answers: status -> how many."""
+
+    def __init__(self, url: str, key: str, path: str, body: bytes) -> None:
+        self._target = url + path
+        self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+        self._body = body
+        self.answers: Counter[str] = Counter()
+
+    async def send_on(self) -> None:
+        async with httpx.AsyncClient(timeout=60.0, headers=self._headers) as client:
+            while True:
+                try:
+                    answer = await client.post(self._target, content=self._body)
+                    self.answers[str(answer.status_code)] += 1
+                except httpx.HTTPError as error:
+                    self.answers[type(error).__name__] += 1
+                await asyncio.sleep(0.02)
+
+
+COLUMNS = {
+    "beside": "{kind}",
+    "chunks/s": "{per_second:,.0f}",
+    "p50, ms": "{p50_ms:,.1f}",
+    "p99, ms": "{p99_ms:,.1f}",
+    "longest, ms": "{longest_ms:,.0f}",
+    "sessions lost": "{sessions_lost}",
+    "answers": "{answers}",
+}
+
+
+def markdown(document: Document) -> str:
+    return (
+        f"{machine_line(document)}\n\n{document['streams']} streams of one tenant, beside one "
+        f"client of another:\n\n{table(COLUMNS, document['rows'])}"
+    )
+
+
+COMMAND = Measurement(
+    "large_inputs",
+    __doc__,
+    measure,
+    markdown,
+    {
+        "--seconds": (6.0, "beside each kind"),
+        "--streams": (1, "ordinary ones at a time"),
+        "serve": {"nargs": "*", "help": "arguments for penstock serve, after --"},
+    },
+)
+
+if __name__ == "__main__":
+    sys.exit(COMMAND.main())
