@@ -104,7 +104,7 @@ def main() -> int:
 
 
 def status_of(parts: Iterable[str]) -> int:
-    """Of the whole, from how its parts ended."""
+    """The exit status of the whole, from how its parts ended."""
     ended = set(parts)
     return 1 if FAILED in ended else 3 if ended - {DONE, ABSENT} else 0
 
@@ -174,7 +174,7 @@ def settle(part: Part, output: Path, status: int, *, over_time: bool) -> str:
 
 
 def merged(output: Path, chosen: list[Part]) -> dict[str, Any]:
-    """Of all parts; those that haven't run say so."""
+    """The results of all parts; those that haven't run say so."""
     found = {}
     for part in chosen:
         path = part_file(output, part.name)

@@ -17,14 +17,14 @@ from pathlib import Path
 RESULTS, CACHE, TEXT = "results.tar.gz", "triton-cache.tar.gz", "results.md"
 """All that a call leaves."""
 MOST_BYTES = 15 << 20
-"""Of an archive; a file of 16 MiB is the most that may come back from a lent machine."""
+"""Most bytes of an archive; a file of 16 MiB may come back from a lent machine."""
 LOG_BYTES = 1 << 20
-"""Of each log: its beginning and its end."""
+"""Bytes kept of each log: its beginning and its end."""
 UNREAD = {".source", ".ttir", ".ttgir", ".llir", ".ptx"}
 """Stages of a compiled kernel that nobody reads again: Triton takes what is there of an entry, and
 launches its machine code."""
 GROUP = "__grp__"
-"""Of the file of an entry that lists the others, by their whole paths."""
+"""Prefix of the file of an entry that lists the others, by their whole paths."""
 
 
 def pack_results(results: Path, home: Path) -> None:

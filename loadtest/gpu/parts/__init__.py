@@ -14,7 +14,7 @@ class Part:
     seconds: float  # its time; it may have what the others leave as well
     model: int = 0  # number of the extent's model, of a part that measures one
     modes: tuple[str, ...] = ()
-    """Of the extent's modes, the names of those that it measures. Empty: all."""
+    """Names of the modes that it measures. Empty: all."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ PARTS = (
     Part("stored-kv", f"{_HERE}.stored_kv", 45, model=1),
     Part("kernel-tests", f"{_HERE}.kernel_tests", 555),
 )
-"""Of a visit without haste."""
+"""The call of a visit without haste."""
 WORKS = (
     Part("checks", f"{_HERE}.checks", 45),
     Part("tokens", f"{_HERE}.works", 40),

@@ -16,7 +16,7 @@ OUTCOME = re.compile(r"\b(PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b")
 TEST = re.compile(r"tests/\S+::\S+")
 MOST_PROCESSES = 12
 MOST_SECONDS = 120
-"""Of one test."""
+"""Seconds that one test may take."""
 TIMED_OUT = 124
 """Exit status of `timeout` where it ended the command."""
 
