@@ -12,6 +12,8 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import psutil
 import pytest
@@ -30,6 +32,12 @@ LOG_LINE = re.compile(r'time=\S+Z level=\w+ process=(\S+|"[^"]+") event=')
 def errors_in(stderr: str) -> list[str]:
     """What a person is told: the lines that are not structured records."""
     return [line for line in stderr.splitlines() if not LOG_LINE.match(line)]
+
+
+def open_files(pid: int) -> list[str]:
+    """Paths in /proc that lead to them."""
+    folder = f"/proc/{pid}/fd"
+    return [f"{folder}/{number}" for number in os.listdir(folder)]
 
 
 def fails_with(start_server: StartServer, *arguments: str, first: bool = False) -> str:
@@ -199,6 +207,27 @@ def test_a_killed_supervisor_leaves_no_orphan(start_server: StartServer, tiny_mo
     (abandoned,) = running.runtime_base.iterdir()
     remove_abandoned(running.runtime_base)
     assert not abandoned.exists()
+
+
+def test_a_data_folder_has_one_server_until_it_is_killed(
+    start_server: StartServer, tiny_model: str, tmp_path: Path
+) -> None:
+    flags = (tiny_model, *SMALL, "--data-dir", str(tmp_path))
+    running = start_server(*flags)
+    line = fails_with(start_server, *flags, first=True)
+    assert f"{tmp_path} is in use by another server (pid {running.process.pid} on " in line
+    assert "a folder of its own" in line
+    lock = (tmp_path / "lock").stat()
+    keeping = {
+        title
+        for title, pid in running.processes().items()
+        if any(map(partial(os.path.samestat, lock), map(os.stat, open_files(pid))))
+    }
+    assert keeping == {"gateway 0", "batches"}
+    running.process.kill()
+    running.process.wait()
+    assert start_server(*flags).complete()
+    remove_abandoned(running.runtime_base)
 
 
 def test_a_second_signal_kills_at_once(start_server: StartServer, tiny_model: str) -> None:

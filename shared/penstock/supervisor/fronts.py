@@ -15,13 +15,15 @@ from penstock.supervisor.child import ChildSpec
 @dataclass(frozen=True)
 class FrontSpecs:
     """engines: the arguments that say how engine cores are reached.  fd: the bound socket that
-    gateways share.  grace: seconds that each gets to leave."""
+    gateways share.  grace: seconds that each gets to leave.  held: file descriptors that all keep
+    while they live."""
 
     config: ServeConfig
     runtime: RuntimeDir
     engines: tuple[str, ...]
     fd: int
     grace: float
+    held: tuple[int, ...] = ()
 
     def _common(self) -> tuple[str, ...]:
         file = self.runtime.write("config.json", msgspec.json.encode(self.config))
@@ -34,7 +36,7 @@ class FrontSpecs:
             ChildSpec(
                 f"gateway {index}",
                 ("gateway", *common, "--index", str(index), "--fd", str(fd)),
-                inherited=(fd,),
+                inherited=(fd, *self.held),
                 grace=self.grace,
             )
             for index in range(self.config.gateways)
@@ -44,14 +46,16 @@ class FrontSpecs:
         """None where nothing is kept."""
         if self.config.storage.data_dir is None:
             return []
-        return [ChildSpec("batches", ("batches", *self._common()), grace=self.grace)]
+        arguments = ("batches", *self._common())
+        return [ChildSpec("batches", arguments, inherited=self.held, grace=self.grace)]
 
     def grpc(self) -> list[ChildSpec]:
         """None where nobody asks for it."""
         if self.config.gateway.grpc_port is None:
             return []
         ready = ("--ready-file", str(grpc_ready(self.runtime)))
-        return [ChildSpec("grpc", ("grpc", *self._common(), *ready), grace=self.grace)]
+        arguments = ("grpc", *self._common(), *ready)
+        return [ChildSpec("grpc", arguments, inherited=self.held, grace=self.grace)]
 
 
 def grpc_ready(runtime: RuntimeDir) -> Path:

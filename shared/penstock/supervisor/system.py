@@ -24,6 +24,7 @@ from penstock.net.runtime_dir import RuntimeDir
 from penstock.net.tls import client_context, server_context
 from penstock.plugins import check_plugins
 from penstock.supervisor.child import Child, ChildSpec
+from penstock.supervisor.data_lock import DataLock
 from penstock.supervisor.fronts import FrontSpecs, grpc_ready
 from penstock.supervisor.models.fleet import ModelFleet
 from penstock.supervisor.preparing import Preparation, Stopped, with_draft_folder
@@ -65,6 +66,7 @@ class System:
     interrupted: bool = False
     """Whether Ctrl-C came before it was ready."""
     _listener: socket.socket | None = None
+    _data: DataLock = field(default_factory=DataLock)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _preparation: Preparation | None = None
     _front: list[Child] = field(default_factory=list)
@@ -83,6 +85,7 @@ class System:
             self._listener = http.bind(self.config.gateway.host, self.config.gateway.port)
             self._check_doors(self._listener.getsockname()[0])
             self.config = with_free_port(self.config)
+            self._data = await DataLock.take(self.config.storage.data_dir)
         runtime = RuntimeDir.create()
         try:
             if self.options.models:
@@ -95,6 +98,7 @@ class System:
         finally:
             await self._stop_children()
             runtime.remove()
+            self._data.release()
 
     def _check_doors(self, address: str) -> None:
         """Raises StartupError for what the gateways would refuse to start with: early, and once."""
@@ -181,7 +185,8 @@ class System:
         # again.
         self._listener.listen(http.BACKLOG)
         fd = self._listener.fileno()
-        specs = FrontSpecs(self.config, runtime, engines, fd, self._drain_grace)
+        grace, held = self._drain_grace, self._data.inherited
+        specs = FrontSpecs(self.config, runtime, engines, fd, grace, held)
         self._front = [self._child(runtime, spec) for spec in specs.gateways()]
         self._batches = [self._child(runtime, spec) for spec in specs.batches()]
         self._grpc = [self._child(runtime, spec) for spec in specs.grpc()]
