@@ -73,7 +73,8 @@ class EventStream:
         self._last_write = time.monotonic()
         self.started = False
         self.before_last: Callable[[], Awaitable[None]] | None = None
-        """Done once, before the last events go out: what a client may ask for when it has them."""
+        """Done once, before the last events go out: what a client may ask for when it has them. It
+        may still change the last ones."""
         self.write_seconds = 0.0
         """Spent in writes."""
 

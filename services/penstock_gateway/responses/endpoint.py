@@ -181,9 +181,16 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         if isinstance(reply, ResponsesFormat) and reply.response.store:
 
             async def keep_it() -> None:
-                if reply.response.status in ("completed", "incomplete"):
-                    whole = encoder.encode(reply.response)
-                    await keep(self._service, request, terms.tenant, whole)
+                if reply.response.status not in ("completed", "incomplete"):
+                    return
+                whole = encoder.encode(reply.response)
+                try:
+                    kept = await keep(self._service, request, terms.tenant, whole)
+                except HTTPError:
+                    await events.write(reply.without_end())
+                    raise
+                if not kept:
+                    reply.end_not_kept()
 
             events.before_last = keep_it
         await super()._events(job, asked, request, terms, recorder, events)

@@ -43,6 +43,7 @@ class EventWriter:
     def __init__(self) -> None:
         self.out = bytearray()
         self._number = 0
+        self._latest_at = 0
 
     def send(self, kind: str, **fields: Any) -> None:
         """Appends an event."""
@@ -59,7 +60,13 @@ class EventWriter:
         }
         self._append("error", fields)
 
+    def take_back(self) -> None:
+        """Removes the latest event, which is still in `out`: another one comes in its place."""
+        del self.out[self._latest_at :]
+        self._number -= 1
+
     def _append(self, kind: str, fields: dict[str, Any]) -> None:
+        self._latest_at = len(self.out)
         self.out += f"event: {kind}\ndata: ".encode()
         event = {"type": kind, "sequence_number": self._number, **fields}
         encoder.encode_into(event, self.out, -1)

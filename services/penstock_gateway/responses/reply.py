@@ -189,9 +189,21 @@ class ResponsesFormat:
         self._events.out = out
         self._events.send(self._response.status, response=self._response)
 
+    def end_not_kept(self) -> None:
+        """In place of what `end` wrote, which hasn't gone out yet: the response isn't stored."""
+        self._response.store = False
+        self._events.take_back()
+        self._events.send(self._response.status, response=self._response)
+
+    def without_end(self) -> bytes:
+        """What came before the event that `end` wrote, which doesn't go out."""
+        self._events.take_back()
+        return bytes(self._events.out)
+
     def failed(self, error: HTTPError) -> bytes:
-        """OpenAI's event `error`, and the response as far as it came."""
+        """OpenAI's event `error`, and the response as far as it came, which isn't kept."""
         response = self._response
+        response.store = False
         response.status = "failed"
         response.error = ResponseError(_error_code(error), error.body.message)
         self._events.out = bytearray()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +41,7 @@ def fill(folder: Path) -> None:
             file.write(bytes(4096))
 
 
-async def answer(gateway: Storing, **fields: object) -> tuple[int, dict[str, object]]:
+async def answer(gateway: Storing, **fields: object) -> tuple[int, dict[str, Any]]:
     body = {"input": "Hi", "max_output_tokens": 8, **fields}
     reply = await gateway.http.post(URL, json=body)
     return reply.status_code, reply.json()
@@ -75,6 +77,7 @@ async def on_a_full_disk(
     status, refused = await answer(gateway, input=big, store=True)
     assert status == 503
     assert "full" in str(refused["error"])
+    await streams_say_the_same(gateway, big)
     assert (await http.get(f"{URL}/{response}")).json()["id"] == response
     assert [each["id"] for each in (await http.get("/v1/files")).json()["data"]] == [file]
     assert (await http.get(f"/v1/files/{file}/content")).content == b"{}"
@@ -86,3 +89,35 @@ async def on_a_full_disk(
     assert (await http.get(f"{URL}/{response}")).status_code == 404
     told = [each for each in caplog.records if "database doesn't answer" in each.getMessage()]
     assert len(told) == 1
+
+
+async def streams_say_the_same(gateway: Storing, text: str) -> None:
+    """A stream that began as one that will be stored ends as one that wasn't, or fails where the
+    request demanded it; either way with all of its text, and without a gap."""
+    _, whole = await answer(gateway, input=text, store=False)
+    said = whole["output"][0]["content"][0]["text"]
+    for demanded in (False, True):
+        events = await streamed(gateway, input=text, **({"store": True} if demanded else {}))
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        deltas = (event["delta"] for event in events if event["type"].endswith("text.delta"))
+        assert "".join(deltas) == said
+        assert events[0]["response"]["store"] is True
+        last = events[-1]["response"]
+        assert last["store"] is False
+        assert (await gateway.http.get(f"{URL}/{last['id']}")).status_code == 404
+        kinds = [event["type"] for event in events]
+        if demanded:
+            assert kinds[-2:] == ["error", "response.failed"]
+            assert "full" in last["error"]["message"]
+        else:
+            assert kinds.count("response.completed") == 1
+            assert last["output"][0]["content"][0]["text"] == said
+            assert not {"error", "response.failed"} & set(kinds)
+
+
+async def streamed(gateway: Storing, **fields: object) -> list[dict[str, Any]]:
+    body = {"stream": True, "max_output_tokens": 8, **fields}
+    reply = await gateway.http.post(URL, json=body)
+    assert reply.status_code == 200
+    lines = reply.text.splitlines()
+    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
