@@ -114,7 +114,7 @@ class FakeGeneration:
     """Plays a script's steps to whoever iterates it. feeds: a sink is offered them first, as a real
     one does it."""
 
-    cached_tokens = 0
+    cached_tokens: int | None = None
     drafted = kept = 0
     prediction: Sequence[int] = ()
     timing: RequestTiming | None = None
@@ -127,14 +127,16 @@ class FakeGeneration:
         observed: Unobserved = UNOBSERVED,
         *,
         feeds: bool = False,
+        cached: int = 0,
     ) -> None:
         self._steps = iter(steps)
+        self._cached = cached
         self._feeds = feeds
         self._sink: Callable[[list[SequenceDelta]], bool] | None = None
         self._open = set(range(n))
         self._observed = observed
         self.aborted = asyncio.Event()
-        observed.found_cached(self.cached_tokens)
+        observed.found_cached(cached)
 
     def abort(self) -> None:
         self._observed.leave(self.release)
@@ -162,6 +164,7 @@ class FakeGeneration:
                 await asyncio.sleep(step)
                 continue
             await asyncio.sleep(0)
+            self.cached_tokens = self._cached  # As the first output says.
             self._open -= {d.index for d in step if d.finish_reason is not None}
             # A delta belongs to whoever takes it.
             deltas = [msgspec.structs.replace(d, token_ids=list(d.token_ids)) for d in step]
@@ -177,6 +180,8 @@ class FakeEngineClient:
 
     feeds = True
     """Whether its generations offer what they have to a sink first."""
+    cached = 0
+    """Tokens of each prompt that it finds in its cache."""
 
     def __init__(self, script: Script | None = None) -> None:
         tokenizer = ByteTokenizer()
@@ -302,7 +307,7 @@ class FakeEngineClient:
         self.submitted.append((prompt_token_ids, params, name))
         self.read_at_end.append(read_at_end)
         steps = self.script(prompt_token_ids, params)
-        generation = FakeGeneration(steps, params.n, observed, feeds=self.feeds)
+        generation = FakeGeneration(steps, params.n, observed, feeds=self.feeds, cached=self.cached)
         generation.prediction = prediction
         if prediction:
             generation.drafted, generation.kept = 9, 7

@@ -78,8 +78,9 @@ class MessagesFormat:
     def begin(self, source: PromptLogprobsSource) -> None:
         """Nothing of the prompt is shown."""
 
-    def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
+    def opening(self, out: bytearray, choice: int, usage: UsageField, begun: UsageInfo) -> None:
         self._events.out = out
+        self._reply.usage = MessageUsage.of(begun)
         self._events.send("message_start", message=self._reply)
         self._parts = AnswerParts(BlockKinds(self._events), self._parsing)
 

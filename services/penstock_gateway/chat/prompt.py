@@ -86,6 +86,38 @@ async def chat_prompt(
 ) -> ChatPrompt:
     """variables: more for the template.  add_special_tokens: BOS goes in front, where the template
     doesn't write it.  Raises InvalidRequest, and what preparing media raises."""
+    try:
+        made = await _made(
+            engine,
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables=variables,
+            with_media=with_media,
+        )
+    except InvalidRequest as error:
+        if error.param != "prompt":
+            raise
+        # That is what a text is called where it is tokenised.
+        raise type(error)(error.message, param="messages", code=error.code) from None
+    tokenizer = engine.text.tokenizer
+    bos = tokenizer.bos_token_id if tokenizer.add_bos else None
+    if not add_special_tokens or bos is None or made.prompt_token_ids[:1] == [bos]:
+        return made
+    media = None if made.media is None else made.media.moved(1)
+    return ChatPrompt([bos, *made.prompt_token_ids], made.text, media)
+
+
+async def _made(
+    engine: EngineInfo,
+    messages: list[Message],
+    *,
+    add_generation_prompt: bool | None,
+    continue_final_message: bool | None,
+    variables: dict[str, Any],
+    with_media: ChatMedia,
+) -> ChatPrompt:
+    """What the template makes. Raises as chat_prompt."""
     template = template_of(engine)
     limit, facts = engine.welcome.limits.max_model_len, engine.welcome.media
     sources: list[MediaSource] = []
@@ -120,12 +152,6 @@ async def chat_prompt(
         prompt_token_ids, media = await off_the_loop(
             lambda: make(most_tokens(limit)), len(rendered.text)
         )
-    tokenizer = engine.text.tokenizer
-    bos = tokenizer.bos_token_id if tokenizer.add_bos else None
-    if add_special_tokens and bos is not None and prompt_token_ids[:1] != [bos]:
-        if media is not None:
-            media = media.moved(1)
-        prompt_token_ids = [bos, *prompt_token_ids]
     return ChatPrompt(prompt_token_ids, rendered.text, media)
 
 

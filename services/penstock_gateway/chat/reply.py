@@ -101,7 +101,7 @@ class ChatFormat(ChunkedReply[ChatChunkChoice]):
             parsing is None and not echo_options.logprobs and not echo_options.token_ids
         )
 
-    def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
+    def opening(self, out: bytearray, choice: int, usage: UsageField, begun: UsageInfo) -> None:
         first = ChatChunkChoice(choice, ChatDelta("assistant", self._echo))
         chunk = self._chunk([first], usage)
         if self._echo_options.token_ids:

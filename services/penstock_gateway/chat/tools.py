@@ -15,6 +15,7 @@ from penstock_gateway.http.errors import clip
 MAX_TOOLS_BYTES = 262_144
 """Of all tools together, as JSON."""
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
+_OTHER_TYPES = frozenset({"array", "string", "integer", "number", "boolean", "null"})
 
 
 class ToolLimits(NamedTuple):
@@ -118,10 +119,23 @@ def check_tools(tools: list[Tool], limits: ToolLimits) -> None:
                 param=f"{where}.function.name",
             )
         seen.add(name)
+        _check_parameters(tool.function, f"{where}.function.parameters")
     size = len(_encoded(tools))
     if size > MAX_TOOLS_BYTES:
         raise InvalidRequest(
             f"tools has {size} bytes; at most {MAX_TOOLS_BYTES} are allowed", param="tools"
+        )
+
+
+def _check_parameters(function: FunctionDefinition, where: str) -> None:
+    """A call's arguments are an object: what allows no object describes no call."""
+    given = (function.parameters or {}).get("type")
+    types = given if isinstance(given, list) else [given]
+    if types and all(isinstance(each, str) and each in _OTHER_TYPES for each in types):
+        raise InvalidRequest(
+            f"{where}, the schema of {function.name}, has type {clip(given)}; a call's arguments "
+            "are an object; allowed: object",
+            param=where,
         )
 
 
@@ -137,7 +151,8 @@ def _parameters(tool: Tool) -> dict[str, Any]:
     if not given:
         return {"type": "object", "properties": {}, "additionalProperties": False}
     # A call's arguments are an object, whatever else the schema says.
-    return given if "type" in given else {"type": "object", **given}
+    or_other = "type" not in given or isinstance(given["type"], list)
+    return {**given, "type": "object"} if or_other else given
 
 
 def _call_schema(index: int, tool: Tool) -> dict[str, Any]:

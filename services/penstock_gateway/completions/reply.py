@@ -89,7 +89,7 @@ class CompletionFormat(ChunkedReply[TextChoice]):
         self._unopened = set(choices) if echo_options.echo or echo_options.token_ids else set()
         """Choices of a stream that have yet to show their prompt."""
 
-    def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
+    def opening(self, out: bytearray, choice: int, usage: UsageField, begun: UsageInfo) -> None:
         """A text completion has no role to announce."""
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:

@@ -76,6 +76,7 @@ class StreamedAnswer:
         self._open = choices
         self._events: EventStream | None = None
         self._error: Exception | None = None
+        self._opened = False
         self._unsent = bytearray()
         """Events that go out with the next ones."""
 
@@ -85,8 +86,6 @@ class StreamedAnswer:
         self._batch, self._events = batch, events
         self._reply.begin(batch.prompt_logprobs)
         batch.feed(self._write_now)
-        for choice in range(self._choices):
-            self._reply.opening(self._unsent, choice, self._usage_so_far())
         async for arrivals in batch.arrivals():
             out = self._unsent
             failure = self._error or self._append(batch, out, arrivals)
@@ -119,6 +118,7 @@ class StreamedAnswer:
         # A copy: a delta that fails half-way leaves nothing behind.
         out, usage = bytearray(self._unsent), self._no_usage
         try:
+            self._open_choices(out)
             for delta in deltas:
                 self._completion_tokens += len(delta.token_ids)
                 if self._counts_usage:
@@ -135,6 +135,7 @@ class StreamedAnswer:
     def _append(
         self, batch: GenerationBatch, out: bytearray, arrivals: Arrivals
     ) -> Exception | None:
+        self._open_choices(out)
         for index, delta in arrivals:
             failure = batch.failure(delta, self._reply)
             if failure is not None:
@@ -143,6 +144,14 @@ class StreamedAnswer:
             self._open -= delta.finish_reason is not None
             self._reply.delta(out, index, delta, self._usage_so_far())
         return None
+
+    def _open_choices(self, out: bytearray) -> None:
+        """Once, when the first delta is there: what was found in the cache is known then."""
+        if not self._opened:
+            self._opened = True
+            begun = self._total()
+            for choice in range(self._choices):
+                self._reply.opening(out, choice, self._usage_so_far(), begun)
 
     def _total(self) -> UsageInfo:
         batch = self._batch

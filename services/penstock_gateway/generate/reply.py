@@ -105,8 +105,9 @@ class ReplyFormat(Protocol):
     def begin(self, source: PromptLogprobsSource) -> None:
         """Called once, before anything else. source: of the prompts' log-probabilities."""
 
-    def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
-        """Appends what a choice's stream begins with."""
+    def opening(self, out: bytearray, choice: int, usage: UsageField, begun: UsageInfo) -> None:
+        """Appends what a choice's stream begins with. begun: what is used before its first
+        token."""
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
         """Appends the events of one delta; nothing when it has nothing to show."""

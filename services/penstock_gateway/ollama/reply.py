@@ -92,7 +92,7 @@ class OllamaFormat:
     def begin(self, source: PromptLogprobsSource) -> None:
         """Nothing of the prompt is shown."""
 
-    def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
+    def opening(self, out: bytearray, choice: int, usage: UsageField, begun: UsageInfo) -> None:
         """A stream begins with its first text."""
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:

@@ -161,7 +161,7 @@ class ResponsesFormat:
     def begin(self, source: PromptLogprobsSource) -> None:
         """Nothing of the prompt is shown."""
 
-    def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
+    def opening(self, out: bytearray, choice: int, usage: UsageField, begun: UsageInfo) -> None:
         self._events.out = out
         self._events.send("created", response=self._response)
         self._events.send("in_progress", response=self._response)

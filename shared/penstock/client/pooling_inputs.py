@@ -81,13 +81,17 @@ def text_input(
                 param="truncate_prompt_tokens",
             )
         text, pair = template.filled(text, pair), None
-    prompt_token_ids, types = tokenizer.encode_typed(
-        text,
-        pair,
-        add_special=add_special,
-        limit=limit,
-        most=None if limit is not None else MOST_TIMES * welcome.limits.max_model_len,
-    )
+    try:
+        prompt_token_ids, types = tokenizer.encode_typed(
+            text,
+            pair,
+            add_special=add_special,
+            limit=limit,
+            most=None if limit is not None else MOST_TIMES * welcome.limits.max_model_len,
+        )
+    except InvalidRequest as error:
+        # A tokenizer speaks of a prompt.
+        raise InvalidRequest(error.message, param="input", code=error.code) from None
     check_input(prompt_token_ids, welcome)
     padding = pooling_model(welcome).padding
     if padding is not None:

@@ -138,6 +138,20 @@ async def test_events_are_those_of_the_whole_reply(http: httpx.AsyncClient) -> N
     assert events[-2]["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
 
 
+@pytest.mark.parametrize("feeds", [True, False])
+async def test_a_stream_says_the_same_of_its_prompt_at_both_ends(
+    http: httpx.AsyncClient, engine: FakeEngineClient, feeds: bool
+) -> None:
+    engine.cached, engine.feeds = 3, feeds
+    usage = (await whole(http))["usage"]
+    assert usage["cache_read_input_tokens"] == 3
+    events = await events_of(http)
+    begun, ended = events[0]["message"]["usage"], events[-2]["usage"]
+    for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"):
+        assert begun[name] == ended[name] == usage[name]
+    assert (begun["output_tokens"], ended["output_tokens"]) == (0, usage["output_tokens"])
+
+
 @pytest.mark.parametrize(
     ("finish", "stopped_by", "max_tokens", "expected"),
     [

@@ -288,6 +288,28 @@ async def test_long_prompts_leave_the_loop_free(
     assert threads[1] is not threading.main_thread()
 
 
+@pytest.mark.parametrize("length", [600, 40_000, 100_000])
+async def test_what_is_too_long_is_the_field_that_holds_it(
+    http: httpx.AsyncClient, length: int
+) -> None:
+    long = "x" * length
+    given = {
+        "/v1/completions": ({"prompt": long}, "prompt"),
+        URL: ({"messages": [{"role": "user", "content": long}]}, "messages"),
+        "/v1/responses": ({"input": long}, "input"),
+        "/tokenize": ({"messages": [{"role": "user", "content": long}]}, "messages"),
+    }
+    for path, (fields, param) in given.items():
+        response = await http.post(path, json=fields)
+        if path == "/tokenize" and length == 600:
+            assert response.status_code == 200
+            continue
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert (path, error["param"]) == (path, param)
+        assert error["code"] == "context_length_exceeded"
+
+
 async def test_ids_and_request_ids(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
     response = await http.post(URL, json=body(), headers={"x-request-id": "abc-1"})
     assert response.headers["x-request-id"] == "abc-1"

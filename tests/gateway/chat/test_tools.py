@@ -370,6 +370,61 @@ async def test_refused(
     assert says in error["message"]
 
 
+@pytest.mark.parametrize("kind", ["array", "string", "integer", ["string", "null"]])
+@pytest.mark.parametrize("choice", ["required", "auto", "named"])
+async def test_parameters_that_are_no_object_are_refused_on_every_api(
+    http: httpx.AsyncClient, kind: Any, choice: str
+) -> None:
+    schema = {"type": kind}
+    chosen: Any = choice
+    if choice == "named":
+        chosen = {"type": "function", "function": {"name": "f"}}
+    refused = {
+        "/v1/chat/completions": (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]},
+            "tools[0].function.parameters",
+            chosen,
+        ),
+        "/v1/responses": (
+            {"tools": [{"type": "function", "name": "f", "parameters": schema}], "input": "Hi"},
+            "tools[0].parameters",
+            {"type": "function", "name": "f"} if choice == "named" else choice,
+        ),
+        "/v1/messages": (
+            {"tools": [{"name": "f", "input_schema": schema}], "max_tokens": 9},
+            "tools[0].input_schema",
+            {"auto": {"type": "auto"}, "required": {"type": "any"}}.get(
+                choice, {"type": "tool", "name": "f"}
+            ),
+        ),
+        "/api/chat": (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]},
+            "tools[0].function.parameters",
+            None,
+        ),
+    }
+    for path, (fields, param, asked) in refused.items():
+        said = {"messages": [{"role": "user", "content": "Hi"}], **fields}
+        if "input" in fields:
+            del said["messages"]
+        if asked is not None:
+            said["tool_choice"] = asked
+        response = await http.post(path, json=said)
+        assert response.status_code == 400, (path, response.text)
+        assert f"{param}, the schema of f, has type" in response.text
+        assert "allowed: object" in response.text
+
+
+async def test_of_an_object_or_something_else_a_forced_call_is_the_object(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.script = said('[{"name": "f", "parameters": {}}]')
+    maybe = {"name": "f", "parameters": {"type": ["object", "null"], "properties": {}}}
+    await choice_of(http, tools=[{"type": "function", "function": maybe}], tool_choice="required")
+    (given,) = engine.submitted[0][1].structured_outputs.json["items"]["anyOf"]
+    assert given["properties"]["parameters"]["type"] == "object"
+
+
 OTHER = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
 
 

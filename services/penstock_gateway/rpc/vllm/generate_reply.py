@@ -49,7 +49,7 @@ class GenerateFormat:
     def begin(self, source: PromptLogprobsSource) -> None:
         self._source = source
 
-    def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
+    def opening(self, out: bytearray, choice: int, usage: UsageField, begun: UsageInfo) -> None:
         """The first response waits for the first token, as the prompt's log-probabilities do."""
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
