@@ -90,6 +90,13 @@ class LineTemplate:
     def names(self, variable: str) -> bool:
         return variable in self.source
 
+    def arranges_at_once(self, messages: list[dict[str, Any]]) -> bool:
+        return True
+
+    def arranged(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """It shows any turns."""
+        return messages
+
     async def rendered(
         self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
     ) -> RenderedChat:

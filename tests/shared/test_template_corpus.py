@@ -76,11 +76,14 @@ VARIABLES: list[dict[str, Any]] = [
 
 @cache
 def _template(name: str) -> ChatTemplate:
+    return template_of((FOLDER / f"{name}.jinja").read_text())
+
+
+def template_of(source: str) -> ChatTemplate:
     tokenizer = Tokenizer.from_bytes(
         sentencepiece_tokenizer().to_str().encode(), add_bos=True, bos_token_id=1
     )
     generation = GenerationDefaults(eos_token_ids=(2,), bos_token_id=1)
-    source = (FOLDER / f"{name}.jinja").read_text()
     return ChatTemplate(source, tokenizer, generation=generation)
 
 

@@ -6,6 +6,7 @@ calls are skipped.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -23,7 +24,11 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 _MAY_SAY_NOTHING = ("assistant", "tool")
 """Roles whose messages may have no content: an answer of calls or thoughts alone, as we give it
 ourselves, and the result of a tool that returns nothing."""
+_SYSTEM = ("system", "developer")
 _TEXT_PARTS = ("text", "input_text", "output_text")
+_TALLY = re.compile(r"x-anthropic-billing-header:[^\n]*\n*")
+"""A line that Claude Code puts before its system prompt, for its maker's accounts: with a number
+that is another in each request, it would leave nothing of a conversation in the prefix cache."""
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +96,10 @@ def template_messages(
             code="context_length_exceeded",
         )
     amount = TextsAmount()
-    return [_template_message(m, f"messages[{i}]", sources, amount) for i, m in enumerate(messages)]
+    plain = [
+        _template_message(m, f"messages[{i}]", sources, amount) for i, m in enumerate(messages)
+    ]
+    return [each for each, m in zip(plain, messages, strict=True) if not _only_tally(m)] or plain
 
 
 def characters(messages: list[dict[str, Any]]) -> int:
@@ -167,12 +175,21 @@ def _tool_calls(message: Message, where: str, amount: TextsAmount) -> list[dict[
     return calls
 
 
+def _only_tally(message: Message) -> bool:
+    """Whether nothing is left of a system message without the client's own line."""
+    if message.role not in _SYSTEM or not message.content:
+        return False
+    content = message.content
+    texts = [content] if isinstance(content, str) else [part.text or "" for part in content]
+    return all(_TALLY.fullmatch(text) for text in texts)
+
+
 def _content(
     message: Message, where: str, sources: list[MediaSource]
 ) -> str | list[dict[str, Any]]:
-    content = message.content
+    content, system = message.content, message.role in _SYSTEM
     if isinstance(content, str):
-        return content
+        return _TALLY.sub("", content, count=1) if system and _TALLY.match(content) else content
     if content is None and message.role in _MAY_SAY_NOTHING:
         return message.refusal or ""
     if content is None:
@@ -182,7 +199,11 @@ def _content(
         )
     kinds = [kind_of(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
     if not any(kinds):
-        return "\n".join(_part_text(p, f"{where}.content[{i}]") for i, p in enumerate(content))
+        texts = [_part_text(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
+        if system and texts and _TALLY.match(texts[0]):
+            rest = _TALLY.sub("", texts[0], count=1)
+            texts[:1] = [rest] if rest else []
+        return "\n".join(texts)
     return [
         _part(part, kind, f"{where}.content[{i}]", sources)
         for i, (part, kind) in enumerate(zip(content, kinds, strict=True))

@@ -125,6 +125,10 @@ async def _made(
     plain = template_messages(messages, limit, sources)
     check_length(characters(plain), limit)
     with_media.desk.check_count(facts, sources)
+    if template.arranges_at_once(plain):
+        plain = template.arranged(plain)
+    else:
+        plain = await asyncio.to_thread(template.arranged, plain)
     marks = stand_ins()
     if facts is not None:
         shape = template.known_shape

@@ -273,6 +273,7 @@ def _conversation(
             )
     if sources is not None:
         sources += found
+    plain = text.template.arranged(plain)
     if text.media is not None:
         plain = shaped(plain, text.template.content_shape(), marks)
     return text.template, plain

@@ -23,6 +23,7 @@ from penstock.text.render import RenderPool, shared_pool
 from penstock.text.render.wire import Fill, Filled, TemplateSource
 from penstock.text.segments import SegmentEncoder
 from penstock.text.tokenizer import Tokenizer
+from penstock.text.turn_shape import TurnShape, arranged, simple_turns, turn_shape_of
 
 MAX_RENDERED_LENGTH = 16 << 20
 """Characters that a rendered conversation may have."""
@@ -67,6 +68,7 @@ class ChatTemplate:
         self._encoder = SegmentEncoder(tokenizer)
         self._number = next(_NUMBERS)
         self._shape: ContentShape | None = None
+        self._turns: TurnShape | None = None
         self._pool = pool or shared_pool()
         self._leave = weakref.finalize(self, self._pool.join())
 
@@ -153,6 +155,20 @@ class ChatTemplate:
             self._shape = shape_of(lambda content: self.render(one_message(content)))
         return self._shape
 
+    def arranged(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The messages in turns that the template shows; see `penstock.text.turn_shape`. The first
+        conversation whose turns are not simple asks the template, and blocks meanwhile."""
+        if simple_turns(messages):
+            return messages
+        if self._turns is None:
+            texts = self.content_shape().texts
+            self._turns = turn_shape_of(lambda turns: self.render(_of_shape(turns, texts=texts)))
+        return arranged(messages, self._turns)
+
+    def arranges_at_once(self, messages: list[dict[str, Any]]) -> bool:
+        """Whether `arranged` asks nothing."""
+        return self._turns is not None or simple_turns(messages)
+
     def _rendered(self, filled: Filled) -> RenderedChat:
         return self._readable(filled.text, Disarmed({}, filled.stand_ins))
 
@@ -187,6 +203,12 @@ def _given(
         **kwargs,
         "add_generation_prompt": opening,
     }
+
+
+def _of_shape(turns: list[dict[str, Any]], *, texts: bool) -> list[dict[str, Any]]:
+    if texts:
+        return turns
+    return [{**each, "content": [{"type": "text", "text": each["content"]}]} for each in turns]
 
 
 def _token_variables(tokenizer: Tokenizer, generation: GenerationDefaults | None) -> dict[str, str]:

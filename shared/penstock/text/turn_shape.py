@@ -1,0 +1,153 @@
+"""Which sequences of turns a chat template shows, and a conversation in turns that it does show.
+
+Agents send several system messages in front, system messages in the middle and user messages one
+after another. Some templates refuse these, and some leave a part out without a word. As with
+`content_shape`, no template says so: it is shown short conversations, and what it makes of them
+tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from penstock.errors import InvalidRequest
+
+Message = dict[str, Any]
+_WORDS = ("QUINCE", "MEDLAR", "SORREL", "TANSY", "LOVAGE", "BORAGE")
+
+
+@dataclass(frozen=True, slots=True)
+class TurnShape:
+    """What a template shows whole and in order. system: a system message in front.  systems:
+    several of them.  later_system: one after other turns.  users, assistants: several of that role
+    one after another."""
+
+    system: bool = True
+    systems: bool = True
+    later_system: bool = True
+    users: bool = True
+    assistants: bool = True
+
+
+_PROBES = {
+    "system": ("system", "user"),
+    "systems": ("system", "system", "user"),
+    "later_system": ("system", "user", "system", "assistant", "system", "user"),
+    "users": ("user", "user", "assistant", "user"),
+    "assistants": ("user", "assistant", "assistant", "user"),
+}
+
+
+def turn_shape_of(render: Callable[[list[Message]], str]) -> TurnShape:
+    """render: fills the template with messages whose content is a text; may raise
+    InvalidRequest."""
+    if not _shows(render, ("user",)):
+        return TurnShape()  # It takes nothing; what it says of a conversation is best left alone.
+    return TurnShape(**{name: _shows(render, roles) for name, roles in _PROBES.items()})
+
+
+def _shows(render: Callable[[list[Message]], str], roles: tuple[str, ...]) -> bool:
+    words = _WORDS[: len(roles)]
+    try:
+        text = render(
+            [{"role": role, "content": word} for role, word in zip(roles, words, strict=True)]
+        )
+    except InvalidRequest:
+        return False
+    places = [text.find(word) for word in words]
+    return places[0] >= 0 and all(one < other for one, other in pairwise(places))
+
+
+def simple_turns(messages: list[Message]) -> bool:
+    """Whether every template shows them, or none of them need to be arranged: no system message,
+    and no two turns of one role in a row."""
+    roles = [message["role"] for message in messages]
+    in_a_row = any(one == other and one != "tool" for one, other in pairwise(roles))
+    return "system" not in roles and not in_a_row
+
+
+def arranged(messages: list[Message], shape: TurnShape) -> list[Message]:
+    """The messages in turns that the template shows.
+
+    System messages in front become one where it takes one. A later one becomes the user's words
+    where it takes none there, in the user's turn beside it. Turns of one role in a row become one.
+    What a conversation becomes is the beginning of what a longer one does, so prefixes are kept.
+    """
+    turns = _Turns(shape)
+    for message in messages:
+        turns.add(message)
+    return turns.whole()
+
+
+class _Turns:
+    """Messages in groups, each of which becomes one turn."""
+
+    def __init__(self, shape: TurnShape) -> None:
+        self._shape = shape
+        self._groups: list[list[Message]] = []
+        self._begun = False
+        """Whether a turn came that is no system message."""
+        self._open = False
+        """Whether the last turn has words that were a system message's, and takes the user's."""
+
+    def add(self, message: Message) -> None:
+        role, joins = message["role"], False
+        if role == "system" and self._begun and not self._shape.later_system:
+            self._add({"role": "user", "content": message["content"]}, joins=True)
+            self._open = True
+            return
+        if role == "user":
+            joins = self._open or not self._shape.users
+        elif role == "system":
+            joins = not self._shape.systems and not self._begun
+        elif role == "assistant":
+            called = bool(self._groups) and bool(self._groups[-1][-1].get("tool_calls"))
+            joins = not self._shape.assistants and not called
+        self._begun |= role != "system"
+        self._open = False
+        self._add(message, joins=joins)
+
+    def whole(self) -> list[Message]:
+        """All turns. A template without system messages has the first one's words in the user's
+        first turn."""
+        groups = self._groups
+        if groups and groups[0][0]["role"] == "system" and not self._shape.system:
+            told = [{"role": "user", "content": each["content"]} for each in groups[0]]
+            user = len(groups) > 1 and groups[1][0]["role"] == "user"
+            groups = [told + groups[1], *groups[2:]] if user else [told, *groups[1:]]
+        return [_joined(group) for group in groups]
+
+    def _add(self, message: Message, *, joins: bool) -> None:
+        if joins and self._groups and self._groups[-1][0]["role"] == message["role"]:
+            self._groups[-1].append(message)
+        else:
+            self._groups.append([message])
+
+
+def _joined(group: list[Message]) -> Message:
+    if len(group) == 1:
+        return group[0]
+    whole: Message = {}
+    for each in group:
+        whole |= each
+    whole["content"] = _content([each["content"] for each in group])
+    thoughts = [each["reasoning_content"] for each in group if "reasoning_content" in each]
+    if thoughts:
+        whole["reasoning_content"] = "\n".join(thoughts)
+    return whole
+
+
+def _content(contents: list[Any]) -> Any:
+    """Of several messages: a text, or a list of parts if one of them is a list."""
+    if all(isinstance(each, str) for each in contents):
+        return "\n\n".join(text for text in contents if text)
+    return [part for each in contents for part in _parts(each)]
+
+
+def _parts(content: Any) -> list[Any]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    return list(content)

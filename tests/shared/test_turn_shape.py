@@ -1,0 +1,169 @@
+"""Conversations in turns that a template takes: nothing is lost, and nothing changes where the
+template shows them as they are."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from typing import Any
+
+import pytest
+
+from penstock.errors import InvalidRequest
+from penstock.text.template import ChatTemplate
+from penstock.text.turn_shape import TurnShape, arranged
+from tests.shared.test_template_corpus import FOLDER, NAMES, template_of
+
+WORDS = ("rowan", "alder", "hazel", "maple", "aspen", "birch", "cedar", "larch", "willow")
+ROLES = (
+    "system",
+    "system",
+    "user",
+    "user",
+    "system",
+    "assistant",
+    "assistant",
+    "system",
+    "user",
+)
+AGENT = [{"role": role, "content": word} for role, word in zip(ROLES, WORDS, strict=True)]
+
+FIRST_ONLY = """{%- for m in messages %}
+{%- if m.role == 'system' and not loop.first %}
+{{- raise_exception('System message must be at the beginning.') }}
+{%- endif %}
+{{- '<|' + m.role + '|>' + m.content }}
+{%- endfor %}"""
+"""As those of Qwen3.5 have it."""
+DROPS_OTHERS = """{%- if messages[0].role == 'system' %}{{ '<|system|>' + messages[0].content }}
+{%- endif %}
+{%- for m in messages if m.role != 'system' %}{{ '<|' + m.role + '|>' + m.content }}{% endfor %}"""
+"""As gpt-oss's, MiniMax's and SmolLM3's: other system messages are left out without a word."""
+ALTERNATES = """{%- set turns = namespace(n=0) %}
+{%- for m in messages %}
+{%- if m.role != 'system' or not loop.first %}
+{%- if (m.role == 'user') != (turns.n % 2 == 0) %}
+{{- raise_exception('They alternate.') }}
+{%- endif %}
+{%- set turns.n = turns.n + 1 %}
+{%- endif %}
+{{- '<|' + m.role + '|>' + m.content }}
+{%- endfor %}"""
+"""As Mistral's newer ones."""
+NO_SYSTEM = (
+    "{%- if messages[0].role == 'system' %}{{ raise_exception('No.') }}{% endif %}" + ALTERNATES
+)
+"""As Gemma 2's."""
+PARTS = """{%- for m in messages %}
+{%- if m.role == 'system' and not loop.first %}{{ raise_exception('No.') }}{% endif %}
+{{- '<|' + m.role + '|>' }}
+{%- for part in m.content %}{{ part.text }}{% endfor %}
+{%- endfor %}"""
+"""One that takes a content of parts alone."""
+
+EXPECTED = {
+    FIRST_ONLY: "<|system|>rowan\n\nalder<|user|>hazel<|user|>maple\n\naspen<|assistant|>birch"
+    "<|assistant|>cedar<|user|>larch\n\nwillow",
+    ALTERNATES: "<|system|>rowan\n\nalder<|user|>hazel\n\nmaple\n\naspen<|assistant|>birch\n\ncedar"
+    "<|user|>larch\n\nwillow",
+    NO_SYSTEM: "<|user|>rowan\n\nalder\n\nhazel\n\nmaple\n\naspen<|assistant|>birch\n\ncedar"
+    "<|user|>larch\n\nwillow",
+}
+EXPECTED[DROPS_OTHERS] = EXPECTED[FIRST_ONLY]
+
+
+@pytest.mark.parametrize("source", list(EXPECTED))
+def test_turns_become_what_a_template_takes(source: str) -> None:
+    template = template_of(source)
+    assert not _all_shown(template, AGENT)
+    assert (
+        template.render(template.arranged(AGENT), add_generation_prompt=False) == EXPECTED[source]
+    )
+
+
+def test_a_template_that_takes_parts_is_asked_with_parts() -> None:
+    template = template_of(PARTS)
+    plain = template.arranged(AGENT)
+    assert [each["role"] for each in plain] == [
+        "system",
+        "user",
+        "user",
+        "assistant",
+        "assistant",
+        "user",
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_template_loses_a_word(name: str) -> None:
+    template = _named(name)
+    taken = _all_shown(template, AGENT)
+    plain = template.arranged(AGENT)
+    assert _all_shown(template, plain)
+    if taken:
+        assert plain == AGENT
+
+
+@pytest.mark.parametrize("source", list(EXPECTED))
+def test_a_longer_conversation_begins_with_the_shorter_one(source: str) -> None:
+    """Up to each answer: there the cache has what a turn left."""
+    template = template_of(source)
+    ends = [n + 1 for n, role in enumerate(ROLES) if role == "assistant"]
+    whole = template.render(template.arranged(AGENT), add_generation_prompt=False)
+    for end in ends:
+        shorter = template.arranged(AGENT[:end])
+        assert whole.startswith(template.render(shorter, add_generation_prompt=False))
+
+
+def test_calls_thoughts_and_pictures_are_kept() -> None:
+    call = {"type": "function", "function": {"name": "look", "arguments": {}}}
+    picture = [{"type": "image"}, {"type": "text", "text": "this"}]
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "Look."},
+        {"role": "user", "content": picture},
+        {"role": "assistant", "content": "I look.", "reasoning_content": "Hm."},
+        {"role": "assistant", "content": "", "reasoning_content": "Well.", "tool_calls": [call]},
+        {"role": "tool", "content": "a"},
+        {"role": "tool", "content": "b"},
+        {"role": "assistant", "content": "Done."},
+    ]
+    assert arranged(messages, TurnShape(users=False, assistants=False)) == [
+        {"role": "user", "content": [{"type": "text", "text": "Look."}, *picture]},
+        {
+            "role": "assistant",
+            "content": "I look.",
+            "reasoning_content": "Hm.\nWell.",
+            "tool_calls": [call],
+        },
+        *messages[4:],
+    ]
+    assert arranged(messages, TurnShape()) == messages
+
+
+def test_many_turns_are_arranged_in_time_that_grows_as_they_do() -> None:
+    """Joined one by one, these would be copied for many minutes."""
+    many = [{"role": "user", "content": "x" * 40}] * 200_000
+    before = time.thread_time()
+    (whole,) = arranged(many, TurnShape(users=False))
+    assert time.thread_time() - before < 20
+    assert whole["content"] == "\n\n".join(["x" * 40] * 200_000)
+
+
+def test_a_broken_template_refuses_in_its_own_words() -> None:
+    template = template_of("{{ raise_exception('Nothing, please.') }}")
+    assert template.arranged(AGENT) == AGENT
+    with pytest.raises(InvalidRequest, match="Nothing, please"):
+        template.render(template.arranged(AGENT))
+
+
+def _all_shown(template: ChatTemplate, messages: list[dict[str, Any]]) -> bool:
+    try:
+        text = template.render(messages)
+    except InvalidRequest:
+        return False
+    return all(word in text for word in WORDS)
+
+
+@cache
+def _named(name: str) -> ChatTemplate:
+    return template_of((FOLDER / f"{name}.jinja").read_text())
