@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -66,12 +67,16 @@ def in_lfs(path: str) -> bool:
 
 @dataclass
 class HubServer:
-    """requests: method, path and Range of each, in their order."""
+    """requests: method, path and Range of each, in their order.
+
+    trick: what answers instead, given the request's handler and path, where it returns true.
+    """
 
     repositories: dict[str, HubRepository]
     url: str = ""
     token: str = "hf_secret"
     broken: int = 0  # a status that everything is answered with
+    trick: Callable[[BaseHTTPRequestHandler, str], bool] | None = None
     requests: list[tuple[str, str, str]] = field(default_factory=list)
 
     def sent(self, suffix: str) -> list[str]:
@@ -80,13 +85,17 @@ class HubServer:
 
 
 @contextmanager
-def serving_hub(**repositories: HubRepository) -> Iterator[HubServer]:
+def serving_hub(
+    tls: ssl.SSLContext | None = None, /, **repositories: HubRepository
+) -> Iterator[HubServer]:
     """Keywords: repositories of the owner `org`, `_` in their names standing for `-`."""
     named = {f"org/{name.replace('_', '-')}": one for name, one in repositories.items()}
     hub = HubServer(named)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     server.daemon_threads = True
-    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    hub.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
@@ -119,7 +128,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.hub.requests.append((self.command, path, self.headers.get("Range", "")))
-        if self.hub.broken:
+        if self.hub.trick is not None and self.hub.trick(self, path):
+            self.close_connection = True
+        elif self.hub.broken:
             self._refuse(self.hub.broken, "", "")
         elif found := _TREE.fullmatch(path):
             self._list(found[1], found[2])

@@ -77,8 +77,10 @@ def _meaning(hub: Hub, name: HubName, error: Exception) -> PenstockError:
     if isinstance(error, errors.EntryNotFoundError):
         return ModelNotFound(f"{at} lists a file that {hub.endpoint} doesn't have: {_first(error)}")
     if status:
+        after = asks_to_wait(error)
         return HubUnreachable(
             f"{at} could not be downloaded: {hub.endpoint} answers {status}; try again later"
+            + (f", it says after {after:g} s" if after else "")
         )
     if isinstance(error, (httpx.TransportError, ConnectionError, TimeoutError)):
         return HubUnreachable(
@@ -93,6 +95,13 @@ def _meaning(hub: Hub, name: HubName, error: Exception) -> PenstockError:
     return ModelNotFound(f"{name} could not be downloaded ({_first(error)})")
 
 
+def asks_to_wait(error: Exception) -> float:
+    """Seconds that a hub's refusal asks to wait; 0 if it asks for nothing."""
+    response = getattr(error, "response", None)
+    after = "" if response is None else str(response.headers.get("Retry-After", "")).strip()
+    return float(after[:12]) if after.isascii() and after.isdecimal() else 0.0
+
+
 def _who() -> str:
     from huggingface_hub import get_token
 
@@ -100,5 +109,7 @@ def _who() -> str:
 
 
 def _first(error: Exception) -> str:
+    """What it says, which may be the hub's own words."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    said = "".join(c if c.isprintable() else "\ufffd" for c in lines[0])[:500] if lines else ""
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

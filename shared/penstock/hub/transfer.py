@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -19,19 +20,22 @@ from typing import BinaryIO, Protocol
 import msgspec
 
 from penstock.errors import StartupError
-from penstock.hub.connection import Hub, hub_errors
-from penstock.hub.repository import RemoteFile, Repository
+from penstock.hub.connection import Hub, asks_to_wait, hub_errors
+from penstock.hub.http import BUSY, PACE_BYTES, HubAnswer, TooSlow, asked
+from penstock.hub.repository import RemoteFile, Repository, file_url, is_hash, plain_etag
 
 CHUNK = 1 << 20
-READ_TIMEOUT = 30.0
-"""Seconds without a byte after which a connection is given up."""
 RETRIES = 5
-"""Connections in a row that bring nothing."""
+"""Connections in a row that bring nothing, or next to nothing."""
 RETRY_SECONDS = 1.0
+MOST_WAIT = 60.0
+"""Seconds that a hub may ask for until the next connection."""
 LOCK_SECONDS = 0.2
 """Between looks whether another pull of the same file has ended."""
 MOST_BY_HTTP = 50 * 10**9
 """Bytes of the largest file that the hub gives by plain HTTP."""
+LIBRARY_SECONDS = 600.0
+"""Without anything of a larger file, which the library waits for as long as the hub likes."""
 PARTIAL = ".penstock.incomplete"
 
 
@@ -104,23 +108,45 @@ class Transfer(msgspec.Struct, frozen=True):
     def _fetch_by_library(self, file: RemoteFile, blob: Path) -> None:
         """The hub gives such large files in parts only, which the library (hf_xet) puts
         together."""
-        from huggingface_hub import hf_hub_download
-
-        hf_hub_download(
-            self.repository.name.repository,
-            file.path,
-            revision=self.repository.commit,
-            endpoint=self.hub.endpoint,
-            cache_dir=self.hub.cache,
-        )
+        ended: list[BaseException | None] = []
+        threading.Thread(
+            target=lambda: ended.append(self._by_library(file)), name="hub library", daemon=True
+        ).start()
+        size, since = -1, time.monotonic()
+        while not ended:
+            if self.cancel.wait(LOCK_SECONDS):
+                raise Cancelled  # The thread waits as long as it likes, and ends with the process.
+            now = sum(part.stat().st_size for part in self.blobs.glob(f"{file.etag}*.incomplete"))
+            if now != size:
+                size, since = now, time.monotonic()
+            elif time.monotonic() - since > LIBRARY_SECONDS:
+                raise TooSlow(f"nothing of {file.path} came in {LIBRARY_SECONDS:g} s")
+        if ended[0] is not None:
+            raise ended[0]
         if wrong := mismatch(blob, file):
             blob.unlink(missing_ok=True)
             raise self._wrong(file, wrong)
         self.progress(file.size or 0)
 
+    def _by_library(self, file: RemoteFile) -> BaseException | None:
+        from huggingface_hub import hf_hub_download
+
+        try:
+            hf_hub_download(
+                self.repository.name.repository,
+                file.path,
+                revision=self.repository.commit,
+                endpoint=self.hub.endpoint,
+                cache_dir=self.hub.cache,
+            )
+        except BaseException as error:  # raised again by who waits
+            return error
+        return None
+
     def _receive(self, file: RemoteFile, size: int, out: BinaryIO) -> bool:
         """Fills `out` up to `size` bytes. Returns whether a part of them was there before."""
         import httpx
+        from huggingface_hub.errors import HfHubHTTPError
 
         out.seek(0, os.SEEK_END)
         if out.tell() > size:
@@ -130,47 +156,42 @@ class Transfer(msgspec.Struct, frozen=True):
         self.progress(begun)
         failures, furthest = 0, begun
         while out.tell() < size:
-            error = httpx.StreamError("it ended too early")
+            error: Exception = httpx.StreamError("it ended too early")
             try:
                 self._stream(file, size, out)
-            except (httpx.TransportError, httpx.StreamError) as raised:
-                error = raised  # type: ignore[assignment]
+            except (httpx.TransportError, httpx.StreamError, TooSlow) as raised:
+                error = raised
+            except HfHubHTTPError as raised:
+                if raised.response.status_code not in BUSY:
+                    raise
+                error = raised
             if self.cancel.is_set():
                 raise Cancelled
-            failures = 0 if out.tell() > furthest else failures + 1
-            furthest = max(furthest, out.tell())
-            if failures >= RETRIES:
+            brought = out.tell() - furthest
+            furthest += max(0, brought)
+            failures = 0 if brought >= PACE_BYTES else failures + 1
+            wait = max(asks_to_wait(error), RETRY_SECONDS if failures else 0.0)
+            if out.tell() < size and (failures >= RETRIES or wait > MOST_WAIT):
                 raise error
-            self.cancel.wait(RETRY_SECONDS if failures else 0.0)
+            self.cancel.wait(wait)
         out.flush()
         return begun > 0
 
     def _stream(self, file: RemoteFile, size: int, out: BinaryIO) -> None:
         """One connection."""
         import httpx
-        from huggingface_hub import get_session, hf_hub_url
-        from huggingface_hub.utils import (  # type: ignore[attr-defined]
-            build_hf_headers,
-            hf_raise_for_status,
-        )
 
-        name, at = self.repository.name, out.tell()
-        url = hf_hub_url(
-            name.repository, file.path, revision=self.repository.commit, endpoint=self.hub.endpoint
-        )
-        headers = {**build_hf_headers(library_name="penstock"), "Accept-Encoding": "identity"}
-        if at:
-            headers["Range"] = f"bytes={at}-"
-        session = get_session()  # drops the token where it is sent on to another host
-        with session.stream("GET", url, headers=headers, timeout=READ_TIMEOUT) as response:
-            if at and (response.status_code == 416 or not _continues(response, at)):
+        at = out.tell()
+        ranged = {"Range": f"bytes={at}-"} if at else {}
+        url = file_url(self.hub, self.repository, file)
+        with asked("GET", url, headers=ranged, file=True) as answer:
+            if at and (answer.status == 416 or not _continues(answer, at)):
                 self._restart(out)
-                if response.status_code == 416:
+                if answer.status == 416:
                     return
-            if response.status_code >= 400:
-                response.read()
-            hf_raise_for_status(response)
-            for chunk in response.iter_bytes(CHUNK):
+            answer.check_status()
+            _check_version(answer, file)
+            for chunk in answer.parts():
                 if out.tell() + len(chunk) > size:
                     raise httpx.StreamError("more came than the file has")
                 out.write(chunk)
@@ -184,13 +205,21 @@ class Transfer(msgspec.Struct, frozen=True):
         out.truncate()
 
 
-def _continues(response: object, at: int) -> bool:
+def _continues(answer: HubAnswer, at: int) -> bool:
     """Whether the server sends what we lack, and not something else, or all of it."""
-    status = getattr(response, "status_code", 0)
-    if status != 206:
-        return bool(status >= 400)
-    said = getattr(response, "headers", {}).get("Content-Range", "")
-    return re.match(rf"bytes {at}-", said) is not None
+    if answer.status != 206:
+        return answer.status >= 400
+    return re.match(rf"bytes {at}-", answer.header("Content-Range")) is not None
+
+
+def _check_version(answer: HubAnswer, file: RemoteFile) -> None:
+    """Contents without a known hash have nothing but the ETag that says which version they are."""
+    etag = plain_etag(answer.header("ETag"))
+    if not is_hash(str(file.etag)) and etag and etag != file.etag:
+        raise StartupError(
+            f"{file.path} changed while it was downloaded: its ETag is {etag[:128]!r} instead of "
+            f"{file.etag!r}; try again"
+        )
 
 
 def mismatch(path: Path, file: RemoteFile) -> str:
