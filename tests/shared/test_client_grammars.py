@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock import SamplingParams, StructuredOutputs
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, Overloaded
 from penstock.protocol.common import Grammar
 from penstock.protocol.to_frontend import Outputs, Prepared, SequenceOutput
 from testing.scripted_engine import ScriptedEngine
@@ -46,6 +46,21 @@ async def test_a_bad_grammar_is_an_invalid_request(engine, client):
     with pytest.raises(InvalidRequest, match="why") as refused:
         await waiting
     assert refused.value.param == "structured_outputs"
+    assert client.open_requests == 0
+
+
+async def test_a_grammar_that_could_not_be_compiled_now_may_come_again(engine, client):
+    waiting = asyncio.create_task(client.submit(list(b"x"), BOUND, name="unlucky"))
+    await until(lambda: engine.submits)
+    [submit] = engine.submits
+    for index in range(2):
+        failed = SequenceOutput(
+            submit.request, index, finish="error", error="why", error_code="unavailable"
+        )
+        engine.send(Outputs([failed]))
+    with pytest.raises(Overloaded, match="why") as refused:
+        await waiting
+    assert refused.value.retry_after == 1.0
     assert client.open_requests == 0
 
 

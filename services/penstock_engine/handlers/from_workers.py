@@ -122,7 +122,7 @@ class FromWorkers:
             case GrammarReady() if all_ready:
                 self._grammars.ready(message.grammar, worker.rank, now)
             case GrammarFailed() if all_ready:
-                self._grammars.failed(message.grammar, message.reason, now)
+                self._grammars.failed(message, now)
             case MediaTaken() | MediaReady() | MediaFailed() if all_ready:
                 self._media.answered(message, worker.rank, now)
             case AdapterReady() | AdapterFailed() if all_ready:

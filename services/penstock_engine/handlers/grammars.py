@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.protocol.common import ErrorCode
+from penstock.protocol.from_worker import GrammarFailed
 from penstock.protocol.to_frontend import Prepared
 from penstock_engine.core_state import CoreState
 from penstock_engine.handlers.finisher import Finisher
@@ -29,11 +30,12 @@ class GrammarHandler:
             if frontend is not None:
                 frontend.reply(Prepared(request.number))
 
-    def failed(self, number: int, reason: str, now: float) -> None:
+    def failed(self, message: GrammarFailed, now: float) -> None:
         """A rank can't compile one."""
-        entry = self._state.grammars.failed(number, now)
+        entry = self._state.grammars.failed(message.grammar, now)
         if entry is not None:
-            self.fail(entry, reason, "invalid_grammar")
+            code: ErrorCode = "unavailable" if message.unavailable else "invalid_grammar"
+            self.fail(entry, message.reason, code)
 
     def expire(self, now: float) -> None:
         """Gives up those that take too long to compile."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
+from penstock.client.refusals import unavailable
 from penstock.errors import EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.structured_outputs import PARAM
 from penstock_gateway.http.errors import timed_out
@@ -199,6 +200,8 @@ def failure_of(
     match reason:
         case "error":
             error = error or "the request failed in the engine"
+            if code == "unavailable":
+                return unavailable(error)
             if code is not None:
                 param = _PARAMS.get(code, PARAM)
                 return InvalidRequest(error, param=param, code=code)

@@ -23,7 +23,7 @@ from penstock.protocol.to_worker import MAX_COMPILING, NewSequence, Plan
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.grammar.interface import Compile, Compiled, Matcher, unsupported
 from penstock_worker.grammar.mask import Mask
-from penstock_worker.grammar_text.errors import GrammarError
+from penstock_worker.grammar_text.errors import GrammarError, GrammarUnavailable
 from penstock_worker.machine.priority import step_back
 
 log = logs.get(__name__)
@@ -117,6 +117,8 @@ class SlotGrammars:
             compiled[number] = self._compile(definition)
         except GrammarError as error:
             tell(GrammarFailed(number, str(error)))
+        except GrammarUnavailable as error:
+            tell(GrammarFailed(number, str(error), unavailable=True))
         except BaseException as error:  # A library written in Rust may panic: no Exception.
             log.error("a grammar can't be compiled", exception=True)
             tell(GrammarFailed(number, f"{type(error).__name__}: {error}"))

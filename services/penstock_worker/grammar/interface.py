@@ -34,7 +34,7 @@ class Compiled(Protocol):
 
 
 Compile = Callable[[Grammar], Compiled]
-"""Raises GrammarError. Called from several threads."""
+"""Raises GrammarError or GrammarUnavailable. Called from several threads."""
 
 
 def unsupported(definition: Grammar) -> Compiled:

@@ -16,7 +16,7 @@ class SequenceDelta(msgspec.Struct, kw_only=True):
     token_ids, and catches up with the last delta.  logprobs: one per token id when asked for.
     finish_reason: set on the sequence's last delta.  stop_reason: the stop string or stop token id
     that ended it (None for EOS).  error: why, when finish_reason is "error"; error_code: set too
-    where the request itself is to blame.
+    where the request itself is to blame, or may come again.
     """
 
     index: int

@@ -15,6 +15,7 @@ from penstock.client.deltas import Pending, SequenceDelta
 from penstock.client.media import PreparedMedia
 from penstock.client.observer import UNOBSERVED, Unobserved
 from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
+from penstock.client.refusals import unavailable
 from penstock.client.sequence_text import SequenceText
 from penstock.client.timing import RequestTiming
 from penstock.errors import DeadlineExceeded, InvalidRequest, PenstockError
@@ -258,7 +259,7 @@ class Generation:
             self._take_facts(output)
         sequence = self._open.get(output.sequence)
         if sequence is not None and output.error_code is not None and not self.prepared.done():
-            # Nothing was sent to the client yet: it is simply a bad request.
+            # Nothing was sent to the client yet: it is simply a request that is refused.
             self.fail(self._refused(output))
             return
         if sequence is not None and (output.tokens or output.finish is not None):
@@ -282,8 +283,10 @@ class Generation:
         if self.timing is not None and output.finish is not None:
             self.timing.hear(output.sequence, output.timeline)
 
-    def _refused(self, output: SequenceOutput) -> InvalidRequest:
+    def _refused(self, output: SequenceOutput) -> PenstockError:
         error = output.error or ""
+        if output.error_code == "unavailable":
+            return unavailable(error)
         if self.media is None:
             return InvalidRequest(error, param="structured_outputs")
         param: str | None = "structured_outputs"

@@ -73,3 +73,8 @@ def rejection(message: Rejected) -> PenstockError:
     if message.code == "overloaded":
         return Overloaded(message.message, retry_after=retry_after)
     return EngineUnavailable(message.message)
+
+
+def unavailable(error: str) -> Overloaded:
+    """What the error code `unavailable` stands for."""
+    return Overloaded(error, retry_after=1.0)

@@ -23,7 +23,8 @@ _PROGRAM = (
 )
 _PACKAGES = ("penstock", "msgspec", "setproctitle")
 _OVERTIME = {-signal.SIGPROF, -signal.SIGXCPU}
-_CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE}
+CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE}
+"""Exit codes of a process that its task has brought down."""
 
 
 class Died(Exception):
@@ -59,12 +60,12 @@ class Standstill:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._used = _cpu_seconds(pid)
+        self._used = cpu_seconds(pid)
         self._still = 0
 
     def look(self) -> bool:
         """Whether the process is frozen. False where the system doesn't tell."""
-        used = _cpu_seconds(self._pid)
+        used = cpu_seconds(self._pid)
         works = used is None or used != self._used or _state(self._pid) in ("R", "D")
         self._used = used
         self._still = 0 if works else self._still + 1
@@ -179,7 +180,7 @@ class IsolatedProcess:
             return Died("it closed its socket")
         if code in _OVERTIME:
             return Stalled()
-        return Crashed() if code in _CRASHES else Died(f"exit code {code}")
+        return Crashed() if code in CRASHES else Died(f"exit code {code}")
 
     def _end(self) -> bool:
         """Whether it is to be waited for."""
@@ -191,7 +192,7 @@ class IsolatedProcess:
         return True
 
 
-def _cpu_seconds(pid: int) -> float | None:
+def cpu_seconds(pid: int) -> float | None:
     """Of all threads of a process, by its own clock (Linux's clock_getcpuclockid)."""
     try:
         return time.clock_gettime((~pid << 3) | 2)

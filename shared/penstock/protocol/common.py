@@ -20,12 +20,18 @@ others of its time."""
 FinishReason = Literal["stop", "length", "abort", "timeout", "error"]
 
 ErrorCode = Literal[
-    "invalid_grammar", "complex_grammar", "no_token_left", "invalid_media", "invalid_adapter"
+    "invalid_grammar",
+    "complex_grammar",
+    "no_token_left",
+    "invalid_media",
+    "invalid_adapter",
+    "unavailable",
 ]
 """Errors that the request itself causes: a grammar that can't be compiled; a grammar that takes too
 long to compile, whose masks take too long, or that exceeds the matcher's limits; allowed_token_ids
 and bad_words that leave no token to sample; a picture, sound or video that can't be encoded; an
-adapter that can't be loaded, or doesn't fit the model."""
+adapter that can't be loaded, or doesn't fit the model. The last one is no fault of the request:
+what it needs can't be had now."""
 
 CallCode = Literal["", "invalid", "failed", "timed_out", "unavailable"]
 """What became of a call of a worker extension: it was done; there is no such method, or its

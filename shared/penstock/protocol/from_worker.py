@@ -130,6 +130,8 @@ class GrammarFailed(msgspec.Struct, frozen=True, tag="grammar_failed"):
     grammar: int
     reason: str
     """For the client who wrote the grammar."""
+    unavailable: bool = False
+    """Whether the grammar isn't why: it may be compiled when it comes again."""
 
 
 class MediaTaken(msgspec.Struct, frozen=True, tag="media_taken"):

@@ -204,7 +204,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     """In the request's first output, the number of prompt tokens that were found in the KV cache
     when it started; otherwise None."""
     error_code: ErrorCode | None = None
-    """Set along with `error` if the request itself is to blame."""
+    """Set along with `error` if the request itself is to blame, or may come again."""
     timeline: SequenceTimeline | None = None
     """With the terminal output, if the Submit asked for it."""
     prompt_logprobs: list[TokenLogprobs] | None = None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.protocol.common import Grammar
-from penstock.protocol.from_worker import GrammarReady, Result, SlotResult
+from penstock.protocol.from_worker import GrammarFailed, GrammarReady, Result, SlotResult
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock.protocol.to_worker import MAX_COMPILING
 from penstock_engine.request.states import SequenceState
@@ -114,6 +114,21 @@ def test_a_bad_grammar_fails_its_request_before_anything_else() -> None:
     again = submit(h, front, BAD)  # It isn't remembered.
     h.compiles(asked(h)[0])
     assert terminal(again).error_code == "invalid_grammar"
+
+
+def test_a_grammar_that_no_process_could_compile_is_no_fault_of_its_request() -> None:
+    h, front = make()
+    request = submit(h, front)
+    (number,) = asked(h)
+    assert h.worker is not None
+    h.worker.bad[number] = h.worker.asked.pop(number)
+    h.worker_says(GrammarFailed(number, "it stood still", unavailable=True))
+    end = terminal(request)
+    assert (end.finish, end.error, end.error_code) == ("error", "it stood still", "unavailable")
+    again = submit(h, front)  # Compiled anew.
+    h.compiles(asked(h)[0])
+    h.run()
+    assert terminal(again).finish == "stop"
 
 
 def test_compiling_has_a_time_bound_that_begins_when_the_worker_is_asked() -> None:

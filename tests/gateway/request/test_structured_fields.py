@@ -164,6 +164,19 @@ async def test_a_grammar_that_grows_too_complex_is_the_requests_fault(
     assert error["code"] == "complex_grammar"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_grammar_that_could_not_be_compiled_now_may_come_again(
+    http: httpx.AsyncClient, engine: FakeEngineClient, stream: bool
+) -> None:
+    failed = SequenceDelta(
+        index=0, finish_reason="error", error="it stood still", error_code="unavailable"
+    )
+    engine.script = lambda prompt, params: [[failed]]
+    reply = await http.post(CHAT, json=BODIES[CHAT] | {"guided_regex": "a+", "stream": stream})
+    assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
+    assert "it stood still" in reply.json()["error"]["message"]
+
+
 async def test_a_deep_schema_is_refused_and_not_a_crash(http: httpx.AsyncClient) -> None:
     for depth in (900, 5_000):
         schema = '{"items":' * depth + "{}" + "}" * depth

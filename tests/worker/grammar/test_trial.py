@@ -1,0 +1,83 @@
+"""The process that tries grammars: frozen, killed, and replaced."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from penstock.protocol.common import Grammar
+from penstock.protocol.from_worker import GrammarFailed, GrammarReady
+from penstock_worker.grammar import SlotGrammars
+from penstock_worker.grammar.compiler import Compiler
+from penstock_worker.grammar_text.errors import GrammarUnavailable
+from penstock_worker.grammar_text.trial import ATTEMPTS, Trial
+from tests.said import said
+from tests.worker.grammar.grammar_tools import compile_now
+
+pytestmark = pytest.mark.timeout(300)
+
+DATE = Grammar("regex", "[0-9]{4}-[0-9]{2}")
+VOCABULARY, EOS = 49152, (2,)
+
+
+@pytest.fixture
+def trial(default_folder: Path) -> Iterator[Trial]:
+    made = Trial(default_folder / "tokenizer.json", VOCABULARY, EOS)
+    yield made
+    made.end()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGSTOP, signal.SIGKILL], ids=lambda s: s.name)
+def test_a_process_that_is_frozen_or_killed_costs_no_grammar(
+    trial: Trial, signum: signal.Signals, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another one compiles it, and soon."""
+    source = trial.source(DATE)
+    former = psutil.Process(trial.pid)
+    former.send_signal(signum)
+    assert trial.source(DATE) == source
+    assert not former.is_running()
+    assert ("stood still" if signum == signal.SIGSTOP else "died") in said(caplog)
+
+
+def test_processes_that_all_die_blame_no_grammar(
+    default_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    popen, begun = subprocess.Popen, []
+
+    def killed(*arguments: Any, **keywords: Any) -> subprocess.Popen[bytes]:
+        child = popen(*arguments, **keywords)
+        child.kill()
+        begun.append(child)
+        return child
+
+    compiler = Compiler(default_folder / "tokenizer.json", VOCABULARY, EOS)
+    grammars = SlotGrammars(compiler, budget=1.0, end=compiler.close)
+    monkeypatch.setattr(subprocess, "Popen", killed)
+    answers: queue.SimpleQueue[GrammarReady | GrammarFailed] = queue.SimpleQueue()
+    grammars.compile(1, DATE, answers.put)
+    answer = answers.get(timeout=60)
+    assert isinstance(answer, GrammarFailed)
+    assert answer.unavailable
+    assert "stood still or died" in answer.reason
+    assert [child.returncode for child in begun] == ATTEMPTS * [-signal.SIGKILL]
+    monkeypatch.undo()
+    assert compile_now(grammars, 2, DATE) is None
+    grammars.close()
+
+
+def test_nothing_is_started_again_once_it_was_ended(trial: Trial) -> None:
+    trial.source(DATE)
+    process = psutil.Process(trial.pid)
+    trial.end()
+    with pytest.raises(GrammarUnavailable, match="stood still or died"):
+        trial.source(DATE)
+    assert not process.is_running()
+    assert trial.pid is None
