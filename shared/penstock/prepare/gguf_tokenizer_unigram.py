@@ -11,8 +11,7 @@ from penstock.errors import UnsupportedModel
 from penstock.prepare.gguf_tokenizer_bpe import SPACE_MARK
 from penstock.prepare.gguf_tokenizer_kinds import Built
 from penstock.prepare.gguf_vocabulary import KEY, UNKNOWN, Vocabulary, read_scores
-
-_LEAF = 1 << 31
+from penstock.prepare.tokenizer_bounds import check_character_table, check_pieces
 
 
 def unigram(vocabulary: Vocabulary) -> Built:
@@ -22,6 +21,7 @@ def unigram(vocabulary: Vocabulary) -> Built:
     unknown = vocabulary.special_id("unknown_token_id")
     if unknown is None:
         unknown = vocabulary.types.index(UNKNOWN) if UNKNOWN in vocabulary.types else None
+    check_pieces(vocabulary.tokens, f"{fields.where}: {KEY}tokens", tree=True)
     pieces = list(zip(vocabulary.tokens, scores, strict=True))
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=unknown, byte_fallback=False))
     steps: list[Any] = []
@@ -42,31 +42,11 @@ def unigram(vocabulary: Vocabulary) -> Built:
 
 
 def _read_table(vocabulary: Vocabulary) -> bytes:
-    """SentencePiece's table of characters: the bytes of a double array (their number first), then
-    the texts that it points to, each with a zero at its end.
-
-    The library follows the array's numbers without a look at its length, so they are checked
-    here.  Source: Darts-clone's units, as SentencePiece's normaliser reads them.
-    """
     where = f"{vocabulary.fields.where}: {KEY}precompiled_charsmap"
     try:
         raw = np.asarray(vocabulary.fields.listed(f"{KEY}precompiled_charsmap", int))
         content = raw.astype(np.uint8).tobytes()  # files have it as signed or unsigned bytes
-        size = int.from_bytes(content[:4], "little")
-        units = np.frombuffer(content, "<u4", size // 4, 4)
-        texts = content[4 + size :]
-        texts.decode()
     except (ValueError, OverflowError) as error:
         raise UnsupportedModel(f"{where} is broken: {error}") from None
-    if size % 4 or not size or texts[-1:] != b"\0":
-        raise UnsupportedModel(f"{where} is broken: its parts don't fit together")
-    leaves = units & _LEAF != 0
-    offsets = (units >> 10) << ((units & (1 << 9)) >> 6)
-    farthest = (np.arange(len(units), dtype=np.uint32) ^ offsets)[~leaves] | 0xFF
-    targets = units[leaves] & (_LEAF - 1)
-    bounds = np.frombuffer(texts, np.uint8)
-    if (farthest >= len(units)).any() or (targets >= len(texts)).any():
-        raise UnsupportedModel(f"{where} is broken: it points beyond its end")
-    if (bounds[targets] & 0xC0 == 0x80).any():
-        raise UnsupportedModel(f"{where} is broken: it points into the middle of a character")
+    check_character_table(content, where)
     return content

@@ -13,6 +13,7 @@ from tokenizers import AddedToken, Tokenizer, processors
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
+from penstock.prepare.tokenizer_bounds import check_pieces
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Token types of the GGUF specification."""
@@ -57,6 +58,7 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
 def read_vocabulary(fields: Fields) -> Vocabulary:
     """Raises UnsupportedModel for a vocabulary that is broken."""
     tokens = fields.listed(f"{KEY}tokens", str)
+    check_pieces(tokens, f"{fields.where}: {KEY}tokens", tree=False)
     types = [NORMAL] * len(tokens)
     if f"{KEY}token_type" in fields:
         types = fields.listed(f"{KEY}token_type", int)

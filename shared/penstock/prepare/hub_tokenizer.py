@@ -6,6 +6,7 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
+from penstock.prepare.tokenizer_bounds import check_tokenizer
 from penstock.text.tokenizer import load_backend
 
 PAD_LEFT = ("Gemma", "Siglip2")
@@ -28,6 +29,7 @@ class HubTokenizer(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_tokenizer(content: bytes, settings: Fields) -> HubTokenizer:
     """Raises UnsupportedModel if the file can't be read."""
+    check_tokenizer(content, f"tokenizer.json beside {settings.where}")
     try:
         tokenizer = load_backend(content)
     except UnsupportedModel as error:
