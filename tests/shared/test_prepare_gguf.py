@@ -483,7 +483,8 @@ BROKEN_VOCABULARIES = {
     "no scores": (_vocabulary(["a", "b"], model="llama"), "scores is missing"),
     "scores": (_vocabulary(["a", "b"], model="llama", scores=[1.0]), "2 tokens but 1 scores"),
     "endless token": (
-        _vocabulary(["a", "a" * 5000], model="llama", scores=[1.0, 2.0]), "at most 512"),
+        _vocabulary(["a", "a" * 600], model="llama", scores=[1.0, 2.0]), "at most 512"),
+    "endless token of any kind": (_vocabulary(["a", "a" * 5000], merges=["a a"]), "4096 at most"),
 }  # fmt: skip
 
 
