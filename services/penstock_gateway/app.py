@@ -85,6 +85,9 @@ def create_app(
     skips = config.unknown_fields == "ignore"
     routes.append(openapi.route([route.operation for route in routes], skips_unknown=skips))
     routes += [] if more is None else more(service)
+    if skips:
+        for route in routes:
+            route.checks_query = False
     app = _application(service, routes, sockets_of(service))
     add_cors(app, config)
     return app

@@ -26,6 +26,7 @@ from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.operations import ErrorShape, OperationRoute, posting
+from penstock_gateway.http.query import Parameters
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.endpoint import JsonEndpoint
@@ -42,6 +43,13 @@ class TokenCount(msgspec.Struct):
 
 ERRORS = ErrorShape(MessageErrorReply, encoded, b"request-id")
 
+BETA: Parameters = {
+    "beta": (
+        "Accepted, without effect: Anthropic's SDKs send it for what is new there.",
+        {"type": "boolean"},
+    )
+}
+
 MESSAGES = posting(
     "/v1/messages",
     "Create a message (Anthropic)",
@@ -50,6 +58,7 @@ MESSAGES = posting(
     streams=True,
     traced_as="chat",
     errors_as=ERRORS,
+    query=BETA,
 )
 COUNT_TOKENS = posting(
     "/v1/messages/count_tokens",
@@ -59,6 +68,7 @@ COUNT_TOKENS = posting(
     tag="tokenize",
     headers=(),
     errors_as=ERRORS,
+    query=BETA,
 )
 
 

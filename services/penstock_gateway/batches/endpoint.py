@@ -13,12 +13,13 @@ from penstock_gateway.batches.request import BatchRequest, check, window_seconds
 from penstock_gateway.files.upload import check_room
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.http.operations import Operation, OperationRoute
+from penstock_gateway.http.query import asked
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.keys.caller import current
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.terms import tenant_of
 from penstock_gateway.service import Service
-from penstock_gateway.storage.pages import AFTER, Page, asked_limit, limit_schema, page_of
+from penstock_gateway.storage.pages import AFTER, Page, limit_schema, page_of
 from penstock_gateway.storage.records import BatchRecord, BatchWork
 from penstock_gateway.storage.store import Store, new_id
 
@@ -114,8 +115,7 @@ def routes(service: Service) -> list[OperationRoute]:
     """All four; 404 where the server keeps no files."""
 
     async def batches(request: Request) -> Response:
-        limit = asked_limit(request, most=MOST, usual=USUAL)
-        after = request.query_params.get("after")
+        limit, after = asked(request, "limit"), asked(request, "after")
         owner = tenant_of(request.scope)
         found = await service.stored().batches.page(owner, limit=limit, after=after)
         return _json(page_of(found, limit))

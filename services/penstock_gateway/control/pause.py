@@ -66,7 +66,7 @@ def routes(service: Service) -> list[OperationRoute]:
         return PausedReply(asked_client(service, request).paused)
 
     return [
-        PAUSE.route(replying(PAUSE, pause)),
-        RESUME.route(replying(RESUME, resume)),
-        IS_PAUSED.route(replying(IS_PAUSED, is_paused)),
+        PAUSE.route(replying(pause)),
+        RESUME.route(replying(resume)),
+        IS_PAUSED.route(replying(is_paused)),
     ]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.errors import InvalidRequest
-from penstock_gateway.http.errors import clip
 from penstock_gateway.http.operations import Operation
+from penstock_gateway.http.query import Parameters, asked
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient
@@ -32,7 +31,7 @@ def model_operation(
     summary: str,
     reply: type[msgspec.Struct],
     *,
-    query: Mapping[str, tuple[str, dict[str, Any]]] | None = None,
+    query: Parameters | None = None,
 ) -> Operation:
     """An operator's operation on one model. query: its parameters besides `model`, which selects
     the model."""
@@ -50,7 +49,7 @@ def model_operation(
 
 def asked_client(service: Service, request: Request) -> EngineClient:
     """Of the model that `model` selects. Raises as `ModelRegistry.ask` does."""
-    return service.models.ask(request.query_params.get("model")).backend.client
+    return service.models.ask(asked(request, "model")).backend.client
 
 
 def mode_option(until: str) -> tuple[str, dict[str, Any]]:
@@ -63,24 +62,16 @@ def mode_option(until: str) -> tuple[str, dict[str, Any]]:
 
 
 def aborts(request: Request) -> bool:
-    """Whether open requests end. Raises InvalidRequest for another mode."""
-    mode = request.query_params.get("mode", "abort")
-    if mode not in get_args(OpenRequests):
-        allowed = ", ".join(get_args(OpenRequests))
-        raise InvalidRequest(f"mode is {clip(mode)}; allowed: {allowed}", param="mode")
-    return mode == "abort"
+    """Whether open requests end."""
+    return asked(request, "mode") == "abort"
 
 
 def replying(
-    operation: Operation, answer: Callable[[Request], Awaitable[msgspec.Struct]]
+    answer: Callable[[Request], Awaitable[msgspec.Struct]],
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Refuses parameters that the operation doesn't have: a misspelt mode would abort."""
+    """An endpoint that sends what is answered."""
 
     async def reply(request: Request) -> Response:
-        unknown = [name for name in request.query_params if name not in operation.query]
-        if unknown:
-            allowed = ", ".join(operation.query)
-            raise InvalidRequest(f"unknown parameter {clip(unknown[0])}; allowed: {allowed}")
         told = msgspec.json.encode(await answer(request))
         return Response(told, media_type="application/json")
 

@@ -8,7 +8,6 @@ import msgspec
 from starlette.requests import Request
 
 from penstock.client.sleeping import sleep_level, wake_tags
-from penstock.errors import InvalidRequest
 from penstock.protocol.common import WAKE_TAGS
 from penstock_gateway.control.replying import (
     aborts,
@@ -17,8 +16,8 @@ from penstock_gateway.control.replying import (
     model_operation,
     replying,
 )
-from penstock_gateway.http.errors import clip
 from penstock_gateway.http.operations import OperationRoute
+from penstock_gateway.http.query import asked
 from penstock_gateway.service import Service
 
 
@@ -42,7 +41,7 @@ SLEEP = model_operation(
     query={
         "level": (
             "What is freed. 1: the KV cache, and weights in GPU memory; 2: all weights as well.",
-            {"type": "integer", "enum": [1, 2], "default": 1},
+            {"type": "integer", "default": 1},
         ),
         "mode": mode_option("once the model is awake"),
     },
@@ -67,18 +66,13 @@ def routes(service: Service) -> list[OperationRoute]:
     """The three routes. None of them starts a model that isn't there."""
 
     async def sleep(request: Request) -> msgspec.Struct:
-        given = request.query_params
-        abort, level = aborts(request), given.get("level", "1")
-        if level not in ("0", "1", "2"):
-            raise InvalidRequest(f"level is {clip(level)}; allowed: 1, 2", param="level")
+        depth, abort = sleep_level(asked(request, "level")), aborts(request)
         client = asked_client(service, request)
-        depth = sleep_level(int(level))
         await client.put_to_sleep(depth, abort=abort)
         return SleepReply("asleep")
 
     async def wake_up(request: Request) -> msgspec.Struct:
-        given = request.query_params
-        tags = wake_tags(given.getlist("tags"))
+        tags = wake_tags(asked(request, "tags"))
         client = asked_client(service, request)
         awake = await client.wake_up(tags)
         return SleepReply("awake" if awake else "waking")
@@ -87,7 +81,7 @@ def routes(service: Service) -> list[OperationRoute]:
         return SleepingReply(asked_client(service, request).sleeping)
 
     return [
-        SLEEP.route(replying(SLEEP, sleep)),
-        WAKE_UP.route(replying(WAKE_UP, wake_up)),
-        IS_SLEEPING.route(replying(IS_SLEEPING, is_sleeping)),
+        SLEEP.route(replying(sleep)),
+        WAKE_UP.route(replying(wake_up)),
+        IS_SLEEPING.route(replying(is_sleeping)),
     ]

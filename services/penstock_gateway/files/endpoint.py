@@ -14,17 +14,11 @@ from penstock import logs
 from penstock_gateway.files.upload import FileForm, receive_file
 from penstock_gateway.http.errors import HTTPError, clip, leaving, unavailable
 from penstock_gateway.http.operations import Operation, OperationRoute
+from penstock_gateway.http.query import asked
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.request.terms import tenant_of
 from penstock_gateway.service import Service
-from penstock_gateway.storage.pages import (
-    AFTER,
-    Page,
-    asked_choice,
-    asked_limit,
-    limit_schema,
-    page_of,
-)
+from penstock_gateway.storage.pages import AFTER, Page, limit_schema, page_of
 from penstock_gateway.storage.records import FileRecord
 
 log = logs.get(__name__)
@@ -113,14 +107,13 @@ def routes(service: Service) -> list[OperationRoute]:
     """All five; 404 where the server keeps no files."""
 
     async def files(request: Request) -> Response:
-        limit = asked_limit(request, most=MOST, usual=USUAL)
-        order = asked_choice(request, "order", ("asc", "desc"))
+        limit = asked(request, "limit")
         found = await service.stored().files.page(
             tenant_of(request.scope),
             limit=limit,
-            order="asc" if order == "asc" else "desc",
-            after=request.query_params.get("after"),
-            purpose=asked_choice(request, "purpose", PURPOSES),
+            order=asked(request, "order"),
+            after=asked(request, "after"),
+            purpose=asked(request, "purpose"),
         )
         return _json(page_of(found, limit))
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from penstock_gateway.http.errors import ErrorReply, HTTPError
+from penstock_gateway.http.query import Parameters, take_query
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,8 @@ class Operation:
     """Of the reply."""
     headers: tuple[str, ...] = ()
     """Request headers beside x-request-id that mean something here."""
-    query: Mapping[str, tuple[str, dict[str, Any]]] = field(default_factory=dict, hash=False)
-    """Parameters behind the path's question mark: what they mean, and their schema."""
+    query: Parameters = field(default_factory=dict, hash=False)
+    """Parameters behind the path's question mark; others are refused."""
     counted: bool = False
     """It computes something: it counts against an API key's requests a minute, and is traced."""
     described: bool = True
@@ -126,6 +128,13 @@ class OperationRoute(Route):
     def __init__(self, operation: Operation, endpoint: Callable[..., Any]) -> None:
         super().__init__(operation.path, endpoint, methods=[operation.method])
         self.operation = operation
+        self.checks_query = operation.described and operation.media_type != "text/html"
+        """Whether what its operation doesn't say of query parameters is refused."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == self.operation.method:
+            take_query(scope, self.operation.query, skips_unknown=not self.checks_query)
+        await super().handle(scope, receive, send)
 
 
 def posting(
@@ -141,6 +150,7 @@ def posting(
     headers: tuple[str, ...] = GENERATING_HEADERS,
     traced_as: str | None = None,
     errors_as: ErrorShape = OPENAI_ERRORS,
+    query: Parameters | None = None,
 ) -> Operation:
     """An endpoint that computes something for whoever posts a body."""
     return Operation(
@@ -157,4 +167,5 @@ def posting(
         counted=True,
         traced_as=traced_as,
         errors_as=errors_as,
+        query=query or {},
     )

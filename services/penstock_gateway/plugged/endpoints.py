@@ -42,6 +42,8 @@ def _routes(
             raise BrokenPlugin(f"{whose} gives {route!r}, which is not an OperationRoute")
         if _place(route) in taken:
             raise BrokenPlugin(f"{whose} wants {' '.join(_place(route))}, which already exists")
+        # It may read parameters that it says nothing of.
+        route.checks_query = bool(route.operation.query)
     return routes
 
 

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from starlette.requests import Request
 
-from penstock.errors import InvalidRequest
-from penstock_gateway.http.errors import clip
 from penstock_gateway.storage.records import BatchRecord, FileRecord
 
 Item = TypeVar("Item", FileRecord, BatchRecord)
@@ -44,24 +41,3 @@ def page_of(found: Sequence[Item], limit: int) -> Page[Item]:
         last_id=items[-1].id if items else None,
         has_more=len(found) > limit,
     )
-
-
-def asked_limit(request: Request, *, most: int, usual: int) -> int:
-    """Raises InvalidRequest."""
-    stated = request.query_params.get("limit")
-    if stated is None:
-        return usual
-    digits = stated if stated.isascii() and stated.isdigit() and len(stated) <= 9 else "0"
-    if not 1 <= int(digits) <= most:
-        raise InvalidRequest(
-            f"limit is {clip(stated)}; it must be a whole number in [1, {most}]", param="limit"
-        )
-    return int(digits)
-
-
-def asked_choice(request: Request, name: str, allowed: tuple[str, ...]) -> str | None:
-    """A parameter that has one of some values; None: it isn't there. Raises InvalidRequest."""
-    stated = request.query_params.get(name)
-    if stated is not None and stated not in allowed:
-        raise InvalidRequest(f"{name} is {clip(stated)}; allowed: {', '.join(allowed)}", param=name)
-    return stated

@@ -55,6 +55,7 @@ LIST = Operation(
     summary="List the served models",
     tag="models",
     reply=ModelList,
+    query={"client_version": ("Codex's own: accepted, without effect.", {"type": "string"})},
 )
 # Hub ids hold a slash.
 ONE = Operation(

@@ -28,7 +28,7 @@ async def test_sleep_and_wake(http: httpx.AsyncClient, engine: FakeEngineClient)
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        ("sleep?level=3", 'level is "3"; allowed: 1, 2'),
+        ("sleep?level=3", "level is 3; allowed: 1, 2"),
         ("sleep?level=0", "a pause does no more than that"),
         ("sleep?mode=wait", 'mode is "wait"; allowed: abort, keep'),
         ("sleep?tags=weights", 'unknown parameter "tags"; allowed: level, mode, model'),
