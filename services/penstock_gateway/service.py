@@ -60,6 +60,8 @@ class Service:
     """Its WebSockets."""
     uploads: Places = field(init=False)
     """Uploads in progress."""
+    followers: Places = field(init=False)
+    """Streams of stored responses, which may wait for an answer's end."""
     responses: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     """HTTP responses, by status; an open stream is counted when it begins, and a WebSocket, as
     101."""
@@ -85,6 +87,13 @@ class Service:
             storage.max_tenant_uploads,
             "--max-uploads",
             "--max-tenant-uploads",
+        )
+        self.followers = Places(
+            "streams of stored responses open",
+            10 * storage.max_background_responses,
+            storage.max_background_responses,
+            "ten times --max-background-responses",
+            "--max-background-responses",
         )
 
     @contextmanager

@@ -1,7 +1,8 @@
 """Answers responses in the background: `"background": true`.
 
 The process sends the requests to itself, as it does with the lines of batches. If it dies, the next
-one that looks sends them again: nobody has seen any part of the answer yet.
+one that looks sends them again. Who has seen a part of the answer sees the rest of the same one:
+what is streamed has a seed.
 """
 
 from __future__ import annotations
@@ -10,12 +11,20 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
+import msgspec
 from starlette.types import ASGIApp
 
 from penstock import logs
 from penstock_gateway.batches.in_process import OwnAnswer, ask
 from penstock_gateway.keys.caller import Caller
-from penstock_gateway.responses.background import ended_response, failed_response, moved_response
+from penstock_gateway.responses.background import (
+    begun_response,
+    ended_response,
+    failed_response,
+    moved_response,
+)
+from penstock_gateway.responses.items import OutputItem
+from penstock_gateway.responses.replay import AnswerSoFar
 from penstock_gateway.storage.background_records import BackgroundRecords, BackgroundWork
 from penstock_gateway.storage.database import DatabaseDamaged
 from penstock_gateway.storage.store import new_id
@@ -27,9 +36,15 @@ LOOK_EVERY = 0.25
 """Seconds between looks for a new one."""
 HOLD_EVERY = 1.0
 """Seconds between looks at whether one is cancelled; each holds it for longer."""
+SHOW_EVERY = 0.5
+"""Seconds between writes of what there is of an answer that is streamed."""
 PAUSE, LONGEST_PAUSE = 1.0, 10.0
 """Seconds before one that found no room is asked again: where the answer doesn't say, and at the
 most."""
+
+
+class _Streams(msgspec.Struct):
+    stream: bool = False
 
 
 class BackgroundRunner:
@@ -117,17 +132,45 @@ class BackgroundRunner:
         begun = moved_response(work.response, "in_progress")
         if not await self._records.show(self._name, work, begun):
             return
-        answer = await ask(self._app, URL, work.body.encode(), caller)
+        answer, whole = await self._asked(work, caller)
         if _later(answer):
             # It gives its place up meanwhile: others may be for a model that has room.
             pause = min(LONGEST_PAUSE, answer.retry_after or PAUSE)
             await self._records.postpone(self._name, work, pause)
             return
         if answer.status == 200:
-            ended = ended_response(work.response, bytes(answer.body))
+            ended = ended_response(work.response, whole)
         else:
-            ended = failed_response(work.response, answer.status, bytes(answer.body))
+            ended = failed_response(work.response, answer.status, whole)
         await self._records.end(self._name, work, ended)
+
+    async def _asked(self, work: BackgroundWork, caller: Caller) -> tuple[OwnAnswer, bytes]:
+        """The answer, and its body. What is streamed is shown as it comes."""
+        body = work.body.encode()
+        if not msgspec.json.decode(body, type=_Streams).stream:
+            answer = await ask(self._app, URL, body, caller)
+            return answer, bytes(answer.body)
+        told = AnswerSoFar()
+        showing = asyncio.create_task(self._show(work, told))
+        try:
+            answer = await ask(self._app, URL, body, caller, told.take)
+        finally:
+            showing.cancel()
+            await asyncio.gather(showing, return_exceptions=True)
+        if answer.status == 200 and told.whole is None:
+            raise RuntimeError("a stream that ended without its last event")
+        return answer, told.whole or bytes(answer.body)
+
+    async def _show(self, work: BackgroundWork, told: AnswerSoFar) -> None:
+        """Shows an answer as far as it has come, until it is cancelled."""
+        shown: list[OutputItem] = []
+        while True:
+            await asyncio.sleep(SHOW_EVERY)
+            items = told.items
+            if items != shown:
+                shown = items
+                so_far = begun_response(work.response, items)
+                await self._records.show(self._name, work, so_far)
 
 
 def _later(answer: OwnAnswer) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp, Message, Scope
@@ -21,8 +22,16 @@ class OwnAnswer:
     body: bytearray = field(default_factory=bytearray)
 
 
-async def ask(app: ASGIApp, path: str, body: bytes, caller: Caller) -> OwnAnswer:
-    """The answer to a POST by `caller`. Cancelling it disconnects, which aborts the request."""
+async def ask(
+    app: ASGIApp,
+    path: str,
+    body: bytes,
+    caller: Caller,
+    hears: Callable[[bytes], None] | None = None,
+) -> OwnAnswer:
+    """The answer to a POST by `caller`. Cancelling it disconnects, which aborts the request.
+
+    hears: is given what comes of an answer with the status 200, which isn't kept then."""
     answer = OwnAnswer()
     unread = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -36,6 +45,8 @@ async def ask(app: ASGIApp, path: str, body: bytes, caller: Caller) -> OwnAnswer
         if message["type"] == "http.response.start":
             answer.status = message["status"]
             _read_headers(answer, message.get("headers", ()))
+        elif hears is not None and answer.status == 200:
+            hears(message.get("body", b""))
         else:
             answer.body += message.get("body", b"")
 

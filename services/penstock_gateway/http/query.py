@@ -11,6 +11,7 @@ from penstock_gateway.http.errors import clip
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.types import Scope
 
 Parameters = Mapping[str, tuple[str, dict[str, Any]]]
 """What each means, and its JSON schema: a string, integer or boolean, with an enum or bounds, or an
@@ -20,7 +21,7 @@ _SCOPE = "penstock.query"
 _FLAGS = {"true": True, "false": False, "1": True, "0": False}
 
 
-def take_query(scope: dict[str, Any], known: Parameters, *, skips_unknown: bool) -> None:
+def take_query(scope: Scope, known: Parameters, *, skips_unknown: bool) -> None:
     """Reads the parameters for `asked`. Raises InvalidRequest for one that is unknown, senseless or
     given twice.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import msgspec
@@ -10,13 +11,11 @@ from penstock.errors import InvalidRequest
 from penstock_gateway.generate.reply import encoder
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.keys.caller import current
+from penstock_gateway.responses.items import OutputItem
 from penstock_gateway.responses.memory import items_of, keeps
 from penstock_gateway.responses.reply import ID_PREFIX, Response
 from penstock_gateway.responses.request import ResponsesRequest
 from penstock_gateway.service import Service
-
-OPEN = ("queued", "in_progress")
-"""Statuses of what hasn't ended."""
 
 
 def check_background(service: Service, request: ResponsesRequest) -> None:
@@ -28,26 +27,27 @@ def check_background(service: Service, request: ResponsesRequest) -> None:
             param="background",
             code="unsupported_value",
         )
-    if request.stream:
-        raise InvalidRequest(
-            "background: true can't be combined with stream: true; poll a background response with "
-            "GET /v1/responses/{id}",
-            param="stream",
-            code="unsupported_value",
-        )
 
 
 async def begin_background(
-    service: Service, request: ResponsesRequest, owner: str, response: Response
+    service: Service,
+    request: ResponsesRequest,
+    owner: str,
+    response: Response,
+    default_seed: int | None,
 ) -> bytes:
-    """Puts it on record, for a runner to answer. response: as it would begin.  Raises HTTPError 429
-    where the owner has too many."""
+    """Puts it on record, for a runner to answer. response: as it would begin.  default_seed: the
+    server's own.  Raises HTTPError 429 where the owner has too many."""
     from penstock_gateway.storage.background_records import BackgroundWork
 
     store = service.stored()
     if store.background is None:
         raise RuntimeError("a response in the background where none is kept")
     response.status, response.background, response.store = "queued", True, True
+    if request.stream and request.seed is None:
+        # Whoever has seen a part of it goes on with the same text, if it is answered again.
+        seed = secrets.randbits(63) if default_seed is None else default_seed
+        request = msgspec.structs.replace(request, seed=seed)
     shown = encoder.encode(response)
     key = current.get().key
     work = BackgroundWork(
@@ -85,6 +85,11 @@ def moved_response(response: str, status: str) -> str:
     return _changed(response, status=status)
 
 
+def begun_response(response: str, items: list[OutputItem]) -> str:
+    """The same, with what there is of the answer so far. response: JSON."""
+    return _changed(response, status="in_progress", output=items)
+
+
 def ended_response(response: str, answer: bytes) -> str:
     """What was answered, under the name of what was asked for. Both JSON."""
     begun = msgspec.json.decode(response)
@@ -106,4 +111,4 @@ def failed_response(response: str, status: int, answer: bytes, message: str = ""
 
 
 def _changed(response: str, **changes: Any) -> str:
-    return msgspec.json.encode({**msgspec.json.decode(response), **changes}).decode()
+    return encoder.encode({**msgspec.json.decode(response), **changes}).decode()

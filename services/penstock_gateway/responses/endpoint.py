@@ -3,21 +3,27 @@ continues one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as HTTPResponse
+from starlette.types import Receive, Scope, Send
 
+from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.terms import Terms
 from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead, encoder
 from penstock_gateway.generate.timeline import TimelineRecorder
+from penstock_gateway.http.disconnect import stream_while_connected
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.http.events import EventStream
 from penstock_gateway.http.operations import Operation, OperationRoute, posting
+from penstock_gateway.http.protocol import room_of
+from penstock_gateway.http.query import asked
+from penstock_gateway.http.replies import send_json
 from penstock_gateway.models.backend import AskedModel, EngineInfo
 from penstock_gateway.request.sampling import room_for_output
 from penstock_gateway.request.terms import tenant_of
@@ -30,8 +36,9 @@ from penstock_gateway.responses.chat_translation import ChatTranslation
 from penstock_gateway.responses.memory import conversation_before, keep, keeps, not_kept
 from penstock_gateway.responses.output import EventWriter
 from penstock_gateway.responses.references import with_items
+from penstock_gateway.responses.replay import follow
 from penstock_gateway.responses.reply import ID_PREFIX, Response, ResponsesFormat
-from penstock_gateway.responses.request import STATELESS, ResponsesRequest, check
+from penstock_gateway.responses.request import INCLUDES, STATELESS, ResponsesRequest, check
 from penstock_gateway.service import Service
 
 if TYPE_CHECKING:
@@ -46,6 +53,10 @@ OPERATION = posting(
     streams=True,
     traced_as="chat",
 )
+INCLUDE: tuple[str, dict[str, Any]] = (
+    "What to show; without effect, for all that is stored is shown. May be repeated.",
+    {"type": "array", "items": {"type": "string", "enum": list(INCLUDES)}},
+)
 ONE = Operation(
     method="GET",
     path="/v1/responses/{id}",
@@ -53,6 +64,19 @@ ONE = Operation(
     tag="generate",
     reply=Response,
     statuses=(404,),
+    streams=True,
+    query={
+        "stream": (
+            "true: the events that tell of it, to its end.",
+            {"type": "boolean", "default": False},
+        ),
+        "starting_after": (
+            "Of a stream: the number of the last event already received.",
+            {"type": "integer", "minimum": 0},
+        ),
+        "include": INCLUDE,
+        "include_obfuscation": ("Accepted; events have none.", {"type": "boolean"}),
+    },
 )
 
 
@@ -91,9 +115,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
             check_background(self._service, request)
 
     def failure(self, error: HTTPError) -> bytes:
-        events = EventWriter()
-        events.fail(error.body)
-        return bytes(events.out)
+        return failure(error)
 
     async def prepare(
         self, request: ResponsesRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
@@ -112,15 +134,15 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
                 source="input",
             )
 
-        asked = conversation.chat
+        chat_request = conversation.chat
         chat = await prepared_chat(
             self._service,
-            asked,
+            chat_request,
             engine,
             lease,
             max_tokens=most,
             own_words=conversation.own_words,
-            logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
+            logprobs=(chat_request.top_logprobs or 0) if chat_request.logprobs else None,
         )
         reply = ResponsesFormat(
             head,
@@ -154,19 +176,27 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         events: EventStream,
     ) -> None:
         request = await with_items(self._service, request, terms.tenant)
-        await super()._stream(request, terms, recorder, events)
+        if not request.background:
+            await super()._stream(request, terms, recorder, events)
+            return
+        service, owner = self._service, terms.tenant
+        with service.followers.one(owner):
+            begun = await self._begin(request, terms, recorder)
+            id, records = msgspec.json.decode(begun, type=_Named).id, _records(service)
+            await follow(lambda: records.find(owner, id), -1, events, lambda: service.draining)
 
     async def _begin(
         self, request: ResponsesRequest, terms: Terms, recorder: TimelineRecorder
     ) -> bytes:
         """All that can be wrong with it is told now; the rest is done in the background."""
-        async with self._service.using(request.model, terms.deadline) as asked:
-            recorder.waited(asked.waited)
+        async with self._service.using(request.model, terms.deadline) as model:
+            recorder.waited(model.waited)
             with self._service.media.lease(terms.tenant, terms.deadline) as lease:
-                reply = (await self._job(request, asked, lease)).reply
+                reply = (await self._job(request, model, lease)).reply
         if not isinstance(reply, ResponsesFormat):
             raise RuntimeError("a response that is written as something else")
-        return await begin_background(self._service, request, terms.tenant, reply.response)
+        seed = model.engine.welcome.seed
+        return await begin_background(self._service, request, terms.tenant, reply.response, seed)
 
     async def _events(
         self,
@@ -196,12 +226,44 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         await super()._events(job, asked, request, terms, recorder, events)
 
 
+def failure(error: HTTPError) -> bytes:
+    """What a stream ends with that fails."""
+    events = EventWriter()
+    events.fail(error.body)
+    return bytes(events.out)
+
+
+class Retrieval:
+    """An ASGI application: it may answer with a stream."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request, records = Request(scope), _records(self._service)
+        id, owner, after = request.path_params["id"], tenant_of(scope), -1
+        given = asked(request, "starting_after")
+        if given is not None and not asked(request, "stream"):
+            raise InvalidRequest("starting_after needs stream=true", param="starting_after")
+        found = _there(await records.find(owner, id), id)
+        if not asked(request, "stream"):
+            await send_json(send, 200, found)
+            return
+        after = -1 if given is None else given
+        events = EventStream(
+            send,
+            keepalive=self._service.config.keepalive_interval,
+            room=room_of(scope),
+            failure=failure,
+        )
+        service = self._service
+        with service.answering(), service.followers.one(owner):
+            work = follow(lambda: records.find(owner, id), after, events, lambda: service.draining)
+            await stream_while_connected(work, receive, events)
+
+
 def routes(service: Service) -> list[OperationRoute]:
     """All four."""
-
-    async def one(request: Request) -> HTTPResponse:
-        id, records = request.path_params["id"], _records(service)
-        return _json(_there(await records.find(tenant_of(request.scope), id), id))
 
     async def delete(request: Request) -> HTTPResponse:
         id, records, owner = request.path_params["id"], _records(service), tenant_of(request.scope)
@@ -228,7 +290,7 @@ def routes(service: Service) -> list[OperationRoute]:
 
     return [
         OPERATION.route(Responses(service)),
-        ONE.route(one),
+        ONE.route(Retrieval(service)),
         DELETE.route(delete),
         CANCEL.route(cancel),
     ]
@@ -246,6 +308,10 @@ def _background(service: Service) -> BackgroundRecords:
     if records is None:
         raise HTTPError(404, STATELESS, code="storage_off")
     return records
+
+
+class _Named(msgspec.Struct):
+    id: str
 
 
 class _InBackground(msgspec.Struct):

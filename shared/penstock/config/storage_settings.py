@@ -97,7 +97,8 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         Meta(
             ge=1,
             le=1_000_000,
-            description="Unfinished responses of a tenant with `background: true`; more get a 429.",
+            description="Unfinished responses of a tenant with `background: true`, and streams of "
+            "stored responses; more get a 429.",
         ),
     ] = 100
     background_concurrency: Annotated[

@@ -242,7 +242,6 @@ def replayed(message: Message, receive: Receive) -> Receive:
     ("body", "param"),
     [
         ({"store": False}, "background"),
-        ({"stream": True}, "stream"),
         ({"temperature": -1}, "temperature"),
         ({"previous_response_id": "resp_no"}, "previous_response_id"),
         ({"tools": [{"type": "web_search"}]}, None),

@@ -1,0 +1,209 @@
+"""Stored responses as streams: their events, made from what there is of the answer.
+
+A text's events have STEP characters each, so an event has the same number whenever it is asked for,
+whoever answers, and however far the answer has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from penstock_gateway.http.errors import HTTPError
+from penstock_gateway.http.events import EventStream
+from penstock_gateway.responses.items import (
+    FunctionCallItem,
+    OutputItem,
+    OutputMessage,
+    OutputText,
+    ReasoningItem,
+    ReasoningText,
+)
+from penstock_gateway.responses.output import EventWriter, ItemKinds, OpenItem
+from penstock_gateway.responses.reply import ID_PREFIX, Response
+
+STEP = 16
+"""Characters of an event."""
+LOOK_EVERY = 0.25
+"""Seconds between looks at how far an answer has come."""
+OPEN = ("queued", "in_progress")
+"""Statuses of what hasn't ended."""
+
+_LAST = {"completed": "completed", "failed": "failed"}
+"""The last event, by status. That of a cancelled one is as of others that are incomplete: the SDKs
+know no other."""
+_RESPONSE = msgspec.json.Decoder(Response)
+
+
+class LaterEvents(EventWriter):
+    """Writes those events only whose number is above `after`."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._after = after
+
+    @property
+    def latest(self) -> int:
+        """The number of the latest one that was written; else `after`."""
+        return max(self._after, self._number - 1)
+
+    def _append(self, kind: str, fields: dict[str, Any]) -> None:
+        if self._number > self._after:
+            super()._append(kind, fields)
+        else:
+            self._number += 1
+
+    def send_last(self, kind: str, **fields: Any) -> None:
+        """Written always: what was shown before may have been lost to a failure."""
+        self._number = max(self._number, self._after + 1)
+        self.send(kind, **fields)
+
+
+def write_events(events: LaterEvents, response: Response) -> bool:
+    """Writes them; whether they are all that there will be."""
+    begun = msgspec.structs.replace(
+        response,
+        status="queued" if response.background else "in_progress",
+        completed_at=None,
+        output=[],
+        usage=None,
+        incomplete_details=None,
+        error=None,
+    )
+    events.send("created", response=begun)
+    if response.background:
+        events.send("queued", response=begun)
+    if response.status == "queued":
+        return False
+    events.send("in_progress", response=msgspec.structs.replace(begun, status="in_progress"))
+    kinds = ItemKinds(events, response.id.removeprefix(ID_PREFIX))
+    for index, item in enumerate(response.output):
+        _write_item(kinds, index, item)
+    if response.status in OPEN:
+        return False
+    events.send_last(_LAST.get(response.status, "incomplete"), response=response)
+    return True
+
+
+def _write_item(kinds: ItemKinds, index: int, item: OutputItem) -> None:
+    """As far as it has come."""
+    written: OpenItem
+    logprobs = []
+    match item:
+        case OutputMessage():
+            written = kinds.text(index)
+            logprobs = [each for part in item.content for each in part.logprobs]
+        case ReasoningItem():
+            written = kinds.thoughts(index)
+        case FunctionCallItem():
+            written = kinds.call(index, item.call_id, item.name)
+    written.begin()
+    text, is_open = text_of(item), item.status == "in_progress"
+    if is_open:
+        text = text[: len(text) // STEP * STEP]
+    for start in range(0, len(text), STEP):
+        last = start + STEP >= len(text) and not is_open
+        written.add(text[start : start + STEP], logprobs if last else [])
+    if not is_open:
+        written.finish(item.status)
+
+
+def text_of(item: OutputItem) -> str:
+    """What it holds."""
+    if isinstance(item, FunctionCallItem):
+        return item.arguments
+    return "".join(part.text for part in item.content)
+
+
+async def follow(
+    find: Callable[[], Awaitable[str | None]],
+    after: int,
+    stream: EventStream,
+    leaving: Callable[[], bool],
+) -> None:
+    """Writes the events above the number `after` of a stored response, until it ends, or this
+    process leaves. find: the response by now, as JSON; None: it is gone."""
+    known = None
+    while True:
+        found = await find()
+        if found is None:
+            raise HTTPError(404, "the response was deleted", code="response_not_found")
+        is_whole = False
+        if found != known:
+            known = found
+            events = LaterEvents(after)
+            is_whole = write_events(events, _RESPONSE.decode(found))
+            after = events.latest
+            if events.out:
+                await stream.write(bytes(events.out), last=is_whole)
+        if is_whole:
+            return
+        if leaving():
+            # The client goes on with the number that it has seen last.
+            await stream.write(b"", last=True)
+            return
+        await asyncio.sleep(LOOK_EVERY)
+
+
+class _Event(msgspec.Struct):
+    type: str
+    output_index: int = -1
+    item: OutputItem | None = None
+    delta: str = ""
+    response: msgspec.Raw = msgspec.Raw()
+
+
+_EVENT = msgspec.json.Decoder(_Event)
+
+
+class AnswerSoFar:
+    """What a stream's events have told of an answer."""
+
+    def __init__(self) -> None:
+        self._unread = b""
+        self._texts: dict[int, list[str]] = {}
+        self._items: list[OutputItem] = []
+        self.whole: bytes | None = None
+        """The response, once it has ended, as JSON."""
+
+    def take(self, data: bytes) -> None:
+        """The next bytes of the stream."""
+        *events, self._unread = (self._unread + data).split(b"\n\n")
+        for event in events:
+            for line in event.split(b"\n"):
+                if line.startswith(b"data: "):
+                    self._tell(_EVENT.decode(line[6:]))
+
+    def _tell(self, event: _Event) -> None:
+        index = event.output_index
+        match event.type.removeprefix("response."):
+            case "output_item.added" if event.item is not None:
+                self._items.append(event.item)
+                self._texts[index] = []
+            case "output_item.done" if event.item is not None:
+                self._items[index] = event.item
+                del self._texts[index]
+            case "completed" | "incomplete" | "failed":
+                self.whole = bytes(event.response)
+            case kind if kind.endswith(".delta") and index in self._texts:
+                self._texts[index].append(event.delta)
+
+    @property
+    def items(self) -> list[OutputItem]:
+        """As far as they have come."""
+        return [
+            _with_text(item, "".join(self._texts[index])) if index in self._texts else item
+            for index, item in enumerate(self._items)
+        ]
+
+
+def _with_text(item: OutputItem, text: str) -> OutputItem:
+    match item:
+        case OutputMessage():
+            return msgspec.structs.replace(item, content=[OutputText(text)])
+        case ReasoningItem():
+            return msgspec.structs.replace(item, content=[ReasoningText(text)])
+    return msgspec.structs.replace(item, arguments=text)
