@@ -44,10 +44,12 @@ class Library:
             raise GrammarError(
                 f"structured output doesn't work with this model: {error}"
             ) from error
+        # The library never spells these out, and they are more than those that the file calls
+        # special: Qwen3's <think> and <tool_call> are not.
         self._special = {
             token["content"]: token["id"]
             for token in json.loads(text).get("added_tokens") or ()
-            if token.get("special")
+            if self._tokenizer.is_special_token(token["id"])
         }
         self._limits = self._library.LLParserLimits(
             max_items_in_row=MAX_ITEMS_IN_ROW,

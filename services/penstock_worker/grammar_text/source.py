@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.protocol.common import Grammar
+from penstock.structured_outputs import GBNF_RULE
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.schemas.served import served
 from penstock_worker.grammar_text.structural_tag import to_grammar
@@ -46,7 +47,7 @@ def _source(library: Any, definition: Grammar, special: Mapping[str, int]) -> st
             return str(compile.grammar_from_lark(_from_gbnf(definition.text)))
         case "structural_tag":
             tag = json.loads(definition.text)
-            return to_grammar(tag, special, lambda schema: schema_text(library, schema))
+            return to_grammar(tag, special, lambda schema: schema_text(library, schema), _lark_of)
     raise GrammarError(f"no such kind of grammar: {definition.kind}")
 
 
@@ -65,6 +66,10 @@ def _choices(definition: Grammar) -> list[str]:
     if not isinstance(choices, list) or not choices or not all(type(c) is str for c in choices):
         raise GrammarError("choice must be a list of at least one string")
     return choices
+
+
+def _lark_of(text: str) -> str:
+    return _from_gbnf(text) if GBNF_RULE.search(text) else text
 
 
 def _from_gbnf(text: str) -> str:

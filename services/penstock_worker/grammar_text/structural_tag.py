@@ -18,10 +18,15 @@ MAX_TAGS = 512
 TEXT = r"TEXT: /(.|\n)*/"
 
 
-def to_grammar(tag: Any, special: Mapping[str, int], schema_text: Callable[[Any], str]) -> str:
-    """llguidance's text for it.  special: ids of special tokens by text.  schema_text: of a JSON
-    schema, how the library is given it.  Raises GrammarError."""
-    writer = _Writer(special, schema_text)
+def to_grammar(
+    tag: Any,
+    special: Mapping[str, int],
+    schema_text: Callable[[Any], str],
+    lark_of: Callable[[str], str],
+) -> str:
+    """llguidance's text for it.  special: ids of special tokens by text.  schema_text, lark_of: how
+    the library is given a JSON schema and a grammar.  Raises GrammarError."""
+    writer = _Writer(special, schema_text, lark_of)
     try:
         root = writer.format(_format_of(tag))
     except RecursionError:
@@ -54,8 +59,14 @@ def _format_of(tag: Any) -> Any:
 class _Writer:
     """rules: of the Lark grammar so far.  grammars: others that it refers to."""
 
-    def __init__(self, special: Mapping[str, int], schema_text: Callable[[Any], str]) -> None:
+    def __init__(
+        self,
+        special: Mapping[str, int],
+        schema_text: Callable[[Any], str],
+        lark_of: Callable[[str], str],
+    ) -> None:
         self._schema_text = schema_text
+        self._lark_of = lark_of
         self.rules: list[str] = []
         self.grammars: list[dict[str, Any]] = []
         self._special = special
@@ -79,7 +90,7 @@ class _Writer:
             case "regex":
                 return self._rule(f"%regex_ {_get(node, 'pattern', str, kind)}")
             case "grammar":
-                return self._grammar(_get(node, "grammar", str, kind))
+                return self._grammar(self._lark_of(_get(node, "grammar", str, kind)))
             case "any_text":
                 return "TEXT"
             case "sequence":

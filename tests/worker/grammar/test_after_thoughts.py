@@ -1,0 +1,85 @@
+"""Free thoughts, then what a grammar admits: by structural tags, over a tokenizer whose marks are
+tokens that its file doesn't call special, as Qwen3's are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from penstock.protocol.common import Grammar
+from penstock_worker.grammar.compiler import Compiler
+from penstock_worker.grammar_text.errors import GrammarError
+
+pytestmark = pytest.mark.timeout(300)
+
+EOS = 2
+PERSON = {
+    "type": "object",
+    "properties": {"age": {"type": "integer"}},
+    "required": ["age"],
+}
+ANSWERS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "schema": ({"type": "json_schema", "json_schema": PERSON}, '{"age": 7}', "seven"),
+    "regex": ({"type": "regex", "pattern": "[a-c]{2}/x"}, "ab/x", "ab"),
+    "lark": ({"type": "grammar", "grammar": 'start: "yes" | "no"'}, "no", "perhaps"),
+    "gbnf": ({"type": "grammar", "grammar": 'root ::= "yes" | "no"'}, "yes", "perhaps"),
+}
+"""By kind: the format, an answer, and a text that is none."""
+
+
+@pytest.fixture(scope="module")
+def folder(default_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = json.loads((default_folder / "tokenizer.json").read_text("utf-8"))
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    made["added_tokens"] += [
+        {"id": 49152 + at, "content": content, "special": False, **flags}
+        for at, content in enumerate(("<think>", "</think>"))
+    ]
+    folder = tmp_path_factory.mktemp("thinker")
+    (folder / "tokenizer.json").write_text(json.dumps(made), "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compiler(folder: Path) -> Iterator[Compiler]:
+    made = Compiler(folder / "tokenizer.json", 49154, (EOS,))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+def thoughtful(answer: dict[str, Any]) -> Grammar:
+    thoughts = {"type": "tag", "begin": "<think>", "content": {"type": "any_text"}}
+    elements = [{**thoughts, "end": "</think>"}, {"type": "regex", "pattern": r"\s*"}, answer]
+    tag = {"format": {"type": "sequence", "elements": elements}}
+    return Grammar("structural_tag", json.dumps(tag))
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_whatever_the_answer_must_be_the_thoughts_are_free(
+    compiler: Compiler, tokenizer: Tokenizer, kind: str
+) -> None:
+    answer, fits, other = ANSWERS[kind]
+    compiled = compiler(thoughtful(answer))
+    thought = tokenizer.encode(f'<think>\nHm: {other}, or "{fits}"?\n</think>').ids
+    assert thought[0] == 49152
+    assert thought[-1] == 49153
+    matcher = compiled.matcher()
+    matcher.advance(thought[:-1])
+    assert matcher.allowed()[49153]
+    assert not matcher.allowed()[EOS]
+    matcher.advance([49153, *tokenizer.encode("\n\n" + fits).ids])
+    assert matcher.allowed()[EOS]
+    matcher = compiled.matcher()
+    matcher.advance(thought)
+    with pytest.raises(GrammarError):
+        matcher.advance([*tokenizer.encode("\n" + other).ids, EOS])
