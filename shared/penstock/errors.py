@@ -29,7 +29,16 @@ class ModelNotFound(PenstockError):
 
 
 class UnsupportedModel(PenstockError):
-    """The model was found, but its architecture, format or tokenizer can't be served."""
+    """The model was found, but its architecture, format or tokenizer can't be served.
+
+    The message may quote the model's files, which may say anything at any length.
+    """
+
+    MOST_SAID = 2000
+
+    def __init__(self, message: str) -> None:
+        cut = len(message) > self.MOST_SAID
+        super().__init__(f"{message[: self.MOST_SAID]}…" if cut else message)
 
 
 class StartupError(PenstockError):

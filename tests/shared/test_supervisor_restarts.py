@@ -93,5 +93,6 @@ def test_a_ready_system_never_gives_up_and_never_waits_long(lives: list[float], 
 def test_statuses_are_told_in_words() -> None:
     assert describe(3) == "with exit status 3"
     assert describe(-9) == "killed by SIGKILL (was memory short?)"
+    assert describe(-7).startswith("killed by SIGBUS (did a file of weights become shorter")
     assert describe(-15) == "killed by SIGTERM"
     assert describe(-60) == "killed by signal 60"

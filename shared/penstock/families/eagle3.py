@@ -30,7 +30,9 @@ NUM_TAPS = 3
 
 def is_eagle3(fields: Fields) -> bool:
     names = fields.values.get("architectures")
-    return isinstance(names, list) and any(name in HEAD_CLASSES for name in names)
+    return isinstance(names, list) and any(
+        isinstance(name, str) and name in HEAD_CLASSES for name in names
+    )
 
 
 def default_taps(layers: int) -> tuple[int, ...]:

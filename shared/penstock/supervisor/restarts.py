@@ -78,6 +78,13 @@ class RestartPolicy:
         return Restart(min(self._settings.first_delay * 2**doublings, self._settings.max_delay))
 
 
+HINTS = {
+    "SIGKILL": " (was memory short?)",
+    "SIGBUS": " (did a file of weights become shorter, or is a disk or /dev/shm full?)",
+}
+"""What else may have killed a process by a signal, where it wasn't asked for."""
+
+
 def describe(code: int) -> str:
     """An exit status in words; a negative one is the signal that killed the process."""
     if code == OUT_OF_MEMORY:
@@ -88,5 +95,4 @@ def describe(code: int) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    hint = " (was memory short?)" if name == "SIGKILL" else ""
-    return f"killed by {name}{hint}"
+    return f"killed by {name}{HINTS.get(name, '')}"
