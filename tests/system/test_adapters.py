@@ -18,6 +18,8 @@ from openai import OpenAI
 from penstock import LLM, LoRARequest, SamplingParams
 from testing.serving import PATIENCE, Server, wait_until
 from tests.adapter_folders import random_factors, write_gguf, write_peft
+from tests.system.test_pause import Stream
+from tests.system.test_struck_operations import BLOWS, WHOLE, alone, struck
 from tests.worker.pooling.pooling_models import save
 from tests.worker.pooling.test_adapters import merged
 
@@ -223,6 +225,35 @@ def test_a_stream_goes_on_with_its_adapter_when_a_process_dies(
     wait_until(lambda: "kept" in listed(server))
     assert streamed(server, "kept", lambda count: None) != undisturbed
     assert admin(server, "unload", lora_name="kept").status_code == 200
+
+
+@pytest.mark.parametrize(("victim", "how"), BLOWS)
+def test_loading_under_which_a_process_is_struck_ends(
+    server: Server, folder: Path, victim: str, how: str
+) -> None:
+    """It is loaded, or there is a reason; who asked for it is answered, and what streams meanwhile
+    has its bytes."""
+    write_adapter(folder / "late.gguf", 9)
+    body = {"lora_name": "late", "lora_path": "late.gguf"}
+    undisturbed = alone(server, model="three")
+    stream = Stream(server.url, model="three", **WHOLE)
+
+    def operate() -> tuple[httpx.Response, httpx.Response]:
+        return admin(server, "load", **body), complete(server, "late")
+
+    loaded, answered = struck(server, victim, how, operate, after=0.02)
+    stream.join(2 * PATIENCE)
+    assert (stream.text, stream.finish) == (undisturbed, "length")
+    if loaded.status_code == 200:
+        assert answered.status_code == 200, answered.text
+    else:
+        assert (loaded.status_code, answered.status_code) == (503, 404)
+        assert loaded.json()["error"]["message"]
+        assert admin(server, "load", **body).status_code == 200
+    wait_until(lambda: "late" in listed(server))
+    again = complete(server, "late")
+    assert loaded.status_code != 200 or choice(again)["text"] == choice(answered)["text"]
+    assert admin(server, "unload", lora_name="late").status_code == 200
 
 
 def test_adapters_of_the_settings_outlive_their_files_and_the_engine_core(

@@ -146,6 +146,22 @@ def test_every_line_is_answered_once_whoever_dies(server: Server, client: OpenAI
         assert choice_of(answer) == single.json()["choices"][0]
 
 
+@pytest.mark.long
+def test_a_batch_goes_on_when_its_process_stands_still_for_good(
+    server: Server, client: OpenAI
+) -> None:
+    batch_id = begin(client, lines_of(server, 300))
+    wait_until(lambda: done_of(client, batch_id) > 0)
+    pid = server.child("batches")
+    os.kill(pid, signal.SIGSTOP)
+    assert not ended_already(client, batch_id)
+    batch = ended(client, batch_id)
+    assert (batch.status, batch.error_file_id) == ("completed", None)
+    answers = results(client, batch.output_file_id)
+    assert [each["custom_id"] for each in answers] == [f"line-{n}" for n in range(300)]
+    assert server.child("batches") != pid
+
+
 def test_lines_that_a_pause_has_aborted_are_done_again(server: Server, client: OpenAI) -> None:
     batch_id = begin(client, lines_of(server, 100))
     for _ in range(3):

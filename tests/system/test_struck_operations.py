@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +68,14 @@ def told(server: Server, path: str, **body: Any) -> tuple[int, str]:
     return reply.status_code, "" if error is None else error["message"]
 
 
-def struck(server: Server, victim: str, how: str, operate: Callable[[], Any]) -> Any:
-    """What `operate` returns, under which the victim is struck."""
+def struck(
+    server: Server, victim: str, how: str, operate: Callable[[], Any], *, after: float = 0.1
+) -> Any:
+    """What `operate` returns, under which the victim is struck after so many seconds."""
     done: list[Any] = []
     thread = threading.Thread(target=lambda: done.append(operate()))
     thread.start()
-    time.sleep(0.1)  # Anywhere in it.
+    time.sleep(after)  # Anywhere in it.
     strike(server, victim, how)
     thread.join(2 * PATIENCE)
     assert done, "it never ends"
@@ -80,8 +83,8 @@ def struck(server: Server, victim: str, how: str, operate: Callable[[], Any]) ->
     return done[0]
 
 
-def alone(server: Server) -> str:
-    stream = Stream(server.url, **WHOLE)
+def alone(server: Server, **changes: Any) -> str:
+    stream = Stream(server.url, **{**WHOLE, **changes})
     stream.join()
     assert stream.finish == "length"
     return stream.text
@@ -134,6 +137,46 @@ def test_a_replacement_of_weights(running: Server, victim: str, how: str) -> Non
         assert said == by[1]
 
 
+def test_a_supervisor_that_stands_still_holds_nobody_up(running: Server) -> None:
+    """What dies meanwhile is started again when it goes on; streams wait for that."""
+    undisturbed = alone(running)
+    worker = running.child("worker 0")
+    os.kill(running.process.pid, signal.SIGSTOP)
+    try:
+        assert alone(running) == undisturbed
+        stream = Stream(running.url, **WHOLE)
+        wait_until(lambda: stream.text != "")
+        os.kill(worker, signal.SIGKILL)
+        wait_until(lambda: not running.ready())
+        assert "worker 0" not in running.processes()
+    finally:
+        os.kill(running.process.pid, signal.SIGCONT)
+    stream.join(2 * PATIENCE)
+    assert (stream.text, stream.finish) == (undisturbed, "length")
+    assert running.processes()["worker 0"] != worker
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", ["worker 0", "engine"])
+def test_who_stands_still_for_good_while_the_model_falls_asleep(
+    running: Server, victim: str
+) -> None:
+    """The supervisor ends it: a worker's successor falls asleep, an engine core's knows nothing of
+    it, and who asked was told so."""
+    undisturbed = alone(running)
+    stream = Stream(running.url, **WHOLE)
+    wait_until(lambda: stream.text != "")
+    pid = running.child(victim)
+    os.kill(pid, signal.SIGSTOP)
+    status, error = told(running, "sleep", params={"level": 2, "mode": "keep"})
+    assert (status, bool(error)) == ((200, False) if victim == "worker 0" else (503, True))
+    wait_until(lambda: running.processes().get(victim) not in (None, pid), 2 * PATIENCE)
+    wait_until(lambda: told(running, "wake_up")[0] == 200)
+    stream.join(2 * PATIENCE)
+    assert (stream.text, stream.finish) == (undisturbed, "length")
+    assert alone(running) == undisturbed
+
+
 def test_a_request_that_a_worker_has_no_memory_for(running: Server) -> None:
     """It goes on, or comes back; what streams meanwhile has its bytes."""
     undisturbed = alone(running)
@@ -156,28 +199,78 @@ def test_a_request_that_a_worker_has_no_memory_for(running: Server) -> None:
     assert alone(running) == undisturbed
 
 
-def test_a_switch_of_models_and_a_signal_under_it(
+@pytest.fixture
+def switching(
     start_server: Callable[..., Server], folder: Path, tmp_path: Path
+) -> Callable[..., Server]:
+    """Starts a system with two models and memory for one, and more flags."""
+
+    def start(*flags: str) -> Server:
+        entries = [
+            {"name": name, "model": str(folder / f"{n}.gguf"), "load": "on-demand", "memory_gib": 1}
+            for n, name in enumerate(("one", "two"))
+        ]
+        listed = tmp_path / "models.yaml"
+        listed.write_text(yaml.safe_dump({"models": entries}))
+        memory = ("--models-memory-gib", "1", "--model-turn-seconds", "0.5")
+        return start_server("--models", str(listed), *memory, *flags)
+
+    return start
+
+
+def each_alone(server: Server) -> dict[str, str]:
+    """What models say; the first one is loaded at the end."""
+    said = {}
+    for name in ("two", "one"):
+        stream = Stream(server.url, model=name, **WHOLE)
+        stream.join(2 * PATIENCE)
+        assert stream.finish == "length"
+        said[name] = stream.text
+    return said
+
+
+@pytest.mark.long
+def test_who_stands_still_for_good_while_models_are_switched(
+    switching: Callable[..., Server],
 ) -> None:
+    """The one that makes way, under its stream; then the one that is loaded, which has less time
+    than the supervisor gives to who stands still. Both end with what they say, or an error that
+    says why; and the next request is answered."""
+    server = switching("--model-load-timeout", "20")
+    undisturbed = each_alone(server)
+    former = Stream(server.url, model="one", **WHOLE)
+    wait_until(lambda: former.text != "")
+    os.kill(server.child("worker 0 of one"), signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool, httpx.Client(timeout=2 * PATIENCE) as client:
+
+        def ask(model: str) -> httpx.Response:
+            body = {"model": model, "prompt": "abc", "max_tokens": 4}
+            return client.post(f"{server.url}/v1/completions", json=body)
+
+        def ended_late(reply: httpx.Response) -> bool:
+            return reply.status_code == 503 and "was not ready after 20 s" in reply.text
+
+        assert ended_late(ask("two"))
+        former.join(2 * PATIENCE)
+        assert (former.text, former.finish) == (undisturbed["one"], "length")
+        for victim in ("worker 0 of one", "engine of one"):
+            wait_until(lambda: ask("two").status_code == 200, 2 * PATIENCE)
+            asked = pool.submit(ask, "one")
+            wait_until(lambda victim=victim: f"penstock: {victim}" in server.children())
+            os.kill(server.child(victim), signal.SIGSTOP)
+            assert ended_late(asked.result(2 * PATIENCE))
+            wait_until(lambda: ask("one").status_code == 200, 2 * PATIENCE)
+
+
+def test_a_switch_of_models_and_a_signal_under_it(switching: Callable[..., Server]) -> None:
     """The model that is loaded dies over it, and is loaded all the same; a shutdown doesn't wait
     for it."""
-    entries = [
-        {"name": name, "model": str(folder / f"{n}.gguf"), "load": "on-demand", "memory_gib": 1}
-        for n, name in enumerate(("one", "two"))
-    ]
-    listed = tmp_path / "models.yaml"
-    listed.write_text(yaml.safe_dump({"models": entries}))
-    flags = ("--models-memory-gib", "1", "--model-turn-seconds", "0.5")
-    server = start_server("--models", str(listed), *flags)
+    server = switching()
+    undisturbed = each_alone(server)
 
     def asks(model: str) -> Stream:
         return Stream(server.url, model=model, **WHOLE)
 
-    undisturbed = {}
-    for name in ("two", "one"):
-        stream = asks(name)
-        stream.join(2 * PATIENCE)
-        undisturbed[name] = stream.text
     for victim in ("worker 0", "engine"):
         former, later = asks("one"), asks("two")
         wait_until(lambda victim=victim: f"penstock: {victim} of two" in server.children())

@@ -12,7 +12,9 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 
 import psutil
@@ -224,8 +226,14 @@ def test_a_data_folder_has_one_server_until_it_is_killed(
         if any(map(partial(os.path.samestat, lock), map(os.stat, open_files(pid))))
     }
     assert keeping == {"gateway 0", "batches"}
-    running.process.kill()
-    running.process.wait()
+    assert running.post("/pause?mode=keep", {})[0] == 200
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(running.complete)
+        wait_until(lambda: running.get("/status")[1]["engine"]["waiting"] == 1)
+        running.process.kill()
+        running.process.wait()
+        with pytest.raises((OSError, HTTPException)):  # The connection breaks.
+            asked.result(PATIENCE)
     assert start_server(*flags).complete()
     remove_abandoned(running.runtime_base)
 

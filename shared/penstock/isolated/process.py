@@ -66,7 +66,7 @@ class Standstill:
     def look(self) -> bool:
         """Whether the process is frozen. False where the system doesn't tell."""
         used = cpu_seconds(self._pid)
-        works = used is None or used != self._used or _state(self._pid) in ("R", "D")
+        works = used is None or used != self._used or state_of(self._pid) in ("R", "D")
         self._used = used
         self._still = 0 if works else self._still + 1
         return self._still >= _LOOKS
@@ -200,7 +200,7 @@ def cpu_seconds(pid: int) -> float | None:
         return None
 
 
-def _state(pid: int) -> str:
+def state_of(pid: int) -> str:
     """A letter, as in proc(5); empty where there is none."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

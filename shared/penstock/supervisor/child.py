@@ -7,15 +7,24 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock import logs
 from penstock.errors import StartupError
+from penstock.isolated.process import state_of
 from penstock.supervisor.restarts import OUT_OF_MEMORY, GiveUp, RestartPolicy, describe
 
 log = logs.get(__name__)
+
+STOPPED_SECONDS = 30.0
+"""For which a process may be stopped (SIGSTOP) before it is killed: less than requests wait for an
+engine core."""
+STOPPED_LOOKS = 10
+"""In that time. Looks are counted, so that what stopped together with the supervisor isn't killed
+when they wake."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +78,14 @@ class Child:
             self._policy.started(time.monotonic())
             if self._stopping.is_set():
                 self.kill()  # `stop` came while it was being started, and found nothing to stop
-            code = await self._process.wait()
+            with ended_when_stopped(self._process, self.spec.name) as ended:
+                code = await self._process.wait()
             if self._stopping.is_set():
                 return None
             if self._renewing:
                 self._renewing = False
                 continue
-            how = f"pid {self._process.pid}, {describe(code)}"
+            how = f"pid {self._process.pid}, {''.join(ended) or describe(code)}"
             if (reason := await self._retry(code, how)) is not None:
                 return reason
         return None
@@ -156,6 +166,29 @@ async def start(
         raise StartupError(f"{spec.name}: can't start a process: {error.strerror}") from None
     log.info("child started", child=spec.name, pid=process.pid)
     return process
+
+
+@contextmanager
+def ended_when_stopped(process: asyncio.subprocess.Process, name: str) -> Iterator[list[str]]:
+    """Around the wait for a process: kills it once it has been stopped for STOPPED_SECONDS, and
+    puts the reason into the list. Its sessions are lost long before, but what it holds is not free,
+    and nothing takes its place. One that a debugger holds is left alone."""
+    reasons: list[str] = []
+
+    async def watch() -> None:
+        stopped = 0
+        while stopped < STOPPED_LOOKS:
+            await asyncio.sleep(STOPPED_SECONDS / STOPPED_LOOKS)
+            stopped = stopped + 1 if state_of(process.pid) == "T" else 0
+        log.error("child stands still and is killed", child=name, pid=process.pid)
+        reasons.append(f"killed after it was stopped (SIGSTOP) for {STOPPED_SECONDS:g} s")
+        _signal(process, signal.SIGKILL)
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield reasons
+    finally:
+        watching.cancel()
 
 
 def read_failure(file: Path) -> str:

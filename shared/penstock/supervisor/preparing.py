@@ -12,7 +12,7 @@ from penstock.config.settings import EngineConfig, LogSettings, ModelSettings
 from penstock.errors import StartupError
 from penstock.prepare import find_prepared
 from penstock.speculation import WITH_MODEL
-from penstock.supervisor.child import ChildSpec, read_failure, start
+from penstock.supervisor.child import ChildSpec, ended_when_stopped, read_failure, start
 
 
 class Stopped(Exception):
@@ -62,12 +62,14 @@ class Preparation:
         self._process = process
         if self._stopped:
             process.kill()
-        output, _ = await process.communicate()
+        with ended_when_stopped(process, "prepare") as ended:
+            output, _ = await process.communicate()
         if self._stopped:
             raise Stopped
         if process.returncode != 0:
+            how = f": its process was {ended[0]}" if ended else ""
             raise StartupError(
-                read_failure(self.failure) or f"model {model.model!r} could not be prepared"
+                read_failure(self.failure) or f"model {model.model!r} could not be prepared{how}"
             )
         return Path(output.decode().strip())
 

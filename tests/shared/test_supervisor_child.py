@@ -1,0 +1,120 @@
+"""Children that are stopped (SIGSTOP): for a while, and for good."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from penstock.config.settings import LogSettings, ModelSettings
+from penstock.errors import StartupError
+from penstock.supervisor import child as child_module
+from penstock.supervisor import preparing
+from penstock.supervisor.child import Child, ChildSpec
+from penstock.supervisor.preparing import Preparation
+from tests.said import said
+from tests.shared.tiny_models import write_hub_folder
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, "STOPPED_SECONDS", 0.5)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Child]:
+    """A child that sleeps, while it lives and is started again."""
+
+    async def start(*_: object, **keywords: object) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec("sleep", "600")
+
+    monkeypatch.setattr(child_module, "start", start)
+    child = Child(ChildSpec("worker 0", ()), tmp_path / "failure", system_was_ready=lambda: True)
+    run = asyncio.create_task(child.run())
+    try:
+        await until(lambda: child.pid is not None)
+        yield child
+    finally:
+        await child.stop()
+        assert await run is None
+
+
+async def test_one_that_stays_stopped_is_killed_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path, monkeypatch) as child:
+        former = child.pid
+        assert former is not None
+        os.kill(former, signal.SIGSTOP)
+        await until(lambda: child.pid != former)
+        assert not psutil.pid_exists(former)
+    assert f"child=worker 0 how=pid {former}, killed after it was stopped (SIGSTOP) for 0.5 s" in (
+        said(caplog)
+    )
+
+
+async def test_one_that_goes_on_in_between_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[str] = []
+
+    def state_of(pid: int) -> str:
+        """By turns: never stopped as often in a row as it takes."""
+        states.append("S" if len(states) % 9 == 8 else "T")
+        return states[-1]
+
+    monkeypatch.setattr(child_module, "state_of", state_of)
+    async with running(tmp_path, monkeypatch) as child:
+        former = child.pid
+        await until(lambda: len(states) > 3 * child_module.STOPPED_LOOKS)
+        assert child.pid == former
+
+
+async def test_what_a_debugger_holds_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    def state_of(pid: int) -> str:
+        nonlocal looks
+        looks += 1
+        return "t"
+
+    monkeypatch.setattr(child_module, "state_of", state_of)
+    async with running(tmp_path, monkeypatch) as child:
+        former = child.pid
+        await until(lambda: looks > 2 * child_module.STOPPED_LOOKS)
+        assert child.pid == former
+
+
+async def test_a_preparation_that_stays_stopped_ends_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = preparing.start
+
+    async def stopped(*arguments: object, **keywords: object) -> asyncio.subprocess.Process:
+        process = await start(*arguments, **keywords)  # type: ignore[arg-type]
+        process.send_signal(signal.SIGSTOP)
+        return process
+
+    monkeypatch.setattr(preparing, "start", stopped)
+    model = ModelSettings(
+        model=str(write_hub_folder(tmp_path / "small")), cache_dir=str(tmp_path / "cache")
+    )
+    with pytest.raises(
+        StartupError, match=r"could not be prepared: .* stopped \(SIGSTOP\) for 0.5 s"
+    ):
+        await Preparation(tmp_path / "failure", LogSettings()).folder(model)
