@@ -65,7 +65,7 @@ def errors() -> list[Case]:
     responses: dict[str, Any] = {
         "no input": {},
         "previous": {"input": "a", "previous_response_id": "resp_1"},
-        "tool of another kind": {"input": "a", "tools": [{"type": "web_search"}]},
+        "tool of another kind": {"input": "a", "tools": [{"type": "hats"}]},
     }
     paths: dict[str, tuple[str, Any]] = {
         "no such path": ("/v1/nothing", {"a": 1}),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -13,15 +13,15 @@ from penstock_gateway.chat.messages import Message
 from penstock_gateway.chat.request import ChatRequest
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.structured_fields import JsonSchemaFormat, ResponseFormat
+from penstock_gateway.responses.input_items import InputItem, InputPart
 from penstock_gateway.responses.request import (
     LOGPROBS,
     STATELESS,
-    InputItem,
-    InputPart,
     ResponsesRequest,
     TextOptions,
 )
-from penstock_gateway.responses.tools import chat_choice, function_tools
+from penstock_gateway.responses.tool_kinds import BY_CALL, OUTPUTS, missing, needed
+from penstock_gateway.responses.tools import ResponseTools
 
 
 class ChatTranslation:
@@ -32,13 +32,17 @@ class ChatTranslation:
     """
 
     def __init__(self, request: ResponsesRequest, before: Sequence[InputItem] = ()) -> None:
-        self.tools = function_tools(request.tools)
+        own = [] if isinstance(request.input, str) else request.input or []
+        self.tools = ResponseTools(request.tools, _brought([*before, *own]))
         self._messages: list[dict[str, Any]] = []
         self._sources: list[str] = []
         self._calls: dict[tuple[int, int], str] = {}
         """Where the item of a message's call is."""
         self._thoughts: list[str] = []
         """Of the assistant, whose message is still to come."""
+        self._pictures: list[tuple[list[dict[str, Any]], str]] = []
+        """Those of tools' outputs, which the user shows behind them: a tool's message holds text
+        alone."""
         if request.instructions:
             self._add({"role": "system", "content": request.instructions}, "instructions")
         for item in before:
@@ -53,6 +57,7 @@ class ChatTranslation:
         else:
             for place, item in enumerate(request.input):
                 self._take(item, f"input[{place}]")
+        self._show_pictures()
         if (len(self._sources), len(self._calls)) == known:
             raise InvalidRequest("input is empty; it must have at least one item", param="input")
         wants_logprobs = LOGPROBS in (request.include or ())
@@ -61,8 +66,8 @@ class ChatTranslation:
             max_completion_tokens=request.max_output_tokens,
             logprobs=wants_logprobs or request.top_logprobs is not None,
             response_format=_format(request.text),
-            tools=[tool.for_chat() for tool in self.tools] or None,
-            tool_choice=chat_choice(request.tool_choice),
+            tools=self.tools.chat or None,
+            tool_choice=self.tools.choice(request.tool_choice),
             reasoning_effort=request.reasoning.effort if request.reasoning is not None else None,
             **{name: getattr(request, name) for name in _SAME},
         )
@@ -85,8 +90,8 @@ class ChatTranslation:
                     param=PREVIOUS,
                     code=error.code,
                 )
-            if not own.startswith("input["):
-                name = name + ".content"  # It is a text of its own.
+            if not own.startswith("input[") or own.endswith(".output"):
+                name = name + ".content"  # It is a text of its own, or what a tool showed.
             param, message = param.replace(name, own), message.replace(name, own)
         elif param == "messages":
             param, message = "input", message.replace("messages", "input")
@@ -94,9 +99,10 @@ class ChatTranslation:
 
     def _own_place(self, param: str, message: str) -> tuple[str, str]:
         """Of a field of a function, which is flat here."""
-        tool = re.match(r"(tools\[\d+\])\.function\b", param)
+        tool = re.match(r"tools\[(\d+)\](?:\.function\b)?", param)
         if tool is not None:
-            return param.replace(tool[0], tool[1]), message.replace(tool[0], tool[1])
+            place_of = self.tools.places[int(tool[1])]
+            return param.replace(tool[0], place_of), message.replace(tool[0], place_of)
         call = re.match(r"messages\[(\d+)\]\.tool_calls\[(\d+)\]\.function\b", param)
         own = None if call is None else self._calls.get((int(call[1]), int(call[2])))
         if call is None or own is None:
@@ -104,6 +110,8 @@ class ChatTranslation:
         return param.replace(call[0], own), message.replace(call[0], own)
 
     def _add(self, message: dict[str, Any], source: str) -> None:
+        if message["role"] != "tool":
+            self._show_pictures()
         thoughts, self._thoughts = "\n".join(self._thoughts), []
         if thoughts and message["role"] == "assistant":
             message["reasoning_content"] = thoughts
@@ -117,34 +125,47 @@ class ChatTranslation:
         match item.type:
             case None | "message":
                 if item.role is None:
-                    _missing(f"{where}.role")
+                    missing(f"{where}.role")
                 self._add({"role": item.role, "content": _message_content(item, where)}, where)
-            case "function_call":
+            case call if call in BY_CALL:
                 self._take_call(item, where)
-            case "function_call_output":
-                if item.call_id is None:
-                    _missing(f"{where}.call_id")
-                text = _content(item.output, f"{where}.output")
-                told = {"role": "tool", "tool_call_id": item.call_id, "content": text}
-                self._add(told, where)
+            case output if output in OUTPUTS:
+                self._take_output(item, where)
             case "reasoning":
+                self._show_pictures()
                 if item.content:
                     # A template may show the model those of the turn that is going on.
                     self._thoughts.append(_content(item.content, f"{where}.content"))
+            case other if other in LEFT_OUT_ITEMS:
+                """What another server's own tools did."""
             case _:
                 raise InvalidRequest(
-                    f"{where}.type is {clip(item.type)}; allowed: message, function_call, "
-                    "function_call_output, reasoning",
+                    f"{where}.type is {clip(item.type)}; allowed: message, reasoning, "
+                    f"{', '.join((*BY_CALL, *sorted(OUTPUTS)))}; left out without an error: "
+                    f"{', '.join(sorted(LEFT_OUT_ITEMS))}",
                     param=f"{where}.type",
                     code="invalid_value",
                 )
 
+    def _take_output(self, item: InputItem, where: str) -> None:
+        # That of a local_shell_call is named by its id.
+        id = needed(item.call_id or item.id, f"{where}.call_id")
+        text, pictures = _told(item, f"{where}.output")
+        self._add({"role": "tool", "tool_call_id": id, "content": text}, where)
+        if pictures:
+            self._pictures.append((pictures, f"{where}.output"))
+
+    def _show_pictures(self) -> None:
+        shown, self._pictures = self._pictures, []
+        for parts, where in shown:
+            self._add({"role": "user", "content": parts}, where)
+
     def _take_call(self, item: InputItem, where: str) -> None:
-        for name in ("call_id", "name", "arguments"):
-            if getattr(item, name) is None:
-                _missing(f"{where}.{name}")
-        function = {"name": item.name, "arguments": item.arguments}
-        call = {"id": item.call_id, "type": "function", "function": function}
+        kind = BY_CALL[item.type or ""]
+        id = needed(item.call_id, f"{where}.call_id")
+        name = self.tools.function_of(kind.name(item, where), item.namespace)
+        function = {"name": name, "arguments": kind.arguments(item, where)}
+        call = {"id": id, "type": "function", "function": function}
         last = self._messages[-1] if self._messages else None
         if last is None or last["role"] != "assistant" or self._thoughts:
             last = {"role": "assistant", "content": ""}
@@ -156,6 +177,30 @@ class ChatTranslation:
 
 PREVIOUS = "previous_response_id"
 TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+LEFT_OUT_ITEMS = frozenset(
+    {
+        "additional_tools",
+        "code_interpreter_call",
+        "compaction_trigger",
+        "computer_call",
+        "computer_call_output",
+        "file_search_call",
+        "ghost_snapshot",
+        "image_generation_call",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "mcp_call",
+        "mcp_list_tools",
+        "program",
+        "program_output",
+        "tool_search_call",
+        "tool_search_output",
+        "web_search_call",
+    }
+)
+"""Items of other servers' own tools, which a conversation has that began there; and those that
+bring tools."""
+_BRING_TOOLS = ("additional_tools", "tool_search_output")
 _MEDIA = ("input_image", "input_audio", "input_file")
 _SAME = (
     "temperature",
@@ -195,11 +240,50 @@ def _format(text: TextOptions | None) -> ResponseFormat | None:
     if given.type == "json_object":
         return ResponseFormat(type="json_object")
     if given.name is None:
-        _missing("text.format.name")
+        missing("text.format.name")
     named = JsonSchemaFormat(
         name=given.name, schema=given.schema, strict=given.strict, description=given.description
     )
     return ResponseFormat(type="json_schema", json_schema=named)
+
+
+def _brought(items: Sequence[InputItem]) -> Iterator[dict[str, Any]]:
+    """Tools that the conversation's items bring."""
+    for item in items:
+        if item.type in _BRING_TOOLS:
+            yield from item.tools or ()
+
+
+def _told(item: InputItem, where: str) -> tuple[str, list[dict[str, Any]]]:
+    """What a tool said, as text, and the pictures and sounds that it showed."""
+    output = item.output
+    if output is None and item.type == "apply_patch_call_output":
+        output = item.status or ""
+    if isinstance(output, dict):
+        raise InvalidRequest(f"{where} must be a text or a list of parts", param=where)
+    if not isinstance(output, list):
+        return _content(output, where), []
+    texts, shown = [], []
+    for number, part in enumerate(output):
+        place = f"{where}[{number}]"
+        if part.type in _MEDIA:
+            shown.append(_chat_part(part, place))
+        elif item.type == "shell_call_output":
+            texts.append(_command_output(part))
+        else:
+            texts.append(_part(part, place))
+    return "\n".join(texts), shown
+
+
+def _command_output(part: InputPart) -> str:
+    """What one command of a shell did."""
+    said = [text for text in (part.stdout, part.stderr) if text]
+    outcome = part.outcome if isinstance(part.outcome, dict) else {}
+    if outcome.get("type") == "timeout":
+        said.append("timed out")
+    elif outcome.get("exit_code"):
+        said.append(f"exit code {outcome['exit_code']}")
+    return "\n".join(said)
 
 
 def _message_content(item: InputItem, where: str) -> str | list[dict[str, Any]]:
@@ -221,7 +305,7 @@ def _chat_part(part: InputPart, where: str) -> dict[str, Any]:
         )
     if part.type == "input_file":
         if part.file_data is None:
-            _missing(f"{where}.file_data")
+            missing(f"{where}.file_data")
         return {"type": "file", "file": {"file_data": part.file_data}, "uuid": part.uuid}
     return {
         "type": part.type,
@@ -234,7 +318,7 @@ def _chat_part(part: InputPart, where: str) -> dict[str, Any]:
 
 def _content(content: str | list[InputPart] | None, where: str) -> str:
     if content is None:
-        _missing(where)
+        missing(where)
     if isinstance(content, str):
         return content
     return "\n".join(_part(part, f"{where}[{place}]") for place, part in enumerate(content))
@@ -253,14 +337,10 @@ def _part(part: InputPart, where: str) -> str:
             code="unsupported_value",
         )
     if part.type in (*TEXTS, "refusal"):
-        _missing(f"{where}.text")
+        missing(f"{where}.text")
     raise InvalidRequest(
         f"{where}.type is {clip(part.type)}; allowed: input_text, output_text, input_image, "
         "input_audio, input_file",
         param=f"{where}.type",
         code="invalid_value",
     )
-
-
-def _missing(where: str) -> NoReturn:
-    raise InvalidRequest(f"{where} is missing", param=where, code="missing_required_parameter")

@@ -142,6 +142,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
             lease,
             max_tokens=most,
             own_words=conversation.own_words,
+            tools=conversation.tools.limits,
             logprobs=(chat_request.top_logprobs or 0) if chat_request.logprobs else None,
         )
         reply = ResponsesFormat(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from penstock_gateway.generate.logprobs import ChatLogprob
 
@@ -40,13 +41,61 @@ class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
 
 
 class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
-    """arguments: JSON, as the model wrote it. Cut short where the answer was."""
+    """arguments: JSON, as the model wrote it. Cut short where the answer was.  namespace: only
+    where the function is in one."""
 
     id: str
     status: str
     call_id: str
     name: str
     arguments: str
+    namespace: str | UnsetType = UNSET
 
 
-OutputItem = OutputMessage | ReasoningItem | FunctionCallItem
+class CustomCallItem(msgspec.Struct, tag_field="type", tag="custom_tool_call"):
+    """input: any text."""
+
+    id: str
+    status: str
+    call_id: str
+    name: str
+    input: str
+    namespace: str | UnsetType = UNSET
+
+
+class LocalShellCallItem(msgspec.Struct, tag_field="type", tag="local_shell_call"):
+    """action: of type exec, with command, env, working_directory and timeout_ms."""
+
+    id: str
+    status: str
+    call_id: str
+    action: dict[str, Any]
+
+
+class ShellCallItem(msgspec.Struct, tag_field="type", tag="shell_call"):
+    """action: commands, timeout_ms and max_output_length."""
+
+    id: str
+    status: str
+    call_id: str
+    action: dict[str, Any]
+
+
+class ApplyPatchCallItem(msgspec.Struct, tag_field="type", tag="apply_patch_call"):
+    """operation: of type create_file, update_file or delete_file, with path and diff."""
+
+    id: str
+    status: str
+    call_id: str
+    operation: dict[str, Any]
+
+
+OutputItem = (
+    OutputMessage
+    | ReasoningItem
+    | FunctionCallItem
+    | CustomCallItem
+    | LocalShellCallItem
+    | ShellCallItem
+    | ApplyPatchCallItem
+)

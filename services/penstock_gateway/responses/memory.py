@@ -7,7 +7,8 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.keys.caller import current
-from penstock_gateway.responses.request import STATELESS, InputItem, ResponsesRequest
+from penstock_gateway.responses.input_items import InputItem
+from penstock_gateway.responses.request import STATELESS, ResponsesRequest
 from penstock_gateway.service import Service
 
 _ITEMS = msgspec.json.Decoder(list[InputItem])

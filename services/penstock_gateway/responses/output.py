@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from penstock_gateway.chat.answer_parts import AnswerParts
-from penstock_gateway.chat.parsed_choice import Parsing
 from penstock_gateway.generate.logprobs import ChatLogprob
 from penstock_gateway.generate.reply import encoder
 from penstock_gateway.http.errors import ErrorBody
 from penstock_gateway.responses.items import (
-    FunctionCallItem,
     OutputItem,
     OutputMessage,
     OutputText,
     ReasoningItem,
     ReasoningText,
 )
-
-if TYPE_CHECKING:
-    from penstock.text.detokenizer import Detokenizer
 
 
 class Events(Protocol):
@@ -164,56 +158,3 @@ class OpenReasoning(OpenItem):
     def _finished(self, text: str) -> None:
         self._tell_part("reasoning_text.done", text=text)
         self._tell_part("content_part.done", part=ReasoningText(text))
-
-
-class OpenCall(OpenItem):
-    """A call, whose text is its arguments."""
-
-    def __init__(self, events: Events, id: str, index: int, call_id: str, name: str) -> None:
-        super().__init__(events, id, index)
-        self._call_id = call_id
-        self._name = name
-
-    def _item(self, status: str, text: str) -> FunctionCallItem:
-        return FunctionCallItem(self.id, status, self._call_id, self._name, text)
-
-    def _begun(self) -> None:
-        """A call has no parts."""
-
-    def _added(self, text: str, logprobs: list[ChatLogprob]) -> None:
-        self._tell("function_call_arguments.delta", delta=text)
-
-    def _finished(self, text: str) -> None:
-        # The name: some of OpenAI's SDKs insist on it.
-        self._tell("function_call_arguments.done", arguments=text, name=self._name)
-
-
-class ItemKinds:
-    """Items of the kinds that a response has. base: what their ids are made of."""
-
-    def __init__(self, events: Events, base: str) -> None:
-        self._events = events
-        self._base = base
-
-    def text(self, index: int) -> OpenMessage:
-        return OpenMessage(self._events, self._id("msg", index), index)
-
-    def thoughts(self, index: int) -> OpenReasoning:
-        return OpenReasoning(self._events, self._id("rs", index), index)
-
-    def call(self, index: int, call_id: str, name: str) -> OpenCall:
-        return OpenCall(self._events, self._id("fc", index), index, call_id, name)
-
-    def _id(self, prefix: str, index: int) -> str:
-        return f"{prefix}_{self._base}_{index}"
-
-
-def output_items(
-    events: Events, base: str, parsing: Parsing | None, detokenizer: Detokenizer | None
-) -> AnswerParts[OutputItem]:
-    """The items of one answer. Where nothing is parsed it is one message, which is there from the
-    beginning. detokenizer: as AnswerParts has it."""
-    items: AnswerParts[OutputItem] = AnswerParts(ItemKinds(events, base), parsing, detokenizer)
-    if parsing is None:
-        items.begin_text()
-    return items

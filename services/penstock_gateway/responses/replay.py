@@ -15,6 +15,7 @@ import msgspec
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.events import EventStream
 from penstock_gateway.responses.items import (
+    CustomCallItem,
     FunctionCallItem,
     OutputItem,
     OutputMessage,
@@ -22,7 +23,8 @@ from penstock_gateway.responses.items import (
     ReasoningItem,
     ReasoningText,
 )
-from penstock_gateway.responses.output import EventWriter, ItemKinds, OpenItem
+from penstock_gateway.responses.output import EventWriter
+from penstock_gateway.responses.output_kinds import ItemKinds, text_of
 from penstock_gateway.responses.reply import ID_PREFIX, Response
 
 STEP = 16
@@ -90,16 +92,9 @@ def write_events(events: LaterEvents, response: Response) -> bool:
 
 def _write_item(kinds: ItemKinds, index: int, item: OutputItem) -> None:
     """As far as it has come."""
-    written: OpenItem
-    logprobs = []
-    match item:
-        case OutputMessage():
-            written = kinds.text(index)
-            logprobs = [each for part in item.content for each in part.logprobs]
-        case ReasoningItem():
-            written = kinds.thoughts(index)
-        case FunctionCallItem():
-            written = kinds.call(index, item.call_id, item.name)
+    written, logprobs = kinds.again(index, item), []
+    if isinstance(item, OutputMessage):
+        logprobs = [each for part in item.content for each in part.logprobs]
     written.begin()
     text, is_open = text_of(item), item.status == "in_progress"
     if is_open:
@@ -109,13 +104,6 @@ def _write_item(kinds: ItemKinds, index: int, item: OutputItem) -> None:
         written.add(text[start : start + STEP], logprobs if last else [])
     if not is_open:
         written.finish(item.status)
-
-
-def text_of(item: OutputItem) -> str:
-    """What it holds."""
-    if isinstance(item, FunctionCallItem):
-        return item.arguments
-    return "".join(part.text for part in item.content)
 
 
 async def follow(
@@ -206,4 +194,8 @@ def _with_text(item: OutputItem, text: str) -> OutputItem:
             return msgspec.structs.replace(item, content=[OutputText(text)])
         case ReasoningItem():
             return msgspec.structs.replace(item, content=[ReasoningText(text)])
-    return msgspec.structs.replace(item, arguments=text)
+        case FunctionCallItem():
+            return msgspec.structs.replace(item, arguments=text)
+        case CustomCallItem():
+            return msgspec.structs.replace(item, input=text)
+    return item

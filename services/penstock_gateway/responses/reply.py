@@ -15,9 +15,10 @@ from penstock_gateway.generate.logprobs import ChatLogprob, chat_logprobs
 from penstock_gateway.generate.reply import ReplyHead, TimelineField, UsageField, UsageInfo, encoder
 from penstock_gateway.generate.timeline import RequestTimeline
 from penstock_gateway.responses.items import OutputItem
-from penstock_gateway.responses.output import Events, EventWriter, NoEvents, output_items
+from penstock_gateway.responses.output import Events, EventWriter, NoEvents
+from penstock_gateway.responses.output_kinds import output_items
 from penstock_gateway.responses.request import ReasoningOptions
-from penstock_gateway.responses.tools import FunctionTool
+from penstock_gateway.responses.tools import ResponseTools
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
@@ -96,7 +97,7 @@ class Response(msgspec.Struct, tag_field="object", tag="response", kw_only=True)
     previous_response_id: str | None = None
     parallel_tool_calls: bool = True
     tool_choice: str | dict[str, Any] = "auto"
-    tools: list[FunctionTool] = []
+    tools: list[Any] = []
     truncation: str = "disabled"
     reasoning: ReasoningOptions | None = None
     service_tier: str = "default"
@@ -115,7 +116,7 @@ class ResponsesFormat:
         tokenizer: Tokenizer,
         request: ResponsesRequest,
         params: SamplingParams,
-        tools: list[FunctionTool],
+        tools: ResponseTools,
         parsing: Parsing | None,
         *,
         stored: bool,
@@ -125,6 +126,7 @@ class ResponsesFormat:
         self._skips_special_tokens = params.skip_special_tokens
         self._base = head.id.removeprefix(ID_PREFIX)
         self._parsing = parsing
+        self._called = tools.called
         self._events = EventWriter()
         self._items: AnswerParts[OutputItem] | None = None
         self._response = Response(
@@ -149,7 +151,7 @@ class ResponsesFormat:
             previous_response_id=request.previous_response_id,
             parallel_tool_calls=request.parallel_tool_calls is not False,
             tool_choice=_tool_choice(request),
-            tools=tools,
+            tools=tools.shown,
             reasoning=request.reasoning,
         )
 
@@ -236,7 +238,7 @@ class ResponsesFormat:
         detokenizer = None
         if self._logprobs and self._parsing is not None:
             detokenizer = make_detokenizer(self._tokenizer, self._skips_special_tokens)
-        return output_items(events, self._base, self._parsing, detokenizer)
+        return output_items(events, self._base, self._called, self._parsing, detokenizer)
 
     def _logprobs_of(
         self, ids: list[int], logprobs: list[TokenLogprobs] | None

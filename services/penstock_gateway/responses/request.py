@@ -14,46 +14,27 @@ from penstock_gateway.request.unsupported_fields import (
     check_unsupported,
     check_verbosity,
 )
+from penstock_gateway.responses.input_items import InputItem
 from penstock_gateway.responses.tools import FunctionChoice, Tools
 
 LOGPROBS = "message.output_text.logprobs"
-INCLUDES = (LOGPROBS, "reasoning.encrypted_content")
+INCLUDES = (
+    LOGPROBS,
+    "reasoning.encrypted_content",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+)
+"""Clients ask for all that they know. Those behind the first add nothing: they belong to items that
+no answer has."""
 SUMMARIES = ("auto", "concise", "detailed")
 TRUNCATIONS = ("disabled", "auto")
 STATELESS = (
     "this server stores no responses (its operator can enable that with --stored-response-hours)"
 )
-
-
-class InputPart(msgspec.Struct, frozen=True, kw_only=True):
-    """Of an input message; or of a reply, ours or another server's, sent back. Fields that are
-    unknown here are skipped. image_url, detail, uuid: of an input_image.  file_data: of an
-    input_file, a data: URI."""
-
-    type: str
-    text: str | None = None
-    refusal: str | None = None
-    image_url: Any = None
-    input_audio: Any = None
-    detail: Any = None
-    uuid: Any = None
-    file_id: Any = None
-    file_data: Any = None
-
-
-class InputItem(msgspec.Struct, frozen=True, kw_only=True):
-    """type: message (or nothing), function_call, function_call_output, reasoning or item_reference.
-    id: that an item has, or that of the one an item_reference means.  Fields that are unknown here
-    are skipped."""
-
-    type: str | None = None
-    id: str | None = None
-    role: str | None = None
-    content: str | list[InputPart] | None = None
-    call_id: str | None = None
-    name: str | None = None
-    arguments: str | None = None
-    output: str | list[InputPart] | None = None
 
 
 class TextFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,6 +91,8 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
     reasoning: ReasoningOptions | None = None
 
     # --- without effect on the output
+    client_metadata: Any = None
+    """Codex's: which session and turn it is, for its makers."""
     max_tool_calls: Whole = None
     truncation: Text = None
     """disabled or auto; nothing is ever dropped from the input, and the reply says disabled."""

@@ -244,7 +244,7 @@ def replayed(message: Message, receive: Receive) -> Receive:
         ({"store": False}, "background"),
         ({"temperature": -1}, "temperature"),
         ({"previous_response_id": "resp_no"}, "previous_response_id"),
-        ({"tools": [{"type": "web_search"}]}, None),
+        ({"tools": [{"type": "hats"}]}, None),
     ],
 )
 async def test_what_is_wrong_is_told_at_once(

@@ -83,7 +83,11 @@ async def test_items_that_are_named_are_those_of_kept_responses(gateway: Storing
     assert (await gateway.http.delete(f"{URL}/{first['id']}")).status_code == 200
     await ask(gateway, "Three?", previous_response_id=second["id"])
     assert last_prompt(gateway) == f"{said} Yes.0\nuser: Three?\nassistant:"
-    for id in (message["id"], "msg_x_0", "rs_", ""):
+    # Thoughts that aren't there are left out.
+    gone = [{"type": "item_reference", "id": id} for id in ("rs_", "rs_x_0")]
+    await ask(gateway, [*gone, {"role": "user", "content": "Four?"}])
+    assert last_prompt(gateway) == "user: Four?\nassistant:"
+    for id in (message["id"], "msg_x_0", "fc_x_0", ""):
         body = {"input": [{"type": "item_reference", "id": id}]}
         refused = await gateway.http.post(URL, json=body)
         assert refused.status_code == 404

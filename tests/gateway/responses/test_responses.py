@@ -186,7 +186,7 @@ async def test_logprobs(http: httpx.AsyncClient) -> None:
         ({"background": True}, "background", "needs stored responses"),
         ({"conversation": "c"}, "conversation", "allowed: null"),
         ({"truncation": "middle"}, "truncation", "disabled, auto"),
-        ({"include": ["file_search_call.results"]}, "include", "message.output_text.logprobs"),
+        ({"include": ["hats"]}, "include", "message.output_text.logprobs"),
         ({"input": None}, "input", "missing"),
         ({"input": []}, "input", "empty"),
         ({"input": [], "instructions": "x"}, "input", "empty"),
@@ -194,6 +194,7 @@ async def test_logprobs(http: httpx.AsyncClient) -> None:
         ({"input": [{"role": "user"}]}, "input[0].content", "missing"),
         ({"input": [{"content": "x"}]}, "input[0].role", "missing"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input", "stores no responses"),
+        ({"input": [{"type": "item_reference", "id": "rs_x"}]}, "input", "empty"),
         ({"input": [{"type": "item", "id": "x"}]}, "input[0].type", "message"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "u"}]}]},

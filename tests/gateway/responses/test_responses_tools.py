@@ -72,9 +72,12 @@ async def whole_reply(http: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
 
 async def events_of(http: httpx.AsyncClient, **fields: Any) -> list[dict[str, Any]]:
     """Each is one that the SDK knows, named by its type and numbered."""
-    response = await http.post(URL, json=body(stream=True, **fields))
+    return events_from(await http.post(URL, json=body(stream=True, **fields)))
+
+
+def events_from(response: httpx.Response) -> list[dict[str, Any]]:
     assert response.status_code == 200, response.text
-    events = []
+    events: list[dict[str, Any]] = []
     for block in response.text.removesuffix("\n\n").split("\n\n"):
         name, data = block.split("\n")
         event = json.loads(data.removeprefix("data: "))
@@ -440,6 +443,14 @@ def _call(**fields: Any) -> dict[str, Any]:
     return {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", **fields}
 
 
+def _output(given: Any) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": "c", "output": given}
+
+
+def _within(*tools: dict[str, Any]) -> dict[str, Any]:
+    return {"tools": [{"type": "namespace", "name": "n", "description": "N.", "tools": tools}]}
+
+
 def _allow(*names: str, mode: str = "auto") -> dict[str, Any]:
     tools = [{"type": "function", "name": name} for name in names]
     return {"tool_choice": {"type": "allowed_tools", "mode": mode, "tools": tools}}
@@ -448,8 +459,23 @@ def _allow(*names: str, mode: str = "auto") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "param", "says"),
     [
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "allowed: function"),
-        ({"tools": [{"vector_store_ids": [], "type": "file_search"}]}, "tools[0].type", "function"),
+        ({"tools": [{"type": "hats"}]}, "tools[0].type", "allowed: function"),
+        ({"tools": [{"type": ["function"]}]}, "tools[0].type", "allowed: function"),
+        ({"tools": [{"type": "custom"}]}, "tools[0].name", "missing"),
+        ({"tools": [{"type": "namespace", "name": "n"}]}, "tools[0].tools", "missing"),
+        (_within({"type": "web_search"}), "tools[0].tools[0].type", "allowed: function, custom"),
+        (_within({"type": "custom", "name": "a b"}), "tools[0].tools[0].name", "[0].name is"),
+        (_within(NOW, NOW), "tools[0].tools[1].name", "another tool"),
+        ({"tools": [{"type": "mcp"}], "tool_choice": "required"}, "tool_choice", "hasn't: mcp"),
+        (
+            {"tool_choice": {"type": "allowed_tools", "tools": [{"type": "mcp"}]}},
+            "tool_choice.tools",
+            "offers, but mcp",
+        ),
+        ({"input": [_call(arguments={})]}, "input[0].arguments", "holds JSON"),
+        ({"input": [_output({})]}, "input[0].output", "a list of parts"),
+        ({"input": [_call(type="custom_tool_call")]}, "input[0].input", "missing"),
+        ({"input": [{"type": "shell_call", "call_id": "c"}]}, "input[0].action", "missing"),
         ({"tools": [WEATHER, {"name": "f"}]}, "tools[1].type", "missing"),
         ({"tools": [{"type": "function"}]}, "tools[0].name", "missing"),
         ({"tools": [{"type": "function", "name": 3}]}, "tools[0].name", "expected str"),

@@ -1,0 +1,299 @@
+"""Which item each part of an answer becomes; a call has one after its tool's kind."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+
+from penstock_gateway.chat.answer_parts import AnswerParts
+from penstock_gateway.chat.parsed_choice import Parsing
+from penstock_gateway.generate.logprobs import ChatLogprob
+from penstock_gateway.responses.items import (
+    ApplyPatchCallItem,
+    CustomCallItem,
+    FunctionCallItem,
+    LocalShellCallItem,
+    OutputItem,
+    OutputMessage,
+    ReasoningItem,
+    ShellCallItem,
+)
+from penstock_gateway.responses.output import Events, OpenItem, OpenMessage, OpenReasoning
+from penstock_gateway.responses.tool_kinds import (
+    BY_CALL,
+    CUSTOM,
+    FUNCTION,
+    INPUT,
+    ActionKind,
+    NamedTool,
+    as_json,
+)
+
+if TYPE_CHECKING:
+    from penstock.text.detokenizer import Detokenizer
+
+_ACTION_ITEMS: dict[str, type[LocalShellCallItem | ShellCallItem | ApplyPatchCallItem]] = {
+    "local_shell_call": LocalShellCallItem,
+    "shell_call": ShellCallItem,
+    "apply_patch_call": ApplyPatchCallItem,
+}
+
+
+class OpenFunctionCall(OpenItem):
+    """A call of a function, whose text is its arguments."""
+
+    def __init__(
+        self, events: Events, id: str, index: int, call_id: str, called: NamedTool
+    ) -> None:
+        super().__init__(events, id, index)
+        self._call_id = call_id
+        self._called = called
+
+    def _item(self, status: str, text: str) -> OutputItem:
+        called = self._called
+        return FunctionCallItem(
+            self.id, status, self._call_id, called.name, text, called.namespace or UNSET
+        )
+
+    def _begun(self) -> None:
+        """A call has no parts."""
+
+    def _added(self, text: str, logprobs: list[ChatLogprob]) -> None:
+        self._tell("function_call_arguments.delta", delta=text)
+
+    def _finished(self, text: str) -> None:
+        # The name: some of OpenAI's SDKs insist on it.
+        self._tell("function_call_arguments.done", arguments=text, name=self._called.name)
+
+
+class OpenCustomInput(OpenFunctionCall):
+    """A call of a custom tool, whose text is its input."""
+
+    def _item(self, status: str, text: str) -> OutputItem:
+        called = self._called
+        return CustomCallItem(
+            self.id, status, self._call_id, called.name, text, called.namespace or UNSET
+        )
+
+    def _added(self, text: str, logprobs: list[ChatLogprob]) -> None:
+        self._tell("custom_tool_call_input.delta", delta=text)
+
+    def _finished(self, text: str) -> None:
+        self._tell("custom_tool_call_input.done", input=text)
+
+
+class OpenCustomCall(OpenCustomInput):
+    """The same, read from the arguments of the function that stands for the tool."""
+
+    def __init__(
+        self, events: Events, id: str, index: int, call_id: str, called: NamedTool
+    ) -> None:
+        super().__init__(events, id, index, call_id, called)
+        self._input = InputText()
+
+    def add(self, text: str, logprobs: list[ChatLogprob]) -> None:
+        self._add_input(self._input.feed(text))
+
+    def finish(self, status: str) -> OutputItem:
+        self._add_input(self._input.rest())
+        return super().finish(status)
+
+    def _add_input(self, text: str) -> None:
+        if text:
+            super().add(text, [])
+
+
+class OpenAction(OpenFunctionCall):
+    """A call that holds an object, which is told of once it is whole."""
+
+    def __init__(
+        self,
+        events: Events,
+        id: str,
+        index: int,
+        call_id: str,
+        called: NamedTool,
+        kind: ActionKind,
+    ) -> None:
+        super().__init__(events, id, index, call_id, called)
+        self._kind = kind
+
+    def begin(self) -> None:
+        """Its events come at the end."""
+
+    def finish(self, status: str) -> OutputItem:
+        text = "".join(self._texts)
+        for kind, said in (("output_item.added", "in_progress"), ("output_item.done", status)):
+            item = self._item(said, text)
+            self._events.send(kind, output_index=self._index, item=item)
+        return item
+
+    def _item(self, status: str, text: str) -> OutputItem:
+        try:
+            given = json.loads(text, strict=False)
+        except (ValueError, RecursionError):
+            given = None
+        said = given if isinstance(given, dict) else {}
+        if self._kind.call == "apply_patch_call" and status == "incomplete":
+            status = "in_progress"  # It has no other.
+        make = _ACTION_ITEMS[self._kind.call]
+        return make(self.id, status, self._call_id, {**self._kind.always, **said})
+
+    def _added(self, text: str, logprobs: list[ChatLogprob]) -> None:
+        """It is told of at the end."""
+
+
+class ItemKinds:
+    """Items of the kinds that a response has. base: what their ids are made of."""
+
+    def __init__(self, events: Events, base: str) -> None:
+        self._events = events
+        self._base = base
+
+    def text(self, index: int) -> OpenMessage:
+        return OpenMessage(self._events, self._id("msg", index), index)
+
+    def thoughts(self, index: int) -> OpenReasoning:
+        return OpenReasoning(self._events, self._id("rs", index), index)
+
+    def again(self, index: int, item: OutputItem) -> OpenItem:
+        """One like an item that there is. Its text is what `text_of` finds in that."""
+        match item:
+            case OutputMessage():
+                return self.text(index)
+            case ReasoningItem():
+                return self.thoughts(index)
+            case FunctionCallItem():
+                called = NamedTool(FUNCTION, item.name, item.namespace or None)
+            case CustomCallItem():
+                called = NamedTool(CUSTOM, item.name, item.namespace or None)
+            case LocalShellCallItem() | ShellCallItem() | ApplyPatchCallItem():
+                type = item.__struct_config__.tag
+                called = NamedTool(BY_CALL[str(type)], "")
+        return self._call(OpenCustomInput, index, item.call_id, called)
+
+    def _call(
+        self, custom: type[OpenCustomInput], index: int, call_id: str, called: NamedTool
+    ) -> OpenFunctionCall:
+        if isinstance(called.kind, ActionKind):
+            id = self._id(called.kind.prefix, index)
+            return OpenAction(self._events, id, index, call_id, called, called.kind)
+        is_custom = called.kind is CUSTOM
+        make, id = (custom, "ctc") if is_custom else (OpenFunctionCall, "fc")
+        return make(self._events, self._id(id, index), index, call_id, called)
+
+    def _id(self, prefix: str, index: int) -> str:
+        return f"{prefix}_{self._base}_{index}"
+
+
+class AnswerKinds(ItemKinds):
+    """Those of an answer as the model writes it. called: the tool that a function's name stands
+    for."""
+
+    def __init__(self, events: Events, base: str, called: Callable[[str], NamedTool]) -> None:
+        super().__init__(events, base)
+        self._called = called
+
+    def call(self, index: int, call_id: str, name: str) -> OpenFunctionCall:
+        """Its text is the arguments of the function that stands for the tool."""
+        return self._call(OpenCustomCall, index, call_id, self._called(name))
+
+
+def output_items(
+    events: Events,
+    base: str,
+    called: Callable[[str], NamedTool],
+    parsing: Parsing | None,
+    detokenizer: Detokenizer | None,
+) -> AnswerParts[OutputItem]:
+    """The items of one answer. Where nothing is parsed it is one message, which is there from the
+    beginning. base, called: as AnswerKinds has them.  detokenizer: as AnswerParts has it."""
+    kinds = AnswerKinds(events, base, called)
+    items: AnswerParts[OutputItem] = AnswerParts(kinds, parsing, detokenizer)
+    if parsing is None:
+        items.begin_text()
+    return items
+
+
+def text_of(item: OutputItem) -> str:
+    """What it holds."""
+    match item:
+        case FunctionCallItem():
+            return item.arguments
+        case CustomCallItem():
+            return item.input
+        case LocalShellCallItem() | ShellCallItem():
+            return as_json(item.action)
+        case ApplyPatchCallItem():
+            return as_json(item.operation)
+    return "".join(part.text for part in item.content)
+
+
+_OPENING = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
+_OPENING_LENGTH = 64
+"""Characters after which it is seen that arguments don't begin so."""
+_WHOLE = re.compile(
+    r'(?:[^"\\]|\\["\\/bfnrt]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}'
+    r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*"
+)
+"""What can be read of a JSON string: no escape is cut in two."""
+
+
+class InputText:
+    """The text of a custom tool's input, out of the arguments {"input": "…"} as they come. A model
+    that writes other arguments has them as its input: their only text, or all of them."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._unread = ""
+        self._inside: bool | None = None
+        """Whether the string has begun; None: that isn't known."""
+        self._told = 0
+        self._ended = False
+
+    def feed(self, text: str) -> str:
+        """The next piece of the arguments; returns what it adds to the input."""
+        self._pieces.append(text)
+        if self._inside is False or self._ended:
+            return ""
+        self._unread += text
+        if self._inside is None:
+            opening = _OPENING.match(self._unread)
+            if opening is None:
+                if len(self._unread) > _OPENING_LENGTH:
+                    self._inside, self._unread = False, ""
+                return ""
+            self._inside, self._unread = True, self._unread[opening.end() :]
+        return self._read()
+
+    def rest(self) -> str:
+        """What is left of the input at the end of the arguments."""
+        if self._ended:
+            return ""
+        whole = "".join(self._pieces)
+        try:
+            given: Any = json.loads(whole, strict=False)
+        except (ValueError, RecursionError):
+            return "" if self._inside else _sound(whole)
+        if isinstance(given, dict):
+            value = given.get(INPUT, next(iter(given.values()), None) if len(given) == 1 else None)
+            given = whole if value is None else value
+        return _sound(given if isinstance(given, str) else whole)[self._told :]
+
+    def _read(self) -> str:
+        found = _WHOLE.match(self._unread)
+        piece = found[0] if found is not None else ""
+        self._unread = self._unread[len(piece) :]
+        self._ended = self._unread.startswith('"')
+        text = _sound(json.loads(f'"{piece}"', strict=False)) if piece else ""
+        self._told += len(text)
+        return text
+
+
+def _sound(text: str) -> str:
+    """Without halves of characters, which have no UTF-8 form."""
+    return text.encode("utf-8", "replace").decode()
