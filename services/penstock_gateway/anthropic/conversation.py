@@ -12,6 +12,7 @@ from penstock.errors import InvalidRequest
 from penstock_gateway.anthropic.request import (
     ContentBlock,
     ConversationFields,
+    FoundText,
     InputMessage,
     MediaContent,
     ShownBlock,
@@ -172,7 +173,7 @@ def _text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def _texts(content: str | Sequence[ShownBlock], where: str) -> list[dict[str, Any]]:
+def _texts(content: str | Sequence[ShownBlock | ContentBlock], where: str) -> list[dict[str, Any]]:
     """Of a system prompt."""
     parts = _parts(content, where)
     if any(part["type"] != "text" for part in parts):
@@ -180,13 +181,13 @@ def _texts(content: str | Sequence[ShownBlock], where: str) -> list[dict[str, An
     return parts
 
 
-def _parts(content: str | Sequence[ShownBlock], where: str) -> list[dict[str, Any]]:
+def _parts(content: str | Sequence[ShownBlock | ContentBlock], where: str) -> list[dict[str, Any]]:
     if isinstance(content, str):
         return [_text(content)]
     return [_shown(block, f"{where}[{number}]") for number, block in enumerate(content)]
 
 
-def _shown(block: ShownBlock, where: str) -> dict[str, Any]:
+def _shown(block: ShownBlock | ContentBlock, where: str) -> dict[str, Any]:
     """A block as a part of a chat's message."""
     match block.type:
         case "text":
@@ -197,15 +198,40 @@ def _shown(block: ShownBlock, where: str) -> dict[str, Any]:
             return {"type": "image_url", "image_url": {"url": _picture(block.source, where)}}
         case "document":
             return _text(_document(block.source, where))
+        case "search_result":
+            return _text(_search_result(block, where))
     raise InvalidRequest(
-        f"{where}.type is {clip(block.type)}; allowed: text, image, document (of text), tool_use "
-        "and thinking in assistant messages, tool_result in user messages",
+        f"{where}.type is {clip(block.type)}; allowed: text, image, document (of text), "
+        "search_result, tool_use and thinking in assistant messages, tool_result in user messages",
         param=f"{where}.type",
         code="invalid_value",
     )
 
 
-def _picture(source: MediaContent | None, where: str) -> str:
+def _search_result(block: ShownBlock | ContentBlock, where: str) -> str:
+    """Where it was found, and the texts: nothing can be cited here."""
+    for field in ("source", "title", "content"):
+        value = getattr(block, field)
+        if value is None:
+            _missing(f"{where}.{field}")
+        if not isinstance(value, list if field == "content" else str):
+            kind = "a list of text blocks" if field == "content" else "a text"
+            raise InvalidRequest(
+                f"{where}.{field} of a search_result must be {kind}", param=f"{where}.{field}"
+            )
+    texts: list[str] = []
+    found: Sequence[FoundText | ShownBlock | str] = block.content or ()
+    for number, part in enumerate(found):
+        if isinstance(part, str) or part.type != "text" or part.text is None:
+            place = f"{where}.content[{number}]"
+            raise InvalidRequest(f"{place} must be a text block", param=place)
+        texts.append(part.text)
+    return "\n".join([f"{block.title} ({block.source})", *texts])
+
+
+def _picture(source: MediaContent | str | None, where: str) -> str:
+    if isinstance(source, str):
+        source = None
     if source is not None and source.type == "url" and source.url:
         return source.url
     if source is not None and source.type == "base64" and source.data and source.media_type:
@@ -218,8 +244,8 @@ def _picture(source: MediaContent | None, where: str) -> str:
     )
 
 
-def _document(source: MediaContent | None, where: str) -> str:
-    if source is not None and source.type == "text" and source.data is not None:
+def _document(source: MediaContent | str | None, where: str) -> str:
+    if isinstance(source, MediaContent) and source.type == "text" and source.data is not None:
         return source.data
     raise InvalidRequest(
         f"{where}.source must be of type text; other documents are not supported",

@@ -8,7 +8,8 @@ from starlette.types import Receive, Scope, Send
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock_gateway.anthropic.conversation import Conversation
-from penstock_gateway.anthropic.errors import MessageErrorReply, encoded
+from penstock_gateway.anthropic.errors import ERRORS
+from penstock_gateway.anthropic.models import BETA
 from penstock_gateway.anthropic.reply import ID_PREFIX, MessageReply, MessagesFormat, failed_event
 from penstock_gateway.anthropic.request import (
     CountRequest,
@@ -25,8 +26,7 @@ from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.errors import HTTPError
-from penstock_gateway.http.operations import ErrorShape, OperationRoute, posting
-from penstock_gateway.http.query import Parameters
+from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.endpoint import JsonEndpoint
@@ -40,15 +40,6 @@ class TokenCount(msgspec.Struct):
 
     input_tokens: int
 
-
-ERRORS = ErrorShape(MessageErrorReply, encoded, b"request-id")
-
-BETA: Parameters = {
-    "beta": (
-        "Accepted, without effect: Anthropic's SDKs send it for what is new there.",
-        {"type": "boolean"},
-    )
-}
 
 MESSAGES = posting(
     "/v1/messages",

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock_gateway.http.errors import HTTPError
+from penstock_gateway.http.operations import ErrorShape
 
 _TYPES = {
     401: "authentication_error",
@@ -53,3 +54,8 @@ def encoded(error: HTTPError, request_id: str | None = None) -> bytes:
     details = ErrorDetails(THREAD_UNSUPPORTED) if threads else UNSET
     body = MessageError(error_type(error.status), error.body.message, details)
     return msgspec.json.encode(MessageErrorReply(error=body, request_id=request_id))
+
+
+VERSION = b"anthropic-version"
+"""The header that all of Anthropic's clients send."""
+ERRORS = ErrorShape(MessageErrorReply, encoded, b"request-id", asked_by=VERSION)

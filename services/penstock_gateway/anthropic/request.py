@@ -23,16 +23,31 @@ class MediaContent(msgspec.Struct, frozen=True, kw_only=True):
     url: str | None = None
 
 
-class ShownBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a system prompt, or of a call's result: text, image or document. Fields that are unknown
-    here are skipped, as clients send back what other servers gave them."""
+class FoundText(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a search_result. type: text."""
 
     type: str
     text: str | None = None
-    source: MediaContent | None = None
 
 
-class ContentBlock(ShownBlock, frozen=True, kw_only=True):
+class BlockFields(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a system prompt, or of a call's result: text, image, document or search_result. Fields
+    that are unknown here are skipped, as clients send back what other servers gave them."""
+
+    type: str
+    text: str | None = None
+    source: MediaContent | str | None = None
+    """A search_result's is its address."""
+    title: str | None = None
+
+
+class ShownBlock(BlockFields, frozen=True, kw_only=True):
+    """One that is shown to the model. content: of a search_result."""
+
+    content: str | list[FoundText] | None = None
+
+
+class ContentBlock(BlockFields, frozen=True, kw_only=True):
     """Of a message: these, or tool_use, tool_result, thinking or redacted_thinking."""
 
     thinking: str | None = None
@@ -41,7 +56,7 @@ class ContentBlock(ShownBlock, frozen=True, kw_only=True):
     input: Any = None
     tool_use_id: str | None = None
     content: str | list[ShownBlock] | None = None
-    """Of a tool_result."""
+    """Of a tool_result or search_result."""
 
 
 class InputMessage(msgspec.Struct, frozen=True, kw_only=True):

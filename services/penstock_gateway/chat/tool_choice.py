@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from penstock.errors import InvalidRequest
@@ -25,9 +27,9 @@ class NamedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class AllowedTool(msgspec.Struct, frozen=True, kw_only=True):
-    """One of allowed_tools."""
+    """One of allowed_tools. function: missing from those of other types, which are refused."""
 
-    function: NamedFunction
+    function: NamedFunction = NamedFunction(name="")
     type: str = "function"
 
 
@@ -45,6 +47,8 @@ class ChoiceObject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     type: str = "function"
     function: NamedFunction | None = None
     allowed_tools: AllowedTools | None = None
+    custom: Any = None
+    """Of type custom, which is refused."""
 
 
 ToolChoice = str | ChoiceObject | None

@@ -42,10 +42,14 @@ class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool | None = None
 
 
+NO_FUNCTION = FunctionDefinition(name="")
+"""Of a tool of another type, which is refused for its type."""
+
+
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """Only functions can be tools. Fields that are unknown here are skipped."""
 
-    function: FunctionDefinition
+    function: FunctionDefinition = NO_FUNCTION
     type: str = "function"
 
     def for_template(self) -> dict[str, Any]:
@@ -106,6 +110,12 @@ def check_tools(tools: list[Tool], limits: ToolLimits) -> None:
         if tool.type != "function":
             raise InvalidRequest(
                 f"{where}.type is {clip(tool.type)}; allowed: function", param=f"{where}.type"
+            )
+        if tool.function is NO_FUNCTION:
+            raise InvalidRequest(
+                f"{where}.function is missing",
+                param=f"{where}.function",
+                code="missing_required_parameter",
             )
         if _NAME.fullmatch(name) is None or len(name) > limits.name:
             raise InvalidRequest(

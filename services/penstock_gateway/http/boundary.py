@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from penstock import logs
 from penstock_gateway.http.door import Door
 from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error, head_too_large
-from penstock_gateway.http.operations import OPENAI_ERRORS, Operation
+from penstock_gateway.http.operations import OPENAI_ERRORS, ErrorShape, Operation
 from penstock_gateway.http.replies import send_error
 from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.http.sockets import guarded, status_of
@@ -41,8 +41,13 @@ class Boundary:
         self._service = service
         operations = list(operations)
         self._door = Door(service.config, operations, has_keys=service.ring is not None)
-        self._shapes = {
-            each.path: each.errors_as for each in operations if each.errors_as != OPENAI_ERRORS
+        others = [each for each in operations if each.errors_as != OPENAI_ERRORS]
+        self._shapes = {each.path: each.errors_as for each in others}
+        self._shapes_below = tuple(
+            (f"{each.path}/", each.errors_as) for each in others if not each.parameters
+        )
+        self._shapes_by_header = {
+            each.errors_as.asked_by: each.errors_as for each in others if each.errors_as.asked_by
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,7 +59,7 @@ class Boundary:
         if scope["type"] == "websocket":
             await guarded(self._opened, scope, receive, self._counting(send), request_id)
             return
-        shape = self._shapes.get(scope["path"], OPENAI_ERRORS)
+        shape = self._shape(scope)
         started = finished = False
 
         async def send_with_id(message: Message) -> None:
@@ -100,6 +105,19 @@ class Boundary:
                 await send_error(send_with_id, answer, shape.encode(answer, request_id))
             elif not finished:
                 raise  # The server cuts the connection: the client must see that it is not whole.
+
+    def _shape(self, scope: Scope) -> ErrorShape:
+        """How errors look for this client at this path: also below a path, where nothing is."""
+        path = scope["path"]
+        if path in self._shapes:
+            return self._shapes[path]
+        for name, _ in scope["headers"]:
+            if name in self._shapes_by_header:
+                return self._shapes_by_header[name]
+        for above, shape in self._shapes_below:
+            if path.startswith(above):
+                return shape
+        return OPENAI_ERRORS
 
     def _counting(self, send: Send) -> Send:
         """Counts how handshakes are answered."""

@@ -25,6 +25,8 @@ class ErrorShape:
     """Makes the body of an error, and of the request's id."""
     id_header: bytes | None = None
     """Under which the request's id goes out, beside x-request-id."""
+    asked_by: bytes | None = None
+    """A request header of the clients that expect it at any path."""
 
 
 OPENAI_ERRORS = ErrorShape(ErrorReply, lambda error, request_id: error.encoded())

@@ -12,6 +12,14 @@ from penstock.generation_config import sampling_defaults
 from penstock.media_facts import MediaKind
 from penstock.protocol.common import NamedAdapter
 from penstock.protocol.to_frontend import Welcome
+from penstock_gateway.anthropic.models import (
+    BETA,
+    PAGES,
+    asks_for_anthropics,
+    model_info,
+    model_page,
+    refuse_pages,
+)
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys.caller import current
 from penstock_gateway.models.backend import ModelBackend
@@ -55,7 +63,11 @@ LIST = Operation(
     summary="List the served models",
     tag="models",
     reply=ModelList,
-    query={"client_version": ("Codex's own: accepted, without effect.", {"type": "string"})},
+    query={
+        **PAGES,
+        "client_version": ("Codex's own: accepted, without effect.", {"type": "string"}),
+        **BETA,
+    },
 )
 # Hub ids hold a slash.
 ONE = Operation(
@@ -65,6 +77,7 @@ ONE = Operation(
     tag="models",
     reply=ModelCard,
     statuses=(404,),
+    query=BETA,
 )
 
 
@@ -75,17 +88,24 @@ def routes(service: Service) -> list[OperationRoute]:
         backends = service.models.backends
         # Of several, what is there is shown.
         cards = [card for backend in backends for card in _cards(service, backend)]
+        if asks_for_anthropics(request):
+            return _json(model_page(request, cards))
+        refuse_pages(request)
         return _json(ModelList(cards))
 
     async def model(request: Request) -> Response:
+        card = one(request)
+        return _json(model_info(card) if asks_for_anthropics(request) else card)
+
+    def one(request: Request) -> ModelCard:
         name = request.path_params["name"]
         backend = service.models.backend_of(name)
         if _is_away(service, backend) and name in backend.given_names:
             current.get().check_model(backend.given_names[0])
-            return _json(_card_of_absent(backend, name))
+            return _card_of_absent(backend, name)
         asked = backend.ask(name)
         adapter = None if asked.adapter is None else backend.client.adapters.find(name)
-        return _json(_card(service, asked.engine.welcome, backend, name, adapter))
+        return _card(service, asked.engine.welcome, backend, name, adapter)
 
     return [LIST.route(models), ONE.route(model)]
 

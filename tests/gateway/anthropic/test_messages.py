@@ -44,6 +44,16 @@ WEATHER = {
 }
 
 
+SOURCE = {"type": "url", "url": "https://e.org/a.png"}
+FOUND = {
+    "type": "search_result",
+    "source": "https://e.org",
+    "title": "Rivers",
+    "content": [{"type": "text", "text": "The Rhine."}, {"type": "text", "text": "The Po."}],
+    "citations": {"enabled": True},
+}
+
+
 def said(text: str, *, finish: str = "stop", stopped_by: str | None = None) -> Script:
     """A script: `text` in pieces of random lengths."""
     dice = random.Random(len(text))
@@ -352,6 +362,10 @@ PICTURE = {"type": "base64", "media_type": "image/png", "data": "aaaa"}
         ({"output_config": {"effort": "huge"}}, "output_config.effort"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format"),
         ({"colour": "red"}, "colour"),
+        ({"messages": [user([{"type": "search_result", "source": "x"}])]}, "title is missing"),
+        ({"messages": [user([{**FOUND, "content": "x"}])]}, "must be a list of text blocks"),
+        ({"messages": [user([{**FOUND, "source": SOURCE}])]}, "source of a search_result must be"),
+        ({"messages": [user([{"type": "image", "source": "x"}])]}, "source must be of type base64"),
     ],
 )
 async def test_what_is_wrong_is_named(
@@ -363,6 +377,47 @@ async def test_what_is_wrong_is_named(
     said = await refusal(http, **fields)
     assert said.startswith("invalid_request_error: ")
     assert words in said
+
+
+@pytest.mark.parametrize("in_result", [False, True])
+async def test_search_results_are_texts_with_their_source(
+    http: httpx.AsyncClient, engine: FakeEngineClient, in_result: bool
+) -> None:
+    blocks: list[dict[str, Any]] = [FOUND]
+    before: list[dict[str, Any]] = []
+    if in_result:
+        call = {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {}}
+        before = [user("Hi"), {"role": "assistant", "content": [call]}]
+        blocks = [{"type": "tool_result", "tool_use_id": "t1", "content": [FOUND]}]
+    await whole(http, messages=[*before, user(blocks)])
+    assert "Rivers (https://e.org)\nThe Rhine.\nThe Po." in bytes(engine.submitted[0][0]).decode()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/v1/messages/batches/x/y", {}, 404),
+        ("POST", "/v1/messages/nonsense", {}, 404),
+        ("POST", "/v1/messages/count_tokens/", {}, 404),
+        ("GET", "/v1/messages/count_tokens", {}, 405),
+        ("GET", "/v1/models/claude", {"anthropic-version": "2023-06-01"}, 404),
+        ("GET", "/v1/skills", {"anthropic-version": "2023-06-01"}, 404),
+    ],
+)
+async def test_where_nothing_is_errors_are_anthropics_too(
+    http: httpx.AsyncClient, method: str, path: str, headers: dict[str, str], status: int
+) -> None:
+    answer = await http.request(method, path, headers=headers)
+    assert answer.status_code == status
+    assert answer.json()["type"] == "error"
+    kind = "not_found_error" if status == 404 else "invalid_request_error"
+    assert answer.json()["error"]["type"] == kind
+    assert answer.headers["request-id"] == answer.headers["x-request-id"]
+
+
+async def test_other_clients_errors_stay_openais(http: httpx.AsyncClient) -> None:
+    for path in ("/v1/models/claude", "/v1/messages-of-others", "/v1/skills"):
+        assert (await http.get(path)).json()["error"]["code"] in ("not_found", "model_not_found")
 
 
 async def test_errors_have_anthropics_types(
@@ -430,6 +485,21 @@ def test_the_sdk(sdk: anthropic.Anthropic) -> None:
         sdk.messages.create(model="claude", max_tokens=64, messages=[user("Hi")])
     assert missing.value.type == "not_found_error"
     assert missing.value.request_id
+
+
+def test_the_sdks_models(sdk: anthropic.Anthropic) -> None:
+    listed = list(sdk.models.list())
+    assert [each.id for each in listed] == [MODEL]
+    assert (listed[0].type, listed[0].max_input_tokens) == ("model", CONTEXT)
+    assert sdk.models.retrieve(MODEL) == listed[0]
+    assert list(sdk.models.list(limit=1)) == listed
+    with pytest.raises(anthropic.NotFoundError) as missing:
+        sdk.models.retrieve("claude")
+    assert missing.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
+    with pytest.raises(anthropic.BadRequestError, match="after_id"):
+        sdk.models.list(after_id="claude")
+    with pytest.raises(anthropic.BadRequestError, match=r"limit is .*\[1, 1000\]"):
+        sdk.models.list(limit=0)
 
 
 def test_the_sdks_loop_over_tools_sends_the_whole_conversation() -> None:

@@ -353,7 +353,7 @@ def _allow(*names: str, mode: str = "auto", type: str = "function") -> dict[str,
             "allowed: function",
         ),
         ({"tools": [{"type": "web", "function": {"name": "f"}}]}, "tools[0].type", "function"),
-        ({"tools": [{"type": "web"}]}, "tools[0].function", "missing"),
+        ({"tools": [{"type": "web"}]}, "tools[0].type", "function"),
         ({"functions": [{"name": "f"}]}, "functions", "send tools"),
         ({"function_call": "auto"}, "function_call", "send tool_choice"),
         ({"reasoning_effort": "enormous"}, "reasoning_effort", "low, medium"),
@@ -368,6 +368,41 @@ async def test_refused(
     error = response.json()["error"]
     assert error["param"] == param
     assert says in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "says"),
+    [
+        (
+            {"tools": [{"type": "custom", "custom": {"name": "f"}}]},
+            "tools[0].type",
+            'tools[0].type is "custom"; allowed: function',
+        ),
+        ({"tools": [{"type": "function"}]}, "tools[0].function", "function is missing"),
+        (
+            {"tool_choice": {"type": "custom", "custom": {"name": "f"}}},
+            "tool_choice",
+            "an object with type custom",
+        ),
+        (
+            {
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "allowed_tools": {"tools": [{"type": "custom", "custom": {"name": "f"}}]},
+                }
+            },
+            "tool_choice.allowed_tools.tools[0].type",
+            'is "custom"; allowed: function',
+        ),
+    ],
+)
+async def test_of_a_tool_of_another_type_it_is_the_type_that_is_wrong(
+    http: httpx.AsyncClient, fields: dict[str, Any], param: str, says: str
+) -> None:
+    response = await http.post(URL, json=body(**fields))
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], says in error["message"]) == (param, True)
 
 
 @pytest.mark.parametrize("kind", ["array", "string", "integer", ["string", "null"]])
