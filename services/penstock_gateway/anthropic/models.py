@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -15,8 +15,6 @@ from penstock_gateway.http.query import Parameters, asked
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-
-    from penstock_gateway.system.models import ModelCard
 
 USUAL, MOST = 20, 1000
 """Models of one page."""
@@ -34,6 +32,14 @@ PAGES: Parameters = {
     "after_id": ("Anthropic's: the models behind this one.", {"type": "string"}),
     "before_id": ("Anthropic's: the models before this one.", {"type": "string"}),
 }
+
+
+class Card(Protocol):
+    """What is known of a model, as the list of models has it."""
+
+    id: str
+    created: int
+    max_model_len: int | None
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="model"):
@@ -76,7 +82,7 @@ def refuse_pages(request: Request) -> None:
             )
 
 
-def model_info(card: ModelCard) -> ModelInfo:
+def model_info(card: Card) -> ModelInfo:
     """The same model in Anthropic's words."""
     return ModelInfo(
         id=card.id,
@@ -87,7 +93,7 @@ def model_info(card: ModelCard) -> ModelInfo:
     )
 
 
-def model_page(request: Request, cards: Sequence[ModelCard]) -> ModelPage:
+def model_page(request: Request, cards: Sequence[Card]) -> ModelPage:
     """What the request's parameters ask for. Raises InvalidRequest for a model that isn't there."""
     found, has_more = page_of_ids(request, [card.id for card in cards])
     data = [model_info(cards[place]) for place in found]
