@@ -54,6 +54,8 @@ class ByteTokenizer:
         parse_special: bool = True,
         add_special: bool = True,
         most: int | None = None,
+        first: int | None = None,
+        last: int | None = None,
     ):
         ids: list[int] = []
         for i, part in enumerate(text.split("<|end|>") if parse_special else [text]):

@@ -118,3 +118,23 @@ def test_a_template_is_filled_with_hostile_variables_elsewhere() -> None:
     template.close()
     assert filled.text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     assert spent < 0.25
+
+
+@pytest.mark.parametrize("make", [byte_level_tokenizer, sentencepiece_tokenizer])
+def test_the_wanted_ids_are_those_of_the_whole_text(make: object) -> None:
+    ours = tokenizer_of(with_specials(make()))  # type: ignore[operator]
+    for text in [*texts(), "word <|im_end|> ☃ " * 4000]:
+        whole = ours.encode(text, add_special=False)
+        for wanted in (1, 50, 3000):
+            assert ours.encode(text, add_special=False, first=wanted)[:wanted] == whole[:wanted]
+            assert ours.encode(text, add_special=False, last=wanted)[-wanted:] == whole[-wanted:]
+    assert len(ours.encode("word " * 100_000, last=50)) < 20_000
+
+
+def test_many_ids_have_the_text_that_the_library_gives() -> None:
+    ours = tokenizer_of(with_specials(byte_level_tokenizer()))
+    ids = ours.encode("word <|im_end|> ☃ " * 4000)
+    for skip in (True, False):
+        assert ours.decode(ids, skip_special_tokens=skip) == ours._backend.decode(
+            ids, skip_special_tokens=skip
+        )

@@ -30,7 +30,7 @@ from penstock_gateway.request.sampling import (
     truncated,
 )
 from penstock_gateway.request.structured_outputs import blame, structure_field
-from penstock_gateway.request.tokenising import encode
+from penstock_gateway.request.tokenising import encode, off_the_loop
 from penstock_gateway.service import Service
 
 OPERATION = posting(
@@ -92,7 +92,7 @@ class Completions(GenerateEndpoint[CompletionRequest]):
         echo_options = EchoOptions.of(request, logprobs=request.logprobs is not None)
         tokenizer = engine.text.tokenizer
         known = [
-            KnownPrompt(ids, _echoed(text, ids, request, tokenizer))
+            KnownPrompt(ids, await _echoed(text, ids, request, tokenizer))
             for text, ids in zip(given, prompt_token_ids, strict=True)
         ]
         params = [by_room[room] for room in rooms]
@@ -110,7 +110,7 @@ def _prompt_logprobs(request: CompletionRequest) -> int | None:
     return max((count for count in counts if count is not None), default=None)
 
 
-def _echoed(
+async def _echoed(
     given: Prompt, prompt_token_ids: list[int], request: CompletionRequest, tokenizer: Tokenizer
 ) -> str:
     """What an echo of the prompt begins with: the text as it came, unless it was cut."""
@@ -118,7 +118,10 @@ def _echoed(
         return ""
     if isinstance(given, str) and request.truncate_prompt_tokens is None:
         return given
-    return tokenizer.decode(prompt_token_ids, skip_special_tokens=False)
+    return await off_the_loop(
+        lambda: tokenizer.decode(prompt_token_ids, skip_special_tokens=False),
+        len(prompt_token_ids),
+    )
 
 
 def routes(service: Service) -> list[OperationRoute]:
@@ -131,15 +134,16 @@ async def token_ids_of(prompt: Prompt, request: CompletionRequest, engine: Engin
     if not isinstance(prompt, str):
         check_ids("prompt", prompt, engine.welcome.limits.vocab_size)
         return prompt
-    tokenizer = engine.text.tokenizer
+    tokenizer, limit = engine.text.tokenizer, engine.welcome.limits.max_model_len
+    cut = request.truncate_prompt_tokens is not None
     return await encode(
         lambda most: tokenizer.encode(
             prompt,
-            most=most,
+            most=None if cut else most,
+            last=limit if cut else None,
             parse_special=request.parse_special is not False,
             add_special=request.add_special_tokens is not False,
         ),
         len(prompt),
-        engine.welcome.limits.max_model_len,
-        cut=request.truncate_prompt_tokens is not None,
+        limit,
     )

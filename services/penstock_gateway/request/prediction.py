@@ -39,5 +39,7 @@ async def predicted_ids(prediction: Prediction | None, engine: EngineInfo) -> li
     most = min(MAX_PREDICTION_TOKENS, engine.welcome.limits.max_model_len)
     text = prediction.text[: most * MAX_CHARACTERS_PER_TOKEN]
     tokenizer = engine.text.tokenizer
-    ids = await off_the_loop(lambda: tokenizer.encode(text, add_special=False), len(text))
+    ids = await off_the_loop(
+        lambda: tokenizer.encode(text, add_special=False, first=most), len(text)
+    )
     return ids[:most]

@@ -105,17 +105,14 @@ async def turn(size: int) -> AsyncIterator[None]:
         yield
 
 
-async def encode(
-    run: Callable[[int], list[int]], characters: int, limit: int, *, cut: bool = False
-) -> list[int]:
+async def encode(run: Callable[[int], list[int]], characters: int, limit: int) -> list[int]:
     """`run(most)`, which tokenises a text of so many characters for a context of `limit` tokens,
     and refuses one of clearly more than `most`.
 
-    cut: the ids will be cut to what the context holds.
     Raises InvalidRequest at once when the text is far too long.
     """
     check_length(characters, limit)
-    return await off_the_loop(lambda: run(most_tokens(limit, cut=cut)), characters)
+    return await off_the_loop(lambda: run(most_tokens(limit)), characters)
 
 
 async def off_the_loop(run: Callable[[], Made], characters: int) -> Made:
@@ -126,9 +123,9 @@ async def off_the_loop(run: Callable[[], Made], characters: int) -> Made:
         return await asyncio.to_thread(run)
 
 
-def most_tokens(limit: int, *, cut: bool = False) -> int:
+def most_tokens(limit: int) -> int:
     """Tokens from which on counting is in vain for a context of `limit`."""
-    return max(FEW_TOKENS, (8 if cut else 2) * limit)
+    return max(FEW_TOKENS, 2 * limit)
 
 
 def check_length(characters: int, limit: int) -> None:

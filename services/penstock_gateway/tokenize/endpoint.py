@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import abstractmethod
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -24,7 +23,7 @@ from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import Flag, Object, Text
 from penstock_gateway.request.sampling import check_ids
 from penstock_gateway.request.terms import terms_headers
-from penstock_gateway.request.tokenising import encode
+from penstock_gateway.request.tokenising import encode, off_the_loop
 from penstock_gateway.service import Service
 
 
@@ -66,10 +65,6 @@ class DetokenizeReply(msgspec.Struct):
     """prompt: the text, special tokens included."""
 
     prompt: str
-
-
-MANY_TOKENS = 10_000
-"""From which on detokenising goes to a thread."""
 
 
 class NamesModel(Protocol):
@@ -148,9 +143,8 @@ class Detokenize(TextEndpoint[DetokenizeRequest]):
         if request.tokens:
             check_ids("tokens", request.tokens, engine.welcome.limits.vocab_size)
         decode_all = partial(engine.text.tokenizer.decode, skip_special_tokens=False)
-        if len(request.tokens) <= MANY_TOKENS:
-            return DetokenizeReply(decode_all(request.tokens))
-        return DetokenizeReply(await asyncio.to_thread(decode_all, request.tokens))
+        tokens = request.tokens
+        return DetokenizeReply(await off_the_loop(lambda: decode_all(tokens), len(tokens)))
 
 
 async def _of_prompt(request: TokenizeRequest, engine: EngineInfo) -> list[int]:

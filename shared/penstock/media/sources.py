@@ -20,6 +20,8 @@ from penstock.media.words import EXAMPLES, INVALID, WORDS
 from penstock.media_facts import MediaKind
 
 _DATA = re.compile(r"data:([^,;]{0,100})(;[^,]{0,200})?,", re.IGNORECASE)
+_PIECE = 1 << 18
+"""Characters of base64 that are decoded with the interpreter's lock held."""
 LARGE = 1 << 20
 """Bytes from which on a thread decodes."""
 MAX_PARTS = 4096
@@ -190,8 +192,17 @@ def _text(source: MediaSource, url: str) -> str:
 def _base64(text: str) -> bytes:
     """Strict: what is skipped silently could be most of it. Line breaks are allowed (MIME), and
     padding may be missing (RFC 4648, 3.2)."""
-    stripped = text.encode("ascii").translate(None, b" \r\n\t")
-    return binascii.a2b_base64(stripped + b"=" * (-len(stripped) % 4), strict_mode=True)
+    decoded, left = [], b""
+    for begin in range(0, len(text), _PIECE):
+        piece = left + text[begin : begin + _PIECE].encode("ascii").translate(None, b" \r\n\t")
+        # The last characters may be padded, and wait for what comes.
+        whole = max(0, len(piece) - 5) // 4 * 4
+        decoded.append(binascii.a2b_base64(piece[:whole], strict_mode=True))
+        if b"=" in piece[max(0, whole - 2) : whole]:
+            raise binascii.Error("padding before the end")
+        left = piece[whole:]
+    padded = left + b"=" * (-len(left) % 4)
+    return b"".join([*decoded, binascii.a2b_base64(padded, strict_mode=True)])
 
 
 async def _read_file(

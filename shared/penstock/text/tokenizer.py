@@ -18,6 +18,8 @@ LONG_TEXT = 4096
 """Characters from which on a text is encoded by calls that let go of the interpreter's lock."""
 PIECE = 16 << 10
 """Characters that are counted at once, where a text may have too many tokens."""
+LONG_IDS = 4096
+"""Ids from which on they are decoded by a call that lets go of the lock."""
 
 
 class Tokenizer:
@@ -49,6 +51,8 @@ class Tokenizer:
         parse_special: bool = True,
         add_special: bool = True,
         most: int | None = None,
+        first: int | None = None,
+        last: int | None = None,
     ) -> list[int]:
         """Token ids of a text.  Of a long one, most of the time is spent outside the interpreter's
         lock.
@@ -56,13 +60,23 @@ class Tokenizer:
         parse_special: the text of a special token becomes that token; else it is plain text.
         add_special: BOS goes in front if the model wants it, but never a second one.
         most: a text that has clearly more tokens is refused as soon as that is seen.
-        Raises InvalidRequest for that, and for a text that has no UTF-8 form (lone surrogates).
+        first, last: so many ids of the text's beginning or end are wanted; of a text that has more
+        than twice as many, what is too far from there isn't encoded.
+        Raises InvalidRequest for a text that is refused, and for one that has no UTF-8 form (lone
+        surrogates).
         """
         backend = self._backend if parse_special else self._plain
         with _library_errors():
-            if most is not None and len(text) > max(most, PIECE):
+            if most is not None and _may_have_more(text, most):
                 _check_count(backend, text, most)
-            ids: list[int] = _encoded(backend, text, add_special).ids
+            if first is not None:
+                text = _part(backend, text, first)
+            if last is not None:
+                text = _part(backend, text, last, from_end=True)
+            encoding = _encoded(backend, text, add_special)
+            ids: list[int] = encoding.ids
+            # Freeing many tokens takes time too: another thread may have the lock before.
+            del encoding
         return self._with_one_bos(ids) if add_special else ids
 
     def encode_typed(
@@ -77,14 +91,19 @@ class Tokenizer:
         """Token ids of a text, or of two that belong together, and which of them each is of.
 
         limit: ids at most, special ones included: texts are cut at their ends, of two the longer
-        one first (as transformers' `longest_first`).  most: as `encode` has it, of each.  Raises
-        InvalidRequest for that, and for a text that has no UTF-8 form.
+        one first (as transformers' `longest_first`).  Of a text with more than twice as many only
+        the beginning is encoded; of two such texts, the one whose beginning has fewer tokens counts
+        as the shorter.  most: as `encode` has it, of each.  Raises InvalidRequest for that, and for
+        a text that has no UTF-8 form.
         """
         backend = self._backend
         with _library_errors():
             for each in (text, pair or ""):
-                if most is not None and len(each) > max(most, PIECE):
+                if most is not None and _may_have_more(each, most):
                     _check_count(backend, each, most)
+            if limit is not None:
+                text = _part(backend, text, limit)
+                pair = pair and _part(backend, pair, limit)
             first = _encoded(backend, text, False)
             second = None if pair is None else _encoded(backend, pair, False)
         if limit is not None:
@@ -99,10 +118,14 @@ class Tokenizer:
         return whole.ids, bytes(min(kind, 255) for kind in whole.type_ids)
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of token ids. Ids that the vocabulary lacks have no text."""
+        """Text of token ids. Ids that the vocabulary lacks have no text.  Of many ids, most of the
+        time is spent outside the interpreter's lock."""
         _check_ids(ids)
         with _library_errors():
-            text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+            if len(ids) < LONG_IDS:
+                text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+            else:
+                [text] = self._backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)
         return text
 
     def token_text(self, token: int) -> str:
@@ -221,27 +244,58 @@ def _encoded(backend: Backend, text: str, add_special: bool) -> Encoding:
     return backend.encode_batch_fast([text], add_special_tokens=add_special)[0]
 
 
+def _may_have_more(text: str, tokens: int) -> bool:
+    """False: so many tokens are enough for a text, whose bytes are a token each at worst."""
+    most = max(tokens, PIECE)
+    return 4 * len(text) > most and len(text.encode()) > most
+
+
 def _check_count(backend: Backend, text: str, most: int) -> None:
     """Refuses a text whose pieces have more tokens than `most`.
 
     A cut adds a few tokens at its place, or takes some away; so `most` should be well above what
-    would be accepted.  Words stay whole where they can: a tokenizer may know a long one as one.
+    would be accepted.
     """
-    begin = count = 0
-    while begin < len(text):
-        end = begin + PIECE
-        if end < len(text):
-            space = text.rfind(" ", begin + PIECE // 2, end)
-            end = end if space < 0 else space
-        count += len(backend.encode_batch_fast([text[begin:end]], add_special_tokens=False)[0])
-        begin = end
+    for place, count in _counted(backend, text):
         if count > most:
             raise InvalidRequest(
-                f"the prompt has more than {most} tokens: its first {begin} of {len(text)} "
+                f"the prompt has more than {most} tokens: its first {place} of {len(text)} "
                 f"characters have {count}",
                 param="prompt",
                 code="context_length_exceeded",
             )
+
+
+def _part(backend: Backend, text: str, tokens: int, *, from_end: bool = False) -> str:
+    """The beginning or the end of a text that has more than twice so many tokens, or all of it.
+    Where it was cut, its tokens may differ from the text's: what is kept of them is far from there.
+    """
+    if not _may_have_more(text, 2 * tokens):
+        return text
+    for place, count in _counted(backend, text, from_end=from_end):
+        if count > 2 * tokens:
+            return text[place:] if from_end else text[:place]
+    return text
+
+
+def _counted(backend: Backend, text: str, *, from_end: bool = False) -> Iterator[tuple[int, int]]:
+    """Places further and further from the beginning, or from the end, and how many tokens there
+    are up to there.  Words stay whole where they can: a tokenizer may know a long one as one."""
+    count = 0
+    begin, end = 0, len(text)
+    while begin < end:
+        if end - begin <= PIECE:
+            place = begin if from_end else end
+        elif from_end:
+            place = text.find(" ", end - PIECE, end - PIECE // 2)
+            place = end - PIECE if place < 0 else place
+        else:
+            place = text.rfind(" ", begin + PIECE // 2, begin + PIECE)
+            place = begin + PIECE if place < 0 else place
+        piece = text[place:end] if from_end else text[begin:place]
+        count += len(backend.encode_batch_fast([piece], add_special_tokens=False)[0])
+        begin, end = (begin, place) if from_end else (place, end)
+        yield place, count
 
 
 def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:

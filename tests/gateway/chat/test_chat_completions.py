@@ -270,24 +270,6 @@ async def test_messages_reach_the_template(
     assert options == {"add_generation_prompt": False, "enable_thinking": False}
 
 
-async def test_long_prompts_leave_the_loop_free(
-    http: httpx.AsyncClient, engine: FakeEngineClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import threading
-
-    threads = []
-    encode = engine.template.encode
-    monkeypatch.setattr(
-        engine.template,
-        "encode",
-        lambda *a, **k: (threads.append(threading.current_thread()), encode(*a, **k))[1],
-    )
-    for length in (10, 30_000):
-        await http.post(URL, json=body(messages=[{"role": "user", "content": "x" * length}]))
-    assert threads[0] is threading.main_thread()
-    assert threads[1] is not threading.main_thread()
-
-
 @pytest.mark.parametrize("length", [600, 40_000, 100_000])
 async def test_what_is_too_long_is_the_field_that_holds_it(
     http: httpx.AsyncClient, length: int

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 from msgspec import inspect
@@ -35,11 +36,11 @@ SMALL = 2000
 """Bytes below which nothing is large."""
 STEP = 16
 """By how much less is tried where so much is refused."""
+TEXTS = ("prompt", "input")
 CASES = 3
 """Of an endpoint, without --long."""
-CUT = ("input", "prompt")
-"""Fields whose texts may be cut to the context: of 2 MiB, the tokens to cut take 63 ms. To be
-empty."""
+CUT = "truncate_prompt_tokens"
+"""The field that has texts cut; Ollama's are cut without one."""
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +66,13 @@ def model_for(operation: Operation) -> str:
 
 def cases(operation: Operation) -> list[Case]:
     example = EXAMPLES.get(operation.path) or minimal(inspect.type_info(operation.body))
-    found = [
-        case
-        for case in cases_of(operation.body, example)
-        if case.field.partition(".")[0] not in CUT
-    ]
+    found = list(cases_of(operation.body, example))
+    if CUT in operation.body.__struct_fields__:
+        found += [
+            replace(case, field=f"{case.field}, cut")
+            for case in cases_of(operation.body, {**example, CUT: -1})
+            if case.field in TEXTS
+        ]
     if thinning.every:
         return found
     shift = list(OPERATIONS).index(operation.path) / len(OPERATIONS)
