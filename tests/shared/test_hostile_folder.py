@@ -148,6 +148,7 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a large theta": (_config(rope_theta=10**400), "rope_theta"),
     "400,000 kinds of layers": (_config(layer_types=["full_attention"] * 400_000), "layer_types"),
     "a class that is a list": (_config(architectures=[["LlamaForCausalLM"]]), "architectures is"),
+    "classes that are a number": (_config(architectures=7, model_type="llama"), "rchitectures"),
     "a class of a million letters": (_config(architectures=["x" * 10**6]), "architecture xxx"),
     "an activation of a million letters": (_config(hidden_act="x" * 10**6), "hidden_act"),
     "a deep setting": (_config(oddity=_deep(800)), "nested deeper than 64 levels"),

@@ -64,7 +64,8 @@ def read_pooling(
     path: Path, stated: Fields, config: ModelConfig | EncoderConfig
 ) -> PoolingConfig | None:
     """None for a model that generates text. Raises UnsupportedModel for what can't be computed."""
-    names = [str(name) for name in stated.values.get("architectures") or ()]
+    listed = stated.values.get("architectures")
+    names = [str(name) for name in listed] if isinstance(listed, list) else []
     size = config.hidden_size
     longest = _read(path / SENTENCE_CONFIG).optional_integer("max_seq_length")
     if longest is not None and longest < 1:

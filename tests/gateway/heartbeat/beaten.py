@@ -26,8 +26,9 @@ Answer = TypeVar("Answer")
 class BeatenGateway:
     """loop: has the heartbeat."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, port: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, port: int, service: Service) -> None:
         self.port = port
+        self.service = service
         self._loop = loop
         self._heart = Heartbeat()
 
@@ -75,7 +76,7 @@ def beaten(engine: FakeEngineClient, store: Any = None, **settings: Any) -> Iter
     with LiveGateway(engine, GatewayConfig(**settings)) as gateway:
         service: Service = gateway.service
         service.store = store
-        found = BeatenGateway(gateway.loop, gateway.port)
+        found = BeatenGateway(gateway.loop, gateway.port, service)
         deadline = time.monotonic() + PATIENCE
         while not gateway.loop.is_running() and time.monotonic() < deadline:
             time.sleep(0.01)
