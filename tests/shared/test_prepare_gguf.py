@@ -321,7 +321,7 @@ ADJUSTED: dict[str, tuple[Callable[[Writer], None], Callable[[PreparedModel], bo
 
 NAMED = {
     "default and others": (
-        [("default", "{{ 1 }}"), ("tool_use", "{{ 2 }}")], "{{ 1 }}"),
+        [("default", "{{ 1 }}"), ("other", "{{ 2 }}")], "{{ 1 }}"),
     "the only one": ([("rag", "{{ 3 }}")], "{{ 3 }}"),
 }  # fmt: skip
 

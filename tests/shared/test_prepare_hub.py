@@ -190,7 +190,10 @@ TEMPLATES: dict[str, tuple[dict[str, str], Any, str]] = {
     "in the settings": ({}, "in settings", "in settings"),
     "none": ({}, None, ""),
     "named": (
-        {}, [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}], "d"),
+        {}, [{"name": "x", "template": "t"}, {"name": "default", "template": "d"}], "d"),
+    "file instead of named": (
+        {"chat_template.jinja": "own"},
+        [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}], "own"),
     "one named": ({}, [{"name": "x", "template": "t"}], "t"),
     "file of its own": ({"chat_template.jinja": "own\r\n ☃"}, "in settings", "own\r\n ☃"),
     "JSON of its own": (

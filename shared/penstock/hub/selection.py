@@ -18,6 +18,7 @@ FOLDER_FILES = (
     "tokenizer_config.json",
     "chat_template.jinja",
     "chat_template.json",
+    "additional_chat_templates/*.jinja",
     "preprocessor_config.json",
     "video_preprocessor_config.json",
     "processor_config.json",

@@ -24,7 +24,7 @@ from penstock.families import ENCODERS
 from penstock.families.finding import family_named
 from penstock.model_config import EncoderConfig, HeadConfig, PreparedModel, TransformersConfig
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 """Raise it whenever the same input gives another prepared folder."""
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"

@@ -19,13 +19,12 @@ from penstock.model_config import (
     WeightFiles,
 )
 from penstock.pooling_config import PoolingConfig
+from penstock.prepare.chat_templates import template_of_gguf
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
 from penstock.prepare.gguf_config import read_config
 from penstock.prepare.gguf_encoder import is_encoder, read_decoder_pooling, read_encoder
 from penstock.prepare.gguf_tokenizer import BuiltTokenizer, build_tokenizer
 from penstock.prepare.mmproj import read_mmproj
-
-TEMPLATE = "tokenizer.chat_template"
 
 
 def read_gguf(path: Path, mmproj: Path | None = None) -> Checkpoint:
@@ -57,7 +56,7 @@ def read_gguf(path: Path, mmproj: Path | None = None) -> Checkpoint:
             mmproj="" if mmproj is None else str(mmproj),
         ),
         tokenizer_json=tokenizer.json,
-        chat_template=_chat_template(fields),
+        chat_template=template_of_gguf(fields),
         add_bos=tokenizer.add_bos and generation.bos_token_id is not None,
         pooling=pooling,
         media=media,
@@ -96,19 +95,6 @@ def _generation(fields: Fields, tokenizer: BuiltTokenizer) -> GenerationDefaults
         top_k=fields.optional_integer("general.sampling.top_k"),
         min_p=fields.optional_number("general.sampling.min_p"),
     )
-
-
-def _chat_template(fields: Fields) -> str:
-    """The one without a name; of named ones, the one called `default`, or the only one. "" if there
-    is none."""
-    if TEMPLATE in fields:
-        return fields.text(TEMPLATE)
-    names = fields.listed(f"{TEMPLATE}s", str) if f"{TEMPLATE}s" in fields else []
-    if not names:
-        return ""
-    if len(names) > 1 and "default" not in names:
-        raise fields.wrong(f"{TEMPLATE}s", f"a name 'default' among them, or a {TEMPLATE},")
-    return fields.text(f"{TEMPLATE}.{names[0] if len(names) == 1 else 'default'}")
 
 
 def _dtype(file: GGUFFile) -> str:

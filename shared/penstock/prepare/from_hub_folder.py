@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -26,6 +25,7 @@ from penstock.model_config import (
 )
 from penstock.pooling_config import PoolingConfig, TextPadding
 from penstock.prepare.by_transformers import is_for_transformers, read_for_transformers
+from penstock.prepare.chat_templates import template_of_folder
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
 from penstock.prepare.checkpoint_size import HeldTensors, check_shards, refuse_more_than_is_held
 from penstock.prepare.draft_head import head_checkpoint
@@ -40,7 +40,6 @@ from penstock.prepare.inputs import (
     MAX_JSON_BYTES,
     PREPROCESSOR,
     PROCESSOR,
-    TEMPLATE,
     TEMPLATE_JSON,
     TOKENIZER,
     TOKENIZER_CONFIG,
@@ -90,7 +89,7 @@ def read_hub_folder(
         generation=generation,
         weights=_weight_files(stated, weights, held),
         tokenizer_json=tokenizer.json,
-        chat_template=_chat_template(path, tokenizer_config),
+        chat_template=template_of_folder(path, tokenizer_config, _read_json(path / TEMPLATE_JSON)),
         add_bos=tokenizer.adds_bos,
         pooling=pooling,
         media=_media(path, stated, config, tokenizer.json),
@@ -202,34 +201,6 @@ def _token_ids(fields: Fields, key: str) -> list[int]:
     if isinstance(fields.values.get(key), list):
         return fields.listed(key, int)
     return [fields.integer(key)] if key in fields else []
-
-
-def _chat_template(path: Path, tokenizer_config: Fields) -> str:
-    """A file of its own comes before the tokenizer's settings; "" if there is none."""
-    try:
-        return read_small(path / TEMPLATE, MAX_JSON_BYTES).decode()
-    except FileNotFoundError:
-        pass
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnsupportedModel(f"{path / TEMPLATE} can't be read: {error}") from None
-    separate = _read_json(path / TEMPLATE_JSON)
-    source = separate if "chat_template" in separate else tokenizer_config
-    value: Any = source.values.get("chat_template")
-    if isinstance(value, list):
-        value = _default_template(value, source)
-    if value is not None and not isinstance(value, str):
-        raise source.wrong("chat_template", "a text, or a list of named texts")
-    return value or ""
-
-
-def _default_template(named: list[Any], source: Fields) -> Any:
-    """Of several templates, the one called `default`."""
-    templates = {item.get("name"): item.get("template") for item in named if isinstance(item, dict)}
-    if len(templates) == 1:
-        return next(iter(templates.values()))
-    if "default" not in templates:
-        raise source.wrong("chat_template", "a list with a template that is named 'default'")
-    return templates["default"]
 
 
 def _weight_files(stated: Fields, files: tuple[Path, ...], held: HeldTensors) -> WeightFiles:

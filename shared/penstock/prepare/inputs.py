@@ -19,6 +19,7 @@ TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
 TEMPLATE_JSON = "chat_template.json"
+NAMED_TEMPLATES = {name: f"additional_chat_templates/{name}.jinja" for name in ("tool_use", "rag")}
 PREPROCESSOR = "preprocessor_config.json"
 PROCESSOR = "processor_config.json"
 VIDEO_PREPROCESSOR = "video_preprocessor_config.json"
@@ -48,6 +49,7 @@ def folder_inputs(path: Path) -> list[Path]:
             TOKENIZER_CONFIG,
             TEMPLATE,
             TEMPLATE_JSON,
+            *NAMED_TEMPLATES.values(),
             PREPROCESSOR,
             PROCESSOR,
             VIDEO_PREPROCESSOR,
