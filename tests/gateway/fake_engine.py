@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -43,6 +43,8 @@ class ByteTokenizer:
 
     vocab_size = VOCABULARY
     special_ids = frozenset({END})
+    special_tokens: ClassVar = {"<|end|>": END}
+    added_tokens: ClassVar[dict[int, Any]] = {END: SimpleNamespace(content="<|end|>", special=True)}
     add_bos = False
     bos_token_id = None
     table = SimpleNamespace(byte_level=True)

@@ -291,13 +291,13 @@ def test_the_scanner_follows_every_beginning() -> None:
 @pytest.mark.parametrize(
     ("template", "name"),
     [
-        ("{{ '<tool_call>' }}", "HermesCalls"),
-        ("[TOOL_CALLS]", "MistralCalls"),
-        ("Environment: ipython", "Llama3Calls"),
-        ("{{ messages }}", "JsonCalls"),
+        ("{{ '<tool_call>{\"name\": ' }}", "hermes"),
+        ("[TOOL_CALLS]", "mistral"),
+        ("Environment: ipython", "llama3_json"),
+        ("{{ messages }}", "json"),
     ],
 )
 def test_auto_reads_the_template(template: str, name: str) -> None:
-    assert tool_parser("auto", template).__name__ == name
+    assert tool_parser("auto", template).name == name
     assert reasoning_parser("auto", template) is None
     assert reasoning_parser("auto", "…</think>…") is not None

@@ -5,9 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from penstock.parsing import CallArguments, CallBegin, Content, Event, Reasoning
-from penstock_gateway.chat.answer_reader import AnswerReader, LogprobReader, PlainReader, ReadEvent
+from penstock_gateway.chat.answer_reader import (
+    AnswerReader,
+    LogprobReader,
+    MarkedReader,
+    PlainReader,
+    ReadEvent,
+)
 from penstock_gateway.chat.parsed_choice import Parsing
 from penstock_gateway.chat.reasoning_tokens import ReasoningTokens
+from penstock_gateway.chat.token_marks import MarkedDetokenizer
 from penstock_gateway.generate.logprobs import ChatLogprob
 
 if TYPE_CHECKING:
@@ -95,7 +102,7 @@ class AnswerParts(Generic[Whole]):
             if isinstance(event, CallBegin):
                 self.calls += 1
                 if self._shown():
-                    self._begin(CallBegin, self._call(event.name))
+                    self._begin(CallBegin, self._call(event))
             elif not event.text:
                 continue
             elif isinstance(event, Content):
@@ -121,9 +128,9 @@ class AnswerParts(Generic[Whole]):
             return self._open
         return self._begin(Reasoning, self._kinds.thoughts(self._next))
 
-    def _call(self, name: str) -> AnswerPart[Whole]:
-        new_id = self._parsing.new_id() if self._parsing is not None else ""
-        return self._kinds.call(self._next, new_id, name)
+    def _call(self, call: CallBegin) -> AnswerPart[Whole]:
+        call_id = self._parsing.call_id(call) if self._parsing is not None else ""
+        return self._kinds.call(self._next, call_id, call.name)
 
     @property
     def _next(self) -> int:
@@ -145,5 +152,12 @@ class AnswerParts(Generic[Whole]):
 def _reader(parsing: Parsing | None, detokenizer: Detokenizer | None) -> AnswerReader | None:
     if parsing is None:
         return None
-    parser = parsing.make()
-    return PlainReader(parser) if detokenizer is None else LogprobReader(parser, detokenizer)
+    parser, marking = parsing.make(), parsing.marking
+    reader: AnswerReader
+    if detokenizer is None:
+        reader = PlainReader(parser)
+    elif marking is None:
+        reader = LogprobReader(parser, detokenizer)
+    else:
+        reader = LogprobReader(parser, MarkedDetokenizer(marking.marks, detokenizer))
+    return reader if marking is None else MarkedReader(reader, marking)

@@ -10,6 +10,7 @@ from penstock.parsing import CallBegin, Content, Event, OutputParser
 
 if TYPE_CHECKING:
     from penstock.text.detokenizer import Detokenizer
+    from penstock_gateway.chat.parsed_choice import Marking
     from penstock_gateway.generate.logprobs import ChatLogprob
 
 
@@ -47,6 +48,28 @@ class PlainReader:
 
     def rest(self) -> list[ChatLogprob]:
         return []
+
+
+class MarkedReader:
+    """Reads through another one, which gets letters for the marks that are tokens."""
+
+    def __init__(self, reader: AnswerReader, marking: Marking) -> None:
+        self._reader = reader
+        self._marks = marking.marks
+        self._marked = marking.text()
+
+    def read(self, text: str, token_ids: list[int], logprobs: list[ChatLogprob]) -> list[ReadEvent]:
+        text = self._marked.push(text, token_ids)
+        return self._plain(self._reader.read(text, token_ids, logprobs))
+
+    def finish(self) -> list[ReadEvent]:
+        return self._plain(self._reader.finish())
+
+    def rest(self) -> list[ChatLogprob]:
+        return self._reader.rest()
+
+    def _plain(self, told: list[ReadEvent]) -> list[ReadEvent]:
+        return [ReadEvent(self._marks.plain(event), logprobs) for event, logprobs in told]
 
 
 class _PlacedToken(NamedTuple):

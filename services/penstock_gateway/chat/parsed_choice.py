@@ -9,7 +9,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.parsing import CallArguments, CallBegin, Content, Event, OutputParser, Reasoning
+from penstock.text.detokenizer import make_detokenizer
+from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.chat.reasoning_tokens import ReasoningTokens
+from penstock_gateway.chat.token_marks import MarkedText, TokenMarks
 
 
 class CalledFunction(msgspec.Struct):
@@ -57,6 +60,20 @@ class ChatDelta(msgspec.Struct, omit_defaults=True):
 
 
 @dataclass(frozen=True, slots=True)
+class Marking:
+    """How marks that are tokens are told from text that looks alike. skips: as the request's
+    skip_special_tokens."""
+
+    marks: TokenMarks
+    tokenizer: Tokenizer
+    skips: bool
+
+    def text(self) -> MarkedText:
+        """For one choice."""
+        return MarkedText(self.marks, make_detokenizer(self.tokenizer, self.skips))
+
+
+@dataclass(frozen=True, slots=True)
 class Parsing:
     """How the answers to a request are read."""
 
@@ -72,6 +89,12 @@ class Parsing:
     calls_finish: bool = True
     """Calls make the finish reason tool_calls; with a named function it stays stop, as OpenAI has
     it."""
+    marking: Marking | None = None
+    """None: all marks are text."""
+
+    def call_id(self, call: CallBegin) -> str:
+        """The call's own id, if it has one, or a new one."""
+        return call.id or self.new_id()
 
 
 class ParsedChoice:
@@ -80,6 +103,7 @@ class ParsedChoice:
     def __init__(self, parsing: Parsing) -> None:
         self._parsing = parsing
         self._parser = parsing.make()
+        self._marked = None if parsing.marking is None else parsing.marking.text()
         self._calls = 0
         self._reasoning = ReasoningTokens(parsing.closing)
 
@@ -91,9 +115,13 @@ class ParsedChoice:
     def push(self, text: str, token_ids: list[int], *, last: bool) -> ChatDelta | None:
         """What a piece of text, and its tokens, add; None for nothing that can be shown yet."""
         self._reasoning.add(token_ids)
+        if self._marked is not None:
+            text = self._marked.push(text, token_ids)
         events = self._parser.push(text)
         if last:
             events += self._parser.finish()
+        if self._parsing.marking is not None:
+            events = [self._parsing.marking.marks.plain(event) for event in events]
         delta = ChatDelta()
         for event in events:
             self._add(delta, event)
@@ -124,7 +152,7 @@ class ParsedChoice:
 
     def _begun(self, event: CallBegin) -> ToolCallDelta:
         function = FunctionDelta(event.name, "")
-        return ToolCallDelta(self._calls - 1, self._parsing.new_id(), "function", function)
+        return ToolCallDelta(self._calls - 1, self._parsing.call_id(event), "function", function)
 
     def _append_arguments(self, delta: ChatDelta, event: CallArguments) -> None:
         calls, index = self._call(delta), self._calls - 1

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.parsing import ReasoningParser
+    from penstock.parsing.registry import ReasoningFormat
     from penstock.text.tokenizer import Tokenizer
 
 
-def closing_token(thoughts: type[ReasoningParser] | None, tokenizer: Tokenizer) -> int | None:
+def closing_token(thoughts: ReasoningFormat | None, tokenizer: Tokenizer) -> int | None:
     """The token that closes a block of thinking; None where its tag is several."""
     if thoughts is None or thoughts.closing_tag is None:
         return None

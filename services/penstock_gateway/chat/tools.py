@@ -78,6 +78,11 @@ class ToolUse:
     def names(self) -> tuple[str, ...]:
         return tuple(tool.function.name for tool in self.tools)
 
+    @property
+    def schemas(self) -> dict[str, Any]:
+        """By name, what arguments are like."""
+        return {tool.function.name: tool.function.parameters for tool in self.tools}
+
     def for_template(self) -> list[dict[str, Any]] | None:
         return [tool.for_template() for tool in self.tools] or None
 

@@ -198,8 +198,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tool_call_parser: Annotated[
         str,
         Meta(
-            description="Format in which the model writes tool calls: hermes, llama3_json,"
-            " mistral, json, or a plug-in's name; auto: detected from its chat template."
+            description="Format in which the model writes tool calls, by vLLM's names: hermes,"
+            " qwen3_coder, glm45, kimi_k2, deepseek_v31, openai, llama3_json, mistral, json and"
+            " others, or a plug-in's name; auto: recognised by its chat template."
         ),
     ] = "auto"
     enable_auto_tool_choice: Annotated[
@@ -208,8 +209,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     reasoning_parser: Annotated[
         str,
         Meta(
-            description="Format in which the model marks its reasoning: qwen3, deepseek_r1, or a"
-            " plug-in's name; auto: detected from its chat template; none: left in the content."
+            description="Format in which the model marks its reasoning: qwen3, deepseek_r1,"
+            " openai_gptoss and others, or a plug-in's name; auto: recognised by its chat template;"
+            " none: left in the content."
         ),
     ] = "auto"
 

@@ -6,13 +6,18 @@ and `penstock.reasoning_parsers`.
 
 events          what a parser says
 interface       what a parser is; the two kinds that plug-ins may bring
-registry        parsers by name, and the choice by chat template
+format          the description of a format, which is data
+formats         the formats that are known, one module to a family
+registry        parsers by name, and the choice by chat template and model type
 json_scanner    JSON, a character at a time
 call_object     one call as a JSON object, its arguments handed on as they come
-call_text       what the formats below share: finding calls in a text, giving back what is none
-hermes, llama3_json, mistral, json_calls    the formats
+keyed_values, python_call    calls written as keys and values, and as in Python
+values          plain text and Python's literals as JSON
+call_text       what readers of calls share: a walk over the text, giving back what is no call
+calls           calls by the description of their format
 forced          calls that a grammar forced: tool_choice required, or a named function
-thinking        `<think>` blocks
+thinking        blocks of thinking by their description
+channels        messages in channels by their description
 output          reasoning, then calls: the parser of a whole answer
 """
 

@@ -26,10 +26,18 @@ class CallObject:
     more may be pushed.
 
     known: names that calls may have; None: any.  needs_arguments: an object without them is none.
+    keys: of its members, for the name, then for the arguments.
     """
 
-    def __init__(self, known: frozenset[str] | None, *, needs_arguments: bool) -> None:
+    def __init__(
+        self,
+        known: frozenset[str] | None,
+        *,
+        needs_arguments: bool,
+        keys: tuple[tuple[str, ...], tuple[str, ...]] = (NAMES, ARGUMENTS),
+    ) -> None:
         self._known = known
+        self._names, self._arguments_keys = keys
         self._needs_arguments = needs_arguments
         self._scanner = JsonScanner()
         self._raw: list[str] = []
@@ -41,11 +49,15 @@ class CallObject:
         self._value: list[str] = []
         self._name: str | None = None
         self._arguments: str | None = None
+        self.left = ""
         self.begun = self.done = self.broken = False
 
     @property
     def held(self) -> str:
         return "" if self.begun else "".join(self._raw)
+
+    def end(self) -> None:
+        """The text has ended."""
 
     def take(self) -> list[Event]:
         """What has become certain since the last time."""
@@ -127,10 +139,10 @@ class CallObject:
     def _end_key(self) -> None:
         name = _string("".join(self._key or ()))
         self._key = None
-        if name in NAMES:
+        if name in self._names:
             self._role = "name"
             self.broken = self._name is not None
-        elif name in ARGUMENTS:
+        elif name in self._arguments_keys:
             self._role = "arguments"
             self.broken = self.begun or self._arguments is not None
         else:
@@ -194,12 +206,16 @@ class CallObject:
 class ArgumentsObject:
     """The arguments of a call whose name stands before them; the same interface."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, begin: CallBegin) -> None:
+        self._begin = begin
         self._scanner = JsonScanner()
         self._events: list[Event] = []
+        self.left = ""
         self.begun = self.done = self.broken = False
         self.held = ""
+
+    def end(self) -> None:
+        """The text has ended."""
 
     def take(self) -> list[Event]:
         events, self._events = self._events, []
@@ -224,7 +240,7 @@ class ArgumentsObject:
     def _hand_on(self, text: str) -> None:
         if text and not self.begun:
             self.begun = True
-            self._events.append(CallBegin(self._name))
+            self._events.append(self._begin)
         self._events.append(CallArguments(text))
 
 

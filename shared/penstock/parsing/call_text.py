@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Protocol
 
-from penstock.parsing.call_object import ArgumentsObject, CallObject
+from penstock.parsing.call_object import CallObject
 from penstock.parsing.events import Content, Event, merged
 from penstock.parsing.interface import ToolParser
 
 MAX_SPACE = 1024
 """Characters of whitespace and marks that are held back, in wait for a call."""
+
+
+class Item(Protocol):
+    """Reads one call. begun: it is a call.  held: all that was read, as long as it isn't.  done,
+    broken: nothing more may be pushed.  left: what was read and then found not to belong to it."""
+
+    left: str
+    begun: bool
+    done: bool
+    broken: bool
+
+    @property
+    def held(self) -> str: ...
+
+    def push(self, text: str) -> int:
+        """Reads on. Returns how many characters belong to it."""
+
+    def end(self) -> None:
+        """The text has ended."""
+
+    def take(self) -> list[Event]:
+        """What has become certain since the last time."""
+
 
 ScanState = Callable[[bool], bool]
 """Takes whether the text has ended. Returns whether there is more to do at once: it has moved on to
@@ -26,7 +50,7 @@ class CallText(ToolParser):
         self._prefix = ""
         self._events: list[Event] = []
         self._state: ScanState = self._start
-        self._object: CallObject | ArgumentsObject | None = None
+        self._object: Item | None = None
         self._after_object: ScanState = self._start
 
     def push(self, text: str) -> list[Event]:
@@ -89,20 +113,7 @@ class CallText(ToolParser):
         self._prefix = ""
         return self._go(self._content)
 
-    def _until(self, mark: str, ended: bool) -> bool:
-        """Content up to a mark, which becomes the prefix. Returns whether it was found."""
-        at = self._rest.find(mark)
-        if at < 0:
-            keep = 0 if ended else overlap(self._rest, mark)
-            self._say(self._rest[: len(self._rest) - keep])
-            self._rest = self._rest[len(self._rest) - keep :]
-            return False
-        self._say(self._rest[:at])
-        self._rest = self._rest[at:]
-        self._eat(len(mark))
-        return True
-
-    def _open(self, item: CallObject | ArgumentsObject, then: ScanState) -> bool:
+    def _open(self, item: Item, then: ScanState) -> bool:
         """A call begins here, it seems. then: the state when it is over."""
         self._object, self._after_object = item, then
         return self._go(self._in_object)
@@ -113,6 +124,9 @@ class CallText(ToolParser):
             return self._go(self._content)
         used = item.push(self._rest)
         self._rest = self._rest[used:]
+        if ended:
+            item.end()
+        self._rest = item.left + self._rest
         self._events += item.take()
         if item.begun:
             self._prefix = ""
@@ -122,14 +136,13 @@ class CallText(ToolParser):
         self._object = None
         return self._go(self._after_object) if item.done else self._give_back()
 
-    # --- calls in a JSON array, behind its opening bracket
+    # --- calls in a list, behind its opening bracket
 
     def _item(self, ended: bool) -> bool:
         if (stop := self._eat_space()) is not None:
             return stop
-        if not self._rest.startswith("{"):
-            return self._give_back()
-        return self._open(self._array_call(), self._comma)
+        item = self._listed()
+        return self._give_back() if item is None else self._open(item, self._comma)
 
     def _comma(self, ended: bool) -> bool:
         if (stop := self._eat_space()) is not None:
@@ -140,13 +153,16 @@ class CallText(ToolParser):
         if self._rest.startswith("]"):
             self._rest = self._rest[1:]
             self._prefix = ""
-            return self._go(self._after_array)
+            return self._go(self._after_list)
         return self._give_back()
 
-    def _array_call(self) -> CallObject:
+    def _listed(self) -> Item | None:
+        """What reads the item that begins here; None: nothing does."""
+        if not self._rest.startswith("{"):
+            return None
         return CallObject(self.tools, needs_arguments=True)
 
-    def _after_array(self, ended: bool) -> bool:
+    def _after_list(self, ended: bool) -> bool:
         return self._go(self._content)
 
 

@@ -19,9 +19,13 @@ class Reasoning(NamedTuple):
 
 
 class CallBegin(NamedTuple):
-    """A call of the function `name`; the CallArguments up to the next CallBegin are its own."""
+    """A call of the function `name`; the CallArguments up to the next CallBegin are its own.
+
+    id: the call's, where the model wrote one that the conversation goes on with; else empty.
+    """
 
     name: str
+    id: str = ""
 
 
 class CallArguments(NamedTuple):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from penstock.parsing.channels import Channels
 from penstock.parsing.events import Content, Event, merged
+from penstock.parsing.format import ChannelFormat
 from penstock.parsing.interface import OutputParser
+from penstock.parsing.registry import ReasoningFormat, ToolFormat
 
 
 class ChainedParser(OutputParser):
@@ -28,3 +33,27 @@ class ChainedParser(OutputParser):
         for event in events:
             result += self._second.push(event.text) if isinstance(event, Content) else [event]
         return merged(result)
+
+
+def whole_parser(
+    tools: ToolFormat | None,
+    thoughts: ReasoningFormat | None,
+    offered: Collection[str],
+    prompt: str,
+    letters: dict[str, str],
+) -> OutputParser:
+    """Reads an answer by the formats of its calls and its thoughts, at least one of which is there.
+
+    offered: the request's tools, as ToolFormat takes them.  prompt: the filled template's end.
+    letters: what stands in the text for marks that are tokens.
+    """
+    for each in (tools, thoughts):
+        if each is not None and isinstance(each.form, ChannelFormat):
+            return Channels(each.form, prompt, letters, calls=tools is not None)
+    if tools is None and thoughts is not None:
+        return thoughts(prompt, letters)
+    if tools is not None and thoughts is None:
+        return tools(offered, letters)
+    if tools is None or thoughts is None:
+        raise ValueError("the output has no parser")
+    return ChainedParser(thoughts(prompt, letters), tools(offered, letters))

@@ -1,64 +1,159 @@
-"""Parsers by name. Built-in ones are imported when they are used; plug-ins come by entry point."""
+"""Parsers by name: the formats that are described here, and plug-ins, which come by entry point."""
 
 from __future__ import annotations
 
-import importlib
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.errors import StartupError
-from penstock.parsing.interface import ReasoningParser, ToolParser
+from penstock.parsing.calls import FormatCalls, short_id
+from penstock.parsing.channels import Channels
+from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat, ThoughtFormat
+from penstock.parsing.formats import FORMATS
+from penstock.parsing.formats.plain_json import JSON
+from penstock.parsing.interface import OutputParser, ReasoningParser, ToolParser
+from penstock.parsing.thinking import ThinkBlocks
 from penstock.plugins import REASONING_PARSERS, TOOL_PARSERS, named_plugin
 
-TOOLS = {
-    "hermes": "penstock.parsing.hermes:HermesCalls",
-    "llama3_json": "penstock.parsing.llama3_json:Llama3Calls",
-    "mistral": "penstock.parsing.mistral:MistralCalls",
-    "json": "penstock.parsing.json_calls:JsonCalls",
+Form = TypeVar("Form", bound=AnyFormat)
+Letters = dict[str, str]
+"""What stands in a text for marks that are tokens."""
+_CALLS: dict[str, CallFormat | ChannelFormat] = {
+    name: form for form in FORMATS if not isinstance(form, ThoughtFormat) for name in form.names
 }
-REASONING = {
-    "qwen3": "penstock.parsing.thinking:ThinkBlocks",
-    "deepseek_r1": "penstock.parsing.thinking:DeepSeekR1",
+_THOUGHTS: dict[str, ThoughtFormat | ChannelFormat] = {
+    name: form
+    for form in FORMATS
+    if not isinstance(form, CallFormat)
+    for name in (form.reasoning_names if isinstance(form, ChannelFormat) else form.names)
 }
+_TAKES_TOOLS = re.compile(r"\btools\b")
+"""In a template that shows tools to the model."""
+
+
+@dataclass(frozen=True)
+class ToolFormat:
+    """How calls are read. Called as a plug-in's class is, with the tools that a request offers.
+
+    known: whether the format is the model's own, as far as can be seen.
+    """
+
+    name: str
+    make: Callable[[Collection[str], Letters], OutputParser]
+    new_id: Callable[[], str]
+    form: CallFormat | ChannelFormat | None = None
+    """None: a plug-in's."""
+    needs_special_tokens: bool = False
+    """Of a plug-in: whether its text must show them."""
+    known: bool = True
+
+    def __call__(self, tools: Collection[str], letters: Letters | None = None) -> OutputParser:
+        return self.make(tools, letters or {})
+
+
+@dataclass(frozen=True)
+class ReasoningFormat:
+    """How thoughts are read. Called as a plug-in's class is, with the prompt."""
+
+    name: str
+    make: Callable[[str, Letters], OutputParser]
+    closing_tag: str | None
+    form: ThoughtFormat | ChannelFormat | None = None
+
+    def __call__(self, prompt: str, letters: Letters | None = None) -> OutputParser:
+        return self.make(prompt, letters or {})
 
 
 @cache
-def tool_parser(name: str, template: str) -> type[ToolParser]:
-    """template: the chat template's text, by which `auto` decides. Raises StartupError for a name
-    that is none, or a plug-in that can't be used."""
+def tool_parser(name: str, template: str, model_type: str = "") -> ToolFormat:
+    """template: the chat template's text, by which, and by config.json's model type, `auto`
+    decides. Raises StartupError for a name that is none, or a plug-in that can't be used."""
     if name == "auto":
-        name = _tools_of(template)
-    return _load(name, TOOLS, TOOL_PARSERS, ToolParser, "--tool-call-parser")
+        return _tools_of(template, model_type)
+    form = _CALLS.get(name)
+    if form is not None:
+        return _tool_format(form)
+    kind = _plugin(name, TOOL_PARSERS, ToolParser, "--tool-call-parser", _CALLS)
+    return ToolFormat(
+        name,
+        lambda tools, letters: kind(tools),
+        kind.new_id,
+        needs_special_tokens=kind.needs_special_tokens,
+    )
 
 
 @cache
-def reasoning_parser(name: str, template: str) -> type[ReasoningParser] | None:
+def reasoning_parser(name: str, template: str, model_type: str = "") -> ReasoningFormat | None:
     """The same for reasoning; None where the answer is all content."""
-    if name == "auto":
-        name = "qwen3" if "</think>" in template else "none"
     if name in ("none", ""):
         return None
-    return _load(name, REASONING, REASONING_PARSERS, ReasoningParser, "--reasoning-parser")
+    if name == "auto":
+        found = recognised(_THOUGHTS.values(), template, model_type)
+        return None if found is None else _reasoning_format(found)
+    form = _THOUGHTS.get(name)
+    if form is not None:
+        return _reasoning_format(form)
+    kind = _plugin(name, REASONING_PARSERS, ReasoningParser, "--reasoning-parser", _THOUGHTS)
+    return ReasoningFormat(name, lambda prompt, letters: kind(prompt), kind.closing_tag)
 
 
-def _tools_of(template: str) -> str:
-    """How a model writes calls can be read off how its template writes them back to it."""
-    if "<tool_call>" in template:
-        return "hermes"
-    if "[TOOL_CALLS]" in template:
-        return "mistral"
-    if "<|python_tag|>" in template or "Environment: ipython" in template:
-        return "llama3_json"
-    return "json"
+def recognised(formats: Collection[Form], template: str, model_type: str) -> Form | None:
+    """The format that a template teaches, or, if that says nothing, that a model of this type has.
+
+    How a model writes calls can be read off how its template writes them back to it.
+    """
+    by_template = [form for form in formats if form.recognised.by_template(template)]
+    by_type = [form for form in formats if model_type in form.recognised.model_types]
+    for form in (*(each for each in by_template if each in by_type), *by_template, *by_type):
+        return form
+    return None
 
 
-def _load(name: str, built_in: dict[str, str], group: str, kind: type[Any], flag: str) -> type[Any]:
-    place = built_in.get(name)
-    if place is not None:
-        module, _, attribute = place.partition(":")
-        found: object = getattr(importlib.import_module(module), attribute)
-    else:
-        found = named_plugin(group, name, flag, ("auto", *built_in)).value
+def _tools_of(template: str, model_type: str) -> ToolFormat:
+    found = recognised(_CALLS.values(), template, model_type)
+    if found is not None:
+        return _tool_format(found)
+    return _tool_format(JSON, known=not _TAKES_TOOLS.search(template))
+
+
+def _tool_format(form: CallFormat | ChannelFormat, *, known: bool = True) -> ToolFormat:
+    new_id = short_id if form.short_ids else ToolParser.new_id
+    if isinstance(form, ChannelFormat):
+        return ToolFormat(
+            form.name, lambda tools, letters: Channels(form, "", letters), new_id, form
+        )
+    return ToolFormat(
+        form.name,
+        lambda tools, letters: FormatCalls(form, tools, letters),
+        new_id,
+        form,
+        known=known,
+    )
+
+
+def _reasoning_format(form: ThoughtFormat | ChannelFormat) -> ReasoningFormat:
+    if isinstance(form, ChannelFormat):
+        return ReasoningFormat(
+            form.name,
+            lambda prompt, letters: Channels(form, prompt, letters, calls=False),
+            form.ends[0],
+            form,
+        )
+    return ReasoningFormat(
+        form.name,
+        lambda prompt, letters: ThinkBlocks(form, prompt, letters),
+        form.block.end,
+        form,
+    )
+
+
+def _plugin(
+    name: str, group: str, kind: type[Any], flag: str, built_in: Collection[str]
+) -> type[Any]:
+    found = named_plugin(group, name, flag, ("auto", *built_in)).value
     if not (isinstance(found, type) and issubclass(found, kind)):
         raise StartupError(f"{flag} {name}: the plug-in's {found!r} is not a {kind.__name__}")
     return found

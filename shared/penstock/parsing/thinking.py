@@ -1,4 +1,4 @@
-"""Blocks of thinking: `<think>…</think>` before the answer."""
+"""Blocks of thinking before the answer: `<think>…</think>` and the like."""
 
 from __future__ import annotations
 
@@ -6,30 +6,34 @@ from collections.abc import Callable
 
 from penstock.parsing.call_text import overlap
 from penstock.parsing.events import Content, Event, Reasoning, merged
-from penstock.parsing.interface import ReasoningParser
+from penstock.parsing.format import ThoughtFormat, with_letters
+from penstock.parsing.interface import OutputParser
 
-OPEN = "<think>"
-CLOSE = "</think>"
 MAX_SPACE = 1024
 """Characters of whitespace before the opening tag."""
 
 
-class ThinkBlocks(ReasoningParser):
+class ThinkBlocks(OutputParser):
     """One block, at the beginning of the text. Whitespace behind its two tags is dropped, and a
     line break before the second.
 
     A prompt that ends in an open block has begun it already; one that ends in a closed block leaves
     none to come.  A block that isn't closed is thinking to the end.
+    prompt: the filled chat template, or its end.  letters: what stands in the text for marks that
+    are tokens.
     """
 
-    closing_tag = CLOSE
-    open_at_first = False
-    """Whether a text begins inside of the block where the prompt says nothing about it."""
-
-    def __init__(self, prompt: str) -> None:
-        super().__init__(prompt)
-        end = prompt.rstrip()
-        inside = end.endswith(OPEN) or (self.open_at_first and not end.endswith(CLOSE))
+    def __init__(
+        self, form: ThoughtFormat, prompt: str, letters: dict[str, str] | None = None
+    ) -> None:
+        end, block = prompt.rstrip(), form.block
+        inside = end.endswith(block.begin.rstrip()) or (
+            form.open_at_first and not end.endswith(block.end)
+        )
+        form = with_letters(form, letters or {})
+        self._begin, self._end = form.block
+        self._ends = (self._end, *form.ended_by)
+        self._dropped = form.dropped
         self._rest = ""
         self._events: list[Event] = []
         self._state: Callable[[bool], bool] = self._repeated if inside else self._start
@@ -60,19 +64,19 @@ class ThinkBlocks(ReasoningParser):
         text = self._rest.lstrip()
         if len(self._rest) - len(text) > MAX_SPACE:
             return self._go(self._content)
-        if OPEN.startswith(text) and text != OPEN and not ended:
+        if self._begin.startswith(text) and text != self._begin and not ended:
             return False
-        if not text.startswith(OPEN):
+        if not text.startswith(self._begin):
             return self._go(self._content)
-        self._rest = text.removeprefix(OPEN)
+        self._rest = text.removeprefix(self._begin)
         return self._go(self._begun)
 
     def _repeated(self, ended: bool) -> bool:
         """Inside already: a model may repeat the opening tag that the prompt ends in."""
         self._rest = self._rest.lstrip()
-        if OPEN.startswith(self._rest) and self._rest != OPEN and not ended:
+        if self._begin.startswith(self._rest) and self._rest != self._begin and not ended:
             return False
-        self._rest = self._rest.removeprefix(OPEN)
+        self._rest = self._rest.removeprefix(self._begin)
         return self._go(self._begun)
 
     def _begun(self, ended: bool) -> bool:
@@ -80,15 +84,17 @@ class ThinkBlocks(ReasoningParser):
         return self._go(self._inside) if self._rest else False
 
     def _inside(self, ended: bool) -> bool:
-        at = self._rest.find(CLOSE)
-        if at >= 0:
-            self._events.append(Reasoning(self._rest[:at].removesuffix("\n")))
-            self._rest = self._rest[at + len(CLOSE) :]
+        rest = self._rest
+        found = [(at, mark) for mark in self._ends if (at := rest.find(mark)) >= 0]
+        if found:
+            at, _ = min(found)
+            self._events.append(Reasoning(rest[:at].removesuffix("\n")))
+            self._rest = rest[at:].removeprefix(self._end)
             return self._go(self._behind)
-        keep = max(overlap(self._rest, CLOSE), overlap(self._rest, "\n" + CLOSE))
-        certain = len(self._rest) - (0 if ended else keep)
-        self._events.append(Reasoning(self._rest[:certain]))
-        self._rest = self._rest[certain:]
+        keep = max(overlap(rest, before + mark) for mark in self._ends for before in ("", "\n"))
+        certain = len(rest) - (0 if ended else keep)
+        self._events.append(Reasoning(rest[:certain]))
+        self._rest = rest[certain:]
         return False
 
     def _behind(self, ended: bool) -> bool:
@@ -96,12 +102,14 @@ class ThinkBlocks(ReasoningParser):
         return self._go(self._content) if self._rest else False
 
     def _content(self, ended: bool) -> bool:
-        self._events.append(Content(self._rest))
-        self._rest = ""
+        rest = self._rest
+        found = [(at, mark) for mark in self._dropped if (at := rest.find(mark)) >= 0]
+        if found:
+            at, mark = min(found)
+            self._events.append(Content(rest[:at]))
+            self._rest = rest[at + len(mark) :]
+            return True
+        keep = 0 if ended else max([overlap(rest, mark) for mark in self._dropped], default=0)
+        self._events.append(Content(rest[: len(rest) - keep]))
+        self._rest = rest[len(rest) - keep :]
         return False
-
-
-class DeepSeekR1(ThinkBlocks):
-    """The text begins inside of the block: these models' templates, or habits, open it."""
-
-    open_at_first = True

@@ -8,11 +8,8 @@ from itertools import groupby
 
 import pytest
 
-from penstock.parsing import Content, OutputParser
-from penstock.parsing.hermes import HermesCalls
-from penstock.parsing.json_calls import JsonCalls
-from penstock.parsing.llama3_json import Llama3Calls
-from penstock.parsing.mistral import MistralCalls
+from penstock.parsing import Content, OutputParser, tool_parser
+from penstock.parsing.formats.think import THINK
 from penstock.parsing.output import ChainedParser
 from penstock.parsing.thinking import ThinkBlocks
 from penstock.text.detokenizer import ByteLevelDetokenizer
@@ -47,12 +44,16 @@ class Tokens:
         return [ChatLogprob(str(place), 0.0, [], []) for place in range(len(self.ids))]
 
 
+def calls(name: str) -> OutputParser:
+    return tool_parser(name, "")(["f"])
+
+
 def hermes() -> OutputParser:
-    return HermesCalls(["f"])
+    return calls("hermes")
 
 
 def thinking_hermes() -> OutputParser:
-    return ChainedParser(ThinkBlocks(""), HermesCalls(["f"]))
+    return ChainedParser(ThinkBlocks(THINK, ""), calls("hermes"))
 
 
 CASES: list[tuple[object, list[tuple[bool, str]]]] = [
@@ -61,11 +62,11 @@ CASES: list[tuple[object, list[tuple[bool, str]]]] = [
     (hermes, [(False, "  "), (True, f"<tool_call>[{CALL}]")]),
     (thinking_hermes, [(False, "<think>\nHm <b\n</think>\n\n"), (True, "think\n<<")]),
     (thinking_hermes, [(True, " <thin ice>")]),
-    (partial(ThinkBlocks, "<think>"), [(False, "aa</thin</think>\n"), (True, "hé")]),
-    (partial(Llama3Calls, ["f"]), [(False, CALL), (True, ";\ndone é")]),
-    (partial(JsonCalls, ["f"]), [(False, f"```json\n[{CALL}]\n```"), (True, "\nwell")]),
-    (partial(JsonCalls, ["f"]), [(True, '[{"name": "g", "arguments": {}}]')]),
-    (partial(MistralCalls, ["f"]), [(True, "[TOOL_\n"), (False, f"[TOOL_CALLS][{CALL}]")]),
+    (partial(ThinkBlocks, THINK, "<think>"), [(False, "aa</thin</think>\n"), (True, "hé")]),
+    (partial(calls, "llama3_json"), [(False, CALL), (True, ";\ndone é")]),
+    (partial(calls, "json"), [(False, f"```json\n[{CALL}]\n```"), (True, "\nwell")]),
+    (partial(calls, "json"), [(True, '[{"name": "g", "arguments": {}}]')]),
+    (partial(calls, "mistral"), [(True, "[TOOL_\n"), (False, f"[TOOL_CALLS][{CALL}]")]),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -13,9 +14,10 @@ from penstock.config.settings import GatewayConfig
 from penstock.errors import InvalidRequest
 from penstock_gateway.app import create_app
 from tests.gateway import sse
-from tests.gateway.fake_engine import FakeEngineClient, say
+from tests.gateway.fake_engine import END, FakeEngineClient, say
 
 URL = "/v1/chat/completions"
+HERMES = "<tool_call>name"
 WEATHER = {
     "type": "function",
     "function": {
@@ -84,13 +86,13 @@ def said(text: str, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("template", "text", "content", "calls", "reason"),
     [
-        ("<tool_call>", f"Wait.\n<tool_call>\n{CALL}\n</tool_call>", "Wait.\n", 1, "tool_calls"),
-        ("<tool_call>", f"<tool_call>{CALL}</tool_call>\n" * 2, None, 2, "tool_calls"),
+        (HERMES, f"Wait.\n<tool_call>\n{CALL}\n</tool_call>", "Wait.\n", 1, "tool_calls"),
+        (HERMES, f"<tool_call>{CALL}</tool_call>\n" * 2, None, 2, "tool_calls"),
         ("[TOOL_CALLS]", f"[TOOL_CALLS][{CALL}, {CALL}]", None, 2, "tool_calls"),
         ("Environment: ipython", CALL, None, 1, "tool_calls"),
         ("", f"[{CALL}]", None, 1, "tool_calls"),
         ("", "It is sunny.", "It is sunny.", 0, "stop"),
-        ("<tool_call>", "<tool_call>oh</tool_call>", "<tool_call>oh</tool_call>", 0, "stop"),
+        (HERMES, "<tool_call>oh</tool_call>", "<tool_call>oh</tool_call>", 0, "stop"),
     ],
 )  # fmt: skip
 async def test_calls_streamed_and_whole(
@@ -127,7 +129,7 @@ async def test_calls_streamed_and_whole(
 
 
 async def test_a_call_that_is_cut_short(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
-    engine.template.source = "<tool_call>"
+    engine.template.source = HERMES
     engine.script = said(f"<tool_call>{CALL}"[:-3], finish="length")
     whole = await choice_of(http)
     assert whole["finish_reason"] == "length"
@@ -228,6 +230,8 @@ async def test_special_tokens_that_mark_calls_are_shown(
     http: httpx.AsyncClient, engine: FakeEngineClient
 ) -> None:
     engine.template.source = "[TOOL_CALLS]"
+    mark = SimpleNamespace(content="[TOOL_CALLS]", special=True)
+    engine.text.tokenizer.added_tokens = {END: mark}
     await choice_of(http)
     await choice_of(http, tool_choice="none")
     assert [p.skip_special_tokens for _, p, _ in engine.submitted] == [False, True]
@@ -274,7 +278,7 @@ async def test_reasoning(
     content: str | None,
     calls: int,
 ) -> None:
-    engine.template.source = "<think></think><tool_call>"
+    engine.template.source = "<think></think><tool_call>name"
     engine.script = said(text)
     message = (await choice_of(http))["message"]
     assert message.get("reasoning_content") == thought

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterable
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -171,18 +172,18 @@ def called(arguments: str = ARGUMENTS, status: str = "completed") -> tuple[str, 
     return ("function_call", status, "get_weather", arguments)
 
 
-THINKS = "<think></think><tool_call>"
+THINKS = "<think></think><tool_call>name"
 CASES: list[tuple[str, str, list[tuple[str, ...]]]] = [
-    ("<tool_call>", HERMES, [called()]),
-    ("<tool_call>", f"Wait. é\n{HERMES}", [message("Wait. é\n"), called()]),
-    ("<tool_call>", f"{HERMES}\n{HERMES}", [called(), called()]),
+    ("<tool_call>name", HERMES, [called()]),
+    ("<tool_call>name", f"Wait. é\n{HERMES}", [message("Wait. é\n"), called()]),
+    ("<tool_call>name", f"{HERMES}\n{HERMES}", [called(), called()]),
     (
-        "<tool_call>",
+        "<tool_call>name",
         f"A\n{HERMES}B\n{HERMES}",
         [message("A\n"), called(), message("B\n"), called()],
     ),
-    ("<tool_call>", "It is sunny.", [message("It is sunny.")]),
-    ("<tool_call>", "<tool_call>oh</tool_call>", [message("<tool_call>oh</tool_call>")]),
+    ("<tool_call>name", "It is sunny.", [message("It is sunny.")]),
+    ("<tool_call>name", "<tool_call>oh</tool_call>", [message("<tool_call>oh</tool_call>")]),
     ("[TOOL_CALLS]", f"[TOOL_CALLS][{CALL}, {CALL}]", [called(), called()]),
     ("Environment: ipython", CALL, [called()]),
     ("", f"[{CALL}]", [called()]),
@@ -292,7 +293,7 @@ async def test_a_message_begins_when_there_is_content(
 async def test_arguments_come_as_they_are_written(
     http: httpx.AsyncClient, engine: FakeEngineClient
 ) -> None:
-    engine.template.source = "<tool_call>"
+    engine.template.source = "<tool_call>name"
     engine.script = said(HERMES)
     events = await events_of(http)
     deltas = [e for e in events if e["type"] == "response.function_call_arguments.delta"]
@@ -352,6 +353,8 @@ async def test_special_tokens_that_mark_calls_are_shown(
     http: httpx.AsyncClient, engine: FakeEngineClient
 ) -> None:
     engine.template.source = "[TOOL_CALLS]"
+    mark = SimpleNamespace(content="[TOOL_CALLS]", special=True)
+    engine.text.tokenizer.added_tokens = {END: mark}
     engine.script = said("Yes")
     await whole_reply(http)
     await whole_reply(http, tool_choice="none")

@@ -1,0 +1,212 @@
+"""The description of a format: how a family of models writes calls and marks its thoughts.
+
+A description is data. `calls.FormatCalls`, `thinking.ThinkBlocks` and `channels.Channels` read
+texts by it; `penstock.parsing.formats` has one module for each family.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Literal, NamedTuple, TypeVar
+
+NAME = r"[\w.\-/]{1,256}"
+"""A function's name, as models write it: more than what requests may offer."""
+
+Described = TypeVar("Described")
+
+
+class MarkPair(NamedTuple):
+    """What begins something and what ends it. Whitespace around them is the format's own.
+
+    end: empty where nothing does.
+    """
+
+    begin: str
+    end: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recognised:
+    """How it is seen that a chat template teaches a format. `all_of` must be in its text, one of
+    `any_of`, if there are any, and nothing of `none_of`.
+
+    model_types: of config.json. A template that is recognised by its text needs none of them; one
+    of these types needs no text.
+    """
+
+    all_of: tuple[str, ...] = ()
+    any_of: tuple[str, ...] = ()
+    none_of: tuple[str, ...] = ()
+    model_types: tuple[str, ...] = ()
+
+    def by_template(self, template: str) -> bool:
+        return (
+            bool(self.all_of or self.any_of)
+            and all(text in template for text in self.all_of)
+            and (not self.any_of or any(text in template for text in self.any_of))
+            and not any(text in template for text in self.none_of)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallHead:
+    """A name that stands before its arguments.
+
+    pattern: a regular expression that all of the head matches, whitespace around it left out. Its
+    group `name` is the function's; a group `id` is the call's own id.
+    ends: the first of these ends the head.  before: so does the first of these, and it is what
+    comes next.
+    """
+
+    pattern: str = rf"(?P<name>{NAME})"
+    ends: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+
+
+ValueKind = Literal["schema", "text", "json"]
+"""schema: what the tool's schema says of the parameter decides whether the value is JSON or text.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedValues:
+    """Arguments as keys and values, each with marks of its own.
+
+    key: what begins a key.  key_ends: what ends it, and how the value is then written.
+    value: around the value; an empty beginning where the key's end is one.
+    padding: is left out once at the value's beginning, and once at its end.
+    """
+
+    key: str
+    key_ends: tuple[tuple[str, ValueKind], ...]
+    value: MarkPair
+    padding: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallFormat:
+    """How calls are written.
+
+    names: by which `--tool-call-parser` takes it, vLLM's; the first is shown.
+    models: the families that write so, for people.
+    block: around any number of calls.  call: around each, or around a list of them.
+    bodies: what may stand within `call`.  object: {"name": …, "arguments": …}.  list: several of
+        these, or of `python`, in brackets.  named: a head, then arguments.  python: f(a=1).
+    list_of: what stands in a list.
+    keys: names of an object's members for the function's name, then for its arguments.
+    head, arguments: of bodies that are `named`. arguments: "json", an object; or KeyedValues.
+    bare: the answer may begin with a body that has no marks.  fenced: the body may stand in a code
+        fence.
+    only_known: a call must be of a function that the request offers.
+    needs_arguments: an object without them is no call.
+    separators: letters that stand between calls.
+    space_stays: whitespace behind a call is content, if more content follows.
+    tokens: marks that are matched by token id, where the tokenizer has one token for them.
+    short_ids: ids of nine letters and digits: Mistral's templates refuse others.
+    """
+
+    names: tuple[str, ...]
+    models: str
+    recognised: Recognised = Recognised()
+    block: MarkPair | None = None
+    call: MarkPair | None = None
+    bodies: tuple[Literal["object", "list", "named", "python"], ...]
+    list_of: Literal["object", "python"] = "object"
+    keys: tuple[tuple[str, ...], tuple[str, ...]] = (("name",), ("arguments", "parameters"))
+    head: CallHead | None = None
+    arguments: Literal["json"] | KeyedValues = "json"
+    bare: bool = False
+    fenced: bool = False
+    only_known: bool = False
+    needs_arguments: bool = False
+    separators: str = ""
+    space_stays: bool = False
+    tokens: tuple[str, ...] = ()
+    short_ids: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThoughtFormat:
+    """How thoughts are marked: one block at the beginning of the answer.
+
+    names: by which `--reasoning-parser` takes it.  block: around the thoughts.
+    open_at_first: the answer begins inside of the block where the prompt says nothing about it.
+    ended_by: marks that end the thoughts too, and are what comes next.
+    dropped: marks around the content behind them, which are nobody's.
+    """
+
+    names: tuple[str, ...]
+    models: str
+    recognised: Recognised = Recognised()
+    block: MarkPair
+    open_at_first: bool = False
+    ended_by: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelFormat:
+    """Messages in channels: a head, which names the channel and perhaps a recipient, then text.
+
+    names, reasoning_names: by which `--tool-call-parser` and `--reasoning-parser` take it.
+    begin: begins another message's head.  channel: begins a channel's name.  text: ends the head.
+    ends: end a message.  thoughts: names of the channels that hold them.
+    recipient: a regular expression; if the head has it, the message is a call of the function
+        `name`.
+    """
+
+    names: tuple[str, ...]
+    reasoning_names: tuple[str, ...]
+    models: str
+    recognised: Recognised = Recognised()
+    begin: str
+    channel: str
+    text: str
+    ends: tuple[str, ...]
+    thoughts: tuple[str, ...]
+    recipient: str
+    tokens: tuple[str, ...] = ()
+    short_ids: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+
+AnyFormat = CallFormat | ThoughtFormat | ChannelFormat
+
+
+def with_letters(described: Described, letters: dict[str, str]) -> Described:
+    """The same description with other texts for some marks."""
+    return described if not letters else _replaced(described, letters)
+
+
+def _replaced(value: Any, letters: dict[str, str]) -> Any:
+    if isinstance(value, str):
+        for mark, letter in letters.items():
+            value = value.replace(mark, letter)
+        return value
+    if isinstance(value, MarkPair):
+        return MarkPair(*(_replaced(each, letters) for each in value))
+    if isinstance(value, tuple):
+        return tuple(_replaced(each, letters) for each in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        kept = ("names", "models", "recognised", "tokens")
+        return replace(
+            value,
+            **{
+                field.name: _replaced(getattr(value, field.name), letters)
+                for field in fields(value)
+                if field.name not in kept
+            },
+        )
+    return value

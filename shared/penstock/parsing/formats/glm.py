@@ -1,0 +1,29 @@
+"""Calls as GLM-4.5 and later write them, with line breaks (4.5, 4.6) or without (4.7, 5):
+
+<tool_call>get_weather
+<arg_key>city</arg_key>
+<arg_value>Paris</arg_value>
+</tool_call>
+"""
+
+from penstock.parsing.format import CallFormat, CallHead, KeyedValues, MarkPair, Recognised
+
+GLM45 = CallFormat(
+    names=("glm45", "glm47"),
+    models="GLM-4.5 to 5, Ling 3, Laguna",
+    recognised=Recognised(
+        all_of=("<tool_call>", "<arg_key>", "<arg_value>"), model_types=("glm4_moe",)
+    ),
+    call=MarkPair("<tool_call>", "</tool_call>"),
+    bodies=("named",),
+    head=CallHead(ends=("\n",), before=("<arg_key>", "</tool_call>")),
+    arguments=KeyedValues(
+        key="<arg_key>",
+        key_ends=(("</arg_key>", "schema"),),
+        value=MarkPair("<arg_value>", "</arg_value>"),
+    ),
+    tokens=(
+        *("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>"),
+        *("<arg_value>", "</arg_value>"),
+    ),
+)

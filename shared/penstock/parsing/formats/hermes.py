@@ -1,0 +1,19 @@
+"""Calls as Hermes and Qwen models write them:
+
+<tool_call>
+{"name": "get_weather", "arguments": {"city": "Paris"}}
+</tool_call>
+"""
+
+from penstock.parsing.format import CallFormat, MarkPair, Recognised
+
+HERMES = CallFormat(
+    names=("hermes",),
+    models="Hermes, Qwen 2.5 and 3, Granite 4, SmolLM3, MiMo, ERNIE 4.5",
+    recognised=Recognised(
+        all_of=("<tool_call>", "name"),
+        none_of=("<arg_key>", "<function=", "<invoke", "]minimax[", "<tool_calls>"),
+    ),
+    call=MarkPair("<tool_call>", "</tool_call>"),
+    bodies=("object",),
+)
