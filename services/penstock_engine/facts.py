@@ -262,6 +262,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             state_checkpoint_tokens=config.cache.state_checkpoint_tokens,
             quantization=config.model.quantization,
             grammar_mask_budget_ms=config.grammar.grammar_mask_budget_ms,
+            max_number_digits=config.grammar.max_number_digits,
             pooling=self.pooling,
             served_name=self.served_name,
             digest=self.model.digest,

@@ -10,21 +10,33 @@ from typing import Any
 import numpy as np
 
 from penstock.protocol.common import Grammar
+from penstock_worker.grammar.number_digits import DigitRow, NumberDigits
 from penstock_worker.grammar_text.compile import Library, complaint
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.trial import Trial
 
 MAX_FORCED = 64
 """Tokens of a forced text that anybody asks for."""
+JSON_KINDS = ("json_schema", "json_object")
 
 
 class Compiler:
-    """A Compile. tokenizer: a tokenizer.json, read when the first grammar comes.
+    """A Compile. tokenizer: a tokenizer.json, read when the first grammar comes.  number_digits: as
+    NumberDigits has it, of JSON; 0: any number.
 
     Each thread that compiles has a process of its own for trials.
     """
 
-    def __init__(self, tokenizer: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: Path,
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+        *,
+        number_digits: int = 0,
+    ) -> None:
+        self._number_digits = number_digits
+        self._digits: NumberDigits | None = None
         self._model = (tokenizer, vocab_size, tuple(eos_token_ids))
         self._vocab_size = vocab_size
         self._lock = threading.Lock()
@@ -36,12 +48,15 @@ class Compiler:
         with self._lock:
             if self._library is None:
                 self._library = Library(*self._model)
+                if self._number_digits:
+                    self._digits = NumberDigits(self._library.pieces(), self._number_digits)
         trial = getattr(self._own, "trial", None)
         if trial is None:
             trial = self._own.trial = Trial(*self._model)
             self._trials.append(trial)
         template = self._library.matcher(trial.source(definition))
-        compiled = _Compiled(template, self._vocab_size)
+        digits = self._digits if definition.kind in JSON_KINDS else None
+        compiled = _Compiled(template, self._vocab_size, digits)
         compiled.matcher().allowed()  # One that allows nothing at all is refused here.
         return compiled
 
@@ -52,17 +67,20 @@ class Compiler:
 
 
 class _Compiled:
-    def __init__(self, template: Any, vocab_size: int) -> None:
+    def __init__(self, template: Any, vocab_size: int, digits: NumberDigits | None) -> None:
+        self._digits = digits
         self._template = template
         self._vocab_size = vocab_size
 
     def matcher(self) -> _Matcher:
-        return _Matcher(self._template.deep_copy(), self._vocab_size)
+        return _Matcher(self._template.deep_copy(), self._vocab_size, self._digits)
 
 
 class _Matcher:
-    def __init__(self, matcher: Any, vocab_size: int) -> None:
+    def __init__(self, matcher: Any, vocab_size: int, digits: NumberDigits | None) -> None:
         self._matcher = matcher
+        self._digits = digits
+        self._row = DigitRow()
         self._vocab_size = vocab_size
         self._words = np.zeros((vocab_size + 31) // 32, np.uint32)
 
@@ -71,6 +89,8 @@ class _Matcher:
         for token in tokens:
             if not self._matcher.consume_token(int(token)):
                 raise GrammarError(complaint(self._matcher))
+            if self._digits is not None:
+                self._row.push(self._digits.pieces[token])
 
     def forced(self) -> list[int]:
         return list(self._matcher.compute_ff_tokens()[:MAX_FORCED])
@@ -83,4 +103,4 @@ class _Matcher:
         allowed = bits[: self._vocab_size].astype(bool)
         if not allowed.any():
             raise GrammarError("the grammar allows no next token: it matches nothing")
-        return allowed
+        return allowed if self._digits is None else self._digits.narrowed(allowed, self._row)

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from penstock.protocol.common import Grammar
 from penstock_worker.grammar_text.errors import GrammarError
+from penstock_worker.grammar_text.schemas.keywords import inner
 from penstock_worker.grammar_text.source import MAX_MESSAGE, source_of
 
 MAX_ITEMS_IN_ROW = 1000
 """Ways in which the output so far may be read at once. The library's own limit is 2,000, where the
 most ambiguous grammars hold the lock for 90 ms a token; 1,000 is 20 ms, and is met by a JSON schema
 of some 250 optional properties in one object."""
+
+MAX_PATTERNED = 32
+"""Different texts of a schema that are tried."""
 
 MAX_LEXER_STATES = 50_000
 """Of a matcher; each takes up to 2 kB."""
@@ -61,6 +65,12 @@ class Library:
         """llguidance's text for it. Raises GrammarError."""
         return source_of(self._library, definition, self._special)
 
+    def pieces(self) -> Iterator[bytes]:
+        """The bytes of each token; of a special one nothing."""
+        for token in range(self._tokenizer.vocab_size):
+            is_special = self._tokenizer.is_special_token(token)
+            yield b"" if is_special else self._tokenizer.decode_bytes([token])
+
     def matcher(self, source: str) -> Any:
         """A new LLMatcher. Raises GrammarError."""
         matcher = self._library.LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
@@ -69,15 +79,46 @@ class Library:
         return matcher
 
     def probe(self, source: str) -> None:
-        """Compiles it, and goes as far as into the first object. Raises GrammarError."""
+        """Compiles it, and goes as far as into the first object; and, of a schema, into texts with
+        a pattern. Raises GrammarError."""
+        self._probe(source, '{"')
+        for schema in _patterned(source):
+            text = self._library.LLMatcher.grammar_from_json_schema(json.dumps(schema))
+            for beginning in ('"a', '"1', '"A'):
+                self._probe(text, beginning)
+
+    def _probe(self, source: str, beginning: str) -> None:
         matcher = self.matcher(source)
         matcher.compute_bitmask()
         if not matcher.is_error() and matcher.try_consume_tokens(
-            self._tokenizer.tokenize_str('{"')
+            self._tokenizer.tokenize_str(beginning)
         ):
             matcher.compute_bitmask()
         if matcher.is_error():
             raise GrammarError(complaint(matcher))
+
+
+def _patterned(source: str) -> list[dict[str, Any]]:
+    """The texts in a schema whose pattern and length are to be met at once. Some such can be
+    compiled, and not followed by a single character."""
+    try:
+        schema = json.loads(source)["grammars"][0]["json_schema"]
+    except (ValueError, LookupError, TypeError):
+        return []
+    found: dict[str, dict[str, Any]] = {}
+    stack = [schema]
+    while stack and len(found) < MAX_PATTERNED:
+        node = stack.pop()
+        if not isinstance(node, dict):
+            continue
+        if "pattern" in node and node.keys() & {"minLength", "maxLength"}:
+            said = {name: node[name] for name in _OF_TEXTS if name in node}
+            found[json.dumps(said)] = {"type": "string", **said}
+        stack += [each for _, each in inner(node)]
+    return list(found.values())
+
+
+_OF_TEXTS = ("pattern", "minLength", "maxLength", "format")
 
 
 def complaint(matcher: Any) -> str:

@@ -317,6 +317,7 @@ def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> SlotGramma
         Path(setup.model_dir) / "tokenizer.json",
         prepared.config.vocab_size,
         prepared.generation.eos_token_ids,
+        number_digits=setup.max_number_digits,
     )
     budget = setup.grammar_mask_budget_ms / 1000
     return SlotGrammars(compiler, budget=budget, agree=ranks.any, end=compiler.close)

@@ -156,6 +156,15 @@ class GrammarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         float,
         Meta(ge=0, le=1000, description="Milliseconds that a step may wait for its masks."),
     ] = 10.0
+    max_number_digits: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10_000,
+            description="Digits in a row that a number of a JSON schema's output may have, unless "
+            "the schema needs more; 0: any number.",
+        ),
+    ] = 16
 
 
 class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -119,6 +119,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     comes back."""
     flash_attention_3: bool = True
     """See WorkerSettings."""
+    max_number_digits: int = 0
+    """See GrammarSettings."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
