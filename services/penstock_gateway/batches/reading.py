@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 import msgspec
 
+from penstock.errors import InvalidRequest
 from penstock_gateway.batches.request import BODY, LINE, MAX_CUSTOM_ID, BatchLine
+from penstock_gateway.request.amount import check_amount_now
 from penstock_gateway.storage.records import BatchError
 
 MAX_ERRORS = 100
 """That are reported for a file."""
+MAX_EMPTY = 100_000
+"""Empty lines, which take as long to read as others."""
 
 
 class NumberedLine(msgspec.Struct, frozen=True):
-    """number: from 0. Empty lines have one, too, and are none."""
+    """number: from 0. Empty lines have one, too, and are none.  body: of the request."""
 
     number: int
-    line: BatchLine
+    custom_id: str
+    body: bytes
 
 
 class BatchFile:
@@ -39,15 +45,13 @@ class BatchFile:
         errors: list[BatchError] = []
         seen: set[str] = set()
         count = 0
-        for number, raw in self._raw():
+        for number, raw in self._raw(MAX_EMPTY):
             count += 1
+            if not raw:
+                errors.append(_too_many(f"{MAX_EMPTY} empty lines"))
+                break
             if count > self._most_lines:
-                errors.append(
-                    BatchError(
-                        code="too_many_lines",
-                        message=f"the file has more than {self._most_lines} requests, the maximum",
-                    )
-                )
+                errors.append(_too_many(f"{self._most_lines} requests"))
                 break
             error = self._check_line(raw, seen)
             if error is not None:
@@ -62,16 +66,23 @@ class BatchFile:
         """Those that have no answer, of a file without errors. Raises OSError."""
         for number, raw in self._raw():
             if number not in answered:
-                yield NumberedLine(number, LINE.decode(raw))
+                line = LINE.decode(raw)
+                yield NumberedLine(number, line.custom_id, bytes(line.body))
 
-    def _raw(self) -> Iterator[tuple[int, bytes]]:
+    def _raw(self, most_empty: float = math.inf) -> Iterator[tuple[int, bytes]]:
+        """Lines that aren't empty; b"" at the end where there are more empty ones."""
         with self._open() as file:
-            number = 0
+            number = empty = 0
             # One byte more than is allowed is enough to see that a line is too long.
             while raw := file.readline(self._longest + 2):
                 if raw.strip():
                     yield number, raw
                     if len(raw) > self._longest + 1:
+                        return
+                else:
+                    empty += 1
+                    if empty > most_empty:
+                        yield number, b""
                         return
                 number += 1
 
@@ -82,7 +93,10 @@ class BatchFile:
                 message=f"the line has more than {self._longest} bytes, the maximum for a request",
             )
         try:
+            check_amount_now(raw)
             line = LINE.decode(raw)
+        except InvalidRequest as error:
+            return BatchError(code="invalid_line", message=str(error))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return BatchError(
                 code="invalid_line", message=f"the line is not a valid request: {error}"[:500]
@@ -121,6 +135,10 @@ def _check_id(custom_id: str, seen: set[str]) -> BatchError | None:
         )
     seen.add(custom_id)
     return None
+
+
+def _too_many(what: str) -> BatchError:
+    return BatchError(code="too_many_lines", message=f"the file has more than {what}, the maximum")
 
 
 def _wrong(param: str, message: str) -> BatchError:

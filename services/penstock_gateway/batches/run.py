@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
 
-import msgspec
 from starlette.types import ASGIApp
 
 from penstock import logs
@@ -183,27 +182,26 @@ class BatchRun:
         return not gone
 
     async def _answer(self, numbered: NumberedLine) -> None:
-        line = numbered.line
         caller = self._caller()
         if caller is None:
             message = "the API key that created the batch is no longer valid"
-            result = error_line(line.custom_id, "invalid_api_key", message)
+            result = error_line(numbered.custom_id, "invalid_api_key", message)
             await self._keep(numbered.number, result, ok=False)
             return
         self._open += 1
         try:
-            answer = await self._asked(line.body, caller)
+            answer = await self._asked(numbered.body, caller)
         finally:
             self._open -= 1
-        result = result_line(line.custom_id, answer)
+        result = result_line(numbered.custom_id, answer)
         await self._keep(numbered.number, result, ok=answer.status == 200)
 
-    async def _asked(self, body: msgspec.Raw, caller: Caller) -> OwnAnswer:
+    async def _asked(self, body: bytes, caller: Caller) -> OwnAnswer:
         pause = 0.1
         while True:
             # While it pauses, its room is others': who may ask nothing now holds up nobody else.
             async with self._room:
-                answer = await self._ask(bytes(body), caller)
+                answer = await self._ask(body, caller)
             if answer.status not in RETRIED or not _passes(answer):
                 return answer
             self._counts.refused += 1
@@ -288,7 +286,7 @@ class BatchRun:
         with suppress(FileGone):
             while read := await asyncio.to_thread(_some, lines):
                 for line in read:
-                    told = error_line(line.line.custom_id, "batch_expired", message)
+                    told = error_line(line.custom_id, "batch_expired", message)
                     await self._keep(line.number, told, ok=False)
 
 
@@ -306,7 +304,7 @@ def _some(lines: Iterator[NumberedLine]) -> list[NumberedLine]:
     try:
         for line in islice(lines, READ_AT_ONCE):
             found.append(line)
-            size += len(bytes(line.line.body))
+            size += len(line.body)
             if size >= READ_BYTES:
                 break
     except FileNotFoundError as error:

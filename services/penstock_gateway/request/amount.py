@@ -32,7 +32,7 @@ async def check_amount(text: bytes) -> None:
 
 
 def check_amount_now(text: bytes) -> None:
-    """The same for a text that is short, at most a MiB or so: without turns."""
+    """The same without turns: for a text of a MiB or so, or in a thread."""
     for _ in _checking(text):
         pass
 

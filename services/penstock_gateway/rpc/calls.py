@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Scope
 from penstock import logs
 from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.keys.access import unauthorized
+from penstock_gateway.rpc.amount import SMALL, check_message
 from penstock_gateway.rpc.exchange import AppExchange
 from penstock_gateway.rpc.running import RunningCalls
 from penstock_gateway.rpc.scope import key_scope, scope_of
@@ -149,14 +150,18 @@ class Calls:
         raise RefusedCall(StatusCode.INVALID_ARGUMENT, "the call has no request message")
 
 
-def parsed(kind: type[Any], request: bytes) -> Any:
-    """The message. Raises RefusedCall for bytes that are none."""
+async def parsed(kind: type[Any], request: bytes) -> Any:
+    """The message. Raises RefusedCall for bytes that are none, and InvalidRequest for what would
+    hold the event loop up."""
+    await check_message(kind.DESCRIPTOR, request)
     try:
         message: Message = kind.FromString(request)
     except DecodeError:
         raise RefusedCall(
             StatusCode.INVALID_ARGUMENT, f"the request is not a valid {kind.DESCRIPTOR.full_name}"
         ) from None
+    if len(request) > SMALL:
+        await asyncio.sleep(0)  # What is made of it has a turn of its own.
     return message
 
 

@@ -37,13 +37,13 @@ class _Health:
         self._watchers = 0
 
     async def check(self, request: bytes, context: Context) -> bytes:
-        name = parsed(HealthCheckRequest, request).service
+        name = (await parsed(HealthCheckRequest, request)).service
         if name not in self._services:
             raise RefusedCall(StatusCode.NOT_FOUND, f"there is no service {name[:100]!r} here")
         return HealthCheckResponse(status=self._status(name)).SerializeToString()
 
     async def watch(self, request: bytes, context: Context) -> None:
-        name = parsed(HealthCheckRequest, request).service
+        name = (await parsed(HealthCheckRequest, request)).service
         if self._watchers >= MOST_WATCHERS:
             raise RefusedCall(
                 StatusCode.RESOURCE_EXHAUSTED,

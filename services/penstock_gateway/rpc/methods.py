@@ -27,7 +27,7 @@ def asking(calls: Calls, path: str, kind: type[Any]) -> grpc.RpcMethodHandler:
     """A method whose endpoint answers with one message. kind: of the request."""
 
     async def ask(request: bytes, context: Context) -> bytes:
-        scope = scope_of(context, path, message=parsed(kind, request))
+        scope = scope_of(context, path, message=await parsed(kind, request))
         async with calls.exchange(context, scope) as exchange:
             return await exchange.whole()
 

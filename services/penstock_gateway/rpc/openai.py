@@ -43,16 +43,18 @@ class _Posting:
         self._path = path
 
     async def whole(self, request: bytes, context: Context) -> bytes:
-        message: JsonRequest = parsed(self._kind, request)
-        scope = scope_of(context, self.method, path=self._path, size=len(message.json))
-        async with self._calls.exchange(context, scope, message.json) as exchange:
+        message: JsonRequest = await parsed(self._kind, request)
+        body = message.json  # Each look at it makes a copy.
+        scope = scope_of(context, self.method, path=self._path, size=len(body))
+        async with self._calls.exchange(context, scope, body) as exchange:
             return JsonReply(json=[await exchange.whole()]).SerializeToString()
 
     async def stream(self, request: bytes, context: Context) -> None:
-        message = parsed(self._kind, request)
+        message = await parsed(self._kind, request)
         path = self._path or _checked(message.path)
-        scope = scope_of(context, self.method, path=path, size=len(message.json))
-        async with self._calls.exchange(context, scope, message.json) as exchange:
+        body = message.json
+        scope = scope_of(context, self.method, path=path, size=len(body))
+        async with self._calls.exchange(context, scope, body) as exchange:
             stream = JsonStream(exchange.headers.get(b"content-type", b""))
             if not stream.streams:
                 reply = JsonReply(json=[await exchange.whole()])
@@ -68,8 +70,9 @@ class _Posting:
 
 
 def _checked(path: str) -> str:
-    plain = path.isascii() and path.isprintable() and not set(path) & set("?#% ")
-    if len(path) > LONGEST_PATH or not path.startswith("/") or not plain:
+    begin = path[: LONGEST_PATH + 1]
+    plain = begin.isascii() and begin.isprintable() and not set(begin) & set("?#% ")
+    if len(begin) > LONGEST_PATH or not begin.startswith("/") or not plain:
         raise RefusedCall(
             StatusCode.INVALID_ARGUMENT,
             f"path is {path[:LONGEST_PATH]!r}; it must be a path of the HTTP API, such as "

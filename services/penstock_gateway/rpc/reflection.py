@@ -11,8 +11,11 @@ import grpc
 from grpc import StatusCode
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from penstock.errors import InvalidRequest
 from penstock_gateway.rpc.arriving import arriving
+from penstock_gateway.rpc.calls import parsed
 from penstock_gateway.rpc.methods import Handlers
+from penstock_gateway.rpc.status import RefusedCall, refused_by
 from penstock_gateway.service import Service
 
 NAMES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
@@ -21,13 +24,14 @@ METHODS = tuple(f"/{name}/ServerReflectionInfo" for name in NAMES)
 MOST_STREAMS = 16
 LONGEST = 60.0
 """Seconds that a stream may last."""
+LARGEST = 4096
+"""Bytes of a request: it is sent back in the reply."""
 
 
 def handlers(services: Collection[str], service: Service) -> Handlers:
     """By the methods' paths."""
     handler = grpc.stream_stream_rpc_method_handler(
         _Reflection(services, service).answer,
-        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
     return dict.fromkeys(METHODS, handler)
@@ -39,7 +43,7 @@ class _Reflection:
         self._known = reflection.aio.ReflectionServicer(services)
         self._streams = 0
 
-    async def answer(self, requests: AsyncIterator[Any], context: Any) -> None:
+    async def answer(self, requests: AsyncIterator[bytes], context: Any) -> None:
         if self._streams >= MOST_STREAMS:
             await context.abort(
                 StatusCode.RESOURCE_EXHAUSTED,
@@ -48,12 +52,25 @@ class _Reflection:
         self._streams += 1
         try:
             async with asyncio.timeout(LONGEST):
-                asked = arriving(requests, self._service, idle=LONGEST)
+                asked = _messages(arriving(requests, self._service, idle=LONGEST))
                 async for reply in self._known.ServerReflectionInfo(asked, context):
                     await context.write(reply)
         except TimeoutError:
             await context.abort(
                 StatusCode.DEADLINE_EXCEEDED, f"a reflection stream may last {LONGEST:g} seconds"
             )
+        except (RefusedCall, InvalidRequest) as error:
+            refused = refused_by(error)
+            await context.abort(refused.code, refused.details)
         finally:
             self._streams -= 1
+
+
+async def _messages(requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+    async for request in requests:
+        if len(request) > LARGEST:
+            raise RefusedCall(
+                StatusCode.INVALID_ARGUMENT,
+                f"the request has {len(request)} bytes; at most {LARGEST} are allowed here",
+            )
+        yield await parsed(reflection_pb2.ServerReflectionRequest, request)

@@ -1,4 +1,4 @@
-"""A gateway over real sockets whose loop has a heartbeat, and what it says of requests."""
+"""Servers over real sockets whose loop has a heartbeat, and what it says of requests."""
 
 from __future__ import annotations
 
@@ -23,12 +23,10 @@ PATIENCE = 120
 Answer = TypeVar("Answer")
 
 
-class BeatenGateway:
+class BeatenLoop:
     """loop: has the heartbeat."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, port: int, service: Service) -> None:
-        self.port = port
-        self.service = service
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._heart = Heartbeat()
 
@@ -52,6 +50,18 @@ class BeatenGateway:
                 break
         return answer, least
 
+    def _on_loop(self, work: Any) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+
+class BeatenGateway(BeatenLoop):
+    """A gateway at a port."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, port: int, service: Service) -> None:
+        super().__init__(loop)
+        self.port = port
+        self.service = service
+
     def post(self, path: str, body: bytes, content_type: str = "application/json") -> int:
         """The status."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
@@ -66,9 +76,6 @@ class BeatenGateway:
             return answer.status
         finally:
             connection.close()
-
-    def _on_loop(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
 
 
 @contextmanager

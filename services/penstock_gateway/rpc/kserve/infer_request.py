@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock_gateway.completions.request import CompletionRequest
+from penstock_gateway.request.amount import TextsAmount
 from penstock_gateway.rpc.kserve.infer_reply import EMBEDDED, GENERATED
 from penstock_gateway.rpc.kserve.tensors import Tensor, inputs_of
 from penstock_gateway.rpc.protos.kserve_pb2 import ModelInferRequest
@@ -19,6 +20,13 @@ TEXT = "text_input"
 TOKENS = "input_ids"
 STREAM = "stream"
 SAMPLING = "sampling_parameters"
+MAX_SAMPLING = 1 << 20
+"""Characters of them."""
+MAX_CONTROLS = 1 << 18
+"""Control characters of an input, each of which is six bytes of JSON."""
+MAX_ROWS = 16_384
+"""Prompts of token ids."""
+_CONTROLS = bytes(each for each in range(32) if each not in b"\t\n\r")
 
 _OWN = ("model", "prompt", "input", "stream", "stream_options", "encoding_format")
 """Fields of the body that something else says."""
@@ -114,6 +122,10 @@ def _rows(tensor: Tensor) -> list[Any]:
     if len(shape) < 2 or not ids:
         return list(ids)
     length = shape[1]
+    if len(ids) > MAX_ROWS * length:
+        raise InvalidRequest(
+            f"{TOKENS} has {len(ids) // length} rows; at most {MAX_ROWS} are allowed", param=TOKENS
+        )
     return [list(ids[at : at + length]) for at in range(0, len(ids), length)]
 
 
@@ -121,8 +133,15 @@ def _texts(name: str, tensor: Tensor) -> list[str]:
     datatype, _, values = tensor
     if datatype != "BYTES":
         raise InvalidRequest(f"{name} is {datatype}; it must be BYTES", param=name)
+    elements = cast("Sequence[bytes]", values)
+    controls = sum(len(each) - len(each.translate(None, _CONTROLS)) for each in elements)
+    if controls > MAX_CONTROLS:
+        raise InvalidRequest(
+            f"{name} has {controls} control characters; at most {MAX_CONTROLS} are allowed",
+            param=name,
+        )
     try:
-        return [value.decode() for value in values]  # type: ignore[union-attr]
+        return [each.decode() for each in elements]
     except UnicodeDecodeError:
         raise InvalidRequest(f"{name} is not UTF-8", param=name) from None
 
@@ -141,6 +160,13 @@ def _sampling(found: dict[str, Tensor]) -> dict[str, Any]:
     if SAMPLING not in found:
         return {}
     texts = _texts(SAMPLING, found[SAMPLING])
+    if len(texts) == 1:
+        if len(texts[0]) > MAX_SAMPLING:
+            raise InvalidRequest(
+                f"{SAMPLING} has {len(texts[0])} characters; at most {MAX_SAMPLING} are allowed",
+                param=SAMPLING,
+            )
+        TextsAmount().add(texts[0], SAMPLING)
     read: Callable[[str], Any] = msgspec.json.decode
     try:
         fields = read(texts[0]) if len(texts) == 1 else None

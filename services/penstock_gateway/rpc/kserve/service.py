@@ -53,7 +53,7 @@ class _Infer:
         self._calls = calls
 
     async def whole(self, request: bytes, context: Context) -> bytes:
-        message: ModelInferRequest = parsed(ModelInferRequest, request)
+        message: ModelInferRequest = await parsed(ModelInferRequest, request)
         body = self._body(message, may_stream=False)
         reply = await self._whole(message, body, context, INFER, context)
         return reply.SerializeToString()
@@ -87,7 +87,7 @@ class _Infer:
     async def _one(self, request: bytes, context: Context, writing: asyncio.Lock) -> None:
         message = ModelInferRequest()
         try:
-            message = parsed(ModelInferRequest, request)
+            message = await parsed(ModelInferRequest, request)
             async for reply in self._replies(message, context):
                 async with writing:
                     answer = ModelStreamInferResponse(infer_response=reply)

@@ -34,6 +34,8 @@ _CONTENTS = {
 _FORMATS = {"BOOL": "?", "INT32": "i", "INT64": "q", "UINT32": "I", "UINT64": "Q", "FP32": "f"}
 """Of raw contents, which are little-endian."""
 _LENGTH = struct.Struct("<I")
+MOST_NUMBERS, MOST_STRINGS = 524_288, 16_384
+"""In raw contents: so they are unpacked in some 10 ms."""
 
 
 def inputs_of(message: ModelInferRequest) -> dict[str, Tensor]:
@@ -101,7 +103,10 @@ def _unpacked(name: str, datatype: str, data: bytes) -> Values:
             f"{form.size}, the size of {datatype}",
             param=name[:100],
         )
-    return [value for (value,) in form.iter_unpack(data)]
+    count = len(data) // form.size
+    if count > MOST_NUMBERS:
+        raise _too_many(name, MOST_NUMBERS)
+    return struct.unpack(f"<{count}{_FORMATS[datatype]}", data)
 
 
 def _strings(name: str, data: bytes) -> list[bytes]:
@@ -118,8 +123,17 @@ def _strings(name: str, data: bytes) -> list[bytes]:
                 param=name[:100],
             )
         found.append(data[end : end + length])
+        if len(found) > MOST_STRINGS:
+            raise _too_many(name, MOST_STRINGS)
         at = end + length
     return found
+
+
+def _too_many(name: str, most: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"the raw contents of {name[:100]!r} have more than {most} elements, the maximum",
+        param=name[:100],
+    )
 
 
 def _check_shape(name: str, shape: Sequence[int], count: int) -> None:

@@ -32,14 +32,14 @@ class _Generate:
         self._method = method
 
     async def whole(self, request: bytes, context: Context) -> bytes:
-        message: GenerateRequest = parsed(GenerateRequest, request)
+        message: GenerateRequest = await parsed(GenerateRequest, request)
         name = message.request_id
         scope = scope_of(context, self._method, message=message, request_id=name)
         async with self._calls.exchange(context, scope, request_id=name) as exchange:
             return await exchange.whole()
 
     async def stream(self, request: bytes, context: Context) -> None:
-        message: GenerateRequest = parsed(GenerateRequest, request)
+        message: GenerateRequest = await parsed(GenerateRequest, request)
         name = message.request_id
         scope = scope_of(context, self._method, message=message, request_id=name)
         async with self._calls.exchange(context, scope, request_id=name) as exchange:
