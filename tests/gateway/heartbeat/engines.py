@@ -21,7 +21,13 @@ TEMPLATE = (
     "{% if x %}{{ x }}{% endif %}{% if add_generation_prompt %}assistant:{% endif %}"
 )
 """Shows all that it is given."""
-LIMITS = Limits(max_model_len=CONTEXT, vocab_size=256, max_waiting_requests=100_000, max_num_seqs=8)
+LIMITS = Limits(
+    max_model_len=CONTEXT,
+    vocab_size=256,
+    max_waiting_requests=100_000,
+    max_num_seqs=8,
+    max_grammar_bytes=65_536,
+)
 SIZE = 32
 
 
