@@ -273,6 +273,7 @@ class EngineCore:
             sleeping=self.state.sleep.level,
             asleep=self.state.asleep,
             waking=self.state.sleep.waking,
+            missing=tuple(self.state.workers.ranks.missing),
         )
 
     # ---- internal errors

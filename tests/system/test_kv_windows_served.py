@@ -31,6 +31,8 @@ SIZES = {"vocab_size": 700, "eos_token_id": 2, "num_hidden_layers": 8, "intermed
 FLAGS = ("--max-model-len", "256", "--num-kv-blocks", "600", "--max-num-batched-tokens", "16")
 ROLES = ("--data-parallel-size", "2", "--kv-roles", "prefill,decode", "--kv-prefill-tokens", "64")
 PROCESSES = ("worker 0", "engine 0", "worker 1", "engine 1")
+FROZEN = 4.0
+"""Seconds."""
 TURNS = 20
 """In one of so many at the latest, blocks are on their way when it is looked."""
 
@@ -108,6 +110,23 @@ def kill(server: Server, child: str) -> None:
     wait_until(lambda: ready(server))
 
 
+def freeze(server: Server, child: str) -> None:
+    """For longer than a session lasts without a beat."""
+    pid = server.child(child)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(FROZEN)
+    os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: ready(server))
+
+
+def stop_for_good(server: Server, child: str) -> None:
+    """Until the supervisor has ended it, and another one is there."""
+    first = server.child(child)
+    os.kill(first, signal.SIGSTOP)
+    wait_until(lambda: server.children().get(f"penstock: {child}") not in (None, first), 120)
+    wait_until(lambda: ready(server))
+
+
 def fetched(server: Server) -> float:
     """Blocks that the worker for answers has fetched from the other one, in this life of its."""
     page = read_page(port_of(server, "worker 1"))
@@ -136,28 +155,39 @@ def divided(model: str, folder: Path, write_mib: float) -> Server:
     return Server(model, *FLAGS, *ROLES, *PORTS, *disk, *pace)
 
 
+@pytest.mark.parametrize(
+    "strike",
+    [
+        kill,
+        pytest.param(freeze, marks=pytest.mark.long),
+        pytest.param(stop_for_good, marks=pytest.mark.long),
+    ],
+)
 def test_whoever_is_killed_while_blocks_travel(
-    windowed: str, tmp_path: Path, undisturbed: list[bytes]
+    windowed: str,
+    tmp_path: Path,
+    undisturbed: list[bytes],
+    strike: Callable[[Server, str], None],
 ) -> None:
     with divided(windowed, tmp_path, write_mib=256) as server:
         wait_until(lambda: ready(server))
         for child in PROCESSES:
             for turn in range(TURNS):
-                before, killed = fetched(server), False
+                before, struck = fetched(server), False
 
-                def kill_in_between(
+                def strike_in_between(
                     begun: set[int], child: str = child, before: float = before
                 ) -> None:
-                    nonlocal killed
-                    while len(begun) < len(PROMPTS) and not killed:
+                    nonlocal struck
+                    while len(begun) < len(PROMPTS) and not struck:
                         if fetched(server) > before:
-                            killed = True
-                            kill(server, child)
+                            struck = True
+                            strike(server, child)
 
-                assert streams(server, f"{child}, {turn}", kill_in_between) == undisturbed, child
-                if killed:
+                assert streams(server, f"{child}, {turn}", strike_in_between) == undisturbed, child
+                if struck:
                     break
-            assert killed, f"in {TURNS} turns, no block was fetched before all streams had begun"
+            assert struck, f"in {TURNS} turns, no block was fetched before all streams had begun"
         assert streams(server, "after all of it") == undisturbed
 
 

@@ -15,7 +15,7 @@ import pytest
 from deploy.local import free_port
 from penstock.prepare import prepare
 from penstock.transport.curve_keys import make_folders
-from testing.serving import PATIENCE
+from testing.serving import PATIENCE, wait_until
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -99,6 +99,35 @@ def test_with_keys_over_tcp(start: Start, keys: Path, tiny_model: str) -> None:
           "--curve-dir", str(keys / "worker"))  # fmt: skip
     assert not ready(other, 4)
     assert ready(http, PATIENCE)
+
+
+@pytest.mark.long
+def test_a_worker_that_stands_still_with_nobody_to_end_it(start: Start, tiny_model: str) -> None:
+    """Whoever puts the model to sleep hears of it after a minute; it falls asleep when it goes on,
+    and wakes."""
+    front, back, http = free_ports(3)
+    for_frontends, for_workers = f"tcp://127.0.0.1:{front}", f"tcp://127.0.0.1:{back}"
+    endpoints = ("--frontend-endpoint", for_frontends, "--worker-endpoint", for_workers)
+    start("engine", "--model-dir", str(prepare(tiny_model)), *endpoints)
+    worker = start("worker", "--engine-endpoint", for_workers)
+    start("gateway", "--engine-endpoint", for_frontends, "--port", str(http))
+    assert ready(http, 2 * PATIENCE)
+    with httpx.Client(base_url=f"http://127.0.0.1:{http}", timeout=4 * PATIENCE) as client:
+
+        def asleep() -> bool:
+            engine = client.get("/status").json()["engine"]
+            return engine is not None and engine["asleep"]
+
+        worker.send_signal(signal.SIGSTOP)
+        try:
+            refused = client.post("/sleep")
+        finally:
+            worker.send_signal(signal.SIGCONT)
+        assert refused.status_code == 503
+        assert "no worker of rank 0 for 60 s" in refused.json()["error"]["message"]
+        wait_until(asleep)
+        assert client.post("/wake_up").json() == {"status": "awake"}
+        assert client.post("/v1/completions", json={"prompt": [1], "max_tokens": 2}).is_success
 
 
 @pytest.mark.parametrize("role", ["engine", "worker", "gateway"])

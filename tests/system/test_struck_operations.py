@@ -262,6 +262,23 @@ def test_who_stands_still_for_good_while_models_are_switched(
             wait_until(lambda: ask("one").status_code == 200, 2 * PATIENCE)
 
 
+@pytest.mark.long
+def test_a_supervisor_that_stands_still_switches_when_it_goes_on(
+    switching: Callable[..., Server],
+) -> None:
+    server = switching()
+    undisturbed = each_alone(server)
+    os.kill(server.process.pid, signal.SIGSTOP)
+    try:
+        later = Stream(server.url, model="two", **WHOLE)
+        assert alone(server, model="one") == undisturbed["one"]
+        assert later.text == ""
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+    later.join(2 * PATIENCE)
+    assert (later.text, later.finish) == (undisturbed["two"], "length")
+
+
 def test_a_switch_of_models_and_a_signal_under_it(switching: Callable[..., Server]) -> None:
     """The model that is loaded dies over it, and is loaded all the same; a shutdown doesn't wait
     for it."""

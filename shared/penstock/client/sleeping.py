@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 from penstock.client.session import EngineSession
 from penstock.client.telling import all_able, tell_all
-from penstock.errors import InvalidRequest
+from penstock.errors import EngineUnavailable, InvalidRequest
 from penstock.protocol.common import WAKE_TAGS, WakeTag
 from penstock.protocol.from_frontend import FromFrontend, PutToSleep, WakeUp
 
@@ -15,6 +16,10 @@ LEVELS = (1, 2)
 
 PATIENCE = 600.0
 """Seconds that loading a model may take, or the steps that have to end first."""
+
+MISSING_PATIENCE = 60.0
+"""Seconds without a worker after which nobody waits for what one is to do: it stands still, or
+can't be started."""
 
 
 def sleep_level(given: Any) -> Literal[1, 2]:
@@ -45,7 +50,8 @@ async def put_to_sleep(
     """Returns once memory has gone back. abort: open requests of all front ends end as they are.
 
     Raises InvalidRequest where an engine core of another version can't, and EngineUnavailable where
-    there is none, or one doesn't within PATIENCE: those that did sleep."""
+    there is none, has had no worker for MISSING_PATIENCE, or doesn't within PATIENCE: those that
+    did sleep, and the others will when they can."""
 
     def asleep(session: EngineSession) -> bool:
         return session.asleep and session.sleeping >= level
@@ -70,11 +76,38 @@ def any_sleeping(sessions: Sequence[EngineSession]) -> bool:
     return any(session.connected and session.sleeping for session in sessions)
 
 
+class _Missed:
+    """Since when workers are missing, by engine core."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+
+    def look(self, session: EngineSession) -> None:
+        """Raises EngineUnavailable where they have been for too long."""
+        now, missing = time.monotonic(), session.missing_workers
+        if not missing:
+            self._since.pop(session.endpoint, None)
+        elif now - self._since.setdefault(session.endpoint, now) > MISSING_PATIENCE:
+            ranks = ", ".join(map(str, missing))
+            raise EngineUnavailable(
+                f"the engine core at {session.endpoint} has had no worker of rank {ranks} for "
+                f"{MISSING_PATIENCE:g} s; it does what it was told when there is one"
+            )
+
+
 async def _tell(
     sessions: Sequence[EngineSession],
     message: FromFrontend,
     done: Callable[[EngineSession], bool],
     what: str,
 ) -> None:
+    missed = _Missed()
+
+    def done_or_missed(session: EngineSession) -> bool:
+        if done(session):
+            return True
+        missed.look(session)
+        return False
+
     connected = all_able(sessions, lambda welcome: welcome.sleeps, "can't sleep")
-    await tell_all(connected, message, done, within=PATIENCE, what=what)
+    await tell_all(connected, message, done_or_missed, within=PATIENCE, what=what)

@@ -76,6 +76,11 @@ class ToldState:
         return self.status is not None and self.status.asleep
 
     @property
+    def missing_workers(self) -> tuple[int, ...]:
+        """Ranks that have none."""
+        return () if self.status is None else self.status.missing
+
+    @property
     def prefills_from(self) -> int:
         """Prompts of so many tokens are computed here first, and go on elsewhere; 0: none."""
         return 0 if self.welcome is None else self.welcome.prefills_from

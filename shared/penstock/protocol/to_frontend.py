@@ -301,6 +301,8 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     """That were named since it fell asleep, and don't wake it alone."""
     weights: str | None = None
     """Digest of the weights that the workers have; None while they have none."""
+    missing: tuple[int, ...] = ()
+    """Ranks that have no worker, whether it is to load or to sleep."""
 
 
 class Adapters(msgspec.Struct, frozen=True, tag="adapters"):

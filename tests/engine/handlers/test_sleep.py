@@ -45,8 +45,13 @@ def test_what_is_open_goes_on_where_it_was(in_flight: int) -> None:
         h.run_step()
     h.settle()
     assert sleeping(h) == (1, False)
+    h.now += 1.0
+    h.settle()
+    assert front.status is not None
+    assert front.status.missing == (0,)
     fall_asleep(h)
     assert sleeping(h) == (1, True)
+    assert front.status.missing == ()
     late = h.submit(front, [4] * 4, max_tokens=3, ignore_eos=True)
     assert late.accepted
     for _ in range(100):
