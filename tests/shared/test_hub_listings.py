@@ -11,7 +11,18 @@ import pytest
 from penstock.errors import ModelNotFound, PenstockError, UnsupportedModel
 from penstock.hub import repository
 from testing.hub_server import HubServer
-from tests.shared.hostile_hub import FILE, LISTING, cache, hub, impatient, left, pull, says, tricked
+from tests.shared.hostile_hub import (
+    CONTENT,
+    FILE,
+    LISTING,
+    cache,
+    hub,
+    impatient,
+    left,
+    pull,
+    says,
+    tricked,
+)
 
 __all__ = ["cache", "hub", "impatient"]
 pytestmark = pytest.mark.timeout(120)
@@ -93,3 +104,12 @@ def test_asking_about_each_file_has_an_end(
     hub.repositories["org/m"].metadata = False
     with pytest.raises(ModelNotFound, match="named those of 0 of 2 files in"):
         pull(hub, cache)
+
+
+def test_a_mirror_that_says_little(hub: HubServer, cache: Path) -> None:
+    """Its listing names files, and nothing else that can be used."""
+    known = hub.repositories["org/m"]
+    files = [{"rfilename": path, "lfs": False, "blobId": None} for path in known.files]
+    said = listing(sha=known.commit, siblings=files, cardData=[], tags={"a": 1})
+    tricked(hub, LISTING, says(200, said))
+    assert pull(hub, cache).read_bytes() == CONTENT

@@ -63,7 +63,8 @@ class _Sibling(msgspec.Struct):
     rfilename: str
     size: int | None = None
     blobId: str | None = None
-    lfs: _LFS | None = None
+    lfs: _LFS | bool | None = None
+    """Some mirrors say false."""
 
 
 class _Listing(msgspec.Struct):
@@ -72,7 +73,7 @@ class _Listing(msgspec.Struct):
     sha: str | None = None
     siblings: list[_Sibling] | None = None
     cardData: Any = None
-    tags: list[str] | None = None
+    tags: Any = None
 
 
 def look(hub: Hub, name: HubName) -> Repository:
@@ -180,7 +181,7 @@ def _file(name: HubName, sibling: _Sibling) -> RemoteFile:
         shown = path if len(path) <= 100 else f"{path[:100]}..."
         raise UnsupportedModel(f"{name.repository} lists a file at {shown!r}, which no path may be")
     size, etag = sibling.size, sibling.blobId
-    if sibling.lfs is not None:
+    if isinstance(sibling.lfs, _LFS):
         size, etag = sibling.lfs.size, sibling.lfs.sha256
     if size is not None and not 0 <= size <= MAX_SIZE:
         shown = str(size)[:20] if size < 10**20 else "10^20 and more"
@@ -192,7 +193,8 @@ def _file(name: HubName, sibling: _Sibling) -> RemoteFile:
 def _licence(info: _Listing) -> str:
     licence = info.cardData.get("license") if isinstance(info.cardData, dict) else None
     if licence is None:
-        tags = [tag for tag in info.tags or () if tag.startswith("license:")]
+        listed = info.tags if isinstance(info.tags, list) else []
+        tags = [str(tag) for tag in listed if str(tag).startswith("license:")]
         licence = tags[0].partition(":")[2] if tags else ""
     shown = ", ".join(map(str, licence)) if isinstance(licence, list) else str(licence)
     return "".join(c for c in shown if c.isprintable())[:200]
