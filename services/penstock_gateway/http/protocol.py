@@ -12,6 +12,7 @@ import msgspec
 from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from penstock_gateway.http.accepting import IdleConnections
 from penstock_gateway.http.errors import INVALID, ErrorBody, ErrorReply, head_too_large
 from penstock_gateway.http.prompt_write import OneWrite, Write, prompt_write
 from penstock_gateway.service import Patience
@@ -78,10 +79,13 @@ class _Bounded:
     """Request line and headers together. Here it stops a head, or the trailers of a chunked body,
     that don't end; a head that has come whole is measured by the application (see boundary), the
     same whichever parser there is."""
+    idle = IdleConnections()
+    """Of the server: all that wait for a request are in it."""
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     cycle: Any
     app_state: dict[str, Any]
+    timeout_keep_alive_task: asyncio.TimerHandle | None
     _lost = False
     _write_promptly: Write
 
@@ -93,9 +97,11 @@ class _Bounded:
         self._write_promptly = prompt_write(transport)
         super().connection_made(transport)  # type: ignore[misc]
         self._arm("head", self.patience.head)
+        self.idle.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
+        self.idle.discard(self)
         for name in list(self._timers):
             self._disarm(name)
         super().connection_lost(exc)  # type: ignore[misc]
@@ -108,6 +114,7 @@ class _Bounded:
         self.cycle = None
 
     def data_received(self, data: bytes) -> None:
+        self.idle.discard(self)
         super().data_received(data)  # type: ignore[misc]
         if self.transport.is_closing():
             return
@@ -155,6 +162,11 @@ class _Bounded:
         self._room.full = False
         self._disarm("reader")
         super().resume_writing()  # type: ignore[misc]
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()  # type: ignore[misc]
+        if self.timeout_keep_alive_task is not None:
+            self.idle.add(self)
 
     def timeout_keep_alive_handler(self) -> None:
         # Closing waits for the client to read what is still buffered: not for ever.
@@ -348,6 +360,8 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
 def protocol_class(
     patience: Patience, parser: str = "auto", max_head_bytes: int = 65_536
 ) -> type[asyncio.Protocol]:
-    """A protocol class with this patience and bound. parser: auto (the fastest at hand) or h11."""
+    """A server's protocol class, with this patience and bound. parser: auto (the fastest at hand)
+    or h11."""
     base = (_with_httptools() if parser == "auto" else None) or BoundedH11
-    return type(base.__name__, (base,), {"patience": patience, "max_head_bytes": max_head_bytes})
+    own = {"patience": patience, "max_head_bytes": max_head_bytes, "idle": IdleConnections()}
+    return type(base.__name__, (base,), own)

@@ -1,4 +1,4 @@
-"""uvicorn, with our protocol class and our way of leaving."""
+"""uvicorn, with our protocol class, our way of accepting and our way of leaving."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from penstock import logs
 from penstock.net import listener
 from penstock.net.tls import server_context
 from penstock.supervisor.rolling import ROLL
+from penstock_gateway.http.accepting import Acceptor
 from penstock_gateway.http.protocol import protocol_class
 from penstock_gateway.http.socket_protocol import protocol_class as protocol_class_of_sockets
 from penstock_gateway.service import Service
@@ -25,7 +26,6 @@ log = logs.get(__name__)
 KEEP_ALIVE = 75
 """Seconds that an idle connection is kept: longer than clients and proxies commonly keep theirs,
 so that it is they who close, and no request meets a closing connection."""
-BACKLOG = 4096
 TICK = 0.1
 """Seconds between two looks at whether it is time to close. uvicorn counts in them, too."""
 ONE_DAY = 864_000
@@ -39,7 +39,44 @@ HAND_OVER = ROLL
 """Tells a gateway that others accept from its socket: it leaves the new connections to them."""
 
 
-class GatewayServer(uvicorn.Server):
+class AcceptingServer(uvicorn.Server):
+    """Accepts from the sockets that it is given, as many connections as there is room for.
+
+    config.http: a class that `protocol_class` made.  Raises StartupError for a certificate that
+    won't do.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._tls = server_context(service.config)
+        self._responses = service.responses
+        self._head_seconds = service.patience.head
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.config.ssl = self._tls
+        await super().startup([])
+        for sock in sockets or ():
+            acceptor = Acceptor(
+                sock,
+                self._protocol,
+                self.config.http_protocol_class.idle,  # type: ignore[attr-defined]
+                self._note_refusal,
+                tls=self._tls,
+                tls_seconds=self._head_seconds,
+            )
+            self.servers.append(acceptor)  # type: ignore[arg-type]
+
+    def _protocol(self) -> asyncio.Protocol:
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
+
+    def _note_refusal(self) -> None:
+        self._responses[503] += 1
+
+
+class GatewayServer(AcceptingServer):
     """Serves until a signal asks it to leave. Raises StartupError for a certificate that won't do.
 
     SIGTERM and SIGINT: goes on accepting connections, refuses new work with 503, lets open
@@ -64,16 +101,14 @@ class GatewayServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE,
-                backlog=BACKLOG,
-            )
+            ),
+            self._service,
         )
-        self._tls = server_context(config)
         self._patience = config.shutdown_timeout
         self._leave_at: float | None = None
         self._told = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self.config.ssl = self._tls
         await super().startup(sockets)
         for sock in sockets or ():
             address = listener.reachable_address(sock)

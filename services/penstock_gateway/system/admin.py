@@ -11,19 +11,18 @@ import uvicorn
 
 from penstock import logs
 from penstock.net import listener
-from penstock.net.tls import server_context
 from penstock_gateway.app import create_admin_app
 from penstock_gateway.http.protocol import protocol_class
+from penstock_gateway.http.server import AcceptingServer
 from penstock_gateway.service import Service
 
 log = logs.get(__name__)
 
 
-class AdminServer(uvicorn.Server):
+class AdminServer(AcceptingServer):
     """Serves until it is told to leave; signals are the main server's."""
 
     def __init__(self, service: Service) -> None:
-        self._tls = server_context(service.config)
         bound = service.config.max_header_bytes
         super().__init__(
             uvicorn.Config(
@@ -36,12 +35,9 @@ class AdminServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=1,
-            )
+            ),
+            service,
         )
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self.config.ssl = self._tls
-        await super().startup(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
