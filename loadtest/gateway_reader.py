@@ -20,7 +20,7 @@ from typing import Any
 import uvloop
 
 from loadtest.report import distribution
-from penstock_gateway.process import raise_file_limit
+from penstock.net.listener import raise_file_limit
 from testing.board import Board
 from testing.null_engine import WORD_BYTES
 

@@ -22,6 +22,7 @@ import uvloop
 import zmq
 
 from penstock.config.settings import TransportSettings
+from penstock.net.listener import raise_file_limit
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import Stopping, TokenSampling
 from penstock.protocol.from_frontend import Hello, OpenSequence, Submit
@@ -29,7 +30,6 @@ from penstock.protocol.to_frontend import Outputs, ToFrontend
 from penstock.transport import heartbeat
 from penstock.transport.events import Received
 from penstock.transport.session_client import SessionClient
-from penstock_gateway.process import raise_file_limit
 
 HEAD = (
     b"HTTP/1.1 200 OK\r\ndate: Fri, 20 Nov 2026 00:00:00 GMT\r\n"

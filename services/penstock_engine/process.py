@@ -20,6 +20,7 @@ import zmq
 from penstock import logs
 from penstock.config.settings import EngineConfig
 from penstock.errors import StartupError
+from penstock.net.listener import raise_file_limit
 from penstock.protocol.from_frontend import FromFrontend, MediaChunk
 from penstock.protocol.from_worker import FromWorker
 from penstock.transport.curve import Peers, gatekeeper
@@ -61,6 +62,7 @@ def main(
 
     Raises StartupError where a folder can't be read or an endpoint can't be bound.
     """
+    raise_file_limit()
     boot = secrets.token_bytes(8)
     noted = None if adapters_file is None else Path(adapters_file)
     created = int(time.time())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import resource
 import socket
 from collections.abc import Callable
 
@@ -33,9 +32,6 @@ from penstock_gateway.storage.store import Store
 from penstock_gateway.system.admin import serving
 
 log = logs.get(__name__)
-
-WANTED_FILES = 65_536
-"""Open files, each connection being one."""
 
 COLLECT_AFTER = 50_000
 """Objects made and not freed before the garbage collector looks at them. What a token makes is
@@ -76,7 +72,7 @@ def main(
     if config.access_log != "off":
         access_log.setup(f"gateway {index}", config.access_log)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    raise_file_limit()
+    listener.raise_file_limit()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
     sock = socket.socket(fileno=fd) if fd is not None else listener.bind(config.host, config.port)
@@ -142,11 +138,3 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
-
-
-def raise_file_limit() -> None:
-    """Lets this process hold as many connections as it may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from penstock.config.settings import TransportSettings
 from penstock.transport import session_server as module
 from penstock.transport.events import Ended, Event, Opened, Received
 from penstock.transport.numbering import Numbering
-from penstock.transport.session_client import SessionClient
+from penstock.transport.session_client import LAST_RETRY, SessionClient
 from penstock.transport.session_server import DRAIN_LIMIT, FAREWELL, SessionServer
 from penstock.transport.wire import (
     MAX_FRAMES,
@@ -142,6 +143,22 @@ def test_a_link_may_dial_before_the_hub_exists(context, endpoint):
     pump(None, client, lambda _: client.socket is not None)
     time.sleep(0.1)
     pump(Wire(context, endpoint), client, opened)
+
+
+def test_a_link_without_a_file_descriptor_dials_later(context, endpoint):
+    wire, client = Wire(context, endpoint), make_link(context, endpoint)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, before[1]))
+    try:
+        assert client.poll(wire.clock()) == []
+        assert client.last_reason == "the engine core can't be dialled: Too many open files"
+        assert 0 < client.wait_hint(wire.clock()) <= LAST_RETRY
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    wire.clock.ahead += LAST_RETRY
+    pump(wire, client, opened)
 
 
 def test_beats_keep_an_idle_session_alive(context, endpoint):

@@ -20,7 +20,7 @@ from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app
 from penstock_gateway.chat.output_parsing import check_parsers
 from penstock_gateway.models.reach import ReachedModels, reach_models
-from penstock_gateway.process import COLLECT_AFTER, raise_file_limit
+from penstock_gateway.process import COLLECT_AFTER
 from penstock_gateway.rpc.calls import Calls
 from penstock_gateway.rpc.exchange import all_ended
 from penstock_gateway.rpc.running import RunningCalls
@@ -54,7 +54,7 @@ def main(
     check_parsers(gateway)
     if gateway.access_log != "off":
         access_log.setup("grpc", gateway.access_log)
-    raise_file_limit()
+    listener.raise_file_limit()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
     with asyncio.Runner() as runner:

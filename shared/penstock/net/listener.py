@@ -1,13 +1,17 @@
-"""The HTTP socket: bound once by the supervisor, accepted from by every gateway."""
+"""The HTTP socket: bound once by the supervisor, accepted from by every gateway. And how many
+connections a process may have."""
 
 from __future__ import annotations
 
 import errno
+import resource
 import socket
 
 from penstock.errors import StartupError
 
 BACKLOG = 2048
+WANTED_FILES = 65_536
+"""Open files, each connection being one."""
 
 
 HTTP_FLAGS = ("--host", "--port")
@@ -55,3 +59,11 @@ def reachable_address(listener: socket.socket) -> tuple[str, int]:
 def url(host: str, port: int, *, tls: bool = False) -> str:
     scheme = "https" if tls else "http"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def raise_file_limit() -> None:
+    """Lets this process hold as many connections as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -188,7 +188,13 @@ class SessionClient(Inbound[Incoming]):
         if self.socket is None:
             if now < self._redial_at:
                 return
-            socket = self._context.socket(zmq.DEALER)
+            try:
+                socket = self._context.socket(zmq.DEALER)
+            except zmq.ZMQError as error:
+                # No file descriptor is left.
+                self.last_reason = f"the engine core can't be dialled: {error.strerror}"
+                self._redial_at = now + LAST_RETRY
+                return
             set_common_options(socket, self._settings)
             socket.setsockopt(zmq.IMMEDIATE, 1)
             if self._endpoint.startswith("tcp://["):

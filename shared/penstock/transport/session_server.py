@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -36,6 +37,9 @@ SESSION_ID_BYTES = 16
 
 ROOM_SECONDS = 1.0
 """Between looks whether this process could take one more connection."""
+
+FEW_LEFT = 16
+"""File descriptors: so few are worth a warning."""
 
 FAREWELL = 1.0
 FAREWELL_PACE = 0.005
@@ -72,6 +76,7 @@ class SessionServer(Inbound[Incoming]):
         self._closed = False
         self._look_for_room_at = 0.0
         self._no_room = logs.Seldom(log.error)
+        self._little_room = logs.Seldom(log.warning)
         self.socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
         set_common_options(self.socket, settings)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -148,9 +153,19 @@ class SessionServer(Inbound[Incoming]):
         self._read(self.socket, now)
 
     def _look_for_room(self) -> None:
-        """ZeroMQ doesn't tell that it can't accept whoever dials."""
+        """ZeroMQ doesn't tell that it can't accept whoever dials. Over a Unix socket, libzmq
+        (4.3.5) even aborts the process, so the log says beforehand what is missing."""
         try:
-            os.close(os.dup(self.socket.fileno()))
+            lowest_free = os.dup(self.socket.fileno())
+            os.close(lowest_free)
+            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if limit != resource.RLIM_INFINITY and lowest_free >= limit - FEW_LEFT:
+                self._little_room(
+                    "few file descriptors are left of those that the limit (ulimit -n) allows:"
+                    " connections hold them, and without any this process may end",
+                    limit=limit,
+                    left=limit - lowest_free,
+                )
         except OSError as error:
             self._no_room(
                 "nobody can connect: connections hold all file descriptors that the limit"

@@ -55,7 +55,7 @@ class Endless(Listener):
         super().__init__()
         self.script = endless
 
-    async def submit(self, *given: Any, **named: Any) -> FakeGeneration:  # type: ignore[override]
+    async def submit(self, *given: Any, **named: Any) -> FakeGeneration:
         return await SeeingEngine.submit(self, *given, **named)
 
 
