@@ -237,6 +237,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             expects=fetches_ahead(self.config.cache),
             replaces=True,
             call_bytes=self.call_bytes,
+            family=self.model.family,
         )
 
     def setup(self, version: int, group: RankGroup | None = None) -> Setup:

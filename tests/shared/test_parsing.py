@@ -24,6 +24,7 @@ from penstock.parsing.events import merged
 from penstock.parsing.forced import NamedCall, RequiredCalls
 from penstock.parsing.json_scanner import JsonScanner, ScanState
 from penstock.parsing.output import ChainedParser
+from penstock.parsing.registry import chosen
 from tests.thinning import part
 
 TOOLS = ("get_weather", "add")
@@ -301,3 +302,17 @@ def test_auto_reads_the_template(template: str, name: str) -> None:
     assert tool_parser("auto", template).name == name
     assert reasoning_parser("auto", template) is None
     assert reasoning_parser("auto", "…</think>…") is not None
+
+
+def test_a_family_s_format_is_never_another_s() -> None:
+    """What a template says decides, then the family; a format that is unknown is called so."""
+    assert tool_parser("auto", "{{ tools }}<weird>", "gpt_oss").name == "openai"
+    assert tool_parser("auto", "<tool_call>name", "gpt_oss").name == "hermes"
+    unknown = tool_parser("auto", "{{ tools }}<weird>", "llama")
+    assert (unknown.name, unknown.known) == ("json", False)
+    assert not tool_parser("auto", "{{ tools }}<tool_call><invoke name=").known
+    assert tool_parser("json", "{{ tools }}<weird>").known
+    assert chosen("auto", "auto", "{{ tools }}", "") == {
+        "tool_call_parser": "json (format unknown)",
+        "reasoning_parser": "none",
+    }

@@ -68,6 +68,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
             engine.text.tokenizer,
             params,
             include_reasoning=request.include_reasoning is not False,
+            family=engine.welcome.family,
         )
         echo_options = EchoOptions.of(request, logprobs=bool(request.logprobs))
         echo = _last_words(request) if request.echo else ""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock import logs
 from penstock.config.settings import GatewayConfig
 from penstock.parsing import reasoning_parser, tool_parser
 from penstock.parsing.forced import NamedCall, RequiredCalls
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from penstock.sampling_params import SamplingParams
     from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.chat.prompt import ChatPrompt
+
+log = logs.get(__name__)
 
 KNOWN_MARKS = 64
 """Formats, each with a tokenizer, whose marks are remembered."""
@@ -41,23 +44,25 @@ def read_as(
     params: SamplingParams,
     *,
     include_reasoning: bool,
-    model_type: str = "",
+    family: str = "",
 ) -> tuple[SamplingParams, Parsing | None]:
     """The parameters of a request, with the special tokens that its parser needs to see, and how
     its answers are read; the latter is None where all text is content.
 
-    template: the chat template.  prompt: the same, filled.  An answer that must match a grammar of
-    the client's own holds neither thoughts nor calls.
+    template: the chat template.  family: of the model's layers.  prompt: the filled template.
+    An answer that must match a grammar of the client's own holds neither thoughts nor calls.
     """
-    calls = tool_parser(config.tool_call_parser, template, model_type)
+    calls = tool_parser(config.tool_call_parser, template, family)
     if use.mode == "named":
         return params, Parsing(partial(NamedCall, use.name), calls.new_id, calls_finish=False)
     if use.mode == "required":
         return params, Parsing(partial(RequiredCalls, use.names), calls.new_id, use.most)
     if params.structured_outputs is not None:
         return params, None
-    thoughts = reasoning_parser(config.reasoning_parser, template, model_type)
+    thoughts = reasoning_parser(config.reasoning_parser, template, family)
     tools = calls if use.mode == "free" else None
+    if tools is not None and not tools.known:
+        _say_unknown(template, family)
     if thoughts is None and tools is None:
         return params, None
     marks = _marks(tools, thoughts, tokenizer)
@@ -74,6 +79,16 @@ def read_as(
         marking=None if marks is None else Marking(marks, tokenizer, params.skip_special_tokens),
     )
     return params, parsing
+
+
+@lru_cache(maxsize=KNOWN_MARKS)
+def _say_unknown(template: str, family: str) -> None:
+    """Once for a model."""
+    log.warning(
+        "the format in which this model writes tool calls isn't known; only calls that are plain"
+        " JSON are found in its answers (--tool-call-parser names another format)",
+        family=family,
+    )
 
 
 @lru_cache(maxsize=KNOWN_MARKS)

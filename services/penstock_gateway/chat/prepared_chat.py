@@ -68,6 +68,7 @@ async def prepared_chat(
             engine.text.tokenizer,
             params,
             include_reasoning=True,
+            family=engine.welcome.family,
         )
         params, blame = with_grammar(params, use), blame_of(chat, use)
     except InvalidRequest as error:

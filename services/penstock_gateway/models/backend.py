@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.client.told_state import STATUS_MAX_AGE
 from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable
+from penstock.parsing.registry import chosen
 from penstock.protocol.common import AdapterFile
 from penstock_gateway.adapters.loading import AdapterFolders, AdapterLoader
 from penstock_gateway.http.errors import model_not_found
@@ -92,6 +93,15 @@ class ModelBackend:
         welcome = self.client.welcome
         told = () if welcome is None else (welcome.model, *welcome.other_names)
         return tuple(dict.fromkeys((*self.given_names, *told)))
+
+    def formats(self) -> dict[str, str]:
+        """The names of the parsers that read its answers; empty where it doesn't chat, or isn't
+        known yet."""
+        welcome, text = self.client.welcome, self.client.text
+        if welcome is None or text is None or text.template is None or welcome.pooling is not None:
+            return {}
+        config, template = self.config, text.template.source
+        return chosen(config.tool_call_parser, config.reasoning_parser, template, welcome.family)
 
     def names(self) -> list[str]:
         """What requests may ask for: the model's first, and those of its adapters."""

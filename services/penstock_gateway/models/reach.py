@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 
+from penstock import logs
 from penstock.client import EngineClient
 from penstock.config.model_list import ModelEntry, gateway_config_of, read_list
 from penstock.config.settings import GatewayConfig, ModelsSettings, TransportSettings
-from penstock.errors import InvalidRequest
+from penstock.errors import EngineUnavailable, InvalidRequest
 from penstock.listed_adapters import adapters_of
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.chat.output_parsing import check_parsers
@@ -17,6 +20,10 @@ from penstock_gateway.models.backend import ModelBackend
 from penstock_gateway.models.link import SupervisorLink
 from penstock_gateway.models.residence import Residence
 
+log = logs.get(__name__)
+
+TELL_AGAIN = 3600.0
+"""Seconds between looks for a model that hasn't come."""
 _NAMED = re.compile(r"([^\s,=]+)=((?:tcp|ipc|dns)://.+)")
 
 
@@ -26,19 +33,34 @@ class ReachedModels:
 
     backends: Sequence[ModelBackend]
     link: SupervisorLink | None = None
+    telling: list[asyncio.Task[None]] = field(default_factory=list)
+    """Wait for each model, to say how its answers are read."""
 
     async def start(self) -> None:
         """Begins to dial, and returns at once."""
         for backend in self.backends:
             await backend.client.start()
+            self.telling.append(asyncio.create_task(_tell_formats(backend)))
         if self.link is not None:
             self.link.start()
 
     async def close(self) -> None:
+        for task in self.telling:
+            task.cancel()
         if self.link is not None:
             await self.link.close()
         for backend in self.backends:
             await backend.client.close()
+
+
+async def _tell_formats(backend: ModelBackend) -> None:
+    """Once the model is there."""
+    while backend.client.welcome is None:
+        with suppress(EngineUnavailable):
+            await backend.client.wait_connected(TELL_AGAIN)
+    formats = backend.formats()
+    if formats:
+        log.info("how answers are read", model=backend.name, **formats)
 
 
 def reach_models(

@@ -158,7 +158,7 @@ class Show(JsonEndpoint[ShowRequest]):
         if template is not None:
             if template.names("tools"):
                 found.append("tools")
-            if reasoning_parser(engine.config.reasoning_parser, template.source):
+            if reasoning_parser(engine.config.reasoning_parser, template.source, welcome.family):
                 found.append("thinking")
         return found
 

@@ -51,6 +51,11 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     `failed` and the like."""
     reason: str | msgspec.UnsetType = msgspec.UNSET
     """Why it failed."""
+    tool_call_parser: str | msgspec.UnsetType = msgspec.UNSET
+    """The format of its tool calls, which `auto` recognised or the operator named; of a model that
+    has a chat template."""
+    reasoning_parser: str | msgspec.UnsetType = msgspec.UNSET
+    """The format of its thoughts."""
 
 
 class ModelList(msgspec.Struct, tag_field="object", tag="list"):
@@ -173,6 +178,7 @@ def _card(
         media=_media_of(welcome, service.media.limits),
         state=state,
         reason=reason,
+        **backend.formats(),
     )
 
 

@@ -73,6 +73,8 @@ def _text(known: Description) -> str:
         ("weights", f"{known.format} {known.weights}, {decimal(known.size)}"),
         ("memory", _memory(known)),
         ("chat template", "yes" if known.chat_template else "no"),
+        ("tool calls", known.tool_call_parser or "none"),
+        ("reasoning", known.reasoning_parser or "none"),
         ("licence", known.licence or "its files don't say"),
         ("prepared", known.folder),
     ]

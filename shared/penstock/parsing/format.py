@@ -30,14 +30,14 @@ class Recognised:
     """How it is seen that a chat template teaches a format. `all_of` must be in its text, one of
     `any_of`, if there are any, and nothing of `none_of`.
 
-    model_types: of config.json. A template that is recognised by its text needs none of them; one
-    of these types needs no text.
+    families: names of the layers' families (penstock.families). They decide between formats that
+        a template may teach, and where the template says nothing.
     """
 
     all_of: tuple[str, ...] = ()
     any_of: tuple[str, ...] = ()
     none_of: tuple[str, ...] = ()
-    model_types: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
 
     def by_template(self, template: str) -> bool:
         return (

@@ -68,11 +68,11 @@ class ReasoningFormat:
 
 
 @cache
-def tool_parser(name: str, template: str, model_type: str = "") -> ToolFormat:
-    """template: the chat template's text, by which, and by config.json's model type, `auto`
+def tool_parser(name: str, template: str, family: str = "") -> ToolFormat:
+    """template: the chat template's text, by which, and by the family of the model's layers, `auto`
     decides. Raises StartupError for a name that is none, or a plug-in that can't be used."""
     if name == "auto":
-        return _tools_of(template, model_type)
+        return _tools_of(template, family)
     form = _CALLS.get(name)
     if form is not None:
         return _tool_format(form)
@@ -86,12 +86,12 @@ def tool_parser(name: str, template: str, model_type: str = "") -> ToolFormat:
 
 
 @cache
-def reasoning_parser(name: str, template: str, model_type: str = "") -> ReasoningFormat | None:
+def reasoning_parser(name: str, template: str, family: str = "") -> ReasoningFormat | None:
     """The same for reasoning; None where the answer is all content."""
     if name in ("none", ""):
         return None
     if name == "auto":
-        found = recognised(_THOUGHTS.values(), template, model_type)
+        found = recognised(_THOUGHTS.values(), template, family)
         return None if found is None else _reasoning_format(found)
     form = _THOUGHTS.get(name)
     if form is not None:
@@ -100,20 +100,31 @@ def reasoning_parser(name: str, template: str, model_type: str = "") -> Reasonin
     return ReasoningFormat(name, lambda prompt, letters: kind(prompt), kind.closing_tag)
 
 
-def recognised(formats: Collection[Form], template: str, model_type: str) -> Form | None:
-    """The format that a template teaches, or, if that says nothing, that a model of this type has.
+def chosen(calls: str, thoughts: str, template: str, family: str) -> dict[str, str]:
+    """The names of the parsers that read a model's answers, for people; calls, thoughts: the
+    settings. Raises StartupError as `tool_parser` does."""
+    tools = tool_parser(calls, template, family)
+    reasoning = reasoning_parser(thoughts, template, family)
+    return {
+        "tool_call_parser": tools.name if tools.known else f"{tools.name} (format unknown)",
+        "reasoning_parser": "none" if reasoning is None else reasoning.name,
+    }
+
+
+def recognised(formats: Collection[Form], template: str, family: str) -> Form | None:
+    """The format that a template teaches; if that says nothing, the one that the family has.
 
     How a model writes calls can be read off how its template writes them back to it.
     """
     by_template = [form for form in formats if form.recognised.by_template(template)]
-    by_type = [form for form in formats if model_type in form.recognised.model_types]
+    by_type = [form for form in formats if family in form.recognised.families]
     for form in (*(each for each in by_template if each in by_type), *by_template, *by_type):
         return form
     return None
 
 
-def _tools_of(template: str, model_type: str) -> ToolFormat:
-    found = recognised(_CALLS.values(), template, model_type)
+def _tools_of(template: str, family: str) -> ToolFormat:
+    found = recognised(_CALLS.values(), template, family)
     if found is not None:
         return _tool_format(found)
     return _tool_format(JSON, known=not _TAKES_TOOLS.search(template))

@@ -20,6 +20,7 @@ from penstock.kv_layout import (
     widest_layer,
 )
 from penstock.model_config import EncoderConfig, ModelConfig, PreparedModel
+from penstock.parsing.registry import chosen
 
 MAX_CARD_BYTES = 65_536
 BLOCK_SIZE = 16
@@ -50,6 +51,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: int
     licence: str
     chat_template: bool
+    tool_call_parser: str
+    """What `auto` recognises; empty without a chat template."""
+    reasoning_parser: str
     folder: str
     files: tuple[str, ...]
 
@@ -59,6 +63,10 @@ def describe(folder: Path, model: PreparedModel) -> Description:
     or ModelNotFound."""
     files = [Path(file) for file in model.weights.files]
     packed = _is_gguf(model)
+    formats = {"tool_call_parser": "", "reasoning_parser": ""}
+    if model.has_chat_template:
+        template = (folder / "chat_template.jinja").read_text("utf-8", "replace")
+        formats = chosen("auto", "auto", template, model.family)
     return Description(
         name=model.name,
         source=model.source,
@@ -75,6 +83,7 @@ def describe(folder: Path, model: PreparedModel) -> Description:
         state_bytes=0 if isinstance(model.config, EncoderConfig) else state_bytes(model.config),
         licence=_licence(files, packed),
         chat_template=model.has_chat_template,
+        **formats,
         folder=str(folder),
         files=model.weights.files,
     )

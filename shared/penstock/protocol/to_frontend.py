@@ -98,6 +98,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """Whether it supports ReplaceWeights."""
     call_bytes: int = MAX_CALL_BYTES
     """The most that the arguments of a CallWorkers may have."""
+    family: str = ""
+    """What the model's layers are: `llama`, `gpt_oss`, …; empty: an older engine core."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):

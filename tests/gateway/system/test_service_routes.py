@@ -111,6 +111,8 @@ async def test_models(http: httpx.AsyncClient) -> None:
         "root": MODEL,
         "parent": None,
         "media": {},
+        "tool_call_parser": "json",
+        "reasoning_parser": "none",
     }
     assert (await http.get("/v1/models")).json() == {"object": "list", "data": [model]}
     assert (await http.get(f"/v1/models/{MODEL}")).json() == model  # its name holds a slash

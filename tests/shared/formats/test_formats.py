@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pytest
@@ -44,7 +44,8 @@ class Marked(NamedTuple):
 def marks_of(family: FormatCases) -> tuple[str, ...]:
     tools = tool_parser(family.tools, "").form if family.tools else None
     thoughts = reasoning_parser(family.thoughts, "")
-    found = [each.tokens for each in (tools, thoughts and thoughts.form) if each is not None]
+    forms = (tools, None if thoughts is None else thoughts.form)
+    found = [form.tokens for form in forms if form is not None]
     return tuple(dict.fromkeys(mark for marks in found for mark in marks))
 
 
@@ -69,7 +70,7 @@ def parse(make: Callable[[], OutputParser], *pieces: str) -> list[Event]:
     return merged([*events, *parser.finish()])
 
 
-def read(events: list[Event]) -> Case:
+def read(events: Sequence[Event]) -> Case:
     """What the events say, without text and prompt."""
     calls: list[tuple[str, str]] = []
     for event in events:

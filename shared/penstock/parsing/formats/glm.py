@@ -12,7 +12,7 @@ GLM45 = CallFormat(
     names=("glm45", "glm47"),
     models="GLM-4.5 to 5, Ling 3, Laguna",
     recognised=Recognised(
-        all_of=("<tool_call>", "<arg_key>", "<arg_value>"), model_types=("glm4_moe",)
+        all_of=("<tool_call>", "<arg_key>", "<arg_value>"), families=("glm4_moe", "glm4_moe_lite")
     ),
     call=MarkPair("<tool_call>", "</tool_call>"),
     bodies=("named",),

@@ -12,7 +12,7 @@ HARMONY = ChannelFormat(
     reasoning_names=("openai_gptoss", "openai", "harmony"),
     models="gpt-oss",
     recognised=Recognised(
-        all_of=("<|channel|>", "<|message|>", "<|start|>"), model_types=("gpt_oss",)
+        all_of=("<|channel|>", "<|message|>", "<|start|>"), families=("gpt_oss",)
     ),
     begin="<|start|>",
     channel="<|channel|>",

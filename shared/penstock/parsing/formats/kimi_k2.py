@@ -11,7 +11,6 @@ KIMI_K2 = CallFormat(
     models="Kimi K2",
     recognised=Recognised(
         all_of=("<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>"),
-        model_types=("kimi_k2",),
     ),
     block=MarkPair("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
     call=MarkPair("<|tool_call_begin|>", "<|tool_call_end|>"),
