@@ -87,3 +87,10 @@ def test_a_client_names_no_repository(server: HubServer, tmp_path: Path) -> None
             tmp_path / "org/peft", max_rank=4, cache_dir=tmp_path, within=tmp_path, shown="org/peft"
         )
     assert not server.requests
+
+
+@pytest.mark.parametrize("within", [True, False])
+@pytest.mark.parametrize("name", ["a" * 5000, "a\0b", "~nobody-of-this-name/a", "\ud800"])
+def test_what_can_be_no_path_is_said_to_be_none(tmp_path: Path, name: str, within: bool) -> None:
+    with pytest.raises(InvalidRequest, match="no adapter is at"):
+        prepare_adapter(name, max_rank=4, cache_dir=tmp_path, within=tmp_path if within else None)

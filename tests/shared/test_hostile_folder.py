@@ -163,6 +163,14 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda f: _shards(f, {"a": "../../../etc/x.safetensors"}),
         "beside it",
     ),
+    "index of a name that no file has": (
+        lambda f: _shards(f, {"a": "a" * 5000 + ".safetensors"}),
+        "beside it",
+    ),
+    "a module of a name that no file has": (
+        lambda f: _write(f / "modules.json", [{"type": "x.Pooling", "path": "a" * 5000}]),
+        "a module's path is 'aaa",
+    ),
     "index of a missing file": (lambda f: _shards(f, {"a": "y.safetensors"}), "not in the folder"),
     "a tensor in two files": (
         lambda f: _shards(f, {"a": "x.safetensors", "b": "y.safetensors"}, x=["a"], y=["a", "b"]),

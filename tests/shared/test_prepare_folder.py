@@ -204,7 +204,11 @@ def test_what_is_no_prepared_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", " ", "nope", "./nope", "/no/such/model.gguf", "no/such.gguf", "a/b/c", "../x"]
+    "name",
+    [
+        *("", " ", "nope", "./nope", "/no/such/model.gguf", "no/such.gguf", "a/b/c", "../x"),
+        *("a" * 5000, "/" + "a" * 300, "a\0b", "~nobody-of-this-name/a", "\ud800"),
+    ],
 )
 def test_names_that_lead_nowhere(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

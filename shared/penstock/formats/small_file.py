@@ -29,6 +29,16 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(handle, "rb")
 
 
+def named_path(name: str) -> Path | None:
+    """The path that somebody gave a name of, if something is there. None for what can't be a path:
+    too long, of a user who doesn't exist, or with a NUL."""
+    try:
+        path = Path(name).expanduser()
+        return path if path.exists() else None
+    except (OSError, ValueError, RuntimeError):
+        return None
+
+
 def read_small(path: Path, most: int) -> bytes:
     """A whole file of at most `most` bytes. Raises OSError, or UnsupportedModel if it is larger or
     no regular file."""

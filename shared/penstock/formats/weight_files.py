@@ -12,6 +12,8 @@ from penstock.formats.small_file import read_small
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+LONGEST_NAME = 255
+"""Bytes of a file's name, on most file systems: a longer one can't even be looked for."""
 MAX_INDEX_BYTES = 64 << 20
 
 
@@ -26,6 +28,16 @@ def refuse_pickle(path: Path) -> None:
             f"{path}: pickled weights ({', '.join(PICKLE_SUFFIXES)}) are not loaded, since "
             "unpickling runs code from the file; convert them to .safetensors"
         )
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a file of a folder can be called so."""
+    return (
+        Path(name).name == name
+        and name != ".."
+        and len(name.encode("utf-8", "replace")) <= LONGEST_NAME
+        and "\0" not in name
+    )
 
 
 def find_safetensors(folder: Path) -> tuple[Path, ...]:
@@ -69,9 +81,10 @@ def _shards(path: Path) -> tuple[Path, ...]:
 
 
 def _check_shard(index: Path, shard: str) -> None:
-    if Path(shard).name != shard or not shard.endswith(".safetensors"):
+    if not is_file_name(shard) or not shard.endswith(".safetensors"):
         raise UnsupportedModel(
-            f"{index} names the shard {shard!r}; only .safetensors files beside it are allowed"
+            f"{index} names the shard {shard[:300]!r}; only .safetensors files beside it are "
+            "allowed"
         )
     if not (index.parent / shard).is_file():
         raise ModelNotFound(f"{index} names the shard {shard}, which is not in the folder")

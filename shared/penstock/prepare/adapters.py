@@ -21,7 +21,7 @@ from penstock import logs
 from penstock.adapters import UnfitAdapter, read_adapter
 from penstock.adapters.peft import CONFIG, MAX_CONFIG_BYTES, WEIGHTS
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
-from penstock.formats.small_file import open_regular
+from penstock.formats.small_file import named_path, open_regular
 from penstock.hub.name import parse
 from penstock.prepare.folder import TEMPORARY, default_cache_dir, locked, remove_stale
 from penstock.protocol.common import AdapterFile
@@ -78,7 +78,10 @@ def prepare_adapter(
     be written. Messages name no other path.
     """
     given = str(source) if shown is None else shown
-    path = Path(source).expanduser() if within is not None else find_adapter(source)
+    if within is None:
+        path = find_adapter(source)
+    else:
+        path = named_path(os.fspath(source)) or Path(source)
     parent = (default_cache_dir() if cache_dir is None else Path(cache_dir)).absolute() / FOLDER
     with ExitStack() as opened:
         try:
@@ -118,10 +121,10 @@ def _uncopied(parent: Path, error: OSError) -> StartupError:
 def find_adapter(source: str | os.PathLike[str]) -> Path:
     """Returns the path of an adapter that is named by its path, or by its name on the hub: where
     no such file is, it is one. Raises InvalidRequest if the hub's can't be had."""
-    path = Path(source).expanduser()
-    name = None if path.exists() else parse(str(source))
+    path = named_path(os.fspath(source))
+    name = parse(os.fspath(source)) if path is None else None
     if name is None:
-        return path
+        return path or Path(source)
     from penstock.hub.adapter import fetch_adapter  # Here: it needs an HTTP client.
 
     try:

@@ -13,6 +13,7 @@ from penstock.errors import UnsupportedModel
 from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
+from penstock.formats.weight_files import is_file_name
 from penstock.model_config import EncoderConfig, ModelConfig
 from penstock.pooling_config import (
     Activation,
@@ -222,7 +223,8 @@ def _modules(path: Path) -> list[dict[str, Any]]:
 
 def _inside(folder: Path, module: dict[str, Any]) -> Path:
     name = module.get("path")
-    if not isinstance(name, str) or Path(name).name != name or name == "..":
+    # The folder itself is named by nothing.
+    if not isinstance(name, str) or not is_file_name(name):
         raise UnsupportedModel(f"{folder / MODULES}: a module's path is {str(name)[:80]!r}")
     return folder / name
 

