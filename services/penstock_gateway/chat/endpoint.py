@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import msgspec
-
-from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.sampling_params import SamplingParams
 from penstock_gateway.chat.output_parsing import read_as
@@ -77,7 +74,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
         )
         return Job(
             [prompt_token_ids],
-            [with_grammar(params, use)],
+            [params],
             reply,
             blame_of(request, use),
             search_of(request),
@@ -166,17 +163,3 @@ def blame_of(request: ChatRequest, use: ToolUse) -> Blame:
     if use.mode in ("named", "required"):
         return partial(blame_tool, use=use, given=request.tools or [])
     return partial(blame, field=structure_field(request))
-
-
-def with_grammar(params: SamplingParams, use: ToolUse) -> SamplingParams:
-    """The parameters of a request whose answer must be calls. Raises InvalidRequest."""
-    grammar = use.grammar()
-    if grammar is None:
-        return params
-    if params.structured_outputs is not None:
-        raise InvalidRequest(
-            "tool_choice forces a tool call; it can't be combined with response_format or "
-            "structured_outputs",
-            param="tool_choice",
-        )
-    return msgspec.structs.replace(params, structured_outputs=grammar)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -9,22 +10,27 @@ import msgspec
 
 from penstock import logs
 from penstock.config.settings import GatewayConfig
-from penstock.parsing import reasoning_parser, tool_parser
+from penstock.parsing import OutputParser, reasoning_parser, tool_parser
 from penstock.parsing.forced import NamedCall, RequiredCalls
+from penstock.parsing.format import ChannelFormat
 from penstock.parsing.output import whole_parser
+from penstock.parsing.registry import ToolFormat
+from penstock_gateway.chat.answer_grammar import answer_grammar
 from penstock_gateway.chat.parsed_choice import Marking, Parsing
 from penstock_gateway.chat.reasoning_tokens import closing_token
 from penstock_gateway.chat.token_marks import TokenMarks, token_marks
 from penstock_gateway.chat.tools import ToolUse
 
 if TYPE_CHECKING:
-    from penstock.parsing.registry import ReasoningFormat, ToolFormat
+    from penstock.parsing.registry import ReasoningFormat
     from penstock.sampling_params import SamplingParams
     from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.chat.prompt import ChatPrompt
 
 log = logs.get(__name__)
 
+PROMPT_END = 256
+"""Characters of a filled template that say whether it has begun the answer's thoughts."""
 KNOWN_MARKS = 64
 """Formats, each with a tokenizer, whose marks are remembered."""
 
@@ -46,24 +52,26 @@ def read_as(
     include_reasoning: bool,
     family: str = "",
 ) -> tuple[SamplingParams, Parsing | None]:
-    """The parameters of a request, with the special tokens that its parser needs to see, and how
-    its answers are read; the latter is None where all text is content.
+    """The parameters of a request, with the grammar of its answer and the special tokens that its
+    parser needs to see, and how its answers are read; the latter is None where all text is content.
 
     template: the chat template.  family: of the model's layers.  prompt: the filled template.
-    An answer that must match a grammar of the client's own holds neither thoughts nor calls.
     """
     calls = tool_parser(config.tool_call_parser, template, family)
-    if use.mode == "named":
-        return params, Parsing(partial(NamedCall, use.name), calls.new_id, calls_finish=False)
-    if use.mode == "required":
-        return params, Parsing(partial(RequiredCalls, use.names), calls.new_id, use.most)
-    if params.structured_outputs is not None:
-        return params, None
     thoughts = reasoning_parser(config.reasoning_parser, template, family)
-    tools = calls if use.mode == "free" else None
-    if tools is not None and not tools.known:
+    end = prompt.text[-PROMPT_END:]
+    if params.structured_outputs is not None or use.mode in ("named", "required"):
+        form = None if thoughts is None else thoughts.form
+        grammar = answer_grammar(params.structured_outputs, use, calls.form, form, end)
+        if grammar is params.structured_outputs:
+            return params, None
+        params = msgspec.structs.replace(params, structured_outputs=grammar)
+        thoughts = thoughts if form is not None else None
+    forced = None if isinstance(calls.form, ChannelFormat) else _forced(use, thoughts, calls.new_id)
+    tools = calls if use.mode != "off" and forced is None else None
+    if use.mode == "free" and not calls.known:
         _say_unknown(template, family)
-    if thoughts is None and tools is None:
+    if thoughts is None and tools is None and forced is None:
         return params, None
     marks = _marks(tools, thoughts, tokenizer)
     shows = (marks is not None and marks.special) or (tools and tools.needs_special_tokens)
@@ -71,14 +79,30 @@ def read_as(
         params = msgspec.structs.replace(params, skip_special_tokens=False)
     letters = {} if marks is None else marks.letters
     parsing = Parsing(
-        partial(whole_parser, tools, thoughts, use.schemas, prompt.text[-256:], letters),
+        partial(whole_parser, forced or tools, thoughts, use.schemas, end, letters),
         calls.new_id,
         use.most,
         include_reasoning,
         closing_token(thoughts, tokenizer),
+        calls_finish=use.mode != "named",
         marking=None if marks is None else Marking(marks, tokenizer, params.skip_special_tokens),
     )
     return params, parsing
+
+
+def _forced(
+    use: ToolUse, thoughts: ReasoningFormat | None, new_id: Callable[[], str]
+) -> ToolFormat | None:
+    """What reads calls that a grammar has made JSON; None where none are forced."""
+    if use.mode not in ("named", "required"):
+        return None
+
+    def parser(tools: Collection[str], letters: dict[str, str]) -> OutputParser:
+        if use.mode == "named":
+            return NamedCall(use.name, may_be_missing=thoughts is not None)
+        return RequiredCalls(use.names)
+
+    return ToolFormat(use.mode, parser, new_id)
 
 
 @lru_cache(maxsize=KNOWN_MARKS)

@@ -9,7 +9,7 @@ from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.sampling_params import SamplingParams
 from penstock_gateway.chat import request as chat_request
-from penstock_gateway.chat.endpoint import blame_of, prompt_of, tools_of, with_grammar
+from penstock_gateway.chat.endpoint import blame_of, prompt_of, tools_of
 from penstock_gateway.chat.output_parsing import read_as
 from penstock_gateway.chat.parsed_choice import Parsing
 from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt, template_of
@@ -70,7 +70,7 @@ async def prepared_chat(
             include_reasoning=True,
             family=engine.welcome.family,
         )
-        params, blame = with_grammar(params, use), blame_of(chat, use)
+        blame = blame_of(chat, use)
     except InvalidRequest as error:
         raise own_words(error) from None
     return PreparedChat(prompt, params, parsing, lambda error: own_words(blame(error)))

@@ -83,6 +83,13 @@ class ToolUse:
         """By name, what arguments are like."""
         return {tool.function.name: tool.function.parameters for tool in self.tools}
 
+    @property
+    def callable_tools(self) -> tuple[Tool, ...]:
+        """Those that an answer may call."""
+        if self.mode != "named":
+            return self.tools
+        return tuple(tool for tool in self.tools if tool.function.name == self.name)
+
     def for_template(self) -> list[dict[str, Any]] | None:
         return [tool.for_template() for tool in self.tools] or None
 
@@ -90,10 +97,13 @@ class ToolUse:
         """What the answer must look like so that it is the calls that are asked for."""
         if self.mode == "named":
             tool = next(tool for tool in self.tools if tool.function.name == self.name)
-            return StructuredOutputs(json=_parameters(tool))
+            return StructuredOutputs(json=parameters_of(tool))
         if self.mode != "required":
             return None
-        items = [_call_schema(index, tool) for index, tool in enumerate(self.tools)]
+        items = [
+            call_schema(tool, f"#/items/anyOf/{index}/properties/parameters")
+            for index, tool in enumerate(self.tools)
+        ]
         schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": items}}
         if self.most is not None:
             schema["maxItems"] = self.most
@@ -161,7 +171,8 @@ def _encoded(tools: list[Tool]) -> bytes:
         raise InvalidRequest(f"tools can't be read: {error}", param="tools") from None
 
 
-def _parameters(tool: Tool) -> dict[str, Any]:
+def parameters_of(tool: Tool) -> dict[str, Any]:
+    """The schema of a call's arguments."""
     given = tool.function.parameters
     if not given:
         return {"type": "object", "properties": {}, "additionalProperties": False}
@@ -170,15 +181,19 @@ def _parameters(tool: Tool) -> dict[str, Any]:
     return {**given, "type": "object"} if or_other else given
 
 
-def _call_schema(index: int, tool: Tool) -> dict[str, Any]:
-    place = f"#/items/anyOf/{index}/properties/parameters"
+def call_schema(
+    tool: Tool, place: str, keys: tuple[str, str] = ("name", "parameters")
+) -> dict[str, Any]:
+    """Of an object that calls the tool.  place: where its arguments' schema stands in the whole.
+    keys: of its name and its arguments."""
+    name, arguments = keys
     return {
         "type": "object",
         "properties": {
-            "name": {"const": tool.function.name},
-            "parameters": _moved(_parameters(tool), place),
+            name: {"const": tool.function.name},
+            arguments: _moved(parameters_of(tool), place),
         },
-        "required": ["name", "parameters"],
+        "required": [name, arguments],
         "additionalProperties": False,
     }
 

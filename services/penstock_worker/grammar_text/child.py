@@ -8,10 +8,12 @@ output, each a length of four bytes and msgpack.
 
 from __future__ import annotations
 
+import json
 import resource
 import sys
 import threading
 import time
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,11 +25,15 @@ from penstock.protocol.common import Grammar
 from penstock_worker.grammar_text.alternatives import PATIENCE, located
 from penstock_worker.grammar_text.compile import Library
 from penstock_worker.grammar_text.errors import GrammarError
+from penstock_worker.grammar_text.structural_tag import schemas_of
 
 MAX_BYTES = 2 * 2**30
 """Of address space."""
 STACK_BYTES = 2**20
 """The worker's threads have 8 MiB."""
+
+SCHEMAS_TRIED = 8
+"""Of a structural tag."""
 
 
 class CompileResult(msgspec.Struct, frozen=True):
@@ -76,6 +82,10 @@ def _tried(library: Library, definition: Grammar) -> str:
         return source
 
     begun = time.process_time()
+    if definition.kind == "structural_tag":
+        # In a tag's free text, nothing is seen of what comes after it.
+        for schema in islice(schemas_of(definition), SCHEMAS_TRIED):
+            _tried(library, Grammar("json_schema", json.dumps(schema)))
     try:
         return compile(definition)
     except GrammarError as error:

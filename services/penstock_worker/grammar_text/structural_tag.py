@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
+from penstock.protocol.common import Grammar
 from penstock_worker.grammar_text.errors import GrammarError
 
 MAX_TAGS = 512
@@ -35,6 +36,18 @@ def to_grammar(
     if not writer.grammars:
         return lark
     return json.dumps({"grammars": [{"name": "tags", "lark_grammar": lark}, *writer.grammars]})
+
+
+def schemas_of(definition: Grammar) -> Iterator[Any]:
+    """JSON schemas that a structural tag holds."""
+    nodes = [json.loads(definition.text)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, dict) and node.get("type") == "json_schema":
+            if isinstance(node.get("json_schema"), (dict, bool)):
+                yield node["json_schema"]
+        elif isinstance(node, (dict, list)):
+            nodes += node.values() if isinstance(node, dict) else node
 
 
 def _format_of(tag: Any) -> Any:

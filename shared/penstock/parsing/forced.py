@@ -26,10 +26,14 @@ class RequiredCalls(CallText):
 
 
 class NamedCall(OutputParser):
-    """A named function: the text is its arguments."""
+    """A named function: the text is its arguments.
 
-    def __init__(self, name: str) -> None:
+    may_be_missing: without text there is no call: the answer was cut short in its thoughts.
+    """
+
+    def __init__(self, name: str, *, may_be_missing: bool = False) -> None:
         self._begin: list[Event] = [CallBegin(name)]
+        self._may_be_missing = may_be_missing
 
     def push(self, text: str) -> list[Event]:
         if not text:
@@ -39,4 +43,4 @@ class NamedCall(OutputParser):
 
     def finish(self) -> list[Event]:
         begin, self._begin = self._begin, []
-        return begin
+        return [] if self._may_be_missing else begin

@@ -162,6 +162,8 @@ class ChannelFormat:
     ends: end a message.  thoughts: names of the channels that hold them.
     recipient: a regular expression; if the head has it, the message is a call of the function
         `name`.
+    answer, calls: the channels of answers and of calls.  address: what stands before a function's
+        name in a head that a grammar forces.  content_type: what begins the kind of its arguments.
     """
 
     names: tuple[str, ...]
@@ -174,6 +176,10 @@ class ChannelFormat:
     ends: tuple[str, ...]
     thoughts: tuple[str, ...]
     recipient: str
+    answer: str
+    calls: str
+    address: str
+    content_type: str
     tokens: tuple[str, ...] = ()
     short_ids: bool = False
 

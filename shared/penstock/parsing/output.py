@@ -47,9 +47,9 @@ def whole_parser(
     offered: the request's tools, as ToolFormat takes them.  prompt: the filled template's end.
     letters: what stands in the text for marks that are tokens.
     """
-    for each in (tools, thoughts):
-        if each is not None and isinstance(each.form, ChannelFormat):
-            return Channels(each.form, prompt, letters, calls=tools is not None)
+    first = tools or thoughts
+    if first is not None and isinstance(first.form, ChannelFormat):
+        return Channels(first.form, prompt, letters, calls=tools is not None)
     if tools is None and thoughts is not None:
         return thoughts(prompt, letters)
     if tools is not None and thoughts is None:

@@ -13,6 +13,17 @@ MAX_SPACE = 1024
 """Characters of whitespace before the opening tag."""
 
 
+def begins_inside(form: ThoughtFormat, prompt: str) -> bool:
+    """Whether an answer to this prompt begins within its thoughts."""
+    begun = prompt.rstrip().endswith(form.block.begin.rstrip())
+    return begun or (form.open_at_first and not is_over(form, prompt))
+
+
+def is_over(form: ThoughtFormat, prompt: str) -> bool:
+    """Whether the prompt has ended the thoughts itself."""
+    return prompt.rstrip().endswith(form.block.end)
+
+
 class ThinkBlocks(OutputParser):
     """One block, at the beginning of the text. Whitespace behind its two tags is dropped, and a
     line break before the second.
@@ -26,10 +37,7 @@ class ThinkBlocks(OutputParser):
     def __init__(
         self, form: ThoughtFormat, prompt: str, letters: dict[str, str] | None = None
     ) -> None:
-        end, block = prompt.rstrip(), form.block
-        inside = end.endswith(block.begin.rstrip()) or (
-            form.open_at_first and not end.endswith(block.end)
-        )
+        inside = begins_inside(form, prompt)
         form = with_letters(form, letters or {})
         self._begin, self._end = form.block
         self._ends = (self._end, *form.ended_by)

@@ -495,11 +495,6 @@ def _allow(*names: str, mode: str = "auto") -> dict[str, Any]:
         ({"tool_choice": {"type": "function"}}, "tool_choice", "none, {"),
         ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice", "get_weather"),
         ({"tool_choice": "required", "tools": []}, "tool_choice", "needs tools"),
-        (
-            {"tool_choice": "required", "text": {"format": {"type": "json_object"}}},
-            "tool_choice",
-            "combined with text.format",
-        ),
         ({"reasoning": {"effort": "enormous"}}, "reasoning.effort", "reasoning.effort is"),
         ({"reasoning": {"summary": "long"}}, "reasoning.summary", "auto, concise, detailed"),
         ({"input": [_call(call_id=None)]}, "input[0].call_id", "missing"),

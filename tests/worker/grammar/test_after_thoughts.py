@@ -83,3 +83,12 @@ def test_whatever_the_answer_must_be_the_thoughts_are_free(
     matcher.advance(thought)
     with pytest.raises(GrammarError):
         matcher.advance([*tokenizer.encode("\n" + other).ids, EOS])
+
+
+def test_which_tool_is_at_fault_is_said_after_thoughts_too(compiler: Compiler) -> None:
+    """Also that a schema can be compiled and then not followed."""
+    bad = {"type": "string", "pattern": "(?=a)(?!b)c"}
+    items = [{"properties": {"parameters": schema}} for schema in (PERSON, bad, PERSON)]
+    calls = {"type": "array", "minItems": 1, "items": {"anyOf": items}}
+    with pytest.raises(GrammarError, match="at /items/anyOf/1: "):
+        compiler(thoughtful({"type": "json_schema", "json_schema": calls}))

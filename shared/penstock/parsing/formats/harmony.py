@@ -20,6 +20,10 @@ HARMONY = ChannelFormat(
     ends=("<|end|>", "<|call|>", "<|return|>"),
     thoughts=("analysis",),
     recipient=r"\bto=functions\.(?P<name>[\w-]{1,256})",
+    answer="final",
+    calls="commentary",
+    address="to=functions.",
+    content_type="<|constrain|>",
     tokens=(
         *("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"),
         *("<|end|>", "<|call|>", "<|return|>"),

@@ -1,0 +1,164 @@
+"""What an answer must look like: thoughts, if the model thinks, then what a grammar asks for.
+
+A model that thinks does so freely; the grammar begins where its thoughts have ended. Where a
+request has both a schema and tools that the model may call, the answer is either.  All of that is
+written as a structural tag, in which a mark that is one token of the tokenizer's stands for the
+token.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from typing import Any
+
+from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat, ThoughtFormat
+from penstock.parsing.thinking import begins_inside, is_over
+from penstock.structured_outputs import StructuredOutputs
+from penstock_gateway.chat.tools import Tool, ToolUse, call_schema, parameters_of
+
+Node = dict[str, Any]
+"""One format of a structural tag."""
+_SPACE: Node = {"type": "regex", "pattern": r"\s{0,8}"}
+"""Before the answer, after thoughts."""
+_ANY_TEXT: Node = {"type": "any_text"}
+
+
+def answer_grammar(
+    outputs: StructuredOutputs | None,
+    use: ToolUse,
+    calls: AnyFormat | None,
+    thoughts: AnyFormat | None,
+    prompt: str,
+) -> StructuredOutputs | None:
+    """None where all text is allowed.
+
+    outputs: what the client asks for; a call that is forced comes instead of it.
+    calls, thoughts: the formats in which the model writes them. None: it writes none, or a
+    plug-in's parser reads them, of which no more is known.
+    prompt: the filled template, or its end: it may have begun the thoughts, or ended them.
+
+    A structural tag of the client's stays what it is: it says itself where text is free.
+    """
+    wanted = use.grammar() or outputs
+    answer = None if wanted is None else _node(wanted)
+    if answer is None:
+        return wanted
+    for form in (calls, thoughts):
+        if isinstance(form, ChannelFormat):
+            forced = use.mode in ("named", "required")
+            tools = use.callable_tools if form is calls else ()
+            return _tag(_in_channels(None if forced and tools else answer, form, prompt, tools))
+    either = use.mode == "free" and isinstance(calls, CallFormat)
+    if either and isinstance(calls, CallFormat):
+        answer = _or(_call(calls, use.tools), answer)
+    if isinstance(thoughts, ThoughtFormat) and not is_over(thoughts, prompt):
+        return _tag(_in_block(answer, thoughts, inside=begins_inside(thoughts, prompt)))
+    return _tag(answer) if either else wanted
+
+
+def _tag(node: Node) -> StructuredOutputs:
+    return StructuredOutputs(structural_tag={"format": node})
+
+
+def _in_block(answer: Node, form: ThoughtFormat, *, inside: bool) -> Node:
+    """Thoughts in a block, then the answer."""
+    begin, end = form.block
+    # A model may repeat the mark that the prompt ends in.
+    begun = _or(_text(""), _text(begin)) if inside else _text(begin)
+    thoughtful = _sequence(begun, _until(end), _SPACE, answer)
+    return thoughtful if inside else _or(thoughtful, _sequence(_SPACE, answer))
+
+
+def _in_channels(
+    answer: Node | None, form: ChannelFormat, prompt: str, tools: tuple[Tool, ...]
+) -> Node:
+    """Any number of messages in other channels, then one in the answer's, or a call. None: it must
+    be a call."""
+    role, channel, begun = prompt.rpartition(form.begin)[2].partition(form.channel)
+    next_head = f"{form.ends[0]}{form.begin}{role}"
+    others = {
+        "type": "tags_with_separator",
+        "separator": "",
+        "tags": [
+            {
+                "begin": f"{form.channel}{name}{form.text}",
+                "content": _ANY_TEXT,
+                "end": next_head,
+            }
+            for name in (*form.thoughts, form.calls)
+        ],
+    }
+    last = [_channel_call(form, tool) for tool in tools]
+    if answer is not None:
+        last.append(_sequence(_text(f"{form.channel}{form.answer}{form.text}"), answer))
+    whole = _sequence(others, _or(*last))
+    name, text, _ = begun.partition(form.text)
+    if not channel or not text:
+        return whole
+    # The prompt has begun a message.
+    if name == form.answer and answer is not None:
+        return answer
+    return _sequence(_until(next_head), whole)
+
+
+def _channel_call(form: ChannelFormat, tool: Tool) -> Node:
+    begin = f"{form.channel}{form.calls} {form.address}{tool.function.name}"
+    kind = {"type": "regex", "pattern": "( ?json)?"}
+    arguments = {"type": "json_schema", "json_schema": parameters_of(tool)}
+    marked = _sequence(_text(f"{begin} {form.content_type}"), kind, _text(form.text), arguments)
+    return _or(marked, _sequence(_text(begin + form.text), arguments))
+
+
+def _call(form: CallFormat, tools: tuple[Tool, ...]) -> Node:
+    """What begins as a call in this format does, or, where such a call has no mark, is one."""
+    pairs = [pair for pair in (form.block, form.call) if pair is not None]
+    marks = dict.fromkeys(mark for mark in (*form.tokens, *sum(pairs, ())) if mark)
+    marked = [_sequence(_SPACE, _text(pair.begin), _free(*marks)) for pair in pairs[:1]]
+    if not form.bare and marked:
+        return marked[0]
+    (name, *_), arguments = form.keys
+    items = [
+        call_schema(tool, f"#/anyOf/{at}/properties/{key}", (name, key))
+        for at, (tool, key) in enumerate(product(tools, arguments))
+    ]
+    return _or(*marked, {"type": "json_schema", "json_schema": {"anyOf": items}})
+
+
+def _free(*marks: str) -> Node:
+    """Any text, in which these marks may stand, although they may be tokens of their own."""
+    tags = [{"begin": "", "content": _ANY_TEXT, "end": mark} for mark in marks]
+    return _sequence({"type": "tags_with_separator", "separator": "", "tags": tags}, _ANY_TEXT)
+
+
+def _node(outputs: StructuredOutputs) -> Node | None:
+    """The same as a part of a structural tag; None for one that is a tag itself."""
+    if outputs.json is not None:
+        given = outputs.json
+        schema = json.loads(given) if isinstance(given, str) else given
+        return {"type": "json_schema", "json_schema": schema}
+    if outputs.json_object is not None:
+        return {"type": "json_schema", "json_schema": {"type": "object"}}
+    if outputs.regex is not None:
+        return {"type": "regex", "pattern": outputs.regex}
+    if outputs.choice is not None:
+        return _or(*map(_text, outputs.choice))
+    if outputs.grammar is not None:
+        return {"type": "grammar", "grammar": outputs.grammar}
+    return None
+
+
+def _text(value: str) -> Node:
+    return {"type": "const_string", "value": value}
+
+
+def _until(end: str) -> Node:
+    return {"type": "tag", "begin": "", "content": _ANY_TEXT, "end": end}
+
+
+def _sequence(*nodes: Node) -> Node:
+    return {"type": "sequence", "elements": list(nodes)}
+
+
+def _or(*nodes: Node) -> Node:
+    return nodes[0] if len(nodes) == 1 else {"type": "or", "elements": list(nodes)}
