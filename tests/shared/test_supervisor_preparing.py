@@ -11,6 +11,7 @@ from penstock.config.settings import EngineConfig, LogSettings, ModelSettings
 from penstock.config.speculative_settings import SpeculativeSettings
 from penstock.errors import StartupError
 from penstock.prepare import load_manifest
+from penstock.supervisor import preparing
 from penstock.supervisor.preparing import Preparation, Stopped, with_draft_folder
 from tests.shared.tiny_models import write_hub_folder
 
@@ -64,3 +65,20 @@ def test_what_is_to_stop_prepares_nothing(tmp_path: Path, preparation: Preparati
     preparation.stop()
     with pytest.raises(Stopped):
         with_folder(config(tmp_path, f'{{"model": "{named}"}}'), preparation)
+
+
+@pytest.mark.parametrize("signal", ["BUS", "ABRT", "SEGV"])
+def test_a_model_that_brings_its_process_down_is_named(
+    tmp_path: Path, preparation: Preparation, monkeypatch: pytest.MonkeyPatch, signal: str
+) -> None:
+    """As a file that becomes shorter while it is read does."""
+
+    async def start(*_: object, stdout: int) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec("sh", "-c", f"kill -{signal} $$", stdout=stdout)
+
+    monkeypatch.setattr(preparing, "start", start)
+    asked = config(tmp_path, f'{{"model": "{write_hub_folder(tmp_path / "small")}"}}')
+    with pytest.raises(
+        StartupError, match=rf"small' could not be prepared.* killed by SIG{signal}"
+    ):
+        with_folder(asked, preparation)

@@ -13,6 +13,7 @@ from penstock.errors import StartupError
 from penstock.prepare import find_prepared
 from penstock.speculation import WITH_MODEL
 from penstock.supervisor.child import ChildSpec, ended_when_stopped, read_failure, start
+from penstock.supervisor.restarts import describe
 
 
 class Stopped(Exception):
@@ -66,10 +67,12 @@ class Preparation:
             output, _ = await process.communicate()
         if self._stopped:
             raise Stopped
-        if process.returncode != 0:
-            how = f": its process was {ended[0]}" if ended else ""
+        code = process.returncode or 0
+        if code != 0:
+            how = f": its process was {ended[0] if ended else describe(code)}"
             raise StartupError(
-                read_failure(self.failure) or f"model {model.model!r} could not be prepared{how}"
+                read_failure(self.failure)
+                or f"model {model.model!r} could not be prepared{how if ended or code < 0 else ''}"
             )
         return Path(output.decode().strip())
 
