@@ -29,7 +29,7 @@ def _read_file(path: Path) -> str:
             f"--chat-template {path} has {len(content)} bytes; at most {MAX_BYTES} are allowed"
         )
     try:
-        return content.decode()
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise StartupError(f"--chat-template {path} is not UTF-8 text") from None
 

@@ -116,3 +116,12 @@ def test_broken_off_it_says_how_to_go_on(tmp_path: Path) -> None:
     )
     assert ended.returncode == 1, ended
     assert "run the same command again" in ended.stderr
+
+
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    file = write(tmp_path / "in.jsonl")
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    with answering() as url:
+        assert main(["batch", "--url", url, str(file)]) == 0
+    (line,) = (tmp_path / "in.results.jsonl").read_text().splitlines()
+    assert json.loads(line)["custom_id"] == "a"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
@@ -50,6 +51,10 @@ class BatchFile:
             if not raw:
                 errors.append(_too_many(f"{MAX_EMPTY} empty lines"))
                 break
+            if not number and raw.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+                message = "the file is UTF-16; it must be UTF-8"
+                errors.append(BatchError(code="invalid_line", message=message, line=1))
+                break
             if count > self._most_lines:
                 errors.append(_too_many(f"{self._most_lines} requests"))
                 break
@@ -75,6 +80,8 @@ class BatchFile:
             number = empty = 0
             # One byte more than is allowed is enough to see that a line is too long.
             while raw := file.readline(self._longest + 2):
+                if not number:
+                    raw = raw.removeprefix(BOM_UTF8)  # Editors of Windows write one.
                 if raw.strip():
                     yield number, raw
                     if len(raw) > self._longest + 1:

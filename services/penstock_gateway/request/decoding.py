@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import typing
+from codecs import BOM_UTF8
 from typing import Any, TypeVar
 
 import msgspec
@@ -33,9 +34,10 @@ SEARCHED = 65_536
 
 def decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
     """Raises InvalidRequest that names the field at fault and what is allowed there. What may be
-    large is counted first, see check_amount."""
+    large is counted first, see check_amount. A byte order mark in front is skipped, as RFC 8259
+    allows."""
     try:
-        return decoder.decode(body)
+        return decoder.decode(body.removeprefix(BOM_UTF8))
     except msgspec.ValidationError as error:
         raise _explain(str(error), decoder.type) from None
     except RecursionError:

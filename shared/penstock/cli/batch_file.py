@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import threading
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -47,6 +48,8 @@ def read_lines(file: Path) -> list[FileLine]:
     try:
         with file.open("rb") as opened:
             for number, raw in enumerate(iter(lambda: opened.readline(MAX_LINE + 1), b""), 1):
+                if number == 1:
+                    raw = raw.removeprefix(BOM_UTF8)  # Editors of Windows write one.
                 if not raw.strip():
                     continue
                 line = _read_line(number, raw)

@@ -12,7 +12,7 @@ import soxr
 
 from penstock.media.ogg_pages import is_chained
 from penstock.media.sound_frames import MAX_RATE, MIN_RATE
-from penstock.media.wav_head import missing_bytes
+from penstock.media.wav_head import missing_bytes, with_length
 
 FORMATS = ("WAV", "FLAC", "OGG", "MP3")
 """What is read, for people."""
@@ -35,12 +35,15 @@ def open_sound(data: bytes, rate: int, max_seconds: float) -> np.ndarray:
     """
     if not _is_known(data):
         raise BadSound(f"has an unsupported format; supported: {', '.join(FORMATS)}")
-    missing = missing_bytes(data) if data[:4] == b"RIFF" else 0
+    is_wav = data[:4] == b"RIFF"
+    missing = missing_bytes(data) if is_wav else 0
     if missing:
         raise BadSound(f"is cut off: its head announces {missing} bytes more than it has")
     if data[:4] == b"OggS" and is_chained(data):
         # libsndfile would end with the first of them.
         raise BadSound("contains several sounds in a row (chained Ogg); send each by itself")
+    if is_wav:
+        data = with_length(data)
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             _check(file, max_seconds)

@@ -12,6 +12,38 @@ MAX_CHUNKS = 1024
 """That are looked through for the samples'."""
 
 
+def with_length(data: bytes) -> bytes:
+    """The file with the length of its samples, where its head says 0 and samples follow: programs
+    that stream leave it so."""
+    at = _HEAD
+    for _ in range(MAX_CHUNKS):
+        if at + _CHUNK.size > len(data):
+            return data
+        name, size = _CHUNK.unpack_from(data, at)
+        at += _CHUNK.size
+        if name == b"data":
+            if size or _are_chunks(data, at):
+                return data
+            rest = min(len(data) - at, _UNKNOWN)
+            return data[: at - 4] + rest.to_bytes(4, "little") + data[at:]
+        at += size + size % 2
+    return data
+
+
+def _are_chunks(data: bytes, at: int) -> bool:
+    """Whether nothing but whole chunks follows, so that there are no samples indeed."""
+    for _ in range(MAX_CHUNKS):
+        if at >= len(data):
+            return True
+        if at + _CHUNK.size > len(data):
+            return False
+        _, size = _CHUNK.unpack_from(data, at)
+        at += _CHUNK.size + size + size % 2
+        if at > len(data) + 1:
+            return False
+    return False
+
+
 def missing_bytes(data: bytes) -> int:
     """How many bytes of samples the file announces and lacks; 0 for one that doesn't say."""
     at = _HEAD

@@ -49,6 +49,14 @@ async def test_answers_in_the_order_of_the_lines(gateway: Storing) -> None:
     assert all(each["error"] is None and each["response"]["request_id"] for each in found)
 
 
+async def test_a_byte_order_mark_is_skipped(gateway: Storing) -> None:
+    async with gateway.running():
+        content = b"\xef\xbb\xbf" + line("a") + line("b")
+        batch = await gateway.ended(await gateway.begin(content))
+    found = await gateway.results(batch["output_file_id"])
+    assert [each["custom_id"] for each in found] == ["a", "b"]
+
+
 async def test_lines_stand_behind_everything_else(gateway: Storing) -> None:
     async with gateway.running():
         await gateway.ended(await gateway.begin(line("a")))
@@ -63,6 +71,7 @@ async def test_lines_stand_behind_everything_else(gateway: Storing) -> None:
         (b"\n\n", "empty_file", "no requests"),
         (b"{\n", "invalid_line", "not a valid request"),
         (b"[]\n", "invalid_line", "array"),
+        (line("a").decode().encode("utf-16"), "invalid_line", "it must be UTF-8"),
         (b'{"custom_id": "a"}\n', "invalid_line", "url"),
         (line("a") + b"\xff\n", "invalid_line", "not a valid request"),
         (line("a", method="GET"), "invalid_request", "allowed: POST"),

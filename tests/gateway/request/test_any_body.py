@@ -145,3 +145,16 @@ def test_what_is_wrong_is_said(body: bytes, says: str) -> None:
     response = post(TEXT, body)
     assert response.status_code == 400
     assert says in response.json()["error"]["message"]
+
+
+async def test_a_byte_order_mark_is_skipped() -> None:
+    """Files of Windows' editors begin with one, and curl sends files as they are."""
+    app = create_app(FakeEngineClient(), GatewayConfig())  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        for path in (CHAT, TEXT, "/v1/responses", "/v1/messages", "/api/chat", "/tokenize"):
+            body = b"\xef\xbb\xbf" + json.dumps(VALID[path]).encode()
+            answer = await http.post(path, content=body)
+            assert answer.status_code == 200, answer.text
+            refused = await http.post(path, content=b"\xef\xbb\xbf" + body)
+            assert refused.status_code == 400

@@ -148,6 +148,19 @@ def test_nothing_behind_the_end_of_an_ogg_stream_is_left_out(subtype: str) -> No
 def test_wav_files_of_programs_that_stream() -> None:
     for stated in (0xFFFFFFFF, 0x7FFFFFFF):
         assert len(open_sound(head(4000, data=stated), RATE, 10)) == 2000
+    whole = saved_sound(sound(1), subtype="PCM_16")
+    at = whole.index(b"data") + 4
+    listed = b"LIST\x04\0\0\0INFO"
+    for outer in (whole[4:8], bytes(4), b"\xff" * 4):
+        # Nobody went back to write how long it became; chunks may stand before the samples.
+        for before in (b"", listed):
+            streamed = (
+                b"RIFF" + outer + whole[8 : at - 4] + before + b"data" + bytes(4) + whole[at + 4 :]
+            )
+            assert np.array_equal(open_sound(streamed, RATE, 10), open_sound(whole, RATE, 10))
+    for behind in (b"", listed, listed * 3):
+        with pytest.raises(BadSound, match=r"has no samples|is damaged"):
+            open_sound(head(0) + behind, RATE, 10)
 
 
 def test_a_flac_file_that_lies_about_its_length() -> None:
