@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock_worker.grammar_text.schemas import keywords
 from penstock_worker.grammar_text.schemas.errors import Unservable
+from penstock_worker.grammar_text.schemas.look_arounds import without_look_arounds
 
 FORMATS = frozenset(
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"]
@@ -41,6 +42,7 @@ def normalised(raw: dict[str, Any], draft: int) -> dict[str, Any]:
         _check(name, value)
         if name in _COUNTS:
             node[name] = int(value)
+    without_look_arounds(node)
     _items(node, draft)
     _not_not(node, draft)
     _conditionals(node, draft)
