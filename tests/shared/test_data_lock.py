@@ -34,7 +34,7 @@ child.wait()
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_lock, "PATIENCE", 0.2)
+    monkeypatch.setattr(data_lock, "PATIENCE", 0.05)
 
 
 async def test_a_folder_has_one_system(tmp_path: Path) -> None:

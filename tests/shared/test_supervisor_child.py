@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_module, "STOPPED_SECONDS", 0.5)
+    monkeypatch.setattr(child_module, "STOPPED_SECONDS", 0.2)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -61,7 +61,7 @@ async def test_one_that_stays_stopped_is_killed_and_started_again(
         os.kill(former, signal.SIGSTOP)
         await until(lambda: child.pid != former)
         assert not psutil.pid_exists(former)
-    assert f"child=worker 0 how=pid {former}, killed after it was stopped (SIGSTOP) for 0.5 s" in (
+    assert f"child=worker 0 how=pid {former}, killed after it was stopped (SIGSTOP) for 0.2 s" in (
         said(caplog)
     )
 
@@ -115,6 +115,6 @@ async def test_a_preparation_that_stays_stopped_ends_with_an_error(
         model=str(write_hub_folder(tmp_path / "small")), cache_dir=str(tmp_path / "cache")
     )
     with pytest.raises(
-        StartupError, match=r"could not be prepared: .* stopped \(SIGSTOP\) for 0.5 s"
+        StartupError, match=r"could not be prepared: .* stopped \(SIGSTOP\) for 0.2 s"
     ):
         await Preparation(tmp_path / "failure", LogSettings()).folder(model)

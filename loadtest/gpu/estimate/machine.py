@@ -24,21 +24,22 @@ class Taken:
     """What is assumed, as nothing was measured. A visit to a GPU puts figures in its place."""
 
     stream: float = 0.90
-    """Of the memory's rate, where weights or keys are read once."""
+    """Share of the memory's rate at which weights or keys are read once."""
     products: float = 0.75
-    """Of the matrix rate, of the library's large products."""
+    """Share of the matrix rate that the library's large products reach."""
     products_least: float = 0.70
-    """Where a processor's clock falls under such load."""
+    """The same where a processor's clock falls under such load."""
     packed: float = 0.35
-    """Of the matrix rate, of products with weights that stay quantised."""
+    """Share of the matrix rate that products with weights that stay quantised reach."""
     cache: float = 5.5e12
     """Bytes/s from the second-level cache, which feeds products of small tiles."""
     one_processor: float = 1.5
-    """Of its share of the memory's rate, what a processor reads where others do nothing."""
+    """What a processor reads where others do nothing, as a multiple of its share of the memory's
+    rate."""
     gap: float = 1.5e-6
     """Seconds between two kernels of a graph."""
     early_gap: float = 0.8e-6
-    """Where the second of them is launched early, and only waits."""
+    """The same where the second of them is launched early, and only waits."""
     row_kernel: float = 2.5e-6
     """Seconds of a kernel that goes row by row, however few there are."""
     launch: float = 18e-6
@@ -48,11 +49,11 @@ class Taken:
     idle_program: float = 1e-6
     """Seconds for which a program without work holds its place."""
     one_tile: float = 0.35
-    """Of the matrix rate, of attention of prompts with one tile of keys in flight."""
+    """Share of the matrix rate of attention of prompts, with one tile of keys in flight."""
     two_tiles: float = 0.44
-    """With two or more. A tile of 128 x 128 with heads of 128 keeps a processor's matrix units for
-    2,048 cycles. As compiled, its loop has 986 instructions for each of 8 warps, of which 4 begin
-    in a cycle: 1,972 more, most of them between the two products, which are waited for."""
+    """The same with two or more. A tile of 128 x 128 with heads of 128 keeps a processor's matrix
+    units for 2,048 cycles. As compiled, its loop has 986 instructions for each of 8 warps, of which
+    4 begin in a cycle: 1,972 more, most of them between the two products, which are waited for."""
     two_tiles_least: float = 0.40
     two_tiles_most: float = 0.47
 

@@ -50,41 +50,42 @@ class Shape:
 
     @property
     def quantising_kernels(self) -> int:
-        """Of a layer: with weights in FP8, inputs of attention's two products are quantised; those
-        of experts aren't."""
+        """Kernels of a layer that quantise: with weights in FP8, they do so to the inputs of
+        attention's two products, and not to those of experts."""
         return 2 if self.fp8 else 0
 
     @property
     def triton_kernels(self) -> int:
-        """Of a layer: two norms, rotation and cache write, attention and its splits' fold, gate;
-        with experts their choice, the rows' order, the list of tiles, two products and a sum."""
+        """Triton kernels of a layer: two norms, rotation and cache write, attention and its splits'
+        fold, gate; with experts their choice, the rows' order, the list of tiles, two products and
+        a sum."""
         return 6 if self.experts is None else 11
 
     @property
     def early_kernels(self) -> int:
-        """Of a layer's, those that are launched early: all but the library's products."""
+        """Kernels of a layer that are launched early: all but the library's products."""
         every = self.triton_kernels + self.quantising_kernels + len(self.dense)
         return every - self.library_products
 
     @property
     def library_products(self) -> int:
-        """Of a layer: those with unquantised weights. With FP8 this is the router's."""
+        """Products of a layer with unquantised weights. With FP8 this is the router's."""
         if self.fp8:
             return len(self.dense) - 2
         return 0 if self.batch_invariant or self.weight_bytes != WIDTH else len(self.dense)
 
     @property
     def row_bytes(self) -> int:
-        """That a layer's norms, rotation and gate move for a row: a norm reads two rows and writes
-        two, the others read and write what they change."""
+        """Bytes that a layer's norms, rotation and gate move for a row: a norm reads two rows and
+        writes two, the others read and write what they change."""
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         inner = self.inner if self.experts is None else self.experts.active * self.experts.inner
         return WIDTH * (8 * self.hidden + 2 * (queries + 2 * keys) + 3 * inner)
 
     @property
     def kernels(self) -> int:
-        """Of a step, without sampling; the first and the last norm share one, the embedding and the
-        head are one each, and inputs take three."""
+        """Kernels of a step, without sampling; the first and the last norm share one, the embedding
+        and the head are one each, and inputs take three."""
         each = self.triton_kernels + self.quantising_kernels + len(self.dense)
         return self.layers * each + 6
 
@@ -102,7 +103,7 @@ class Shape:
         return 0.0 if self.experts is None else met * 3 * self.hidden * self.experts.inner
 
     def expert_operations(self, rows: int) -> float:
-        """Of a layer."""
+        """Operations of a layer's experts for so many rows."""
         return 0.0 if self.experts is None else 2 * rows * self.expert_weights(self.experts.active)
 
 

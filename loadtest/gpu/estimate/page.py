@@ -68,7 +68,7 @@ def skewed() -> list[int]:
 
 
 def bucket(contexts: list[int]) -> Bucket:
-    """To which a step was padded when programs without work still counted."""
+    """The sizes to which a step was padded when programs without work still counted."""
     found = BEFORE.fitting(len(contexts), max(contexts))
     if found is None:
         raise ValueError(f"no bucket has {len(contexts)} sequences of {max(contexts)} tokens")

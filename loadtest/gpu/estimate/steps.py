@@ -41,7 +41,7 @@ class Step:
 
     @property
     def share(self) -> float:
-        """Of the limit."""
+        """The limit's share of the time that is estimated now."""
         return self.limit / self.now
 
 
@@ -141,8 +141,8 @@ def smaller_splits(shape: Shape, contexts: list[int], split: int) -> tuple[float
 
 
 def tiles_in_flight(stages: int) -> int:
-    """Of attention: a load of keys waits for a load of the block table, and each of the two takes
-    up stages."""
+    """How many tiles of keys attention has in flight: a load of keys waits for a load of the block
+    table, and each of the two takes up stages."""
     return (stages - 1) // 2
 
 
@@ -184,8 +184,8 @@ def _product(
 
 
 def _tiled(tiles: MatmulTiles, rows: int, inputs: int, outputs: int) -> float:
-    """Of our own product: its weights are read from memory once; each program takes its rows and
-    columns from the cache, and multiplies whole tiles."""
+    """Seconds of our own product: its weights are read from memory once; each program takes its
+    rows and columns from the cache, and multiplies whole tiles."""
     programs = tiles.programs(rows, outputs)
     taken = WIDTH * inputs * cache_cost(tiles, rows, outputs) / TAKEN.cache
     multiplied = 2 * programs * tiles.rows * tiles.columns * inputs
@@ -198,8 +198,8 @@ def _tiled(tiles: MatmulTiles, rows: int, inputs: int, outputs: int) -> float:
 
 
 def _experts(shape: Shape, rows: int, now: bool) -> float:
-    """Of a layer: matrices that are met are read; an expert's last tile is half empty. Before,
-    those in FP8 were unpacked at load."""
+    """Seconds of a layer's experts: matrices that are met are read; an expert's last tile is half
+    empty. Before, those in FP8 were unpacked at load."""
     if shape.experts is None:
         return 0.0
     pairs, count = rows * shape.experts.active, shape.experts.count
@@ -218,7 +218,7 @@ def _experts(shape: Shape, rows: int, now: bool) -> float:
 
 
 def _met_weights(shape: Shape, rows: int) -> float:
-    """Of a layer's experts that so many rows meet."""
+    """Numbers in the matrices of those of a layer's experts that so many rows meet."""
     return 0.0 if shape.experts is None else shape.expert_weights(shape.experts.met(rows))
 
 
@@ -241,8 +241,8 @@ def gaps(shape: Shape, *, now: bool) -> float:
 
 
 def _attention(shape: Shape, contexts: list[int], idle: int) -> float:
-    """Of a layer: keys and values are read by as many processors as there are splits, and programs
-    without work take places meanwhile."""
+    """Seconds of a layer's attention: keys and values are read by as many processors as there are
+    splits, and programs without work take places meanwhile."""
     places = H100.processors * (H100.shared // DECODE_SHARED)
     splits = sum(-(-context // KEY_SPLIT) for context in contexts)
     reading = TAKEN.reading(H100, sum(contexts) * shape.kv_bytes, shape.kv_heads * splits)
@@ -250,5 +250,5 @@ def _attention(shape: Shape, contexts: list[int], idle: int) -> float:
 
 
 def _reached(stages: int) -> float:
-    """Of the matrix rate, by attention."""
+    """Share of the matrix rate that attention reaches."""
     return TAKEN.two_tiles if tiles_in_flight(stages) >= 2 else TAKEN.one_tile

@@ -69,6 +69,6 @@ VISITS = {
     "speed": Visit(345, SPEED),
     "whole": Visit(2340, PARTS),
 }
-"""By the name of the call. The first two are a quarter of an hour together, with a machine's start
-and the transfers; the last takes forty minutes."""
+"""Visits by the name of the call. The first two are a quarter of an hour together, with a machine's
+start and the transfers; the last takes forty minutes."""
 EVERY_PART = {part.name: part for visit in VISITS.values() for part in visit.parts}

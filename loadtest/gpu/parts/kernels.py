@@ -71,4 +71,4 @@ def products(extent: Extent, config: ModelConfig) -> Iterator[Case]:
 
 
 CASES = {"kernels-rows": rows, "kernels-attention": attention, "kernels-products": products}
-"""By the part's name."""
+"""Cases by the part's name."""

@@ -149,7 +149,7 @@ def _fp8_as_served(outputs: int, inputs: int, device: torch.device) -> Weights:
 
 
 FP8_AS_SERVED = Format(_fp8_as_served, 1.0)
-"""By the library where there are many rows."""
+"""FP8 as it is served: by the library where there are many rows."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class GGUFTiles(MatmulTiles):
     few: bool = True
 
     def parts_of(self, rows: int, outputs: int, inputs: int) -> int:
-        """As `gguf_linear` would choose them."""
+        """Parts of the sum, as `gguf_linear` would choose them."""
         if self.parts:
             return self.parts
         most = GGUF_MANY.rows if self.few else self.rows
