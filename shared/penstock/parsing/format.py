@@ -6,6 +6,7 @@ texts by it; `penstock.parsing.formats` has one module for each family.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -199,7 +200,8 @@ def with_letters(described: Described, letters: dict[str, str]) -> Described:
 def _replaced(value: Any, letters: dict[str, str]) -> Any:
     if isinstance(value, str):
         for mark, letter in letters.items():
-            value = value.replace(mark, letter)
+            # Within a regular expression, it is written otherwise.
+            value = value.replace(mark, letter).replace(re.escape(mark), letter)
         return value
     if isinstance(value, MarkPair):
         return MarkPair(*(_replaced(each, letters) for each in value))

@@ -1,16 +1,37 @@
 """The formats that are known, one module to a family. A new one needs its line here."""
 
 from penstock.parsing.format import AnyFormat
-from penstock.parsing.formats.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
+from penstock.parsing.formats.command import COMMAND, COMMAND_THOUGHTS
+from penstock.parsing.formats.deepseek import DEEPSEEK_V3, DEEPSEEK_V4, DEEPSEEK_V31, DEEPSEEK_V32
+from penstock.parsing.formats.functionary import FUNCTIONARY
 from penstock.parsing.formats.glm import GLM45
 from penstock.parsing.formats.harmony import HARMONY
 from penstock.parsing.formats.hermes import HERMES
 from penstock.parsing.formats.kimi_k2 import KIMI_K2
+from penstock.parsing.formats.lfm2 import LFM2
 from penstock.parsing.formats.llama3 import LLAMA3_JSON
+from penstock.parsing.formats.minimax import MINIMAX_M2
 from penstock.parsing.formats.mistral import MISTRAL
 from penstock.parsing.formats.plain_json import JSON
+from penstock.parsing.formats.pythonic import OLMO3, PYTHONIC
 from penstock.parsing.formats.qwen3_coder import QWEN3_CODER
-from penstock.parsing.formats.think import DEEPSEEK_R1, THINK
+from penstock.parsing.formats.seed_oss import SEED_OSS, SEED_THOUGHTS
+from penstock.parsing.formats.think import (
+    APRIEL_THOUGHTS,
+    DEEPSEEK_R1,
+    GEMMA4_THOUGHTS,
+    GRANITE_THOUGHTS,
+    MISTRAL_THOUGHTS,
+    THINK,
+)
+from penstock.parsing.formats.tool_lists import (
+    GIGACHAT3,
+    GRANITE,
+    INTERNLM,
+    NEMOTRON_JSON,
+    PHI4_MINI,
+    TOOL_CALLS,
+)
 
 FORMATS: tuple[AnyFormat, ...] = (
     HERMES,
@@ -21,8 +42,29 @@ FORMATS: tuple[AnyFormat, ...] = (
     KIMI_K2,
     DEEPSEEK_V3,
     DEEPSEEK_V31,
+    DEEPSEEK_V32,
+    DEEPSEEK_V4,
+    MINIMAX_M2,
+    SEED_OSS,
+    LFM2,
+    PYTHONIC,
+    OLMO3,
+    COMMAND,
+    TOOL_CALLS,
+    NEMOTRON_JSON,
+    GRANITE,
+    PHI4_MINI,
+    INTERNLM,
+    GIGACHAT3,
+    FUNCTIONARY,
     HARMONY,
     JSON,
+    MISTRAL_THOUGHTS,
+    SEED_THOUGHTS,
+    COMMAND_THOUGHTS,
+    GEMMA4_THOUGHTS,
+    APRIEL_THOUGHTS,
+    GRANITE_THOUGHTS,
     THINK,
     DEEPSEEK_R1,
 )

@@ -7,9 +7,19 @@
 
 <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris"}\
 <｜tool▁call▁end｜><｜tool▁calls▁end｜>
+
+and then V3.2 and V4, whose two blocks differ in the name `tool_calls`:
+
+<｜DSML｜function_calls>
+<｜DSML｜invoke name="get_weather">
+<｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>
+</｜DSML｜invoke>
+</｜DSML｜function_calls>
 """
 
-from penstock.parsing.format import CallFormat, CallHead, MarkPair, Recognised
+from dataclasses import replace
+
+from penstock.parsing.format import CallFormat, CallHead, KeyedValues, MarkPair, Recognised
 
 _BLOCK = MarkPair("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
 _TOKENS = (*_BLOCK, "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>")
@@ -33,4 +43,26 @@ DEEPSEEK_V31 = CallFormat(
     bodies=("named",),
     head=CallHead(ends=("<｜tool▁sep｜>",)),
     tokens=_TOKENS,
+)
+DEEPSEEK_V32 = CallFormat(
+    names=("deepseek_v32",),
+    models="DeepSeek V3.2",
+    recognised=Recognised(all_of=("DSML", "function_calls"), none_of=("tool_calls>",)),
+    block=MarkPair("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
+    call=MarkPair('<｜DSML｜invoke name="', "</｜DSML｜invoke>"),
+    bodies=("named",),
+    head=CallHead(ends=('">',)),
+    arguments=KeyedValues(
+        key='<｜DSML｜parameter name="',
+        key_ends=(('" string="true">', "text"), ('" string="false">', "json")),
+        value=MarkPair("", "</｜DSML｜parameter>"),
+    ),
+    tokens=("｜DSML｜",),
+)
+DEEPSEEK_V4 = replace(
+    DEEPSEEK_V32,
+    names=("deepseek_v4",),
+    models="DeepSeek V4",
+    recognised=Recognised(all_of=("DSML", "tool_calls>")),
+    block=MarkPair("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
 )

@@ -17,3 +17,31 @@ DEEPSEEK_R1 = ThoughtFormat(
     block=MarkPair("<think>", "</think>"),
     open_at_first=True,
 )
+MISTRAL_THOUGHTS = ThoughtFormat(
+    names=("mistral",),
+    models="Magistral, Ministral 3",
+    recognised=Recognised(all_of=("[THINK]", "[/THINK]")),
+    block=MarkPair("[THINK]", "[/THINK]"),
+    tokens=("[THINK]", "[/THINK]"),
+)
+GRANITE_THOUGHTS = ThoughtFormat(
+    names=("granite",),
+    models="Granite 3.2",
+    recognised=Recognised(all_of=("Here is my thought process:", "Here is my response:")),
+    block=MarkPair("Here is my thought process:", "Here is my response:"),
+)
+APRIEL_THOUGHTS = ThoughtFormat(
+    names=("apriel",),
+    models="Apriel 1.5 and 1.6",
+    recognised=Recognised(all_of=("[BEGIN FINAL RESPONSE]",)),
+    block=MarkPair("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
+    ended_by=("<tool_calls>",),
+    dropped=("[END FINAL RESPONSE]",),
+)
+GEMMA4_THOUGHTS = ThoughtFormat(
+    names=("gemma4",),
+    models="Gemma 4",
+    recognised=Recognised(all_of=("<|channel>", "<channel|>"), families=("gemma4",)),
+    block=MarkPair("<|channel>thought", "<channel|>"),
+    tokens=("<|channel>", "<channel|>"),
+)

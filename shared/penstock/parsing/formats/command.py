@@ -1,0 +1,31 @@
+"""Answers of Command R7B, A and later, in blocks for thoughts, calls and words:
+
+<|START_THINKING|>Hm.<|END_THINKING|><|START_ACTION|>[
+    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Paris"}}
+]<|END_ACTION|>
+"""
+
+from penstock.parsing.format import CallFormat, MarkPair, Recognised, ThoughtFormat
+
+_RECOGNISED = Recognised(all_of=("<|START_ACTION|>",), families=("cohere2",))
+
+COMMAND = CallFormat(
+    names=("cohere_command3", "command_r7b"),
+    models="Command R7B, Command A",
+    recognised=_RECOGNISED,
+    call=MarkPair("<|START_ACTION|>", "<|END_ACTION|>"),
+    bodies=("list", "object"),
+    keys=(("tool_name",), ("parameters",)),
+    tokens=("<|START_ACTION|>", "<|END_ACTION|>"),
+)
+COMMAND_THOUGHTS = ThoughtFormat(
+    names=("cohere_command3", "command_r7b"),
+    models="Command R7B, Command A",
+    recognised=_RECOGNISED,
+    block=MarkPair("<|START_THINKING|>", "<|END_THINKING|>"),
+    dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    tokens=(
+        *("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+        *("<|START_TEXT|>", "<|END_TEXT|>"),
+    ),
+)

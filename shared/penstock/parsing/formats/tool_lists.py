@@ -1,0 +1,59 @@
+"""Calls as JSON objects, or a list of them, between marks that only some families use:
+
+<tool_calls>[{"name": "get_weather", "arguments": {"city": "Paris"}}]</tool_calls>
+<TOOLCALL>[{"name": "get_weather", "arguments": {"city": "Paris"}}]</TOOLCALL>
+<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]
+functools[{"name": "get_weather", "arguments": {"city": "Paris"}}]
+<|action_start|><|plugin|>{"name": "get_weather", "parameters": {"city": "Paris"}}<|action_end|>
+<|function_call|>{"name": "get_weather", "arguments": {"city": "Paris"}}
+"""
+
+from penstock.parsing.format import CallFormat, MarkPair, Recognised
+
+TOOL_CALLS = CallFormat(
+    names=("jamba", "hunyuan_a13b", "minimax"),
+    models="Jamba, Hunyuan A13B, MiniMax M1, Apriel",
+    recognised=Recognised(all_of=("<tool_calls>",), none_of=("DSML",)),
+    block=MarkPair("<tool_calls>", "</tool_calls>"),
+    bodies=("object", "list"),
+    tokens=("<tool_calls>", "</tool_calls>"),
+)
+NEMOTRON_JSON = CallFormat(
+    names=("nemotron_json",),
+    models="Nemotron Nano 2",
+    recognised=Recognised(all_of=("<TOOLCALL>",)),
+    call=MarkPair("<TOOLCALL>", "</TOOLCALL>"),
+    bodies=("list", "object"),
+)
+GRANITE = CallFormat(
+    names=("granite",),
+    models="Granite 3",
+    recognised=Recognised(all_of=("<|tool_call|>", "<|start_of_role|>")),
+    call=MarkPair("<|tool_call|>"),
+    bodies=("list", "object"),
+    tokens=("<|tool_call|>",),
+)
+PHI4_MINI = CallFormat(
+    names=("phi4_mini_json",),
+    models="Phi-4-mini",
+    recognised=Recognised(all_of=("<|tool|>", "<|/tool|>")),
+    call=MarkPair("functools"),
+    bodies=("list",),
+    needs_arguments=True,
+)
+INTERNLM = CallFormat(
+    names=("internlm",),
+    models="InternLM 2.5 and 3",
+    recognised=Recognised(all_of=("<|plugin|>",)),
+    call=MarkPair("<|action_start|><|plugin|>", "<|action_end|>"),
+    bodies=("object",),
+    tokens=("<|action_start|>", "<|plugin|>", "<|action_end|>"),
+)
+GIGACHAT3 = CallFormat(
+    names=("gigachat3",),
+    models="GigaChat 3.1",
+    recognised=Recognised(all_of=("<|function_call|>", "<|role_sep|>")),
+    call=MarkPair("<|function_call|>"),
+    bodies=("object",),
+    tokens=("<|function_call|>",),
+)

@@ -1,0 +1,132 @@
+"""Families that write arguments as marked values or in Python's form, and thoughts in marks of
+their own."""
+
+from tests.shared.formats.case import NOW, PARIS, Case, FormatCases
+
+FULL = ("get_weather", {"city": "3", "days": 3, "tags": ["a", "b\n"], "sure": True})
+M2 = (
+    '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">3</parameter>\n'
+    '<parameter name="days">3</parameter>\n<parameter name="tags">["a", "b\n"]</parameter>\n'
+    '<parameter name="sure">true</parameter>\n</invoke>\n<invoke name="now">\n</invoke>\n'
+    "</minimax:tool_call>"
+)
+SEED = (
+    "<seed:tool_call>\n<function=get_weather>\n<parameter=city>3</parameter>\n"
+    '<parameter=days>3</parameter>\n<parameter=tags>["a", "b\n"]</parameter>\n'
+    "<parameter=sure>true</parameter>\n</function>\n</seed:tool_call>"
+)
+
+
+def dsml(block: str) -> str:
+    text = (
+        f'<BAR{block}>\n<BARinvoke name="get_weather">\n'
+        '<BARparameter name="city" string="true">3</BARparameter>\n'
+        '<BARparameter name="days" string="false">3</BARparameter>\n'
+        '<BARparameter name="tags" string="false">["a", "b\\n"]</BARparameter>\n'
+        '<BARparameter name="sure" string="false">true</BARparameter>\n</BARinvoke>\n'
+        f'<BARinvoke name="now">\n</BARinvoke>\n</BAR{block}>'
+    )
+    return text.replace("BAR", "｜DSML｜")
+
+
+MINIMAX_M2 = FormatCases(
+    tools="minimax_m2",
+    thoughts="minimax_m2",
+    templates=("MiniMax-M2",),
+    cases=(
+        Case(M2, calls=(FULL, NOW)),
+        Case(f"Hm.\n</think>\n\nSo:\n{M2}", "So:\n", "Hm.", (FULL, NOW), "ai\n<think>\n"),
+    ),
+)
+SEED_OSS = FormatCases(
+    tools="seed_oss",
+    thoughts="seed_oss",
+    templates=("ByteDance-Seed-OSS",),
+    cases=(Case(f"<seed:think>Hm.</seed:think>\nSo:\n\n{SEED}", "So:\n\n", "Hm.", (FULL,)),),
+)
+V32 = FormatCases(
+    tools="deepseek_v32",
+    thoughts="deepseek_v3",
+    templates=("deepseek-ai-DeepSeek-V3.2",),
+    cases=(
+        Case(dsml("function_calls"), calls=(FULL, NOW)),
+        Case(
+            f"Hm.</think>So:\n\n{dsml('function_calls')}", "So:\n\n", "Hm.", (FULL, NOW), "<think>"
+        ),
+    ),
+)
+V4 = FormatCases(
+    tools="deepseek_v4",
+    thoughts="deepseek_v3",
+    templates=("deepseek-ai-DeepSeek-V4", "deepseek-ai-DeepSeek-V4-Flash-0731"),
+    cases=(Case(dsml("tool_calls"), calls=(FULL, NOW)),),
+)
+LFM2 = FormatCases(
+    tools="lfm2",
+    thoughts="qwen3",
+    templates=("LFM2.5-8B-A1B",),
+    recognised=("LFM2-8B-A1B", "LFM2.5-Instruct"),
+    cases=(
+        Case(
+            '<|tool_call_start|>[get_weather(city="Paris"), now()]<|tool_call_end|>So.',
+            "So.",
+            calls=(PARIS, NOW),
+        ),
+    ),
+)
+PYTHONIC = FormatCases(
+    tools="llama4_pythonic",
+    thoughts="",
+    cases=(
+        Case("[get_weather(city='Paris'), now()]", calls=(PARIS, NOW)),
+        Case("<|python_start|>[get_weather(city='Paris')]<|python_end|>", calls=(PARIS,)),
+        Case("[other(x=1)]", said="[other(x=1)]"),
+        Case("[1, 2]", said="[1, 2]"),
+    ),
+)
+OLMO3 = FormatCases(
+    tools="olmo3",
+    thoughts="olmo3",
+    cases=(
+        Case(
+            '<function_calls>\nget_weather(city="Paris")\nnow()\n</function_calls>',
+            calls=(PARIS, NOW),
+        ),
+    ),
+)
+FUNCTIONARY = FormatCases(
+    tools="functionary_v3_llama_31",
+    thoughts="",
+    templates=("meetkai-functionary-medium-v3.1",),
+    cases=(
+        Case(
+            'So:<function=get_weather>{"city": "Paris"}</function><function=now>{}</function>',
+            "So:",
+            calls=(PARIS, NOW),
+        ),
+    ),
+)
+MAGISTRAL = FormatCases(
+    tools="mistral",
+    thoughts="mistral",
+    cases=(
+        Case(
+            '[THINK]Hm.[/THINK]So:[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}',
+            "So:",
+            "Hm.",
+            (PARIS,),
+        ),
+    ),
+)
+GEMMA4_THOUGHTS = FormatCases(
+    tools="",
+    thoughts="gemma4",
+    cases=(
+        Case("<|channel>thought\nHm.\n<channel|>It rains.", "It rains.", "Hm."),
+        Case("It rains.", "It rains.", prompt="<|channel>thought\n<channel|>"),
+    ),
+)
+MARKED_VALUES = (
+    *(MINIMAX_M2, SEED_OSS, V32, V4, LFM2, PYTHONIC, OLMO3, FUNCTIONARY, MAGISTRAL),
+    GEMMA4_THOUGHTS,
+)
