@@ -11,7 +11,14 @@ from penstock_gateway.anthropic.errors import encoded
 from penstock_gateway.anthropic.events import Block, BlockKinds, EventSource, NoEventSink
 from penstock_gateway.chat.answer_parts import AnswerParts
 from penstock_gateway.generate.echo_options import PromptLogprobsSource
-from penstock_gateway.generate.reply import ReplyHead, TimelineField, UsageField, UsageInfo, encoder
+from penstock_gateway.generate.reply import (
+    ReplyHead,
+    TimelineField,
+    UsageField,
+    UsageInfo,
+    WrittenAtOnce,
+    encoder,
+)
 from penstock_gateway.generate.timeline import RequestTimeline
 
 if TYPE_CHECKING:
@@ -56,7 +63,7 @@ class MessageReply(msgspec.Struct, tag_field="type", tag="message", kw_only=True
     penstock_timeline: TimelineField = UNSET
 
 
-class MessagesFormat:
+class MessagesFormat(WrittenAtOnce):
     """A ReplyFormat of one answer."""
 
     shows_aborts = False
@@ -111,16 +118,16 @@ class MessagesFormat:
     def failed(self, error: HTTPError) -> bytes:
         return failed_event(error)
 
-    def whole(
+    async def whole(
         self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
-    ) -> bytes:
+    ) -> list[bytes]:
         [choice] = choices
         parts: AnswerParts[Block] = AnswerParts(BlockKinds(NoEventSink()), self._parsing)
         parts.push("".join(choice.texts), choice.token_ids, [])
         self._finish(parts, choice.finish_reason, choice.stop_reason)
         self._reply.usage = MessageUsage.of(usage)
         self._reply.penstock_timeline = timeline
-        return encoder.encode(self._reply)
+        return [encoder.encode(self._reply)]
 
     def _finish(
         self, parts: AnswerParts[Block], reason: str | None, stopped_by: int | str | None

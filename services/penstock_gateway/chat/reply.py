@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -19,13 +19,13 @@ from penstock_gateway.generate.echo_options import (
     EchoOptions,
 )
 from penstock_gateway.generate.logprobs import ChatLogprobs, PromptLogprobs, chat_logprobs
+from penstock_gateway.generate.pieces import JsonList, Pace, steps
 from penstock_gateway.generate.reply import (
     ReplyHead,
     TimelineField,
     UsageField,
     UsageInfo,
     append_event,
-    encoder,
 )
 
 if TYPE_CHECKING:
@@ -131,34 +131,35 @@ class ChatFormat(ChunkedReply[ChatChunkChoice]):
     def usage(self, out: bytearray, usage: UsageInfo) -> None:
         super().usage(out, self._detailed(usage))
 
-    def whole(
-        self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
-    ) -> bytes:
+    async def _reply(
+        self, choices: Any, usage: UsageInfo, timeline: TimelineField, pace: Pace
+    ) -> ChatCompletion:
         head = self._head
-        written = [self._choice(index, choice) for index, choice in enumerate(choices)]
         usage = self._detailed(usage)
         reply = ChatCompletion(
             head.id,
             head.created,
             head.model,
-            written,
+            choices,
             usage,
             head.system_fingerprint,
             timeline,
         )
         if self._echo_options.prompt_logprobs is not None:
-            logprobs = self._source(0)
-            reply.prompt_logprobs = self._echo_options.prompt(
-                self._tokenizer, self._prompt_token_ids, logprobs
-            )
+            reply.prompt_logprobs = await self._prompt_logprobs(0, self._prompt_token_ids, pace)
         if self._echo_options.token_ids:
             reply.prompt_token_ids = self._prompt_token_ids
-        return encoder.encode(reply)
+        return reply
 
-    def _choice(self, index: int, choice: ChoiceOutput) -> ChatChoice:
+    async def _choice(self, index: int, choice: ChoiceOutput, pace: Pace) -> ChatChoice:
         logprobs = None
         if self._echo_options.logprobs:
-            logprobs = self._logprobs(choice.token_ids, choice.logprobs)
+            content = JsonList()
+            for begin, end in steps(len(choice.token_ids)):
+                ids, found = choice.token_ids[begin:end], choice.logprobs[begin:end]
+                content.add(self._logprobs(ids, found).content)
+                await pace.rest()
+            logprobs = ChatLogprobs(self._splices.put(content.pieces()))
         parsed = self._parsed_choice(index)
         message = whole_message("".join(choice.texts), choice.token_ids, parsed)
         reason = choice.finish_reason

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -17,6 +17,7 @@ from penstock_gateway.generate.logprobs import (
     PromptLogprobs,
     completion_logprobs,
 )
+from penstock_gateway.generate.pieces import LogprobLists, Pace, paced
 from penstock_gateway.generate.reply import (
     ReplyHead,
     TimelineField,
@@ -28,7 +29,6 @@ from penstock_gateway.generate.reply import (
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
-    from penstock.protocol.common import TokenLogprobs
     from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.generate.choice import ChoiceOutput
 
@@ -84,6 +84,10 @@ class CompletionFormat(ChunkedReply[TextChoice]):
         self._prompts = prompts
         self._n = n
         self._offsets: dict[int, int] = {}
+        self._written: dict[int, LogprobLists] = {}
+        """Of prompts that are shown."""
+        self._ids: dict[int, bytes] = {}
+        self._texts: dict[int, bytes] = {}
         self._is_plain = not echo_options.logprobs and not echo_options.token_ids
         choices = range(len(prompts) * n)
         self._unopened = set(choices) if echo_options.echo or echo_options.token_ids else set()
@@ -105,65 +109,99 @@ class CompletionFormat(ChunkedReply[TextChoice]):
         piece = TextChoice(choice, delta.text, None, delta.finish_reason, delta.stop_reason)
         if first:
             self._open(piece)
-        if self._echo_options.logprobs and delta.token_ids:
-            self._add_logprobs(piece, delta.token_ids, delta.logprobs)
+        if self._echo_options.logprobs:
+            piece.logprobs = self._logprobs(choice, delta, first=first)
         if self._echo_options.token_ids:
             piece.token_ids = delta.token_ids
         append_event(out, self._chunk([piece], usage))
 
-    def whole(
-        self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
-    ) -> bytes:
-        written = [self._choice(index, choice) for index, choice in enumerate(choices)]
-        return encoder.encode(self._chunk(written, usage, timeline))
+    def is_large(self, deltas: list[SequenceDelta]) -> bool:
+        # A choice of an echo begins with its prompt.
+        return bool(self._unopened) or super().is_large(deltas)
+
+    async def ahead(self, choice: int) -> None:
+        at = choice // self._n
+        async with paced(len(self._prompts[at].prompt_token_ids)) as pace:
+            await self._write_prompt(at, pace)
+
+    async def _write_prompt(self, at: int, pace: Pace) -> None:
+        """What an echo shows beside a prompt's text: of all its choices the same."""
+        options = self._echo_options
+        if at in self._written or not (options.echo and options.logprobs):
+            return
+        lists, ids = LogprobLists(), self._prompts[at].prompt_token_ids
+        await lists.add(self._tokenizer, ids, self._source(at), pace, as_ids=options.as_ids)
+        self._written[at] = lists
+
+    async def _reply(
+        self, choices: Any, usage: UsageInfo, timeline: TimelineField, pace: Pace
+    ) -> TextCompletion:
+        return self._chunk(choices, usage, timeline)
 
     def _text_piece(self, choice: int, text: str) -> TextChoice:
         return TextChoice(choice, text, None, None, None)
 
-    def _choice(self, index: int, choice: ChoiceOutput) -> TextChoice:
-        text = "".join(choice.texts)
+    async def _choice(self, index: int, choice: ChoiceOutput, pace: Pace) -> TextChoice:
+        text, at, options = "".join(choice.texts), index // self._n, self._echo_options
         piece = TextChoice(index, text, None, choice.finish_reason, choice.stop_reason)
         if index in self._unopened:
+            await self._write_prompt(at, pace)
             self._open(piece)
-        if self._echo_options.logprobs:
-            self._add_logprobs(piece, choice.token_ids, choice.logprobs)
-        if self._echo_options.token_ids:
-            piece.token_ids = choice.token_ids
-        if self._echo_options.prompt_logprobs is not None:
-            at = index // self._n
-            ids = self._prompts[at].prompt_token_ids
-            piece.prompt_logprobs = self._echo_options.prompt(
-                self._tokenizer, ids, self._source(at)
+        if options.logprobs:
+            lists = LogprobLists(self._written.get(at))
+            await lists.add(
+                self._tokenizer, choice.token_ids, choice.logprobs, pace, as_ids=options.as_ids
             )
+            piece.logprobs = lists.shown(self._splices)
+        if options.token_ids:
+            piece.token_ids = choice.token_ids
+        if options.prompt_logprobs is not None:
+            ids = self._prompts[at].prompt_token_ids
+            piece.prompt_logprobs = await self._prompt_logprobs(at, ids, pace)
         return piece
 
     def _open(self, piece: TextChoice) -> None:
         """Puts what is shown of the prompt into a choice's first piece."""
         self._unopened.discard(piece.index)
         at = piece.index // self._n
-        prompt = self._prompts[at]
         if self._echo_options.token_ids:
-            piece.prompt_token_ids = prompt.prompt_token_ids
+            piece.prompt_token_ids = self._splices.put([self._ids_of(at)])
         if self._echo_options.echo:
-            piece.text = prompt.text + piece.text
-            if self._echo_options.logprobs:
-                self._add_logprobs(piece, prompt.prompt_token_ids, self._source(at))
+            piece.text = self._splices.put([self._text_of(at)[:-1], encoder.encode(piece.text)[1:]])
 
-    def _add_logprobs(
-        self,
-        piece: TextChoice,
-        ids: list[int],
-        logprobs: list[TokenLogprobs | None] | list[TokenLogprobs] | None,
-    ) -> None:
-        offset = self._offsets.get(piece.index, 0)
-        more, offset = completion_logprobs(
-            self._tokenizer, ids, logprobs, offset, as_ids=self._echo_options.as_ids
+    def _ids_of(self, at: int) -> bytes:
+        """A prompt's token ids as JSON, of all its choices the same."""
+        if at not in self._ids:
+            self._ids[at] = encoder.encode(self._prompts[at].prompt_token_ids)
+        return self._ids[at]
+
+    def _text_of(self, at: int) -> bytes:
+        """A prompt's text as JSON."""
+        if at not in self._texts:
+            self._texts[at] = encoder.encode(self._prompts[at].text)
+        return self._texts[at]
+
+    def _logprobs(
+        self, choice: int, delta: SequenceDelta, *, first: bool
+    ) -> CompletionLogprobs | None:
+        """Of a delta's tokens, behind those of the prompt where it is the first."""
+        written = self._written.get(choice // self._n) if first else None
+        if written is not None:
+            self._offsets[choice] = written.offset
+        elif not delta.token_ids:
+            return None
+        more, self._offsets[choice] = completion_logprobs(
+            self._tokenizer,
+            delta.token_ids,
+            delta.logprobs,
+            self._offsets.get(choice, 0),
+            as_ids=self._echo_options.as_ids,
         )
-        self._offsets[piece.index] = offset
-        if piece.logprobs is None:
-            piece.logprobs = more
-        else:
-            piece.logprobs.extend(more)
+        if written is None:
+            return more
+        lists = LogprobLists(written)
+        lists.extend(more)
+        return lists.shown(self._splices)
 
     def _chunk(
         self, choices: list[TextChoice], usage: UsageField, timeline: TimelineField = UNSET

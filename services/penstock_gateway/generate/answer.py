@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
 from penstock_gateway.generate.batch import Arrivals, GenerationBatch
 from penstock_gateway.generate.choice import ChoiceOutput
+from penstock_gateway.generate.pieces import PIECE, Pace, parts_of
 from penstock_gateway.generate.reply import ReplyFormat, UsageField, UsageInfo
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.events import EventStream
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 
 async def whole_answer(
     batch: GenerationBatch, reply: ReplyFormat, prompt_tokens: int, recorder: TimelineRecorder
-) -> bytes:
-    """The unstreamed reply. Raises what a sequence failed with."""
+) -> list[bytes]:
+    """The unstreamed reply, in pieces. Raises what a sequence failed with."""
     reply.begin(batch.prompt_logprobs)
     choices = [ChoiceOutput() for _ in range(batch.choices)]
     async for arrivals in batch.arrivals():
@@ -34,15 +36,18 @@ async def whole_answer(
     timeline = await recorder.asked_for(batch.timings, batch.n)
     usage = UsageInfo.of(prompt_tokens, completion_tokens, batch.cached_tokens)
     usage = usage.with_predicted(batch.predicted)
-    return reply.whole(choices, usage, timeline or UNSET)
+    return await reply.whole(choices, usage, timeline or UNSET)
 
 
-def searched_answer(found: list[SearchResult], reply: ReplyFormat, prompt_tokens: int) -> bytes:
+async def searched_answer(
+    found: list[SearchResult], reply: ReplyFormat, prompt_tokens: int
+) -> list[bytes]:
     """The reply that shows what searches have found: one of them for each prompt."""
     reply.begin(lambda prompt: found[prompt].prompt_logprobs)
     completion_tokens = sum(each.generated for each in found)
     usage = UsageInfo.of(prompt_tokens, completion_tokens, sum(each.cached for each in found))
-    return reply.whole([choice for each in found for choice in each.choices], usage, UNSET)
+    choices = [choice for each in found for choice in each.choices]
+    return await reply.whole(choices, usage, UNSET)
 
 
 class StreamedAnswer:
@@ -88,16 +93,14 @@ class StreamedAnswer:
         batch.feed(self._write_now)
         async for arrivals in batch.arrivals():
             out = self._unsent
-            failure = self._error or self._append(batch, out, arrivals)
+            failure = self._error or await self._append(batch, events, arrivals)
             if failure is not None:
                 if events.started:
-                    await events.write(out)
+                    await events.write(self._reply.spliced(out))
                 raise failure
             if not self._open:
                 break
-            if out:
-                await events.write(out)
-                out.clear()
+            await self._send(events)
         out = self._unsent
         if self._include_usage:
             self._reply.usage(out, self._total())
@@ -105,7 +108,7 @@ class StreamedAnswer:
         if timeline is not None:
             self._reply.timeline(out, timeline)
         self._reply.end(out, self._total())
-        await events.write(out, last=True)
+        await events.write(lambda: self._reply.spliced(out), last=True)
 
     def _write_now(self, deltas: list[SequenceDelta]) -> bool:
         """A Sink: takes deltas that can be written at once and end nothing."""
@@ -115,6 +118,8 @@ class StreamedAnswer:
         for delta in deltas:
             if delta.finish_reason is not None:
                 return False
+        if self._reply.is_large(deltas):
+            return False
         # A copy: a delta that fails half-way leaves nothing behind.
         out, usage = bytearray(self._unsent), self._no_usage
         try:
@@ -132,18 +137,35 @@ class StreamedAnswer:
             return False
         return True
 
-    def _append(
-        self, batch: GenerationBatch, out: bytearray, arrivals: Arrivals
+    async def _append(
+        self, batch: GenerationBatch, events: EventStream, arrivals: Arrivals
     ) -> Exception | None:
+        """Large deltas are written and sent in turns."""
+        out, reply, pace = self._unsent, self._reply, Pace()
         self._open_choices(out)
         for index, delta in arrivals:
-            failure = batch.failure(delta, self._reply)
+            failure = batch.failure(delta, reply)
             if failure is not None:
                 return failure
-            self._completion_tokens += len(delta.token_ids)
-            self._open -= delta.finish_reason is not None
-            self._reply.delta(out, index, delta, self._usage_so_far())
+            parts: Iterable[SequenceDelta] = (delta,)
+            if reply.is_large([delta]):
+                await reply.ahead(index)
+                parts = parts_of(delta)
+            for part in parts:
+                self._completion_tokens += len(part.token_ids)
+                self._open -= part.finish_reason is not None
+                reply.delta(out, index, part, self._usage_so_far())
+                await pace.rest()
+                if len(out) > PIECE:
+                    await self._send(events)
         return None
+
+    async def _send(self, events: EventStream) -> None:
+        """What there is by now."""
+        if self._unsent:
+            pieces = self._reply.spliced(self._unsent)
+            self._unsent.clear()
+            await events.write(pieces)
 
     def _open_choices(self, out: bytearray) -> None:
         """Once, when the first delta is there: what was found in the cache is known then."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -14,17 +14,22 @@ from penstock_gateway.generate.echo_options import (
     no_prompt_logprobs,
 )
 from penstock_gateway.generate.fast_chunk import FastChunks
+from penstock_gateway.generate.logprobs import prompt_logprobs
+from penstock_gateway.generate.pieces import MANY, JsonList, Pace, Splices, paced, steps
 from penstock_gateway.generate.reply import (
     ReplyHead,
     TimelineField,
     UsageField,
     UsageInfo,
     append_event,
+    encoder,
 )
 from penstock_gateway.http.events import DONE, failed_stream
 
 if TYPE_CHECKING:
+    from penstock.client import SequenceDelta
     from penstock.text.tokenizer import Tokenizer
+    from penstock_gateway.generate.choice import ChoiceOutput
     from penstock_gateway.generate.timeline import RequestTimeline
     from penstock_gateway.http.errors import HTTPError
 
@@ -43,10 +48,54 @@ class ChunkedReply(ABC, Generic[Piece]):
         self._echo_options = echo_options
         self._source: PromptLogprobsSource = no_prompt_logprobs
         self._plain = FastChunks()
+        self._splices = Splices()
+        self._prompt_pieces: dict[int, list[bytes]] = {}
+        """The log-probabilities of prompts, as JSON."""
 
     def begin(self, source: PromptLogprobsSource) -> None:
         """source: of the prompts' log-probabilities."""
         self._source = source
+
+    def is_large(self, deltas: list[SequenceDelta]) -> bool:
+        options = self._echo_options
+        if not (options.logprobs or options.token_ids):
+            return False
+        return sum(len(delta.token_ids) for delta in deltas) > MANY
+
+    async def ahead(self, choice: int) -> None:
+        """Chunks show no prompt, mostly."""
+
+    def spliced(self, out: bytearray) -> list[bytes]:
+        return self._splices.spliced(out)
+
+    async def whole(
+        self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
+    ) -> list[bytes]:
+        options, written = self._echo_options, JsonList()
+        shown = sum(len(choice.token_ids) for choice in choices) * options.logprobs
+        if options.echo or options.prompt_logprobs is not None:
+            shown += usage.prompt_tokens
+        async with paced(shown) as pace:
+            for index, choice in enumerate(choices):
+                one = await self._choice(index, choice, pace)
+                written.add_written(self._splices.spliced(encoder.encode(one)))
+                await pace.rest()
+            reply = await self._reply(self._splices.put(written.pieces()), usage, timeline, pace)
+        return self._splices.spliced(encoder.encode(reply))
+
+    async def _prompt_logprobs(self, prompt: int, ids: list[int], pace: Pace) -> Any:
+        """Of a prompt, where they were asked for and are there, to stand in a struct; else None."""
+        top, found = self._echo_options.prompt_logprobs, self._source(prompt)
+        if top is None or found is None:
+            return None
+        if prompt not in self._prompt_pieces:
+            written = JsonList()
+            for begin, end in steps(min(len(ids), len(found))):
+                told = prompt_logprobs(self._tokenizer, ids[begin:end], found[begin:end], top)
+                written.add(told)
+                await pace.rest()
+            self._prompt_pieces[prompt] = written.pieces()
+        return self._splices.put(self._prompt_pieces[prompt])
 
     def usage(self, out: bytearray, usage: UsageInfo) -> None:
         append_event(out, self._chunk([], usage))
@@ -59,6 +108,16 @@ class ChunkedReply(ABC, Generic[Piece]):
 
     def failed(self, error: HTTPError) -> bytes:
         return failed_stream(error)
+
+    @abstractmethod
+    async def _choice(self, index: int, choice: ChoiceOutput, pace: Pace) -> msgspec.Struct:
+        """A choice of the whole reply."""
+
+    @abstractmethod
+    async def _reply(
+        self, choices: Any, usage: UsageInfo, timeline: TimelineField, pace: Pace
+    ) -> msgspec.Struct:
+        """The whole reply. choices: they are written."""
 
     @abstractmethod
     def _text_piece(self, choice: int, text: str) -> Piece:

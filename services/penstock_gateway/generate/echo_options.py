@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import TokenLogprobs
 from penstock.sampling_params import MAX_LOGPROBS
-from penstock.text.tokenizer import Tokenizer
-from penstock_gateway.generate.logprobs import PromptLogprobs, prompt_logprobs
 from penstock_gateway.request.fields import GenerateFields
 
 PromptLogprobsSource = Callable[[int], list[TokenLogprobs | None] | None]
@@ -40,17 +38,6 @@ class EchoOptions:
             prompt_logprobs=request.prompt_logprobs,
             echo=bool(request.echo),
         )
-
-    def prompt(
-        self,
-        tokenizer: Tokenizer,
-        prompt_token_ids: list[int],
-        logprobs: list[TokenLogprobs | None] | None,
-    ) -> PromptLogprobs | None:
-        """The prompt's log-probabilities, where they were asked for and are there."""
-        if self.prompt_logprobs is None or logprobs is None:
-            return None
-        return prompt_logprobs(tokenizer, prompt_token_ids, logprobs, self.prompt_logprobs)
 
 
 def no_prompt_logprobs(prompt: int) -> None:

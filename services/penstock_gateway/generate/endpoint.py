@@ -122,7 +122,9 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                 payload = await while_connected(self._whole(request, terms, recorder), receive)
                 await send_json(send, 200, payload, recorder.headers())
 
-    async def _whole(self, request: Fields, terms: Terms, recorder: TimelineRecorder) -> bytes:
+    async def _whole(
+        self, request: Fields, terms: Terms, recorder: TimelineRecorder
+    ) -> list[bytes]:
         async with self._service.using(request.model, terms.deadline) as asked:
             recorder.waited(asked.waited)
             with self._service.media.lease(terms.tenant, terms.deadline) as lease:
@@ -131,7 +133,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
 
     async def _answered(
         self, job: Job, asked: AskedModel, terms: Terms, recorder: TimelineRecorder
-    ) -> bytes:
+    ) -> list[bytes]:
         terms = msgspec.structs.replace(terms, adapter=asked.adapter)
         with _blaming(job.blame):
             if job.search is not None:
@@ -143,7 +145,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                     name=recorder.name,
                     terms=terms,
                 )
-                return searched_answer(found, job.reply, job.prompt_tokens)
+                return await searched_answer(found, job.reply, job.prompt_tokens)
             async with (
                 await self._submit(job, asked, terms, recorder, read_at_end=True) as batch,
                 recorder.watching(batch.timings, batch.n),

@@ -48,13 +48,6 @@ class CompletionLogprobs(msgspec.Struct):
     top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
-    def extend(self, later: CompletionLogprobs) -> None:
-        """Appends those of the tokens that follow."""
-        self.tokens += later.tokens
-        self.token_logprobs += later.token_logprobs
-        self.top_logprobs += later.top_logprobs
-        self.text_offset += later.text_offset
-
 
 class PromptLogprob(msgspec.Struct):
     """rank: 1 for the likeliest token; null for one that is not among those asked for."""

@@ -124,10 +124,34 @@ class ReplyFormat(Protocol):
     def failed(self, error: HTTPError) -> bytes:
         """What a stream ends with that fails."""
 
-    def whole(
+    async def whole(
         self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
-    ) -> bytes:
-        """The unstreamed reply, as JSON."""
+    ) -> list[bytes]:
+        """The unstreamed reply, as JSON, in pieces. What is long is written in turns."""
+
+    def is_large(self, deltas: list[SequenceDelta]) -> bool:
+        """Whether the events of deltas take long to write: they are then written in turns."""
+
+    async def ahead(self, choice: int) -> None:
+        """Called before a choice's next delta where that may be large: writes in turns what doesn't
+        depend on the delta."""
+
+    def spliced(self, out: bytearray) -> list[bytes]:
+        """The pieces of what was appended to `out`. What was written ahead has only a mark in
+        there."""
+
+
+class WrittenAtOnce:
+    """Of a ReplyFormat that shows nothing of a token but its text."""
+
+    def is_large(self, deltas: list[SequenceDelta]) -> bool:
+        return False
+
+    async def ahead(self, choice: int) -> None:
+        """There is nothing."""
+
+    def spliced(self, out: bytearray) -> list[bytes]:
+        return [bytes(out)]
 
 
 def append_event(out: bytearray, chunk: msgspec.Struct) -> None:

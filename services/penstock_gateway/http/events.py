@@ -12,6 +12,7 @@ from starlette.types import Message, Send
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.protocol import Room
 
+Unwritten = bytes | bytearray | list[bytes] | Callable[[], list[bytes]]
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n"
 """A comment line, which parsers of event streams skip. No empty line ends it: to those that take
@@ -78,8 +79,9 @@ class EventStream:
         self.write_seconds = 0.0
         """Spent in writes."""
 
-    async def write(self, data: bytes | bytearray, *, last: bool = False) -> None:
-        """Sends whole events."""
+    async def write(self, data: Unwritten, *, last: bool = False) -> None:
+        """Sends whole events; of a list, piece by piece, and nothing else between them. A function
+        gives them when `before_last` is done."""
         before, self.before_last = (self.before_last, None) if last else (None, self.before_last)
         if before is not None:
             await before()
@@ -87,6 +89,12 @@ class EventStream:
         async with self._lock:
             self._writing = True
             try:
+                if callable(data):
+                    data = data()
+                if isinstance(data, list):
+                    for piece in data[:-1]:
+                        await self._put(piece, last=False)
+                    data = data[-1] if data else b""
                 await self._put(bytes(data), last=last)
             finally:
                 self._writing = False

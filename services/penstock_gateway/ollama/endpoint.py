@@ -97,9 +97,9 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
     def chat_of(self, request: Asked) -> ChatRequest:
         """The same request in chat's terms. Raises InvalidRequest."""
 
-    async def _whole(self, request: Asked, terms: Terms, recorder: TimelineRecorder) -> bytes:
+    async def _whole(self, request: Asked, terms: Terms, recorder: TimelineRecorder) -> list[bytes]:
         if self.only_loads(request):
-            return await self._loaded(request, terms)
+            return [await self._loaded(request, terms)]
         return await super()._whole(request, terms, recorder)
 
     async def _stream(

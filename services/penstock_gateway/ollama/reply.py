@@ -12,7 +12,14 @@ from msgspec import UNSET, UnsetType
 
 from penstock_gateway.chat.answer_parts import AnswerParts
 from penstock_gateway.generate.echo_options import PromptLogprobsSource
-from penstock_gateway.generate.reply import ReplyHead, TimelineField, UsageField, UsageInfo, encoder
+from penstock_gateway.generate.reply import (
+    ReplyHead,
+    TimelineField,
+    UsageField,
+    UsageInfo,
+    WrittenAtOnce,
+    encoder,
+)
 from penstock_gateway.generate.timeline import RequestTimeline
 from penstock_gateway.ollama.errors import encoded
 from penstock_gateway.ollama.parts import AnswerPiece, PieceKinds, ReplyCall
@@ -72,7 +79,7 @@ def generate_line(model: str, piece: AnswerPiece) -> GenerateLine:
     return GenerateLine(model=model, response=piece.content, thinking=piece.thinking or UNSET)
 
 
-class OllamaFormat:
+class OllamaFormat(WrittenAtOnce):
     """A ReplyFormat of one answer."""
 
     shows_aborts = True
@@ -115,9 +122,9 @@ class OllamaFormat:
     def failed(self, error: HTTPError) -> bytes:
         return encoded(error) + b"\n"
 
-    def whole(
+    async def whole(
         self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
-    ) -> bytes:
+    ) -> list[bytes]:
         [choice] = choices
         whole = AnswerPiece()
         parts: AnswerParts[None] = AnswerParts(PieceKinds(whole.take), self._parsing)
@@ -125,7 +132,7 @@ class OllamaFormat:
         parts.finish("")
         self._first = choice.begun
         self._reason, self._timeline = str(choice.finish_reason), timeline
-        return encoder.encode(self._done(whole, usage))
+        return [encoder.encode(self._done(whole, usage))]
 
     def _line(self, piece: AnswerPiece) -> None:
         self._append(self._out, self._show(self._model, piece))

@@ -92,6 +92,7 @@ class TenantTurns:
 
 
 _TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, TenantTurns] = WeakKeyDictionary()
+_LOOP_TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, TenantTurns] = WeakKeyDictionary()
 
 
 @asynccontextmanager
@@ -101,6 +102,15 @@ async def turn(size: int) -> AsyncIterator[None]:
         yield
         return
     turns = _TURNS.setdefault(asyncio.get_running_loop(), TenantTurns())
+    async with turns.turn(tenant.get()):
+        yield
+
+
+@asynccontextmanager
+async def loop_turn() -> AsyncIterator[None]:
+    """The tenant's turn at long work on the event loop itself, which rests again and again: one at
+    a time, or their pieces would add up between two turns of a stream."""
+    turns = _LOOP_TURNS.setdefault(asyncio.get_running_loop(), TenantTurns(1))
     async with turns.turn(tenant.get()):
         yield
 

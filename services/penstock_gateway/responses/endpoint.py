@@ -15,7 +15,7 @@ from penstock.media.budget import MediaLease
 from penstock.terms import Terms
 from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
-from penstock_gateway.generate.reply import ReplyHead, encoder
+from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.disconnect import stream_while_connected
 from penstock_gateway.http.errors import HTTPError, clip
@@ -158,16 +158,16 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
 
     async def _whole(
         self, request: ResponsesRequest, terms: Terms, recorder: TimelineRecorder
-    ) -> bytes:
+    ) -> list[bytes]:
         request = await with_items(self._service, request, terms.tenant)
         if request.background:
-            return await self._begin(request, terms, recorder)
-        payload = await super()._whole(request, terms, recorder)
-        if keeps(self._service, request) and not await keep(
-            self._service, request, terms.tenant, payload
-        ):
-            return not_kept(payload)
-        return payload
+            return [await self._begin(request, terms, recorder)]
+        pieces = await super()._whole(request, terms, recorder)
+        if keeps(self._service, request):
+            payload = b"".join(pieces)
+            if not await keep(self._service, request, terms.tenant, payload):
+                return [not_kept(payload)]
+        return pieces
 
     async def _stream(
         self,
@@ -214,7 +214,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
             async def keep_it() -> None:
                 if reply.response.status not in ("completed", "incomplete"):
                     return
-                whole = encoder.encode(reply.response)
+                whole = b"".join(reply.encoded())
                 try:
                     kept = await keep(self._service, request, terms.tenant, whole)
                 except HTTPError:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 from penstock_gateway.generate.logprobs import ChatLogprob
+from penstock_gateway.generate.pieces import JsonList, Splices
 from penstock_gateway.generate.reply import encoder
 from penstock_gateway.http.errors import ErrorBody
 from penstock_gateway.responses.items import (
@@ -18,7 +19,9 @@ from penstock_gateway.responses.items import (
 
 
 class Events(Protocol):
-    """Where events go."""
+    """Where events go. splices: of what is shown in several of them, and in the reply."""
+
+    splices: Splices
 
     def send(self, kind: str, **fields: Any) -> None:
         """kind: without `response.`, which all begin with."""
@@ -26,6 +29,9 @@ class Events(Protocol):
 
 class NoEvents:
     """Of a reply that isn't streamed."""
+
+    def __init__(self, splices: Splices) -> None:
+        self.splices = splices
 
     def send(self, kind: str, **fields: Any) -> None:
         """Nobody hears of it."""
@@ -35,6 +41,7 @@ class EventWriter:
     """Server-sent events, numbered, each under its own name. out: taken by who writes it on."""
 
     def __init__(self) -> None:
+        self.splices = Splices()
         self.out = bytearray()
         self._number = 0
         self._latest_at = 0
@@ -123,23 +130,30 @@ class OpenMessage(OpenItem):
 
     def __init__(self, events: Events, id: str, index: int) -> None:
         super().__init__(events, id, index)
-        self._logprobs: list[ChatLogprob] = []
+        self._logprobs = JsonList()
 
     def _item(self, status: str, text: str) -> OutputMessage:
-        content = [] if status == "in_progress" else [OutputText(text, logprobs=self._logprobs)]
+        content = [] if status == "in_progress" else [OutputText(text, logprobs=self._shown())]
         return OutputMessage(self.id, status, content)
 
     def _begun(self) -> None:
         self._tell_part("content_part.added", part=OutputText(""))
 
     def _added(self, text: str, logprobs: list[ChatLogprob]) -> None:
-        self._logprobs += logprobs
+        self._logprobs.add(logprobs)
         self._tell_part("output_text.delta", delta=text, logprobs=logprobs)
 
     def _finished(self, text: str) -> None:
-        self._tell_part("output_text.done", text=text, logprobs=self._logprobs)
-        part = OutputText(text, logprobs=self._logprobs)
+        self._tell_part("output_text.done", text=text, logprobs=self._shown())
+        part = OutputText(text, logprobs=self._shown())
         self._tell_part("content_part.done", part=part)
+
+    def _shown(self) -> list[ChatLogprob]:
+        """All log-probabilities so far, to stand in a struct."""
+        if not self._logprobs:
+            return []
+        shown: list[ChatLogprob] = self._events.splices.put(self._logprobs.pieces())
+        return shown
 
 
 class OpenReasoning(OpenItem):

@@ -126,7 +126,7 @@ async def follow(
             is_whole = write_events(events, _RESPONSE.decode(found))
             after = events.latest
             if events.out:
-                await stream.write(bytes(events.out), last=is_whole)
+                await stream.write(events.splices.spliced(events.out), last=is_whole)
         if is_whole:
             return
         if leaving():
@@ -151,7 +151,7 @@ class AnswerSoFar:
     """What a stream's events have told of an answer."""
 
     def __init__(self) -> None:
-        self._unread = b""
+        self._unread: list[bytes] = []
         self._texts: dict[int, list[str]] = {}
         self._items: list[OutputItem] = []
         self.whole: bytes | None = None
@@ -159,7 +159,11 @@ class AnswerSoFar:
 
     def take(self, data: bytes) -> None:
         """The next bytes of the stream."""
-        *events, self._unread = (self._unread + data).split(b"\n\n")
+        self._unread.append(data)
+        if b"\n" not in data:
+            return  # In the middle of an event, which may be large.
+        *events, unread = b"".join(self._unread).split(b"\n\n")
+        self._unread = [unread]
         for event in events:
             for line in event.split(b"\n"):
                 if line.startswith(b"data: "):

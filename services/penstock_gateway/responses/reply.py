@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec import UNSET
 
+from penstock.client.deltas import SequenceDelta
 from penstock.text.detokenizer import make_detokenizer
 from penstock_gateway.chat.answer_parts import AnswerParts
 from penstock_gateway.generate.echo_options import PromptLogprobsSource
 from penstock_gateway.generate.logprobs import ChatLogprob, chat_logprobs
-from penstock_gateway.generate.reply import ReplyHead, TimelineField, UsageField, UsageInfo, encoder
+from penstock_gateway.generate.pieces import MANY, paced, parts_of
+from penstock_gateway.generate.reply import (
+    ReplyHead,
+    TimelineField,
+    UsageField,
+    UsageInfo,
+    WrittenAtOnce,
+    encoder,
+)
 from penstock_gateway.generate.timeline import RequestTimeline
 from penstock_gateway.responses.items import OutputItem
 from penstock_gateway.responses.output import Events, EventWriter, NoEvents
@@ -21,7 +30,6 @@ from penstock_gateway.responses.request import ReasoningOptions
 from penstock_gateway.responses.tools import ResponseTools
 
 if TYPE_CHECKING:
-    from penstock.client import SequenceDelta
     from penstock.protocol.common import TokenLogprobs
     from penstock.sampling_params import SamplingParams
     from penstock.text.tokenizer import Tokenizer
@@ -104,7 +112,7 @@ class Response(msgspec.Struct, tag_field="object", tag="response", kw_only=True)
     penstock_timeline: TimelineField = UNSET
 
 
-class ResponsesFormat:
+class ResponsesFormat(WrittenAtOnce):
     """Writes the reply to one request. tools: as the request has them.  parsing: how the text is
     read; None: all of it is content.  stored: it is kept."""
 
@@ -160,6 +168,9 @@ class ResponsesFormat:
         """As far as it has come."""
         return self._response
 
+    def is_large(self, deltas: list[SequenceDelta]) -> bool:
+        return self._logprobs and sum(len(delta.token_ids) for delta in deltas) > MANY
+
     def begin(self, source: PromptLogprobsSource) -> None:
         """Nothing of the prompt is shown."""
 
@@ -197,10 +208,17 @@ class ResponsesFormat:
         self._events.take_back()
         self._events.send(self._response.status, response=self._response)
 
-    def without_end(self) -> bytes:
+    def without_end(self) -> list[bytes]:
         """What came before the event that `end` wrote, which doesn't go out."""
         self._events.take_back()
-        return bytes(self._events.out)
+        return self.spliced(self._events.out)
+
+    def spliced(self, out: bytearray) -> list[bytes]:
+        return self._events.splices.spliced(out)
+
+    def encoded(self) -> list[bytes]:
+        """The response as JSON, as far as it has come."""
+        return self._events.splices.spliced(encoder.encode(self._response))
 
     def failed(self, error: HTTPError) -> bytes:
         """OpenAI's event `error`, and the response as far as it came, which isn't kept."""
@@ -211,19 +229,28 @@ class ResponsesFormat:
         self._events.out = bytearray()
         self._events.fail(error.body)
         self._events.send("failed", response=response)
-        return bytes(self._events.out)
+        return b"".join(self.spliced(self._events.out))
 
-    def whole(
+    async def whole(
         self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
-    ) -> bytes:
+    ) -> list[bytes]:
         [choice] = choices
-        items = self._output_items(NoEvents())
-        logprobs = self._logprobs_of(choice.token_ids, choice.logprobs)
-        items.push("".join(choice.texts), choice.token_ids, logprobs)
+        items = self._output_items(NoEvents(self._events.splices))
+        delta = SequenceDelta(
+            index=0,
+            text="".join(choice.texts),
+            token_ids=choice.token_ids,
+            logprobs=choice.logprobs,
+        )
+        async with paced(len(choice.token_ids) if self._logprobs else 0) as pace:
+            for part in parts_of(delta) if self._logprobs else (delta,):
+                logprobs = self._logprobs_of(part.token_ids, part.logprobs)
+                items.push(part.text, part.token_ids, logprobs)
+                await pace.rest()
         self._finish(items, choice.finish_reason)
         self._response.usage = _usage(usage, items.reasoning_tokens)
         self._response.penstock_timeline = timeline
-        return encoder.encode(self._response)
+        return self.encoded()
 
     def _finish(self, items: AnswerParts[OutputItem], reason: str | None) -> None:
         response = self._response
@@ -245,7 +272,9 @@ class ResponsesFormat:
     ) -> list[ChatLogprob]:
         if not self._logprobs or not ids:
             return []
-        return chat_logprobs(self._tokenizer, ids, logprobs).content
+        # Each is written once, and shown up to five times.
+        shown = chat_logprobs(self._tokenizer, ids, logprobs).content
+        return [cast("ChatLogprob", msgspec.Raw(encoder.encode(each))) for each in shown]
 
 
 def _error_code(error: HTTPError) -> str:

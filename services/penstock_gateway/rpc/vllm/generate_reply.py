@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock_gateway.generate.echo_options import PromptLogprobsSource, no_prompt_logprobs
 from penstock_gateway.generate.logprobs import LOWEST
+from penstock_gateway.generate.reply import WrittenAtOnce
 from penstock_gateway.rpc.frames import append_frame, failed_frame
 from penstock_gateway.rpc.protos.inference_pb2 import (
     CandidateTokenInfo,
@@ -32,7 +33,7 @@ _REASONS = {
 }
 
 
-class GenerateFormat:
+class GenerateFormat(WrittenAtOnce):
     """A ReplyFormat of one prompt's sequences; a stream is frames (see rpc.frames)."""
 
     shows_aborts = True
@@ -77,9 +78,9 @@ class GenerateFormat:
     def failed(self, error: HTTPError) -> bytes:
         return failed_frame(error)
 
-    def whole(
+    async def whole(
         self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
-    ) -> bytes:
+    ) -> list[bytes]:
         (choice,) = choices
         message = GenerateResponse()
         self._fill(
@@ -87,7 +88,7 @@ class GenerateFormat:
         )
         self._finish(message.outputs.finish_info, 0, choice.finish_reason or "", choice.stop_reason)
         self._tell_prompt(message.prompt_info)
-        return message.SerializeToString()
+        return [message.SerializeToString()]
 
     def _fill(
         self,
