@@ -211,9 +211,11 @@ def _may_match_nothing(regex: str) -> bool:
         return True
     try:
         nothing = Regex(f"\\A(?:{regex})(?={_MARK})")
-    except Exception:  # Not a pattern: the library's plain Exception.
+        found: str = normalizers.Replace(nothing, "x").normalize_str(_MARK)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # No pattern, or one that never ends: an Exception, or a panic.
         return True
-    found: str = normalizers.Replace(nothing, "x").normalize_str(_MARK)
     return found != _MARK
 
 
