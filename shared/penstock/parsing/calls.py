@@ -11,8 +11,9 @@ from typing import Any
 from penstock.parsing.call_object import ArgumentsObject, CallObject
 from penstock.parsing.call_text import MAX_SPACE, CallText, Item, overlap
 from penstock.parsing.events import CallBegin, Event, merged
-from penstock.parsing.format import CallFormat, KeyedValues, with_letters
+from penstock.parsing.format import CallFormat, KeyedValues, LooseObject, with_letters
 from penstock.parsing.keyed_values import KeyedArguments
+from penstock.parsing.loose_object import LooseArguments
 from penstock.parsing.python_call import PythonCall
 
 MAX_HEAD = 512
@@ -174,6 +175,8 @@ class FormatCalls(CallText):
             return stop
         if not self._rest.startswith("{"):
             return self._give_back()
+        if isinstance(arguments, LooseObject):
+            return self._open(LooseArguments(self._begin, arguments.quote), self._close)
         return self._open(ArgumentsObject(self._begin), self._close)
 
     # --- behind a call

@@ -85,6 +85,13 @@ class KeyedValues:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LooseObject:
+    """Arguments as an object whose keys have no quotes.  quote: before and after each string."""
+
+    quote: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class CallFormat:
     """How calls are written.
 
@@ -95,7 +102,8 @@ class CallFormat:
         these, or of `python`, in brackets.  named: a head, then arguments.  python: f(a=1).
     list_of: what stands in a list.
     keys: names of an object's members for the function's name, then for its arguments.
-    head, arguments: of bodies that are `named`. arguments: "json", an object; or KeyedValues.
+    head, arguments: of bodies that are `named`. arguments: "json", an object; or KeyedValues, or a
+        LooseObject.
     bare: the answer may begin with a body that has no marks.  fenced: the body may stand in a code
         fence.
     only_known: a call must be of a function that the request offers.
@@ -115,7 +123,7 @@ class CallFormat:
     list_of: Literal["object", "python"] = "object"
     keys: tuple[tuple[str, ...], tuple[str, ...]] = (("name",), ("arguments", "parameters"))
     head: CallHead | None = None
-    arguments: Literal["json"] | KeyedValues = "json"
+    arguments: Literal["json"] | KeyedValues | LooseObject = "json"
     bare: bool = False
     fenced: bool = False
     only_known: bool = False

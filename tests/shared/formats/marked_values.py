@@ -4,6 +4,7 @@ their own."""
 from tests.shared.formats.case import NOW, PARIS, Case, FormatCases
 
 FULL = ("get_weather", {"city": "3", "days": 3, "tags": ["a", "b\n"], "sure": True})
+QUOTE = '<|"|>'
 M2 = (
     '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">3</parameter>\n'
     '<parameter name="days">3</parameter>\n<parameter name="tags">["a", "b\n"]</parameter>\n'
@@ -118,15 +119,54 @@ MAGISTRAL = FormatCases(
         ),
     ),
 )
-GEMMA4_THOUGHTS = FormatCases(
-    tools="",
-    thoughts="gemma4",
+GEMMA = (
+    "call:get_weather{city:Q3Q,days:3,deep:{x:[{y:-1.5e3}, [ ]],Qa bQ:{}},sure:true,tags:[QaQ,"
+    'Qb\n"\\Q]}'
+)
+DEEP = {"x": [{"y": -1500.0}, []], "a b": {}}
+GEMMA_FULL = (FULL[0], {**FULL[1], "deep": DEEP, "tags": ["a", 'b\n"\\']})
+
+
+def gemma(text: str, quote: str) -> str:
+    return text.replace("Q", quote)
+
+
+FUNCTIONGEMMA = FormatCases(
+    tools="functiongemma",
+    thoughts="",
     cases=(
+        Case(
+            f"<start_function_call>{gemma(GEMMA, '<escape>')}<end_function_call>",
+            calls=(GEMMA_FULL,),
+        ),
+    ),
+)
+GEMMA4 = FormatCases(
+    tools="gemma4",
+    thoughts="gemma4",
+    templates=("google-gemma-4-31B-it", "google-gemma-4-31B-it-interleaved"),
+    cases=(
+        Case(
+            f"<|channel>thought\nHm.\n<channel|>So:<|tool_call>{gemma(GEMMA, QUOTE)}<tool_call|>"
+            "<|tool_call>call:now{}<tool_call|>",
+            "So:",
+            "Hm.",
+            (GEMMA_FULL, NOW),
+        ),
+        Case(
+            f"<|tool_call>call:get_weather{{city:{QUOTE}a{{b}},:{QUOTE}}}<tool_call|>",
+            calls=(("get_weather", {"city": "a{b},:"}),),
+        ),
+        Case(
+            "<|tool_call>call:get_weather{city:blue sky,}",
+            calls=(("get_weather", {"city": "blue sky"}),),
+        ),
+        Case("<|tool_call>what{}<tool_call|>", said="<|tool_call>what{}<tool_call|>"),
         Case("<|channel>thought\nHm.\n<channel|>It rains.", "It rains.", "Hm."),
         Case("It rains.", "It rains.", prompt="<|channel>thought\n<channel|>"),
     ),
 )
 MARKED_VALUES = (
     *(MINIMAX_M2, SEED_OSS, V32, V4, LFM2, PYTHONIC, OLMO3, FUNCTIONARY, MAGISTRAL),
-    GEMMA4_THOUGHTS,
+    *(GEMMA4, FUNCTIONGEMMA),
 )

@@ -4,6 +4,7 @@ from penstock.parsing.format import AnyFormat
 from penstock.parsing.formats.command import COMMAND, COMMAND_THOUGHTS
 from penstock.parsing.formats.deepseek import DEEPSEEK_V3, DEEPSEEK_V4, DEEPSEEK_V31, DEEPSEEK_V32
 from penstock.parsing.formats.functionary import FUNCTIONARY
+from penstock.parsing.formats.gemma import FUNCTIONGEMMA, GEMMA4
 from penstock.parsing.formats.glm import GLM45
 from penstock.parsing.formats.harmony import HARMONY
 from penstock.parsing.formats.hermes import HERMES
@@ -46,6 +47,8 @@ FORMATS: tuple[AnyFormat, ...] = (
     DEEPSEEK_V4,
     MINIMAX_M2,
     SEED_OSS,
+    GEMMA4,
+    FUNCTIONGEMMA,
     LFM2,
     PYTHONIC,
     OLMO3,
