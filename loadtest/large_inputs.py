@@ -3,7 +3,9 @@ loadtest.large_inputs --help`.
 
 A real system with the default model serves some streams; the times between their chunks are noted
 undisturbed, and then beside one client of another tenant for each kind of body, sent again and
-again.  Told are the longest gap, the chunks per second, and the sessions that were lost.
+again.  The same beside a tiny random model with a context of 131,072.  Told are the longest gap,
+the chunks per second, the sessions that were lost, and how long the gateway's event loop and the
+worker computed and waited for a processor: what streams lose to the latter, no gateway can mend.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import gguf
 import httpx
 import msgspec
 
@@ -24,6 +27,7 @@ from loadtest.streaming import Streams, Tally, beside, prompt_ids
 from penstock.api_keys import entry, new_key
 from testing.serving import Server
 from testing.streams.reading import connected
+from tests.shared.tiny_models import write_gguf
 
 Body = dict[str, object]
 
@@ -52,53 +56,99 @@ def _kinds(context: int) -> dict[str, tuple[str, Body]]:
     }
 
 
+LONG_CONTEXT = 131_072
+LONG_KINDS = ("bound", "510 kB", "64 characters")
+"""What is in the names of kinds that are tried with it."""
+
+
+def _with_long_context(folder: Path) -> str:
+    """A model of one layer that says anything."""
+
+    def adjust(writer: gguf.GGUFWriter) -> None:
+        writer.add_context_length(LONG_CONTEXT)
+        writer.add_chat_template("{{ messages[0].content }}{{ x }}")
+
+    file = folder / "long.gguf"
+    return str(write_gguf(file, adjust=adjust, without=("context_length",)))
+
+
 def measure(options: Flags) -> Document:
     keys = {name: new_key() for name in ("alice", "mallory")}
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.writelines(f"{entry(key, name=name, tenant=name)}\n" for name, key in keys.items())
         file.flush()
         with Server("--api-keys", file.name, *options.serve) as server:
-            rows = asyncio.run(_run(server, keys, options))
+            rows = asyncio.run(_run(server, keys, options, ("",)))
+        with tempfile.TemporaryDirectory() as folder:
+            model = _with_long_context(Path(folder))
+            with Server("--api-keys", file.name, model) as server:
+                rows += asyncio.run(_run(server, keys, options, LONG_KINDS))
     return {"serve": list(options.serve), "streams": options.streams, "rows": rows}
 
 
-async def _run(server: Server, keys: dict[str, str], options: Flags) -> list[Document]:
+async def _run(
+    server: Server, keys: dict[str, str], options: Flags, wanted: tuple[str, ...]
+) -> list[Document]:
+    """wanted: what is in the names of the kinds."""
     rows = []
     async with connected(server.url, options.streams, key=keys["alice"]) as client:
         models = (await client.get("/v1/models")).raise_for_status().json()
         context = int(models["data"][0]["max_model_len"])
-        alice = Streams(client, lambda seed: {"prompt": prompt_ids(40, seed), "max_tokens": 128})
+        letters = (await client.post("/tokenize", json={"prompt": "a b c d"})).json()["tokens"]
+        alice = Streams(client, lambda seed: _stream(seed, letters))
         async with beside(alice.repeat() for _ in range(options.streams)):
             await asyncio.sleep(3.0)
-            rows.append(await _heard(alice, "nothing", options.seconds, server.log))
+            rows.append(await _heard(alice, "nothing", options.seconds, server))
             for name, (path, body) in _kinds(context).items():
+                if not any(part in name for part in wanted):
+                    continue
                 sender = _Sender(server.url, keys["mallory"], path, msgspec.json.encode(body))
                 async with beside([sender.send_on()]):
-                    row = await _heard(alice, name, options.seconds, server.log)
+                    row = await _heard(alice, name, options.seconds, server)
                 answers = ", ".join(f"{n} x {s}" for s, n in sorted(sender.answers.items()))
                 rows.append({**row, "answers": answers})
                 await asyncio.sleep(1.0)
             alice.tally = Tally()
-    return rows
+    return [{"context": context, **row} for row in rows]
 
 
-async def _heard(alice: Streams, name: str, seconds: float, log: Path) -> Document:
-    lost = _lost(log)
+def _stream(seed: int, letters: list[int]) -> Body:
+    """Of ids that both models have; what is said is letters, whatever the model."""
+    prompt = [20 + token % 400 for token in prompt_ids(40, seed)]
+    return {"prompt": prompt, "max_tokens": 128, "allowed_token_ids": letters}
+
+
+async def _heard(alice: Streams, name: str, seconds: float, server: Server) -> Document:
+    lost, scheduled = _lost(server.log), _scheduled(server)
     tally = alice.tally = Tally()
     await asyncio.sleep(seconds)
     # What is still open at the end is a gap too, or a stream that stands still would look fine.
     now = time.monotonic()
     tally.gaps.extend(now - since for since in alice.since.values())
     gaps = distribution(tally.gaps, 1000)
+    after = _scheduled(server)
+    shares = {key: 1000 * (after[key] - scheduled[key]) / seconds for key in after}
     return {
         "kind": name,
         "per_second": (gaps["count"] - len(alice.since)) / seconds,
         "p50_ms": gaps["p50"],
         "p99_ms": gaps["p99"],
         "longest_ms": gaps["max"],
-        "sessions_lost": _lost(log) - lost,
+        "sessions_lost": _lost(server.log) - lost,
         "answers": "",
+        **shares,
     }
+
+
+def _scheduled(server: Server) -> dict[str, float]:
+    """Seconds that the main threads of gateway and worker have computed, and have waited for a
+    processor while they could have."""
+    found = {}
+    processes = server.processes()
+    for name, title in (("gateway", "gateway 0"), ("worker", "worker 0")):
+        ran, waited, _ = Path(f"/proc/{processes[title]}/schedstat").read_text().split()
+        found |= {f"{name}_ran": int(ran) / 1e9, f"{name}_waited": int(waited) / 1e9}
+    return found
 
 
 def _lost(log: Path) -> int:
@@ -127,12 +177,15 @@ class _Sender:
 
 
 COLUMNS = {
+    "context": "{context:,}",
     "beside": "{kind}",
     "chunks/s": "{per_second:,.0f}",
     "p50, ms": "{p50_ms:,.1f}",
     "p99, ms": "{p99_ms:,.1f}",
     "longest, ms": "{longest_ms:,.0f}",
     "sessions lost": "{sessions_lost}",
+    "gateway ran / waited, ms/s": "{gateway_ran:.0f} / {gateway_waited:.0f}",
+    "worker ran / waited, ms/s": "{worker_ran:.0f} / {worker_waited:.0f}",
     "answers": "{answers}",
 }
 
