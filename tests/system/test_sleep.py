@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,54 @@ def resident(server: Server) -> int:
     status = Path(f"/proc/{server.child('worker 0')}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("RssAnon:"))
     return int(line.split()[1]) * 1024
+
+
+def mapped(server: Server, least: int) -> tuple[int, int]:
+    """The worker's anonymous mappings of at least so many bytes: how many, and what of them the
+    machine holds, in bytes."""
+    found = []
+    nameless = False
+    for line in Path(f"/proc/{server.child('worker 0')}/smaps").read_text().splitlines():
+        name, *values = line.split()
+        if not name.endswith(":"):
+            nameless, size = len(values) == 4, 0
+        elif name == "Size:":
+            size = int(values[0]) * 1024
+        elif name == "Anonymous:" and nameless and size >= least:
+            found.append(int(values[0]) * 1024)
+    return len(found), sum(found)
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(4, marks=pytest.mark.long)])
+def test_a_worker_grows_by_the_blocks_that_are_used_and_no_more_than_its_log_says(
+    start_server: Callable[..., Server], wide_model: str, rounds: int
+) -> None:
+    """The machine counts a block as used from its first use on, and it stays. Nothing but the pool
+    has a mapping of its size: what steps work with is less."""
+    server = start_server(wide_model, "--num-kv-blocks", "1000", "--dtype", "float32")
+    said = re.search(r'kv_memory="([\d.,]+) MiB"', server.stderr)
+    assert said is not None, server.stderr
+    pool = round(float(said[1].replace(",", "")) * MIB)
+    a_round = 64 * 120 * pool // 16_000
+
+    def grown_after(first: int) -> int:
+        """What the pool holds once 64 prompts were answered that nobody has asked before."""
+        prompts = [[first, number + 1, *[7] * 118] for number in range(64)]
+        body = {**BODY, "prompt": prompts, "max_tokens": 1}
+        reply = httpx.post(f"{server.url}/v1/completions", json=body, timeout=4 * PATIENCE)
+        assert reply.status_code == 200, reply.text
+        count, held = mapped(server, pool)
+        assert count == 1
+        return held - at_first
+
+    count, at_first = mapped(server, pool)
+    assert count == 1
+    growth = [grown_after(first) for first in range(1, rounds + 1)]
+    for number, grown in enumerate(growth[:2], 1):
+        assert grown == pytest.approx(number * a_round, abs=0.15 * pool), growth
+    if rounds > 2:
+        assert 0.9 * pool <= growth[-1] <= pool + 2 * MIB, growth
+        assert growth[-1] - growth[-2] <= MIB, growth
 
 
 def test_memory_goes_back_and_answers_stay(running: Server) -> None:
