@@ -38,7 +38,8 @@ class FormatCalls(CallText):
         self._schemas: Mapping[str, Any] = tools if isinstance(tools, Mapping) else {}
         self._letters = frozenset((letters or {}).values())
         self._form = form = with_letters(form, letters or {})
-        self._known = self.tools if form.only_known else None
+        self._marked = False
+        """Whether the call that is read has marks."""
         self._separators = re.compile(rf"[\s{re.escape(form.separators)}]*")
         self._block, self._call = form.block, form.call
         self._begins = [marks.begin for marks in (form.block, form.call) if marks is not None]
@@ -100,6 +101,7 @@ class FormatCalls(CallText):
         self._say(rest[:at])
         self._rest = rest[at:]
         self._eat(len(mark))
+        self._marked = True
         self._in_block = self._block is not None and mark == self._block.begin
         return self._go(self._next_call if self._in_block else self._body)
 
@@ -135,9 +137,15 @@ class FormatCalls(CallText):
             return self._open(PythonCall(self._known), self._close)
         return self._give_back()
 
+    @property
+    def _known(self) -> frozenset[str] | None:
+        """Names that the call may have; None: any."""
+        return self.tools if self._form.only_known or not self._marked else None
+
     def _one(self) -> CallObject:
         form = self._form
-        return CallObject(self._known, needs_arguments=form.needs_arguments, keys=form.keys)
+        needs_arguments = form.needs_arguments or not self._marked
+        return CallObject(self._known, needs_arguments=needs_arguments, keys=form.keys)
 
     def _listed(self) -> Item | None:
         if self._form.list_of == "python":
@@ -200,7 +208,7 @@ class FormatCalls(CallText):
             return self._between
         if self._form.separators:
             return self._separated
-        return self._own_space if self._form.space_stays else self._space
+        return self._own_space if self._form.space_stays or self._fenced else self._space
 
     def _space(self, ended: bool) -> bool:
         self._rest = self._rest.lstrip()

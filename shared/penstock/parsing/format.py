@@ -104,9 +104,9 @@ class CallFormat:
     keys: names of an object's members for the function's name, then for its arguments.
     head, arguments: of bodies that are `named`. arguments: "json", an object; or KeyedValues, or a
         LooseObject.
-    bare: the answer may begin with a body that has no marks.  fenced: the body may stand in a code
-        fence.
-    only_known: a call must be of a function that the request offers.
+    bare: the answer may begin with a body that has no marks, if it calls a function that the
+        request offers, with arguments.  fenced: this body may stand in a code fence.
+    only_known: with marks too, a call must be of a function that the request offers.
     needs_arguments: an object without them is no call.
     separators: letters that stand between calls.
     space_stays: whitespace behind a call is content, if more content follows.

@@ -3,6 +3,8 @@
 <tool_call>
 {"name": "get_weather", "arguments": {"city": "Paris"}}
 </tool_call>
+
+Smaller ones (Qwen2.5-Coder 0.5B) often leave the marks out, or write a code fence instead.
 """
 
 from penstock.parsing.format import CallFormat, MarkPair, Recognised
@@ -16,4 +18,6 @@ HERMES = CallFormat(
     ),
     call=MarkPair("<tool_call>", "</tool_call>"),
     bodies=("object",),
+    bare=True,
+    fenced=True,
 )
