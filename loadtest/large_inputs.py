@@ -1,5 +1,5 @@
-"""Streams of one tenant beside another that sends the largest inputs: `python -m
-loadtest.large_inputs --help`.
+"""Streams of one tenant beside another that sends the largest inputs, or asks for the largest
+replies: `python -m loadtest.large_inputs --help`.
 
 A real system with the default model serves some streams; the times between their chunks are noted
 undisturbed, and then beside one client of another tenant for each kind of body, sent again and
@@ -39,7 +39,7 @@ def _chat(content: str = "hi", **more: object) -> tuple[str, Body]:
 
 def _kinds(context: int) -> dict[str, tuple[str, Body]]:
     """Path and body by name."""
-    edge = 64 * context
+    edge, long = 64 * context, min(7000, context - 8)
     return {
         "15 MB of < in chat_template_kwargs": _chat(chat_template_kwargs={"x": "<" * 15_000_000}),
         "3 MB of < in chat_template_kwargs": _chat(chat_template_kwargs={"x": "<" * 3_000_000}),
@@ -53,6 +53,18 @@ def _kinds(context: int) -> dict[str, tuple[str, Body]]:
             "/v1/completions",
             {"prompt": ("some x1 " * (edge // 8 + 1))[:edge], "max_tokens": 1},
         ),
+        "510 kB prompt, cut": (
+            "/v1/completions",
+            {"prompt": "some x1 " * 63_750, "max_tokens": 1, "truncate_prompt_tokens": 16},
+        ),
+        "20 log-probabilities of a long prompt": (
+            "/v1/completions",
+            {"prompt": prompt_ids(long, 1), "max_tokens": 1, "prompt_logprobs": 20},
+        ),
+        "64 answers with 20 log-probabilities": _chat(
+            max_tokens=100, n=64, logprobs=True, top_logprobs=20, ignore_eos=True
+        ),
+        "ids to text": ("/detokenize", {"tokens": prompt_ids(260_000, 1)}),
     }
 
 
