@@ -15,6 +15,7 @@ from penstock.errors import InvalidRequest
 from penstock_engine.simulate.agents import AgentTraffic, agents, seen_before
 from penstock_engine.simulate.trace import TraceRequest
 from testing.serving import Server, wait_until
+from tests.gateway.agents.shapes import claude_code
 from tests.metrics_page import PORTS, port_of, read_page
 from tests.shared.tiny_models import write_gguf
 
@@ -161,3 +162,27 @@ def test_the_library_keeps_a_sessions_kv(model: str) -> None:
             with pytest.raises(InvalidRequest, match="kv_retention_seconds needs a session_id"):
                 llm.generate(mine, params, kv_retention_seconds=3)
     assert (found, len(said)) == ([396, 0], 1)
+
+
+def test_a_coding_agents_next_turn_finds_its_last_one(server: Server) -> None:
+    """Claude Code's requests each begin with another billing line."""
+    shares = []
+    said: list[tuple[dict[str, Any], str]] = []
+    for turn in range(4):
+        body = claude_code(said)
+        body["system"][1]["text"] = "".join(f"Rule {n}: work in small steps. " for n in range(60))
+        body |= {"max_tokens": 8, "stream": False, "model": None, "tools": None}
+        status, answer = server.post("/v1/messages", body)
+        assert status == 200, answer
+        usage = answer["usage"]
+        found = usage["cache_read_input_tokens"]
+        shares.append(found / (found + usage["input_tokens"]))
+        call = {
+            "type": "tool_use",
+            "id": f"toolu_{turn}",
+            "name": "Bash",
+            "input": {"command": "ls"},
+        }
+        said.append(({"content": [*answer["content"], call]}, f"file {turn}"))
+    assert shares[0] < 0.5
+    assert all(share > 0.85 for share in shares[1:]), shares
