@@ -30,6 +30,7 @@ def answer_grammar(
     calls: AnyFormat | None,
     thoughts: AnyFormat | None,
     prompt: str,
+    own: Node | None = None,
 ) -> StructuredOutputs | None:
     """None where all text is allowed.
 
@@ -37,11 +38,14 @@ def answer_grammar(
     calls, thoughts: the formats in which the model writes them. None: it writes none, or a
     plug-in's parser reads them, of which no more is known.
     prompt: the filled template, or its end: it may have begun the thoughts, or ended them.
+    own: what forced calls look like in the model's own format; None: they are JSON.
 
     A structural tag of the client's stays what it is: it says itself where text is free.
     """
     wanted = use.grammar() or outputs
-    answer = None if wanted is None else _node(wanted)
+    answer = own
+    if own is None and wanted is not None:
+        answer = _node(wanted)
     if answer is None:
         return wanted
     for form in (calls, thoughts):
@@ -54,7 +58,7 @@ def answer_grammar(
         answer = _or(_call(calls, use.tools), answer)
     if isinstance(thoughts, ThoughtFormat) and not is_over(thoughts, prompt):
         return _tag(_in_block(answer, thoughts, inside=begins_inside(thoughts, prompt)))
-    return _tag(answer) if either else wanted
+    return _tag(answer) if either or own is not None else wanted
 
 
 def _tag(node: Node) -> StructuredOutputs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,8 @@ import msgspec
 from penstock import logs
 from penstock.config.settings import GatewayConfig
 from penstock.parsing import OutputParser, reasoning_parser, tool_parser
-from penstock.parsing.forced import NamedCall, RequiredCalls
-from penstock.parsing.format import ChannelFormat
+from penstock.parsing.forced import NamedCall, OnlyCalls, RequiredCalls
+from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat
 from penstock.parsing.output import whole_parser
 from penstock.parsing.registry import ToolFormat
 from penstock_gateway.chat.answer_grammar import answer_grammar
@@ -60,26 +61,32 @@ def read_as(
     calls = tool_parser(config.tool_call_parser, template, family)
     thoughts = reasoning_parser(config.reasoning_parser, template, family)
     end = prompt.text[-PROMPT_END:]
+    own = None
+    if isinstance(calls.form, CallFormat) and calls.known:
+        own = use.own_grammar(calls.form, template)
     if params.structured_outputs is not None or use.mode in ("named", "required"):
         form = None if thoughts is None else thoughts.form
-        grammar = answer_grammar(params.structured_outputs, use, calls.form, form, end)
+        grammar = answer_grammar(params.structured_outputs, use, calls.form, form, end, own)
         if grammar is params.structured_outputs:
             return params, None
         params = msgspec.structs.replace(params, structured_outputs=grammar)
         thoughts = thoughts if form is not None else None
-    forced = None if isinstance(calls.form, ChannelFormat) else _forced(use, thoughts, calls.new_id)
-    tools = calls if use.mode != "off" and forced is None else None
+    if own is not None:
+        calls = replace(calls, make=partial(_only_calls, calls))
+    elif use.mode in ("named", "required") and not isinstance(calls.form, ChannelFormat):
+        calls = _forced(use, thoughts, calls.new_id)
+    tools = calls if use.mode != "off" else None
     if use.mode == "free" and not calls.known:
         _say_unknown(template, family)
-    if thoughts is None and tools is None and forced is None:
+    if thoughts is None and tools is None:
         return params, None
-    marks = _marks(tools, thoughts, tokenizer)
+    marks = _marks(_form(tools), _form(thoughts), tokenizer)
     shows = (marks is not None and marks.special) or (tools and tools.needs_special_tokens)
     if shows:
         params = msgspec.structs.replace(params, skip_special_tokens=False)
     letters = {} if marks is None else marks.letters
     parsing = Parsing(
-        partial(whole_parser, forced or tools, thoughts, use.schemas, end, letters),
+        partial(whole_parser, tools, thoughts, use.schemas, end, letters),
         calls.new_id,
         use.most,
         include_reasoning,
@@ -90,12 +97,14 @@ def read_as(
     return params, parsing
 
 
+def _only_calls(calls: ToolFormat, tools: Collection[str], letters: dict[str, str]) -> OutputParser:
+    return OnlyCalls(calls(tools, letters))
+
+
 def _forced(
     use: ToolUse, thoughts: ReasoningFormat | None, new_id: Callable[[], str]
-) -> ToolFormat | None:
-    """What reads calls that a grammar has made JSON; None where none are forced."""
-    if use.mode not in ("named", "required"):
-        return None
+) -> ToolFormat:
+    """What reads calls that a grammar has made JSON."""
 
     def parser(tools: Collection[str], letters: dict[str, str]) -> OutputParser:
         if use.mode == "named":
@@ -117,7 +126,11 @@ def _say_unknown(template: str, family: str) -> None:
 
 @lru_cache(maxsize=KNOWN_MARKS)
 def _marks(
-    tools: ToolFormat | None, thoughts: ReasoningFormat | None, tokenizer: Tokenizer
+    calls: AnyFormat | None, thoughts: AnyFormat | None, tokenizer: Tokenizer
 ) -> TokenMarks | None:
-    forms = [each.form for each in (tools, thoughts) if each is not None and each.form is not None]
+    forms = [form for form in (calls, thoughts) if form is not None]
     return token_marks([mark for form in forms for mark in form.tokens], tokenizer)
+
+
+def _form(reader: ToolFormat | ReasoningFormat | None) -> AnyFormat | None:
+    return None if reader is None else reader.form

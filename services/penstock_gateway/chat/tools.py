@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock.parsing.forced_grammar import forced_tag
+from penstock.parsing.format import CallFormat
 from penstock.structured_outputs import StructuredOutputs
 from penstock_gateway.http.errors import clip
 
@@ -93,8 +95,18 @@ class ToolUse:
     def for_template(self) -> list[dict[str, Any]] | None:
         return [tool.for_template() for tool in self.tools] or None
 
+    def own_grammar(self, form: CallFormat, template: str) -> dict[str, Any] | None:
+        """What the answer must look like so that it is the calls that are asked for, in the model's
+        own format, as a part of a structural tag. None where there is nothing to force, or the
+        format can't be held to it."""
+        if self.mode not in ("named", "required"):
+            return None
+        schemas = {tool.function.name: parameters_of(tool) for tool in self.callable_tools}
+        most = 1 if self.mode == "named" else self.most
+        return forced_tag(form, template, schemas, most)
+
     def grammar(self) -> StructuredOutputs | None:
-        """What the answer must look like so that it is the calls that are asked for."""
+        """The same as JSON: an array of calls, or a named one's arguments."""
         if self.mode == "named":
             tool = next(tool for tool in self.tools if tool.function.name == self.name)
             return StructuredOutputs(json=parameters_of(tool))

@@ -25,6 +25,24 @@ class RequiredCalls(CallText):
         return events
 
 
+class OnlyCalls(OutputParser):
+    """Forced calls in the model's own format. What of it was cut short before a call had begun says
+    nothing, and is dropped."""
+
+    def __init__(self, parser: OutputParser) -> None:
+        self._parser = parser
+
+    def push(self, text: str) -> list[Event]:
+        return self._calls(self._parser.push(text))
+
+    def finish(self) -> list[Event]:
+        return self._calls(self._parser.finish())
+
+    @staticmethod
+    def _calls(events: list[Event]) -> list[Event]:
+        return [event for event in events if isinstance(event, CallBegin | CallArguments)]
+
+
 class NamedCall(OutputParser):
     """A named function: the text is its arguments.
 

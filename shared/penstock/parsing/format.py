@@ -92,6 +92,30 @@ class LooseObject:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Written:
+    """Calls to the letter, as templates write them: what forced calls are held to. All of it is
+
+        before (begin NAME head_end ARGUMENTS end) between (…) after
+
+    before, after: around all calls.  index: in `head_end`, stands for a number.
+    key, key_end, value_end: around the keys and values of arguments that are KeyedValues.
+    when: a template that writes so has this in its text.
+    """
+
+    begin: str
+    head_end: str
+    end: str
+    before: str = ""
+    between: str = ""
+    after: str = ""
+    index: str = ""
+    key: str = ""
+    key_end: str = ""
+    value_end: str = ""
+    when: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CallFormat:
     """How calls are written.
 
@@ -110,6 +134,8 @@ class CallFormat:
     needs_arguments: an object without them is no call.
     separators: letters that stand between calls.
     space_stays: whitespace behind a call is content, if more content follows.
+    written: the ways in which templates write calls; the first that fits the template's text holds
+        forced calls. None: they are written as JSON.
     tokens: marks that are matched by token id, where the tokenizer has one token for them.
     short_ids: ids of nine letters and digits: Mistral's templates refuse others.
     """
@@ -130,6 +156,7 @@ class CallFormat:
     needs_arguments: bool = False
     separators: str = ""
     space_stays: bool = False
+    written: tuple[Written, ...] = ()
     tokens: tuple[str, ...] = ()
     short_ids: bool = False
 
@@ -216,7 +243,7 @@ def _replaced(value: Any, letters: dict[str, str]) -> Any:
     if isinstance(value, tuple):
         return tuple(_replaced(each, letters) for each in value)
     if is_dataclass(value) and not isinstance(value, type):
-        kept = ("names", "models", "recognised", "tokens")
+        kept = ("names", "models", "recognised", "tokens", "written")
         return replace(
             value,
             **{

@@ -19,7 +19,7 @@ and then V3.2 and V4, whose two blocks differ in the name `tool_calls`:
 
 from dataclasses import replace
 
-from penstock.parsing.format import CallFormat, CallHead, KeyedValues, MarkPair, Recognised
+from penstock.parsing.format import CallFormat, CallHead, KeyedValues, MarkPair, Recognised, Written
 
 _BLOCK = MarkPair("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
 _TOKENS = (*_BLOCK, "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>")
@@ -32,6 +32,16 @@ DEEPSEEK_V3 = CallFormat(
     call=MarkPair("<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "```<｜tool▁call▁end｜>"),
     bodies=("named",),
     head=CallHead(ends=("```json",)),
+    written=(
+        Written(
+            before="<｜tool▁calls▁begin｜>",
+            begin="<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+            head_end="\n```json\n",
+            end="\n```<｜tool▁call▁end｜>",
+            between="\n",
+            after="<｜tool▁calls▁end｜>",
+        ),
+    ),
     tokens=_TOKENS,
 )
 DEEPSEEK_V31 = CallFormat(
@@ -42,6 +52,15 @@ DEEPSEEK_V31 = CallFormat(
     call=MarkPair("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
     bodies=("named",),
     head=CallHead(ends=("<｜tool▁sep｜>",)),
+    written=(
+        Written(
+            before="<｜tool▁calls▁begin｜>",
+            begin="<｜tool▁call▁begin｜>",
+            head_end="<｜tool▁sep｜>",
+            end="<｜tool▁call▁end｜>",
+            after="<｜tool▁calls▁end｜>",
+        ),
+    ),
     tokens=_TOKENS,
 )
 DEEPSEEK_V32 = CallFormat(

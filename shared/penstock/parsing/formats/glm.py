@@ -6,7 +6,14 @@
 </tool_call>
 """
 
-from penstock.parsing.format import CallFormat, CallHead, KeyedValues, MarkPair, Recognised
+from penstock.parsing.format import (
+    CallFormat,
+    CallHead,
+    KeyedValues,
+    MarkPair,
+    Recognised,
+    Written,
+)
 
 GLM45 = CallFormat(
     names=("glm45", "glm47"),
@@ -21,6 +28,26 @@ GLM45 = CallFormat(
         key="<arg_key>",
         key_ends=(("</arg_key>", "schema"),),
         value=MarkPair("<arg_value>", "</arg_value>"),
+    ),
+    written=(
+        Written(
+            begin="<tool_call>",
+            head_end="",
+            key="<arg_key>",
+            key_end="</arg_key><arg_value>",
+            value_end="</arg_value>",
+            end="</tool_call>",
+            when="</arg_key><arg_value>",
+        ),
+        Written(
+            begin="<tool_call>",
+            head_end="\n",
+            key="<arg_key>",
+            key_end="</arg_key>\n<arg_value>",
+            value_end="</arg_value>\n",
+            end="</tool_call>",
+            between="\n",
+        ),
     ),
     tokens=(
         *("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>"),

@@ -7,7 +7,7 @@
 Smaller ones (Qwen2.5-Coder 0.5B) often leave the marks out, or write a code fence instead.
 """
 
-from penstock.parsing.format import CallFormat, MarkPair, Recognised
+from penstock.parsing.format import CallFormat, MarkPair, Recognised, Written
 
 HERMES = CallFormat(
     names=("hermes",),
@@ -20,4 +20,12 @@ HERMES = CallFormat(
     bodies=("object",),
     bare=True,
     fenced=True,
+    written=(
+        Written(
+            begin='<tool_call>\n{"name": "',
+            head_end='", "arguments": ',
+            end="}\n</tool_call>",
+            between="\n",
+        ),
+    ),
 )

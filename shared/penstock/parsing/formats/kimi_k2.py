@@ -4,7 +4,7 @@
 {"city": "Paris"}<|tool_call_end|><|tool_calls_section_end|>
 """
 
-from penstock.parsing.format import NAME, CallFormat, CallHead, MarkPair, Recognised
+from penstock.parsing.format import NAME, CallFormat, CallHead, MarkPair, Recognised, Written
 
 KIMI_K2 = CallFormat(
     names=("kimi_k2",),
@@ -18,6 +18,16 @@ KIMI_K2 = CallFormat(
     head=CallHead(
         pattern=rf"(?P<id>(?:functions\.)?(?P<name>{NAME}):\d{{1,9}})",
         ends=("<|tool_call_argument_begin|>",),
+    ),
+    written=(
+        Written(
+            before="<|tool_calls_section_begin|>",
+            begin="<|tool_call_begin|>functions.",
+            head_end=":#<|tool_call_argument_begin|>",
+            index="#",
+            end="<|tool_call_end|>",
+            after="<|tool_calls_section_end|>",
+        ),
     ),
     tokens=(
         *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),

@@ -7,7 +7,7 @@ Since an object may just as well be content, it is a call only if the request of
 that name.
 """
 
-from penstock.parsing.format import CallFormat, MarkPair, Recognised
+from penstock.parsing.format import CallFormat, MarkPair, Recognised, Written
 
 LLAMA3_JSON = CallFormat(
     names=("llama3_json",),
@@ -21,5 +21,6 @@ LLAMA3_JSON = CallFormat(
     only_known=True,
     needs_arguments=True,
     separators=";,",
+    written=(Written(begin='{"name": "', head_end='", "parameters": ', end="}", between="; "),),
     tokens=("<|python_tag|>",),
 )

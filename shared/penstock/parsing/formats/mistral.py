@@ -4,7 +4,7 @@
 [TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}
 """
 
-from penstock.parsing.format import CallFormat, CallHead, MarkPair, Recognised
+from penstock.parsing.format import CallFormat, CallHead, MarkPair, Recognised, Written
 
 MISTRAL = CallFormat(
     names=("mistral",),
@@ -18,4 +18,15 @@ MISTRAL = CallFormat(
     ),
     tokens=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
     short_ids=True,
+    written=(
+        Written(begin="[TOOL_CALLS]", head_end="[ARGS]", end="", when="[ARGS]"),
+        Written(
+            before="[TOOL_CALLS][",
+            begin='{"name": "',
+            head_end='", "arguments": ',
+            end="}",
+            between=", ",
+            after="]",
+        ),
+    ),
 )

@@ -9,7 +9,14 @@ Paris
 </tool_call>
 """
 
-from penstock.parsing.format import CallFormat, CallHead, KeyedValues, MarkPair, Recognised
+from penstock.parsing.format import (
+    CallFormat,
+    CallHead,
+    KeyedValues,
+    MarkPair,
+    Recognised,
+    Written,
+)
 
 QWEN3_CODER = CallFormat(
     names=("qwen3_coder", "qwen3_xml", "step3p5"),
@@ -24,5 +31,16 @@ QWEN3_CODER = CallFormat(
         key_ends=((">", "schema"),),
         value=MarkPair("", "</parameter>"),
         padding="\n",
+    ),
+    written=(
+        Written(
+            begin="<tool_call>\n<function=",
+            head_end=">\n",
+            key="<parameter=",
+            key_end=">\n",
+            value_end="\n</parameter>\n",
+            end="</function>\n</tool_call>",
+            between="\n",
+        ),
     ),
 )

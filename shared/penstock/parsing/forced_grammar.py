@@ -1,0 +1,125 @@
+"""The grammar of calls that are forced, in the model's own format: a structural tag in xgrammar's
+shape ({"type": "sequence", "elements": […]}), made of what a format says of how calls are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.parsing.format import CallFormat, KeyedValues, LooseObject, Written
+from penstock.parsing.values import is_text, types_of
+
+_NOTES = frozenset({"title", "description", "default", "examples", "type", "deprecated"})
+"""Keywords that don't limit a string."""
+_DEFINED = ("$defs", "definitions")
+_LIMITS = frozenset({"type", "properties", "required", "additionalProperties", *_DEFINED})
+"""Keywords of an object of keys and values that are kept to."""
+
+Node = dict[str, Any]
+
+
+def forced_tag(
+    form: CallFormat,
+    template: str,
+    tools: Mapping[str, Any],
+    most: int | None,
+) -> Node | None:
+    """The structural tag of an answer that is calls of these tools, at least one. None where the
+    format can't be held to their schemas, or doesn't say how its calls are written.
+
+    template: the chat template's text.  tools: JSON schemas of the arguments, by name.
+    most: calls at most.
+    """
+    written = next((each for each in form.written if each.when in template), None)
+    if written is None or isinstance(form.arguments, LooseObject):
+        return None
+    kind = form.arguments
+    tags = []
+    for name, schema in tools.items():
+        arguments = (
+            _keyed(written, kind, schema) if isinstance(kind, KeyedValues) else _json(schema)
+        )
+        if arguments is None:
+            return None
+        tags.append(_call(written, name, arguments))
+    calls: Node = {
+        "type": "tags_with_separator",
+        "tags": tags,
+        "separator": written.between,
+        "at_least_one": True,
+        "stop_after_first": most == 1,
+    }
+    return _sequence(_text(written.before), calls, _text(written.after))
+
+
+def _call(written: Written, name: str, arguments: Node) -> Node:
+    head, index, rest = written.head_end, "", ""
+    if written.index:
+        head, index, rest = written.head_end.partition(written.index)
+    content = arguments
+    if index:
+        number = {"type": "regex", "pattern": "[0-9]{1,3}"}
+        content = _sequence(number, _text(rest), arguments)
+    return {
+        "type": "tag",
+        "begin": f"{written.begin}{name}{head}",
+        "content": content,
+        "end": written.end,
+    }
+
+
+def _keyed(written: Written, marks: KeyedValues, schema: Any) -> Node | None:
+    """Each property with its marks, in the schema's order."""
+    if not isinstance(schema, dict) or not schema.keys() - _NOTES <= _LIMITS:
+        return None
+    properties, required = schema.get("properties") or {}, schema.get("required") or []
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        return None
+    if not all(isinstance(key, str) and key in properties for key in required):
+        return None
+    if schema.get("additionalProperties") not in (None, False):
+        return None
+    nodes = []
+    for key, value in properties.items():
+        node = _value(written, marks.value.end, key, value, schema)
+        if node is None:
+            return None
+        nodes.append(node if key in required else _either(node, _text("")))
+    return _sequence(*nodes)
+
+
+def _value(written: Written, mark: str, key: str, schema: Any, root: Node) -> Node | None:
+    """mark: what ends a value for a reader. A value that may be no string is JSON."""
+    begin, end = f"{written.key}{key}{written.key_end}", written.value_end
+    if schema is False:
+        return None
+    if not is_text(types_of(schema, root)):
+        shared = {name: root[name] for name in _DEFINED if name in root}
+        content = _json({**schema, **shared} if isinstance(schema, dict) else schema)
+        return {"type": "tag", "begin": begin, "content": content, "end": end}
+    limits = schema.keys() - _NOTES
+    if not limits:
+        rest = end.partition(mark)[2]
+        text = {"type": "tag", "begin": begin, "content": {"type": "any_text"}, "end": mark}
+        return _sequence(text, _text(rest))
+    values = schema.get("enum", [schema.get("const")])
+    if limits <= {"enum", "const"} and all(type(v) is str and mark not in v for v in values):
+        return {"type": "tag", "begin": begin, "content": _either(*map(_text, values)), "end": end}
+    return None  # The reader takes it as it is, so it can't be held to JSON's rules.
+
+
+def _json(schema: Any) -> Node:
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def _text(text: str) -> Node:
+    return {"type": "const_string", "value": text}
+
+
+def _sequence(*nodes: Node) -> Node:
+    return {"type": "sequence", "elements": list(nodes) or [_text("")]}
+
+
+def _either(*nodes: Node) -> Node:
+    return {"type": "or", "elements": list(nodes)}

@@ -1,0 +1,220 @@
+"""Calls that are forced come in the model's own format: what its grammar admits is what its parser
+reads, and what the tools' schemas don't allow is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer
+
+from penstock.parsing import tool_parser
+from penstock.parsing.events import CallArguments, CallBegin
+from penstock.parsing.forced_grammar import forced_tag
+from penstock.parsing.format import CallFormat
+from penstock.parsing.formats import FORMATS
+from penstock.structured_outputs import StructuredOutputs
+from penstock_worker.grammar_text.compile import Library
+
+pytestmark = pytest.mark.timeout(300)
+
+EOS = 2
+TOOLS: dict[str, Any] = {
+    "get_weather": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "days": {"type": "integer"},
+            "unit": {"enum": ["C", "F"]},
+            "when": {"anyOf": [{"$ref": "#/$defs/Day"}, {"type": "null"}]},
+        },
+        "required": ["city"],
+        "$defs": {"Day": {"type": "object", "properties": {"day": {"type": "integer"}}}},
+    },
+    "now": {"type": "object", "properties": {}, "additionalProperties": False},
+}
+WEATHER = {"city": 'São "Paulo" {', "days": 3}
+JSON = json.dumps(WEATHER, ensure_ascii=False)
+
+
+def keyed(begin: str, end: str, last: str, city: str = WEATHER["city"]) -> str:  # type: ignore[assignment]
+    return f"{begin.format('city')}{city}{end}{begin.format('days')}3{end}{last}"
+
+
+QWEN = keyed("<parameter={}>\n", "\n</parameter>\n", "</function>\n</tool_call>")
+GLM = keyed("<arg_key>{}</arg_key>\n<arg_value>", "</arg_value>\n", "</tool_call>")
+GLM47 = keyed("<arg_key>{}</arg_key><arg_value>", "</arg_value>", "</tool_call>")
+DEEPSEEK = "<｜tool▁call▁begin｜>"
+WRITTEN: dict[str, list[tuple[str, str, str, str]]] = {
+    "hermes": [
+        (
+            "",
+            f'<tool_call>\n{{"name": "get_weather", "arguments": {JSON}}}\n</tool_call>',
+            "\n",
+            '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+        )
+    ],
+    "llama3_json": [
+        (
+            "",
+            f'{{"name": "get_weather", "parameters": {JSON}}}',
+            "; ",
+            '{"name": "now", "parameters": {}}',
+        )
+    ],
+    "mistral": [
+        ("[ARGS]", f"[TOOL_CALLS]get_weather[ARGS]{JSON}", "", "[TOOL_CALLS]now[ARGS]{}"),
+        (
+            "",
+            f'[TOOL_CALLS][{{"name": "get_weather", "arguments": {JSON}}}',
+            ", ",
+            '{"name": "now", "arguments": {}}]',
+        ),
+    ],
+    "qwen3_coder": [
+        (
+            "",
+            f"<tool_call>\n<function=get_weather>\n{QWEN}",
+            "\n",
+            "<tool_call>\n<function=now>\n</function>\n</tool_call>",
+        )
+    ],
+    "glm45": [
+        ("", f"<tool_call>get_weather\n{GLM}", "\n", "<tool_call>now\n</tool_call>"),
+        (
+            "</arg_key><arg_value>",
+            f"<tool_call>get_weather{GLM47}",
+            "",
+            "<tool_call>now</tool_call>",
+        ),
+    ],
+    "kimi_k2": [
+        (
+            "",
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+            f"<|tool_call_argument_begin|>{JSON}<|tool_call_end|>",
+            "",
+            "<|tool_call_begin|>functions.now:12<|tool_call_argument_begin|>{}<|tool_call_end|>"
+            "<|tool_calls_section_end|>",
+        )
+    ],
+    "deepseek_v3": [
+        (
+            "",
+            f"<｜tool▁calls▁begin｜>{DEEPSEEK}function<｜tool▁sep｜>get_weather\n```json\n{JSON}\n```"
+            "<｜tool▁call▁end｜>",
+            "\n",
+            f"{DEEPSEEK}function<｜tool▁sep｜>now\n```json\n{{}}\n```<｜tool▁call▁end｜>"
+            "<｜tool▁calls▁end｜>",
+        )
+    ],
+    "deepseek_v31": [
+        (
+            "",
+            f"<｜tool▁calls▁begin｜>{DEEPSEEK}get_weather<｜tool▁sep｜>{JSON}<｜tool▁call▁end｜>",
+            "",
+            f"{DEEPSEEK}now<｜tool▁sep｜>{{}}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        )
+    ],
+}
+"""By format: what the template's text has, a call, what stands between, and another."""
+CASES = [
+    pytest.param(name, *case, id=f"{name}-{index}")
+    for name, cases in WRITTEN.items()
+    for index, case in enumerate(cases)
+]
+Admits = Callable[[str, str, int | None, str], bool]
+
+
+@pytest.fixture(scope="module")
+def admits(default_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Admits:
+    """Whether the grammar of forced calls in a format admits a text as the whole of an answer."""
+
+    marks = {mark for name in WRITTEN for mark in form_of(name).tokens}
+    tokenizer = Tokenizer.from_file(str(default_folder / "tokenizer.json"))
+    tokenizer.add_tokens([AddedToken(mark, normalized=False) for mark in sorted(marks)])
+    path = tmp_path_factory.mktemp("marks") / "tokenizer.json"
+    tokenizer.save(str(path))
+    library = Library(path, tokenizer.get_vocab_size(), (EOS,))
+
+    @cache
+    def source(name: str, template: str, most: int | None) -> str:
+        tag = forced_tag(form_of(name), template, TOOLS, most)
+        assert tag is not None
+        made = library.source(StructuredOutputs(structural_tag={"format": tag}).definition())
+        library.probe(made)
+        return made
+
+    def admits(name: str, template: str, most: int | None, text: str) -> bool:
+        matcher = library.matcher(source(name, template, most))
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        whole = matcher.try_consume_tokens(ids) == len(ids)
+        return whole and bool(matcher.is_accepting())
+
+    return admits
+
+
+def form_of(name: str) -> CallFormat:
+    form = tool_parser(name, "").form
+    assert isinstance(form, CallFormat)
+    return form
+
+
+@pytest.mark.parametrize(("name", "template", "one", "between", "other"), CASES)
+def test_calls_in_the_model_s_own_format(
+    admits: Admits, name: str, template: str, one: str, between: str, other: str
+) -> None:
+    both = f"{one}{between}{other}"
+    assert admits(name, template, None, both)
+    assert not admits(name, template, 1, both)
+    assert not admits(name, template, None, one.replace("3", '"3"') + between + other)
+    assert not admits(name, template, None, both.replace("city", "town"))
+    assert not admits(name, template, None, both.replace("now", "then"))
+    assert not admits(name, template, None, f"Well. {both}")
+    assert not admits(name, template, None, both[:-1])
+    parser = tool_parser(name, "")(TOOLS)
+    events = [*parser.push(both), *parser.finish()]
+    assert [event.name for event in events if isinstance(event, CallBegin)] == [*TOOLS]
+    said = "".join(event.text for event in events if isinstance(event, CallArguments))
+    assert said == f"{json.dumps(WEATHER, ensure_ascii=False)}{{}}"
+    assert len(events) == 4
+
+
+def test_values_of_every_kind(admits: Admits) -> None:
+    """Of keys with values: a string is as it is, whatever may be none is JSON."""
+    begin, end = "<tool_call>\n<function=get_weather>\n", "</function>\n</tool_call>"
+
+    def says(**values: str) -> bool:
+        pairs = [f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in values.items()]
+        return admits("qwen3_coder", "", 1, f"{begin}{''.join(pairs)}{end}")
+
+    assert says(city="<b>\n\n&lt;", unit="F", when='{"day": 7}')
+    assert says(city="", when="null")
+    assert not says(city="x", unit="K")
+    assert not says(city="x", when="7")
+    assert not says(days="7")  # no city
+    assert not says(days="7", city="x")  # in another order
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"type": "string", "pattern": "x+"}}},
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        {"type": "object", "properties": {"a": {"const": "</parameter>"}}},
+        {"anyOf": [{"type": "object"}]},
+        {"type": "object", "properties": {}, "required": ["a"]},
+    ],
+)
+def test_what_a_format_cannot_be_held_to_is_json(schema: Any) -> None:
+    assert forced_tag(form_of("qwen3_coder"), "", {"f": schema}, None) is None
+    assert forced_tag(form_of("hermes"), "", {"f": schema}, None) is not None
+
+
+def test_every_format_s_own_calls_are_tried() -> None:
+    written = {form.name for form in FORMATS if isinstance(form, CallFormat) and form.written}
+    assert written == set(WRITTEN)
