@@ -17,6 +17,7 @@ from penstock_gateway.ollama.errors import ERRORS
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint
 from penstock_gateway.pooling.fields import Flag, PoolFields, Text, Whole
 from penstock_gateway.pooling.inputs import texts_of
+from penstock_gateway.pooling.vectors import vector_list
 from penstock_gateway.service import Service
 
 
@@ -89,7 +90,7 @@ class OllamaEmbed(OllamaEmbedding[EmbedRequest]):
         results = await self.vectors(call, texts, request.dimensions)
         return EmbedReply(
             model=call.model,
-            embeddings=[result.values() for result in results],
+            embeddings=await vector_list(results, call.splices, lambda index, vector: vector),
             total_duration=time.perf_counter_ns() - begun,
             prompt_eval_count=sum(result.prompt_tokens for result in results),
         )

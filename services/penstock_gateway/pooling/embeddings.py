@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
-
 import msgspec
 
-from penstock.client.pool_request import PoolResult
 from penstock.pooling_params import check_dimensions
 from penstock.protocol.common import Pooling
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of, vector_inputs
 from penstock_gateway.pooling.fields import PoolUsage, VectorFields
 from penstock_gateway.pooling.inputs import InputField
+from penstock_gateway.pooling.vectors import vector_list
 from penstock_gateway.service import Service
 
 
@@ -51,10 +49,7 @@ class Embeddings(PoolEndpoint[EmbeddingRequest]):
         )
         results = await call.pool(inputs, asked)
         base64 = request.encoding_format == "base64"
-        data = [
-            EmbeddingData(index, encoded(result) if base64 else result.values())
-            for index, result in enumerate(results)
-        ]
+        data = await vector_list(results, call.splices, EmbeddingData, base64=base64)
         return EmbeddingReply(call.id, call.created, call.model, data, usage_of(results))
 
 
@@ -64,11 +59,6 @@ def checked_dimensions(request: VectorFields, call: Call) -> int | None:
     if pooling is not None:
         check_dimensions(request.dimensions, pooling)
     return request.dimensions
-
-
-def encoded(result: PoolResult) -> str:
-    """Base64 of the numbers as they came."""
-    return b64encode(result.vectors.data).decode("ascii")
 
 
 OPERATION = posting(

@@ -28,6 +28,8 @@ from penstock.media.sources import MediaSource
 from penstock.media_facts import MediaFacts
 from penstock.protocol.common import Pooling
 from penstock.terms import Terms
+from penstock_gateway.generate.pieces import Splices
+from penstock_gateway.generate.reply import encoder
 from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.http.request_id import REQUEST_ID
@@ -76,6 +78,8 @@ class Call:
         self._lease = lease
         self._changes = changes
         self._number = 0
+        self.splices = Splices()
+        """What of its reply is written in pieces."""
 
     async def read_message(
         self, given: str | MediaSource, *, add_special: bool = True
@@ -205,13 +209,13 @@ class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             reply = await while_connected(work, receive)
             await send_json(send, 200, reply)
 
-    async def _answer(self, request: Fields, terms: Terms, name: str) -> bytes:
+    async def _answer(self, request: Fields, terms: Terms, name: str) -> list[bytes]:
         async with self._service.using(request.model, terms.deadline) as asked:
             return await self._answer_by(asked, request, terms, name)
 
     async def _answer_by(
         self, asked: AskedModel, request: Fields, terms: Terms, name: str
-    ) -> bytes:
+    ) -> list[bytes]:
         pooling_model(asked.engine.welcome)
         terms = msgspec.structs.replace(terms, adapter=asked.adapter)
         id = f"{self.id_prefix}-{request.request_id or uuid.uuid4().hex}"
@@ -224,4 +228,5 @@ class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             call = Call(
                 self._service.media, asked, terms, name, id, cut, lease=lease, changes=changes
             )
-            return msgspec.json.encode(await self.answer(request, call))
+            reply = await self.answer(request, call)
+            return call.splices.spliced(encoder.encode(reply))

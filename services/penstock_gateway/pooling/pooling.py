@@ -6,13 +6,13 @@ from typing import Literal
 
 import msgspec
 
-from penstock.client.pool_request import PoolResult
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock_gateway.http.operations import OperationRoute, posting
-from penstock_gateway.pooling.embeddings import checked_dimensions, encoded
+from penstock_gateway.pooling.embeddings import checked_dimensions
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of, vector_inputs
 from penstock_gateway.pooling.fields import Flag, PoolUsage, VectorFields
 from penstock_gateway.pooling.inputs import InputField
+from penstock_gateway.pooling.vectors import vector_list
 from penstock_gateway.service import Service
 
 
@@ -55,20 +55,13 @@ class PoolingEndpoint(PoolEndpoint[PoolingRequest]):
         )
         results = await call.pool(inputs, asked)
         base64 = request.encoding_format == "base64"
-        data = [
-            PooledData(index, encoded(result) if base64 else numbers(result))
-            for index, result in enumerate(results)
-        ]
+        data = await vector_list(results, call.splices, PooledData, base64=base64)
         return PoolingReply(call.id, call.created, call.model, data, usage_of(results))
 
 
 def default_task(tasks: tuple[PoolingTask, ...]) -> PoolingTask:
     """As in vLLM: all of a model for embeddings, the classes of a classifier."""
     return "token_embed" if tasks[0] == "embed" and "token_embed" in tasks else tasks[0]
-
-
-def numbers(result: PoolResult) -> list[float | list[float]]:
-    return [*result.values()] if len(result.vectors.shape) == 1 else [*result.rows()]
 
 
 OPERATION = posting(

@@ -50,8 +50,16 @@ class PoolResult(msgspec.Struct, frozen=True):
 
     def flat(self) -> array[float]:
         """All numbers, row by row."""
+        return self._floats(self.vectors.data)
+
+    def numbers(self, begin: int, end: int) -> list[float]:
+        """Some of them: without the others, which may be many."""
+        return self._floats(memoryview(self.vectors.data)[4 * begin : 4 * end]).tolist()
+
+    @staticmethod
+    def _floats(data: bytes | memoryview) -> array[float]:
         values = array("f")
-        values.frombytes(self.vectors.data)
+        values.frombytes(data)
         if sys.byteorder == "big":
             values.byteswap()
         return values
