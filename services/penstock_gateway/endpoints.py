@@ -23,6 +23,7 @@ from penstock_gateway.ollama import models as ollama_models
 from penstock_gateway.pooling import classify, embeddings, pooling, rerank, score
 from penstock_gateway.realtime import endpoint as realtime
 from penstock_gateway.responses import endpoint as responses
+from penstock_gateway.responses import inputs as response_inputs
 from penstock_gateway.service import Service
 from penstock_gateway.system import docs, health, models, page, status, version
 from penstock_gateway.tokenize import endpoint as tokenize
@@ -32,6 +33,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     chat.routes,
     completions.routes,
     responses.routes,
+    response_inputs.routes,
     anthropic.routes,
     ollama.routes,
     ollama_embed.routes,

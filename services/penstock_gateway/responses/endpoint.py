@@ -3,7 +3,7 @@ continues one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.requests import Request
@@ -33,12 +33,13 @@ from penstock_gateway.responses.background import (
     moved_response,
 )
 from penstock_gateway.responses.chat_translation import ChatTranslation
+from penstock_gateway.responses.inputs import INCLUDE
 from penstock_gateway.responses.memory import conversation_before, keep, keeps, not_kept
 from penstock_gateway.responses.output import EventWriter
 from penstock_gateway.responses.references import with_items
 from penstock_gateway.responses.replay import follow
 from penstock_gateway.responses.reply import ID_PREFIX, Response, ResponsesFormat
-from penstock_gateway.responses.request import INCLUDES, STATELESS, ResponsesRequest, check
+from penstock_gateway.responses.request import STATELESS, ResponsesRequest, check
 from penstock_gateway.service import Service
 
 if TYPE_CHECKING:
@@ -52,10 +53,6 @@ OPERATION = posting(
     Response,
     streams=True,
     traced_as="chat",
-)
-INCLUDE: tuple[str, dict[str, Any]] = (
-    "What to show; without effect, for all that is stored is shown. May be repeated.",
-    {"type": "array", "items": {"type": "string", "enum": list(INCLUDES)}},
 )
 ONE = Operation(
     method="GET",

@@ -74,6 +74,32 @@ async def conversation_before(
     return said
 
 
+async def input_of(service: Service, owner: str, id: str) -> list[dict[str, object]]:
+    """All that a stored response answers: the conversation before it, and what its request brought.
+    Raises HTTPError 404 where it, or a response that it goes on from, isn't there."""
+    records = None if service.store is None else service.store.responses
+    if records is None:
+        raise HTTPError(404, STATELESS, code="storage_off")
+    from penstock_gateway.storage.response_records import BrokenChain, UnfitChain
+
+    try:
+        most = service.config.max_body_bytes
+        links = await records.conversation(owner, id, most=most, own_id="")
+    except BrokenChain as broken:
+        whose = f"there is no response {clip(id)}"
+        if broken.id != id:
+            whose = f"the response {clip(broken.id)}, which {clip(id)} goes on from, is not there"
+        raise HTTPError(404, whose, code="response_not_found") from None
+    except UnfitChain as unfit:
+        raise InvalidRequest(f"the conversation of {clip(id)} {unfit}") from None
+    said: list[dict[str, object]] = []
+    for place, (items, response) in enumerate(links):
+        said += [_plain(item) for item in msgspec.json.decode(items)]
+        if place + 1 < len(links):
+            said += msgspec.json.decode(response)["output"]
+    return said
+
+
 def keeps(service: Service, request: ResponsesRequest) -> bool:
     """Whether the response will be kept: where the server does, unless the request says no. The
     lines of batches have to say yes: thousands of them would push out what people go on from."""
@@ -114,6 +140,15 @@ def items_of(request: ResponsesRequest) -> str:
 
 class _Named(msgspec.Struct):
     id: str
+
+
+def _plain(item: dict[str, object]) -> dict[str, object]:
+    """Without the fields that its parts don't have."""
+    parts = item.get("content")
+    if not isinstance(parts, list):
+        return item
+    made = [{name: value for name, value in part.items() if value is not None} for part in parts]
+    return {**item, "content": made}
 
 
 def _without_nothing(item: InputItem) -> dict[str, object]:

@@ -8,10 +8,11 @@ it was written admits as well: where that could be otherwise, it is left as it i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from penstock_worker.grammar_text.schemas.keywords import changed, inner
+from penstock_worker.grammar_text.schemas.rewriter import EXTENDED
 
 _OPPOSITE = frozenset(
     {"oneOf", "not", "if", "dependentSchemas", "unevaluatedProperties", "$dynamicRef"}
@@ -23,12 +24,14 @@ def closed(schema: Any) -> Any:
     """The schema, or a copy of it whose objects are closed."""
     if not isinstance(schema, dict):
         return schema
+    extended = schema.get(EXTENDED, ())
+    schema = {name: each for name, each in schema.items() if name != EXTENDED}
     nodes = list(_nodes(schema))
     if any(_OPPOSITE & node.keys() for node in nodes):
         return schema
     definitions = schema.get("$defs", {})
     try:
-        parts = _parts(nodes, definitions)
+        parts = _parts(nodes, definitions) | _extended(extended, definitions)
         closable = {id(n) for n in nodes if id(n) not in parts and _may_be_closed(n, definitions)}
     except KeyError:  # A reference that leads elsewhere.
         return schema
@@ -48,6 +51,16 @@ def _parts(nodes: list[dict[str, Any]], definitions: dict[str, Any]) -> set[int]
                 found.add(id(each))
                 stack += [inside for _, inside in inner(each)]
                 stack += _referred(each, definitions)
+    return found
+
+
+def _extended(references: Iterable[str], definitions: dict[str, Any]) -> set[int]:
+    """Ids of the schemas that say what an object is that has more properties elsewhere."""
+    found: set[int] = set()
+    for reference in references:
+        node = definitions[reference.removeprefix("#/$defs/")]
+        if isinstance(node, dict):
+            found |= {id(node), *map(id, _in_place(node, definitions))}
     return found
 
 

@@ -163,7 +163,7 @@ async def test_every_body_has_an_example_that_is_taken(
         reply = await http.post(path, json=example)
         if item["post"]["tags"] == ["pooling"]:
             assert "generates text" in str(reply.json()["error"]), path
-        elif path.startswith(KEPT):
+        elif path.startswith(KEPT) and path != "/v1/responses/input_tokens":
             assert "--data-dir" in reply.json()["error"]["message"], path
         elif item["post"]["tags"] == ["adapters"]:
             assert "--enable-lora" in reply.json()["error"]["message"], path

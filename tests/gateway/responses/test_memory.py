@@ -9,6 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
+from openai.types.responses import ResponseItem
+from pydantic import TypeAdapter
 
 from penstock.config.settings import GatewayConfig, StorageSettings
 from penstock.errors import StartupError
@@ -18,6 +20,7 @@ from tests.gateway.fake_engine import FakeEngineClient, say
 from tests.gateway.responses.test_responses import events_of
 
 URL = "/v1/responses"
+ITEM: TypeAdapter[Any] = TypeAdapter(ResponseItem)
 
 
 @pytest.fixture
@@ -243,3 +246,55 @@ async def test_a_conversation_is_no_larger_than_a_body(
         assert 2 <= length < 8
         assert answer.status_code == 400
         assert "5000 bytes" in answer.json()["error"]["message"]
+
+
+async def test_what_a_response_answers_is_listed_by_the_sdk(gateway: Storing) -> None:
+    first = await ask(gateway, "One?")
+    part = {"type": "input_text", "text": "Two?"}
+    told = [{"role": "user", "content": [part]}, {"role": "assistant", "content": "Yes?"}]
+    asked_too = [*told, {"role": "user", "content": "Three?"}]
+    second = await ask(gateway, asked_too, previous_response_id=first["id"])
+    gateway.http.headers.pop("authorization", None)
+    everything = (
+        await gateway.http.get(f"{URL}/{second['id']}/input_items", params={"order": "asc"})
+    ).json()
+    for item in everything["data"]:
+        ITEM.validate_python(item)
+    texts = [each["content"][0]["text"] for each in everything["data"]]
+    assert texts == ["One?", first["output"][0]["content"][0]["text"], "Two?", "Yes?", "Three?"]
+    assert everything["data"][1] == first["output"][0]
+    assert not everything["has_more"]
+    ids = [each["id"] for each in everything["data"]]
+    assert len(set(ids)) == 5
+    newest = (await gateway.http.get(f"{URL}/{second['id']}/input_items?limit=2")).json()
+    assert [each["id"] for each in newest["data"]] == ids[:2:-1]
+    assert (newest["first_id"], newest["last_id"], newest["has_more"]) == (ids[4], ids[3], True)
+    rest = await gateway.http.get(
+        f"{URL}/{second['id']}/input_items", params={"after": newest["last_id"]}
+    )
+    assert [each["id"] for each in rest.json()["data"]] == ids[2::-1]
+    for path, status in (
+        (f"{first['id']}/input_items?after=nonsense", 404),
+        (f"{first['id']}/input_items?order=up", 400),
+        (f"{first['id']}/input_items?limit=101", 400),
+        ("resp_no/input_items", 404),
+    ):
+        assert (await gateway.http.get(f"{URL}/{path}")).status_code == status
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_tokens_of_an_input_are_those_that_the_model_reads(
+    gateway: Storing, goes_on: bool
+) -> None:
+    first = await ask(gateway, "One?")
+    body: dict[str, Any] = {"input": "Two?", "instructions": "Be brief."}
+    if goes_on:
+        body["previous_response_id"] = first["id"]
+    counted = await gateway.http.post(f"{URL}/input_tokens", json=body)
+    assert counted.status_code == 200
+    assert counted.json() == {
+        "object": "response.input_tokens",
+        "input_tokens": (await ask(gateway, body.pop("input"), **body))["usage"]["input_tokens"],
+    }
+    wrong = await gateway.http.post(f"{URL}/input_tokens", json={"input": [{"role": "x"}]})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "input[0].content")

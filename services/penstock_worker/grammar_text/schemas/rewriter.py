@@ -17,6 +17,10 @@ from penstock_worker.grammar_text.schemas.references import References
 from penstock_worker.grammar_text.schemas.values import same
 
 _DEFINITIONS = "#/$defs/"
+EXTENDED = "x-extended"
+"""Of the whole: references that have properties beside them, where a draft before 2019-09 says that
+nothing counts there. Whoever wrote them means documents that have those properties."""
+_LISTING = frozenset(("properties", "required", "patternProperties", "allOf", "anyOf"))
 
 
 def rewritten(
@@ -46,6 +50,7 @@ class _Rewriter:
         self._draft = keywords.draft_of(document)
         self._references = References(document, self._draft)
         self._definitions = _Definitions(self._definition)
+        self._extended: set[str] = set()
         self._impossible = impossible
         negation = Negation(self._definitions)
         disjointness = Disjointness(self._definitions, self._is_impossible)
@@ -56,6 +61,8 @@ class _Rewriter:
         definitions = self._definitions.complete()
         if isinstance(made, dict) and definitions:
             made["$defs"] = definitions
+        if isinstance(made, dict) and self._extended:
+            made[EXTENDED] = sorted(self._extended)
         return made
 
     def _is_impossible(self, schema: dict[str, Any]) -> bool:
@@ -77,6 +84,8 @@ class _Rewriter:
             made: dict[str, Any] = {}
             for name, value in node.items():
                 made[name] = self._keyword(name, value, base, f"{place}/{name}")
+            if self._draft <= 7 and raw.keys() & _LISTING and isinstance(made.get("$ref"), str):
+                self._extended.add(made["$ref"])
             return _conjoined(made, self._context)
         except Unservable as error:
             raise GrammarError(f"at {place or '/'}: {error}") from None

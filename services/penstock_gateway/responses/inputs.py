@@ -1,0 +1,161 @@
+"""What a response was made from: its input items, and how many tokens an input has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from penstock.errors import InvalidRequest
+from penstock_gateway.chat import request as chat_request
+from penstock_gateway.chat.endpoint import prompt_of, tools_of
+from penstock_gateway.chat.prompt import ChatMedia
+from penstock_gateway.http.disconnect import while_connected
+from penstock_gateway.http.errors import HTTPError, clip
+from penstock_gateway.http.operations import Operation, OperationRoute, posting
+from penstock_gateway.http.query import asked
+from penstock_gateway.http.replies import send_json
+from penstock_gateway.models.backend import EngineInfo
+from penstock_gateway.request.endpoint import JsonEndpoint
+from penstock_gateway.request.terms import tenant_of, terms_headers
+from penstock_gateway.responses.chat_translation import ChatTranslation
+from penstock_gateway.responses.memory import conversation_before, input_of
+from penstock_gateway.responses.references import with_items
+from penstock_gateway.responses.reply import ID_PREFIX
+from penstock_gateway.responses.request import INCLUDES, ResponsesRequest, check
+from penstock_gateway.service import Service
+from penstock_gateway.storage.pages import AFTER, limit_schema
+
+INCLUDE: tuple[str, dict[str, Any]] = (
+    "What to show; without effect, for all that is stored is shown. May be repeated.",
+    {"type": "array", "items": {"type": "string", "enum": list(INCLUDES)}},
+)
+MOST, USUAL = 100, 20
+"""Items of one page."""
+
+
+class ItemPage(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="list"):
+    """data: items as they were sent, each with an id and a type."""
+
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class InputTokens(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="response.input_tokens"
+):
+    """input_tokens: of the whole conversation, the template's own included."""
+
+    input_tokens: int
+
+
+ITEMS = Operation(
+    method="GET",
+    path="/v1/responses/{id}/input_items",
+    summary="List what a stored response answers, with the conversation before it",
+    tag="generate",
+    reply=ItemPage,
+    statuses=(404,),
+    query={
+        "limit": limit_schema(MOST, USUAL),
+        "after": AFTER,
+        "order": ("By place.", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}),
+        "include": INCLUDE,
+    },
+)
+TOKENS = posting(
+    "/v1/responses/input_tokens",
+    "Count the tokens of a request to /v1/responses",
+    ResponsesRequest,
+    InputTokens,
+    tag="tokenize",
+    headers=(),
+)
+
+
+class CountTokens(JsonEndpoint[ResponsesRequest]):
+    """Fills the template and tokenises, and asks no engine core."""
+
+    request_type = ResponsesRequest
+    answers_while_leaving = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = await self.read(scope, receive)
+        check(request)
+        tenant = terms_headers(scope).tenant
+        count = await while_connected(self._count(request, tenant), receive)
+        await send_json(send, 200, msgspec.json.encode(InputTokens(input_tokens=count)))
+
+    async def _count(self, request: ResponsesRequest, tenant: str) -> int:
+        request = await with_items(self._service, request, tenant)
+        async with self._service.using(request.model) as model:
+            before = await conversation_before(self._service, request, tenant, "")
+            return await self._count_for(ChatTranslation(request, before), model.engine, tenant)
+
+    async def _count_for(
+        self, conversation: ChatTranslation, engine: EngineInfo, tenant: str
+    ) -> int:
+        try:
+            chat_request.check(conversation.chat)
+            use = tools_of(conversation.chat)
+            with self._service.media.lease(tenant) as lease:
+                media = ChatMedia(self._service.media, lease)
+                prompt = await prompt_of(conversation.chat, engine, use, media)
+        except InvalidRequest as error:
+            raise conversation.own_words(error) from None
+        return len(prompt.prompt_token_ids)
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """Both routes."""
+
+    async def items(request: Request) -> Response:
+        id = request.path_params["id"]
+        found = named(id, await input_of(service, tenant_of(request.scope), id))
+        if asked(request, "order") == "desc":
+            found = found[::-1]
+        after, limit = asked(request, "after"), asked(request, "limit")
+        if after is not None:
+            ids = [each["id"] for each in found]
+            if after not in ids:
+                raise HTTPError(
+                    404,
+                    f"after is {clip(after)}, which is no input item of this response",
+                    param="after",
+                    code="item_not_found",
+                )
+            found = found[ids.index(after) + 1 :]
+        page = found[:limit]
+        told = ItemPage(
+            data=page,
+            first_id=page[0]["id"] if page else None,
+            last_id=page[-1]["id"] if page else None,
+            has_more=len(found) > limit,
+        )
+        return Response(msgspec.json.encode(told), media_type="application/json")
+
+    return [ITEMS.route(items), TOKENS.route(CountTokens(service))]
+
+
+def named(response_id: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items, each with an id and a type; a message's text is a part, as OpenAI shows it."""
+    base = response_id.removeprefix(ID_PREFIX)
+    return [_named(f"in_{base}_{place}", item) for place, item in enumerate(items)]
+
+
+def _named(id: str, item: dict[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {"id": id, "type": "message", **item}
+    content = made.get("content")
+    if made["type"] == "message":
+        made.setdefault("status", "completed")
+    if isinstance(content, str):
+        part: dict[str, Any] = {"type": "input_text", "text": content}
+        if made.get("role") == "assistant":
+            part = {"type": "output_text", "text": content, "annotations": []}
+        made["content"] = [part]
+    return made
