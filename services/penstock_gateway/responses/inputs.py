@@ -78,7 +78,7 @@ TOKENS = posting(
 )
 
 
-class CountTokens(JsonEndpoint[ResponsesRequest]):
+class CountInputTokens(JsonEndpoint[ResponsesRequest]):
     """Fills the template and tokenises, and asks no engine core."""
 
     request_type = ResponsesRequest
@@ -139,7 +139,7 @@ def routes(service: Service) -> list[OperationRoute]:
         )
         return Response(msgspec.json.encode(told), media_type="application/json")
 
-    return [ITEMS.route(items), TOKENS.route(CountTokens(service))]
+    return [ITEMS.route(items), TOKENS.route(CountInputTokens(service))]
 
 
 def named(response_id: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -144,7 +144,7 @@ class GrammarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     max_grammar_bytes: Annotated[
         int, Meta(ge=64, le=16_777_216, description="Longest grammar or schema, bytes.")
-    ] = 65_536
+    ] = 262_144
     max_grammars: Annotated[
         int, Meta(ge=1, le=65_536, description="Compiled grammars that a worker keeps.")
     ] = 256

@@ -35,7 +35,7 @@ LIMITS = Limits(
     vocab_size=256,
     max_waiting_requests=100_000,
     max_num_seqs=8,
-    max_grammar_bytes=65_536,
+    max_grammar_bytes=262_144,
 )
 SIZE = 32
 

@@ -16,6 +16,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from penstock_worker.grammar_text.errors import GrammarError
+from penstock_worker.grammar_text.schemas.negation import NARROWED
+from penstock_worker.grammar_text.schemas.rewriter import rewritten
 from tests.thinning import part
 from tests.worker.grammar.byte_matcher import Served
 from tests.worker.grammar.combined_schemas import (
@@ -44,7 +46,7 @@ def check(schema: dict[str, Any], several: list[Any], seed: int) -> None:
         admitted = served.admits(document)
         if judge.is_valid(document):
             seen["valid"] += 1
-            assert admitted, document
+            assert admitted or _in_part(schema), document
         else:
             seen["invalid"] += 1
             assert not admitted, document
@@ -53,6 +55,14 @@ def check(schema: dict[str, Any], several: list[Any], seed: int) -> None:
         if text is not None:
             seen["walked"] += 1
             judge.validate(json.loads(text))
+
+
+def _in_part(schema: dict[str, Any]) -> bool:
+    """Whether only some of the valid documents are admitted: where an opposite can't be said."""
+    try:
+        return NARROWED in json.dumps(rewritten(schema, lambda each: False))
+    except GrammarError:
+        return False
 
 
 @settings(max_examples=EXAMPLES, phases=PHASES)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from penstock_worker.grammar_text.schemas.kinds import kinds_of
+from penstock_worker.grammar_text.schemas.negation import is_narrowed
 from penstock_worker.grammar_text.schemas.values import identity, listed, type_of
 
 MAX_STEPS = 50_000
@@ -32,6 +33,8 @@ class Disjointness:
 
     def holds(self, one: Any, other: Any) -> bool:
         """Whether they are certainly disjoint."""
+        if is_narrowed(one, self._definitions) or is_narrowed(other, self._definitions):
+            return False
         if self._found(one, other, _DEPTH):
             return True
         self._proofs += 1

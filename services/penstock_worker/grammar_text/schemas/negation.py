@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock_worker.grammar_text.schemas.combining import all_of, any_of, part_of_object
+from penstock_worker.grammar_text.schemas.complement import complement
 from penstock_worker.grammar_text.schemas.errors import Unservable
-from penstock_worker.grammar_text.schemas.keywords import ABOUT, TYPES, Schema
+from penstock_worker.grammar_text.schemas.keywords import ABOUT, TYPES, Schema, inner
 from penstock_worker.grammar_text.schemas.kinds import kinds_of
 from penstock_worker.grammar_text.schemas.other_texts import all_but
 from penstock_worker.grammar_text.schemas.values import identity, listed, type_of
@@ -20,13 +21,35 @@ from penstock_worker.grammar_text.schemas.values import identity, listed, type_o
 MAX_STEPS = 20_000
 """Of one document's negations together."""
 
+NARROWED = "x-narrowed"
+"""Of a rewritten schema that admits only a part of what it should: its opposite would admit too
+much, and what it has in common with another says nothing.  Its value says why."""
+
 _HANDLED = frozenset(
     (
         *("type", "const", "enum", "anyOf", "allOf", "$ref", "properties", "required"),
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-        *("minLength", "maxLength", "minItems", "maxItems", "minProperties"),
+        *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "pattern"),
     )
 )
+
+
+def is_narrowed(schema: Any, definitions: Mapping[str, Any]) -> bool:
+    """Whether a schema in it, or in what it refers to, admits less than it should."""
+    seen: set[str] = set()
+    stack = [schema]
+    while stack:
+        node = stack.pop()
+        if not isinstance(node, dict):
+            continue
+        if NARROWED in node:
+            return True
+        stack += [each for _, each in inner(node)]
+        reference = node.get("$ref")
+        if isinstance(reference, str) and reference not in seen:
+            seen.add(reference)
+            stack.append(definitions.get(reference))
+    return False
 
 
 class Negation:
@@ -41,22 +64,33 @@ class Negation:
         """The opposite.  Raises Unservable where there is no way to say it.
 
         within: what else is known of the document. Where that rules a case out, it needn't be said.
-        lax: a part of the opposite will do, where an object lacks something or has it otherwise.
+        lax: a part of the opposite will do: what can't be said is left out.
         """
         self._steps += 1
         if self._steps > MAX_STEPS:
             raise Unservable("the excluded schema is too large")
         if isinstance(schema, bool):
             return not schema
+        if NARROWED in schema:
+            raise Unservable("a schema that can't be said in full can't be excluded")
         kinds = kinds_of(within, self._definitions)
-        options: list[Schema] = []
-        options += self._other_types(schema, kinds)
-        options += self._other_values(schema, within, kinds)
-        options += self._combined(schema, within, lax)
-        options += _outside(schema, kinds)
+        said = [
+            self._other_types(schema, kinds),
+            self._other_values(schema, within, kinds),
+            self._combined(schema, within, lax),
+            _outside(schema, kinds),
+            _other_texts(schema, kinds),
+        ]
         if "object" in kinds:
-            options += self._properties(schema, within, lax)
-        if "oneOf" in schema:
+            said.append(self._properties(schema, within, lax))
+        options: list[Schema] = []
+        for each in said:
+            try:
+                options += each
+            except Unservable:
+                if not lax:
+                    raise
+        if "oneOf" in schema and not lax:
             raise Unservable("the negation of 'oneOf' is not supported")
         for name in schema.keys() - _HANDLED:
             if ABOUT.get(name) in kinds and not _says_nothing(name, schema[name]) and not lax:
@@ -67,13 +101,13 @@ class Negation:
         if "type" not in schema:
             return
         types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        if "integer" in types and "number" not in types and "number" in kinds:
-            raise Unservable("the type 'number without integer' is not supported")
         others = [kind for kind in TYPES if kind in kinds and kind not in types]
         if "integer" in types and "number" in others:
             others.remove("number")
         if others:
             yield {"type": others}
+        if "integer" in types and "number" not in types and "number" in kinds:
+            raise Unservable("the type 'number without integer' is not supported")
 
     def _other_values(
         self, schema: dict[str, Any], within: Any, kinds: frozenset[str]
@@ -113,7 +147,7 @@ class Negation:
         there = within.get("required", ()) if isinstance(within, dict) else ()
         for name in dict.fromkeys((*required, *properties)):
             try:
-                other = self.of(properties.get(name, True), known.get(name, True))
+                other = self.of(properties.get(name, True), known.get(name, True), lax=lax)
             except Unservable:
                 if not lax:
                     raise
@@ -128,6 +162,15 @@ class Negation:
             yield {"const": {}}
         elif schema.get("minProperties", 0) and not lax:
             raise Unservable("the negation of 'minProperties' is not supported")
+
+
+def _other_texts(schema: dict[str, Any], kinds: frozenset[str]) -> Iterator[Schema]:
+    """Those that its pattern doesn't match."""
+    if "pattern" in schema and "string" in kinds:
+        yield {"type": "string", "pattern": complement(schema["pattern"]), NARROWED: _DIALECTS}
+
+
+_DIALECTS = "this not is not supported: all that fails the pattern can't be described"
 
 
 def _says_nothing(name: str, value: Any) -> bool:

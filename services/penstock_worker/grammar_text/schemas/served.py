@@ -10,6 +10,7 @@ from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.schemas.depth import whitespace
 from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.keywords import changed, inner, together
+from penstock_worker.grammar_text.schemas.negation import NARROWED
 from penstock_worker.grammar_text.schemas.patterns import with_careful_patterns
 from penstock_worker.grammar_text.schemas.property_counts import counted
 from penstock_worker.grammar_text.schemas.rewriter import rewritten
@@ -50,15 +51,78 @@ def _served(
     if made is False:
         raise GrammarError("no output can match this schema: it is false, or equivalent to false")
     try:
-        made = changed(closed({} if made is True else made), counted)
+        reasons = _reasons(made)
+        made = changed(closed({} if made is True else made), _unmarked)
+        definitions = made.get("$defs", {})
+        made = changed(made, lambda node: _without_implied(node, definitions))
+        made = changed(made, counted)
         made = changed(made, with_careful_patterns)
         _check_optional(made)
     except Unservable as error:
         raise GrammarError(str(error)) from None
+    if reasons and impossible(made):
+        raise GrammarError(reasons[0])  # What is left of it has no document.
     options: dict[str, Any] = {"whitespace_pattern": whitespace(made)}
     if _names_may_be_escaped(made):
         options["json_allowed_escapes"] = SHORT_ESCAPES
     return made | {"x-guidance": options}
+
+
+def _reasons(schema: Any) -> list[str]:
+    """Why parts of it are served in part."""
+    found: list[str] = []
+
+    def look(node: dict[str, Any]) -> bool:
+        if NARROWED in node:
+            found.append(node[NARROWED])
+        return False
+
+    _any(schema, look)
+    return found
+
+
+def _unmarked(node: dict[str, Any]) -> dict[str, Any]:
+    node.pop(NARROWED, None)
+    return node
+
+
+def _without_implied(node: dict[str, Any], definitions: dict[str, Any]) -> Any:
+    """Without what its references say anyway: the library follows a circular one only where nothing
+    stands beside it."""
+    if "allOf" in node:
+        parts = [part for part in node["allOf"] if part is not True and part != {}]
+        for part in [each for each in parts if _resolved(each, definitions).keys() == {"type"}]:
+            kind = _resolved(part, definitions)["type"]
+            if any(_is_of(each, kind, definitions) for each in parts if each is not part):
+                parts = [each for each in parts if each is not part]
+        if len(parts) == 1 and len(node) == 1:
+            return parts[0]
+        node = {name: each for name, each in node.items() if name != "allOf"}
+        node |= {"allOf": parts} if parts else {}
+    for alone in ("anyOf", "$ref"):
+        if node.keys() == {"type", alone}:
+            rest = {alone: node[alone]}
+            return rest if _is_of(rest, node["type"], definitions) else node
+    return node
+
+
+def _resolved(schema: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    for _ in range(8):
+        if not isinstance(schema, dict) or schema.keys() != {"$ref"}:
+            break
+        schema = definitions.get(schema["$ref"].rpartition("/")[2])
+    return schema if isinstance(schema, dict) else {}
+
+
+def _is_of(schema: Any, kind: Any, definitions: dict[str, Any], depth: int = 8) -> bool:
+    """Whether all of its documents are of that type, as it says itself."""
+    schema = _resolved(schema, definitions)
+    if schema.get("type") == kind:
+        return True
+    options = schema.get("anyOf", ())
+    return bool(options and depth) and all(
+        _is_of(each, kind, definitions, depth - 1) for each in options
+    )
 
 
 def _check_optional(schema: dict[str, Any]) -> None:

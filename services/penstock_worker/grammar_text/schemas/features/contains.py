@@ -1,4 +1,4 @@
-"""`contains`: one of the first items, of an array that can't be long."""
+"""`contains`: one of the first items, also of a longer array."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from penstock_worker.grammar_text.schemas.combining import any_of
 from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.features.interface import Context, Feature
 from penstock_worker.grammar_text.schemas.keywords import Schema
+from penstock_worker.grammar_text.schemas.negation import NARROWED
 from penstock_worker.grammar_text.schemas.values import same
 
 MAX_ITEMS = 16
+_LONG = f"contains is supported for one of the first {MAX_ITEMS} items"
 
 
 class Contains(Feature):
@@ -30,7 +32,11 @@ class Contains(Feature):
         elif least == 0:
             return []
         else:
-            options = _at_some_place(wanted, _longest(node))
+            longest = _longest(node)
+            options = _at_some_place(wanted, min(longest, MAX_ITEMS))
+            if longest > MAX_ITEMS:
+                made = any_of(context.or_of_other_type("array", within, options))
+                return [made | {NARROWED: _LONG} if isinstance(made, dict) else made]
         return [any_of(context.or_of_other_type("array", within, options))]
 
 
@@ -39,13 +45,11 @@ def _of_length(least: int, most: int | None) -> dict[str, Any]:
 
 
 def _longest(node: dict[str, Any]) -> int:
-    """Items that an array may have."""
+    """Items that an array may have, and more than MAX_ITEMS where that isn't said."""
     bounds = [node["maxItems"]] if "maxItems" in node else []
     if node.get("items") is False:
         bounds.append(len(node.get("prefixItems", ())))
-    if not bounds or min(bounds) > MAX_ITEMS:
-        raise Unservable(f"contains needs an array of at most {MAX_ITEMS} items (maxItems)")
-    return min(bounds)
+    return min(bounds, default=MAX_ITEMS + 1)
 
 
 def _at_some_place(wanted: Any, longest: int) -> list[Schema]:

@@ -8,6 +8,7 @@ from penstock_worker.grammar_text.schemas.combining import all_of, any_of
 from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.features.interface import Context, Feature
 from penstock_worker.grammar_text.schemas.keywords import ABOUT, Schema
+from penstock_worker.grammar_text.schemas.negation import NARROWED, is_narrowed
 from penstock_worker.grammar_text.schemas.values import identity, listed
 
 
@@ -27,6 +28,10 @@ class OneOf(Feature):
             return [typed, *self.instead(node | typed, context)]
         overlapping = _overlaps(branches, within, context)
         if context.leave_one_of and any(overlapping):
+            if any(is_narrowed(each, context.definitions) for each in branches):
+                raise Unservable(
+                    "of a branch that is served in part, nobody can say what it excludes"
+                )
             return [{"oneOf": branches}]
         options = []
         for at, branch in enumerate(branches):
@@ -34,24 +39,24 @@ class OneOf(Feature):
             options.append(all_of([branch, *(self._without(r, at, node, context) for r in rivals)]))
         return [any_of(options)]
 
-    # Where the opposite of a rival can't be said in full, it will do that a property is missing
-    # which the rival requires: fewer documents, all of them valid.
+    # Where the opposite of a rival can't be said in full, a part of it will do, as that a property
+    # is missing which the rival requires: fewer documents, all of them valid.
     def _without(self, rival: int, at: int, node: dict[str, Any], context: Context) -> Schema:
         branches, within = node["oneOf"], context.plain(node)
-        kinds = context.kinds(all_of([within, branches[rival], branches[at]]))
-        known, objects = _known(within, context.resolved(branches[at])), kinds <= {"object"}
+        known = _known(within, context.resolved(branches[at]))
         try:
             return context.negation.of(branches[rival], known)
         except Unservable as error:
             reason = error
-        ruled_out = context.negation.of(branches[rival], known, lax=True) if objects else False
-        if ruled_out is False:
-            first, second = sorted((rival, at))
-            raise Unservable(
-                f"branches {first} and {second} of oneOf may both match, and {reason}; use anyOf, "
-                "or make them differ in type or in the constant of a required property"
-            )
-        return ruled_out
+        first, second = sorted((rival, at))
+        told = (
+            f"branches {first} and {second} of oneOf may both match, and {reason}; use anyOf, "
+            "or make them differ in type or in the constant of a required property"
+        )
+        ruled_out = context.negation.of(branches[rival], known, lax=True)
+        if not isinstance(ruled_out, dict):
+            raise Unservable(told)
+        return {NARROWED: told} | ruled_out
 
 
 def _known(within: dict[str, Any], branch: Any) -> dict[str, Any]:
@@ -99,6 +104,8 @@ def _discriminated(branches: list[Any], within: dict[str, Any], context: Context
         within = {}
     objects = [context.resolved(branch) for branch in branches]
     if not all(isinstance(each, dict) for each in objects):
+        return False
+    if any(is_narrowed(each, context.definitions) for each in objects):
         return False
     if not within and any(context.kinds(each) != {"object"} for each in objects):
         return False

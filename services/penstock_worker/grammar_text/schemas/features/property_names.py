@@ -8,10 +8,11 @@ from penstock_worker.grammar_text.schemas.combining import any_of
 from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.features.interface import Context, Feature
 from penstock_worker.grammar_text.schemas.keywords import Schema
+from penstock_worker.grammar_text.schemas.negation import NARROWED, is_narrowed
 from penstock_worker.grammar_text.schemas.other_texts import literal
 from penstock_worker.grammar_text.schemas.values import listed
 
-_TEXT = frozenset({"type", "pattern", "minLength", "maxLength"})
+_TEXT = frozenset({"type", "pattern", "minLength", "maxLength", NARROWED})
 
 
 class PropertyNames(Feature):
@@ -19,12 +20,15 @@ class PropertyNames(Feature):
 
     def instead(self, node: dict[str, Any], context: Context) -> list[Schema]:
         names = node["propertyNames"]
+        in_part = is_narrowed(names, context.definitions)
+        marked = {NARROWED: "these propertyNames are supported in part"} if in_part else {}
         if "string" not in context.kinds(names):
-            return [any_of(context.or_of_other_type("object", node, [{"const": {}}]))]
+            empty = any_of(context.or_of_other_type("object", node, [{"const": {}}]))
+            return [empty | marked if isinstance(empty, dict) else empty]
         pattern = _pattern(names, context)
         if pattern is None:
             return []
-        return [{"patternProperties": {pattern: True}, "additionalProperties": False}]
+        return [{"patternProperties": {pattern: True}, "additionalProperties": False} | marked]
 
 
 def _pattern(names: Any, context: Context) -> str | None:
