@@ -16,7 +16,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from penstock_worker.grammar_text.errors import GrammarError
-from penstock_worker.grammar_text.schemas.negation import NARROWED
+from penstock_worker.grammar_text.schemas.keywords import NARROWED
 from penstock_worker.grammar_text.schemas.rewriter import rewritten
 from tests.thinning import part
 from tests.worker.grammar.byte_matcher import Served

@@ -33,6 +33,7 @@ def kind_is(name: str) -> dict[str, Any]:
     return {"properties": {"kind": {"const": name}}, "required": ["kind"]}
 
 
+NO_A: dict[str, Any] = {"properties": {"x": {"not": {"pattern": "a"}}}}
 SERVED: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "an unknown format is an annotation": (
         {"type": "string", "format": "html-selector"},
@@ -298,6 +299,20 @@ SERVED: dict[str, tuple[Any, list[Any], list[Any]]] = {
         [{"d": 1}],
         [{}, {"b": 1, "d": 1}, {"a": 1, "b": 1}],
     ),
+    "a constant tells apart what is served in part": (
+        {
+            "oneOf": [
+                {
+                    **kind_is("a"),
+                    "type": "object",
+                    "allOf": [{"properties": {"x": {"not": {"pattern": "a"}}}}],
+                },
+                {"type": "object", **kind_is("b")},
+            ]
+        },
+        [{"kind": "a", "x": "b"}, {"kind": "b"}],
+        [{"kind": "a", "x": "a"}, {"kind": "c"}],
+    ),
     "circles with something implied beside them": (
         {
             "type": "object",
@@ -385,6 +400,10 @@ REFUSED = {
     "no output can match this schema": False,
     "at /properties/a: this not is not supported: what fails 'format'": {
         "properties": {"a": {"type": "string", "not": {"format": "ipv4"}}}
+    },
+    "a schema that can't be said in full can't be excluded": {
+        "type": "string",
+        "not": {"pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"},
     },
     "branches 0 and 1 of oneOf may both match": {
         "oneOf": [{"type": "integer", "multipleOf": 2}, {"type": "integer", "multipleOf": 3}]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from penstock_worker.grammar_text.schemas.keywords import NARROWED, is_narrowed
 from penstock_worker.grammar_text.schemas.kinds import kinds_of
-from penstock_worker.grammar_text.schemas.negation import is_narrowed
 from penstock_worker.grammar_text.schemas.values import identity, listed, type_of
 
 MAX_STEPS = 50_000
@@ -33,10 +33,10 @@ class Disjointness:
 
     def holds(self, one: Any, other: Any) -> bool:
         """Whether they are certainly disjoint."""
-        if is_narrowed(one, self._definitions) or is_narrowed(other, self._definitions):
-            return False
         if self._found(one, other, _DEPTH):
             return True
+        if is_narrowed(one, self._definitions) or is_narrowed(other, self._definitions):
+            return False
         self._proofs += 1
         return self._proofs <= MAX_PROOFS and self._impossible({"allOf": [one, other]})
 
@@ -46,7 +46,7 @@ class Disjointness:
         self._steps += 1
         if not isinstance(one, dict) or not isinstance(other, dict):
             return False
-        if not depth or self._steps > MAX_STEPS:
+        if not depth or self._steps > MAX_STEPS or NARROWED in one or NARROWED in other:
             return False
         common = kinds_of(one, self._definitions) & kinds_of(other, self._definitions)
         if not common:
@@ -61,7 +61,7 @@ class Disjointness:
 
     def _parts(self, schema: Any, depth: int) -> Iterator[dict[str, Any]]:
         """The schemas that hold wherever it holds, itself among them."""
-        if not isinstance(schema, dict) or not depth:
+        if not isinstance(schema, dict) or not depth or NARROWED in schema:
             return
         yield schema
         if schema.get("$ref") in self._definitions:

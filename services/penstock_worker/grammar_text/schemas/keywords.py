@@ -46,6 +46,9 @@ ABOUT = {
     **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), "number"),
 }
 """The type that a keyword speaks of. To documents of other types it says nothing."""
+NARROWED = "x-narrowed"
+"""Of a rewritten schema that admits only a part of what it should: its opposite would admit too
+much, and what it has in common with another says nothing.  Its value says why."""
 _DRAFTS = {"04": 4, "06": 6, "07": 7, "2019-09": 8, "2020-12": 9}
 NEWEST = 9
 
@@ -116,3 +119,21 @@ def changed(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
         if name in made:
             made[name] = changed(made[name], change)
     return change(made)
+
+
+def is_narrowed(schema: Any, definitions: Mapping[str, Any]) -> bool:
+    """Whether a schema in it, or in what it refers to, admits less than it should."""
+    seen: set[str] = set()
+    stack = [schema]
+    while stack:
+        node = stack.pop()
+        if not isinstance(node, dict):
+            continue
+        if NARROWED in node:
+            return True
+        stack += [each for _, each in inner(node)]
+        reference = node.get("$ref")
+        if isinstance(reference, str) and reference not in seen:
+            seen.add(reference)
+            stack.append(definitions.get(reference))
+    return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock_worker.grammar_text.schemas.keywords import TYPES
+from penstock_worker.grammar_text.schemas.keywords import NARROWED, TYPES
 from penstock_worker.grammar_text.schemas.values import listed, type_of
 
 _DEPTH = 12
@@ -19,7 +19,7 @@ def kinds_of(schema: Any, definitions: Mapping[str, Any], depth: int = _DEPTH) -
     if schema is False:
         return frozenset()
     found = frozenset(TYPES)
-    if not isinstance(schema, dict) or not depth:
+    if not isinstance(schema, dict) or not depth or NARROWED in schema:
         return found
     if "type" in schema:
         types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]

@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from penstock_worker.grammar_text.schemas.errors import Unservable
+from penstock_worker.grammar_text.schemas.keywords import NARROWED
 
 _LOOKS = re.compile(r"\(\?(?:=|!|<=|<!)")
 _CLASS = r"\[\^?\]?(?:[^\]\\]|\\.)*\]"
@@ -40,7 +41,7 @@ def without_look_arounds(node: dict[str, Any]) -> None:
         return
     decimal = _decimal(pattern)
     if decimal is not None:
-        node["pattern"] = decimal
+        node["pattern"], node[NARROWED] = decimal, "a pattern that looks ahead is served in part"
         return
     parts = _parts(pattern)
     if parts is None:

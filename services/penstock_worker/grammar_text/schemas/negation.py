@@ -13,17 +13,13 @@ from typing import Any
 from penstock_worker.grammar_text.schemas.combining import all_of, any_of, part_of_object
 from penstock_worker.grammar_text.schemas.complement import complement
 from penstock_worker.grammar_text.schemas.errors import Unservable
-from penstock_worker.grammar_text.schemas.keywords import ABOUT, TYPES, Schema, inner
+from penstock_worker.grammar_text.schemas.keywords import ABOUT, NARROWED, TYPES, Schema
 from penstock_worker.grammar_text.schemas.kinds import kinds_of
 from penstock_worker.grammar_text.schemas.other_texts import all_but
 from penstock_worker.grammar_text.schemas.values import identity, listed, type_of
 
 MAX_STEPS = 20_000
 """Of one document's negations together."""
-
-NARROWED = "x-narrowed"
-"""Of a rewritten schema that admits only a part of what it should: its opposite would admit too
-much, and what it has in common with another says nothing.  Its value says why."""
 
 _HANDLED = frozenset(
     (
@@ -32,24 +28,6 @@ _HANDLED = frozenset(
         *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "pattern"),
     )
 )
-
-
-def is_narrowed(schema: Any, definitions: Mapping[str, Any]) -> bool:
-    """Whether a schema in it, or in what it refers to, admits less than it should."""
-    seen: set[str] = set()
-    stack = [schema]
-    while stack:
-        node = stack.pop()
-        if not isinstance(node, dict):
-            continue
-        if NARROWED in node:
-            return True
-        stack += [each for _, each in inner(node)]
-        reference = node.get("$ref")
-        if isinstance(reference, str) and reference not in seen:
-            seen.add(reference)
-            stack.append(definitions.get(reference))
-    return False
 
 
 class Negation:

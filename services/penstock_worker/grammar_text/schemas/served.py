@@ -9,8 +9,7 @@ from penstock_worker.grammar_text.closed_objects import closed
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.schemas.depth import whitespace
 from penstock_worker.grammar_text.schemas.errors import Unservable
-from penstock_worker.grammar_text.schemas.keywords import changed, inner, together
-from penstock_worker.grammar_text.schemas.negation import NARROWED
+from penstock_worker.grammar_text.schemas.keywords import NARROWED, changed, inner, together
 from penstock_worker.grammar_text.schemas.patterns import with_careful_patterns
 from penstock_worker.grammar_text.schemas.property_counts import counted
 from penstock_worker.grammar_text.schemas.rewriter import rewritten

@@ -7,8 +7,7 @@ from typing import Any
 from penstock_worker.grammar_text.schemas.combining import any_of
 from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.features.interface import Context, Feature
-from penstock_worker.grammar_text.schemas.keywords import Schema
-from penstock_worker.grammar_text.schemas.negation import NARROWED
+from penstock_worker.grammar_text.schemas.keywords import NARROWED, Schema
 from penstock_worker.grammar_text.schemas.values import same
 
 MAX_ITEMS = 16

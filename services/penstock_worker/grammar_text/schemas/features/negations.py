@@ -6,8 +6,7 @@ from typing import Any
 
 from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.features.interface import Context, Feature
-from penstock_worker.grammar_text.schemas.keywords import Schema
-from penstock_worker.grammar_text.schemas.negation import NARROWED
+from penstock_worker.grammar_text.schemas.keywords import NARROWED, Schema
 
 
 class Negations(Feature):

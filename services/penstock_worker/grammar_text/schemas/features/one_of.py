@@ -7,8 +7,7 @@ from typing import Any
 from penstock_worker.grammar_text.schemas.combining import all_of, any_of
 from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.features.interface import Context, Feature
-from penstock_worker.grammar_text.schemas.keywords import ABOUT, Schema
-from penstock_worker.grammar_text.schemas.negation import NARROWED, is_narrowed
+from penstock_worker.grammar_text.schemas.keywords import ABOUT, NARROWED, Schema, is_narrowed
 from penstock_worker.grammar_text.schemas.values import identity, listed
 
 
@@ -105,7 +104,7 @@ def _discriminated(branches: list[Any], within: dict[str, Any], context: Context
     objects = [context.resolved(branch) for branch in branches]
     if not all(isinstance(each, dict) for each in objects):
         return False
-    if any(is_narrowed(each, context.definitions) for each in objects):
+    if any(NARROWED in each for each in objects):
         return False
     if not within and any(context.kinds(each) != {"object"} for each in objects):
         return False
@@ -118,8 +117,9 @@ def _tells_apart(name: str, objects: list[dict[str, Any]], within: dict[str, Any
     for each in objects:
         if name not in (*each.get("required", ()), *within.get("required", ())):
             return False
-        values = listed(each.get("properties", {}).get(name))
-        if values is None:
+        said = each.get("properties", {}).get(name)
+        values = listed(said)
+        if values is None or NARROWED in said:
             return False
         known = set(map(identity, values))
         if known & seen:
