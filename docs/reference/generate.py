@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from docs.reference.families import families_page
+from docs.reference.formats import formats_page
 from docs.reference.pages import commands_page, endpoints_page, metrics_page, settings_page
 
 FOLDER = Path(__file__).parent
@@ -62,6 +63,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "settings": settings_page,
     "commands": commands_page,
     "families": families_page,
+    "formats": formats_page,
     "endpoints": _endpoints,
     "metrics": _metrics,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from docs.reference.families import families_page
+from docs.reference.formats import formats_page
 from docs.reference.pages import commands_page, settings_page
 from tests.docs.snippets import text_of
 
@@ -15,6 +16,7 @@ def test_settings() -> None:
 
 def test_families() -> None:
     assert text_of("docs/reference/families.md") == families_page(), HOW
+    assert text_of("docs/reference/formats.md") == formats_page(), HOW
 
 
 def test_commands() -> None:

@@ -304,6 +304,35 @@ def test_auto_reads_the_template(template: str, name: str) -> None:
     assert reasoning_parser("auto", "…</think>…") is not None
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", '<tool_call>{{"name": "add", "arguments": {}}}</tool_call>'),
+        ("hermes", '<tool_call>{{"arguments": {}, "name": "add"}}</tool_call>'),
+        ("mistral", "[TOOL_CALLS]add[ARGS]{}"),
+        ("json", '[{{"name": "add", "arguments": {}}}]'),
+        (
+            "kimi_k2",
+            "<|tool_calls_section_begin|><|tool_call_begin|>add:0"
+            "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        ),
+    ],
+)
+def test_line_breaks_in_strings_are_escaped(name: str, text: str) -> None:
+    """As models write them; the arguments are JSON all the same, wherever the text is cut."""
+    raw = text.format('{"a\n": "b\n\tc\\\\n\x00", \n"d": 1}')
+    for pieces in ([raw], [*raw]):
+        parser = tool_parser(name, "")(TOOLS)
+        events = [event for piece in pieces for event in parser.push(piece)]
+        events = merged([*events, *parser.finish()])
+        assert content(events) == ""
+        [(called, arguments)] = calls(events)
+        assert called == "add"
+        assert json.loads(arguments) == {"a\n": "b\n\tc\\n\x00", "d": 1}
+    cut = tool_parser(name, "")(TOOLS).push(raw[: raw.index("b")])
+    assert "\n" not in "".join(arguments for _, arguments in calls(cut))
+
+
 def test_a_family_s_format_is_never_another_s() -> None:
     """What a template says decides, then the family; a format that is unknown is called so."""
     assert tool_parser("auto", "{{ tools }}<weird>", "gpt_oss").name == "openai"

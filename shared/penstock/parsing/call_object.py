@@ -10,7 +10,7 @@ import json
 from typing import Literal
 
 from penstock.parsing.events import CallArguments, CallBegin, Event
-from penstock.parsing.json_scanner import PLAIN, JsonScanner, ScanState
+from penstock.parsing.json_scanner import PLAIN, JsonScanner, ScanState, escaped
 
 MAX_HELD = 65_536
 """Characters that may be read before it is a call."""
@@ -39,7 +39,7 @@ class CallObject:
         self._known = known
         self._names, self._arguments_keys = keys
         self._needs_arguments = needs_arguments
-        self._scanner = JsonScanner()
+        self._scanner = JsonScanner(lenient=True)
         self._raw: list[str] = []
         self._length = 0
         self._events: list[Event] = []
@@ -116,6 +116,8 @@ class CallObject:
         elif depth == 1 and before is ScanState.NUMBER and now is not ScanState.NUMBER:
             self._in_value = False  # This character isn't the number's.
             self._read(letter)
+        elif before is ScanState.STRING and letter < " ":
+            self._read(escaped(letter), raw=letter)
         else:
             self._read(letter)
         if self._in_value and now is ScanState.AFTER and self._scanner.depth == 1:
@@ -123,10 +125,11 @@ class CallObject:
         if now is ScanState.DONE and not self.broken:
             self._end()
 
-    def _read(self, run: str, *, collect: bool = True) -> None:
+    def _read(self, run: str, *, collect: bool = True, raw: str = "") -> None:
+        """raw: what the model wrote, where that is something else."""
         self._length += len(run)
         if not self.begun:
-            self._raw.append(run)
+            self._raw.append(raw or run)
         if not collect:
             return
         if self._key is not None:
@@ -208,7 +211,7 @@ class ArgumentsObject:
 
     def __init__(self, begin: CallBegin) -> None:
         self._begin = begin
-        self._scanner = JsonScanner()
+        self._scanner = JsonScanner(lenient=True)
         self._events: list[Event] = []
         self.left = ""
         self.begun = self.done = self.broken = False
@@ -222,19 +225,22 @@ class ArgumentsObject:
         return events
 
     def push(self, text: str) -> int:
+        scanner, said = self._scanner, 0
         for at, letter in enumerate(text):
-            depth = self._scanner.depth
-            self._scanner.step(letter)
-            wrong = not depth and letter != "{"
-            if self._scanner.state is ScanState.BROKEN or wrong:
+            depth, in_string = scanner.depth, scanner.in_string
+            scanner.step(letter)
+            if scanner.state is ScanState.BROKEN or (not depth and letter != "{"):
                 self.broken = True
-                self._hand_on(text[:at])
+                self._hand_on(text[said:at])
                 return at
-            if self._scanner.state is ScanState.DONE:
+            if in_string and letter < " ":
+                self._hand_on(text[said:at] + escaped(letter))
+                said = at + 1
+            if scanner.state is ScanState.DONE:
                 self.done = True
-                self._hand_on(text[: at + 1])
+                self._hand_on(text[said : at + 1])
                 return at + 1
-        self._hand_on(text)
+        self._hand_on(text[said:])
         return len(text)
 
     def _hand_on(self, text: str) -> None:

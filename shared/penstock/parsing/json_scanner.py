@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from enum import IntEnum
 
@@ -38,11 +39,16 @@ class ScanState(IntEnum):
 
 
 class JsonScanner:
-    """Reads one object or array. depth: of what is open."""
+    """Reads one object or array. depth: of what is open.
 
-    __slots__ = ("_is_key", "_left", "_open", "state")
+    lenient: strings may hold control characters as they are, as models write line breaks; see
+    `escaped`.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_is_key", "_left", "_lenient", "_open", "state")
+
+    def __init__(self, *, lenient: bool = False) -> None:
+        self._lenient = lenient
         self.state = ScanState.VALUE
         self._open: list[str] = []
         self._is_key = False
@@ -129,7 +135,7 @@ class JsonScanner:
             self.state = ScanState.COLON if self._is_key else ScanState.AFTER
         elif letter == "\\":
             self.state = ScanState.ESCAPE
-        elif letter < " ":
+        elif letter < " " and not self._lenient:
             self.state = ScanState.BROKEN
 
     def _escape(self, letter: str) -> None:
@@ -151,3 +157,8 @@ class JsonScanner:
     @staticmethod
     def _if(good: bool, then: ScanState) -> ScanState:
         return then if good else ScanState.BROKEN
+
+
+def escaped(letter: str) -> str:
+    """A control character of a string, as JSON has it."""
+    return json.dumps(letter)[1:-1]
