@@ -155,11 +155,9 @@ async def test_the_reply_names_the_tools_that_count(http: httpx.AsyncClient) -> 
 async def test_a_tool_of_any_kind_can_be_forced(
     http: httpx.AsyncClient, engine: FakeEngineClient, choice: dict[str, Any], mode: str
 ) -> None:
-    text = json.dumps({"input": PATCH} if mode == "apply_patch" else {"path": "a"})
-    if choice["type"] == "allowed_tools":
-        text = f'[{{"name": "{mode}", "parameters": {text}}}]'
-    engine.script = said(text, seed=1)
-    (item,) = await items_of(http, codex.turn(codex.beginning("Hi"), tool_choice=choice))
+    arguments = {"input": PATCH} if mode == "apply_patch" else {"path": "a"}
+    engine.script = said(words("Hm.", "", (mode, arguments)), seed=1)
+    _, item = await items_of(http, codex.turn(codex.beginning("Hi"), tool_choice=choice))
     assert item.get("input", PATCH) == PATCH
     assert item["type"] == ("custom_tool_call" if mode == "apply_patch" else "function_call")
 
@@ -242,7 +240,7 @@ def _said(arguments: dict[str, Any], holds: dict[str, Any]) -> dict[str, Any]:
 async def test_calls_of_every_kind_are_stored_and_told_again(
     tmp_path: Path, engine: FakeEngineClient
 ) -> None:
-    engine.template.source = "<tool_call> </think>"
+    engine.template.source = "{{ tools }}<tool_call> name </think>"
     calls = [("apply_patch", {"input": PATCH}), ("mcp__files__read", {"path": "a"})]
     calls += [(tool["type"], arguments) for tool, arguments, *_ in ACTIONS[:2]]
     engine.script = said(words("Hm.", "Look: ", *calls), seed=2)
