@@ -64,6 +64,7 @@ class Answers:
         return [self._work(work) for work in plan.work]
 
     def _slot(self, new: NewSequence) -> Slot:
+        """Of a sequence that takes it."""
         if new.like is None:
             return Slot(new.sampling.seed, new.num_prompt, len(new.tokens))
         other = self._slots[new.like]
@@ -75,7 +76,11 @@ class Answers:
             return SlotResult(work.slot)
         place = slot.tokens - slot.prompt
         slot.tokens += 1
-        return SlotResult(work.slot, self._words[word(slot.seed, place)])
+        return SlotResult(work.slot, self._token(slot.seed, place))
+
+    def _token(self, seed: int, place: int) -> int:
+        """The token that the stream of that seed says at a place, from 0 on."""
+        return self._words[word(seed, place)]
 
 
 def ready(setup: Setup) -> Ready:
@@ -99,12 +104,16 @@ def groups_of(setup: Setup) -> tuple[KVGroup, ...]:
 
 
 class NullWorker:
-    """A worker whose step takes no time, and is followed by a pause of `step_seconds`."""
+    """A worker whose step takes no time, and is followed by a pause of `step_seconds`.
 
-    def __init__(self, endpoint: str, words: list[int], step_seconds: float) -> None:
-        self._answers, self._pace = Answers(words), step_seconds
+    answers: what its slots say.
+    """
+
+    def __init__(self, endpoint: str, answers: Answers, step_seconds: float) -> None:
+        self._answers, self._pace = answers, step_seconds
         self._plans: deque[Plan] = deque()
         self._due = 0.0
+        self._stopped = False
         life = secrets.token_hex(8)
         self._link: SessionClient[ToWorker] = SessionClient(
             zmq.Context(),
@@ -116,7 +125,7 @@ class NullWorker:
 
     def run(self) -> None:
         """Until it is told to stop."""
-        while self._listen():
+        while not self._stopped and self._listen():
             now = time.monotonic()
             if self._plans and now >= self._due:
                 plan = self._plans.popleft()
@@ -130,6 +139,10 @@ class NullWorker:
                 self._link.socket.poll(max(0, round(1000 * wait)))
             else:
                 time.sleep(max(0.0, wait))
+
+    def stop(self) -> None:
+        """Lets `run` return soon; from another thread."""
+        self._stopped = True
 
     def leave(self) -> None:
         """Says that it was told to go."""
@@ -165,7 +178,7 @@ def main() -> None:
     tokenizer = Tokenizer(
         (flags.model_dir / TOKENIZER).read_bytes(), add_bos=False, bos_token_id=None
     )
-    worker = NullWorker(flags.endpoint, token_ids(tokenizer), flags.step_seconds)
+    worker = NullWorker(flags.endpoint, Answers(token_ids(tokenizer)), flags.step_seconds)
     try:
         worker.run()
     except SystemExit:
