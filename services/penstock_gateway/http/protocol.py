@@ -21,6 +21,8 @@ _ROOM = "penstock.room"
 """Where a scope's state keeps its connection's Room."""
 
 _REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
+MOST_WAITING = 100
+"""Requests of a connection that may wait for the answer to the one before them."""
 
 
 Piece = bytes | bytearray
@@ -134,6 +136,10 @@ class _Bounded:
         """Whether the client is in the middle of a request's head."""
         raise NotImplementedError
 
+    def answered_cycle(self) -> Any:
+        """Of the request that is answered now, or was last; None before the first."""
+        return self.cycle
+
     def write_piece(self, piece: Piece) -> bool:
         """See Room.write."""
         return False
@@ -183,7 +189,7 @@ class _Bounded:
 
     def refuse(self, status: int, message: str, code: str) -> None:
         """Answers outside of any ASGI exchange, and closes."""
-        cycle = self.cycle
+        cycle = self.answered_cycle()
         if cycle is not None and cycle.response_started and not cycle.response_complete:
             self.transport.abort()  # An answer is on its way: nothing can be said any more.
             return
@@ -273,11 +279,28 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
         _received = b""
         _fault = ""
         """What is wrong with a head that the parser takes."""
+        _answered: Any = None
 
         def data_received(self, data: bytes) -> None:
             self._received = data
             super().data_received(data)
             self._received = b""
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            # uvicorn tells the latest request, which others may be answered before.
+            answered, self._answered = self._answered, None
+            self.pipeline.clear()
+            if answered is not None and not answered.response_complete:
+                answered.disconnected = True
+                answered.message_event.set()
+            super().connection_lost(exc)
+
+        def answered_cycle(self) -> Any:
+            return self._answered
+
+        def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+            self._answered = cycle
+            super()._start_asgi_task(cycle, app)
 
         def send_400_response(self, msg: str) -> None:
             super().send_400_response(self._fault or msg)
@@ -335,6 +358,8 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
             self._progress = True
             version = self.parser.get_http_version()
             self._fault = _host_fault(version, self.url, self.headers)
+            if len(self.pipeline) >= MOST_WAITING:
+                self._fault = f"more than {MOST_WAITING} requests wait on this connection"
             if self._fault:
                 raise ValueError(self._fault)
             if self._passed_over():

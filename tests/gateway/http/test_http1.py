@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.gateway.fake_engine import FakeEngineClient, say
+from penstock.client import SequenceDelta
+from penstock.sampling_params import SamplingParams
+from penstock_gateway.http.protocol import MOST_WAITING
+from tests.gateway.fake_engine import FakeEngineClient, Step, say
 from tests.gateway.live_gateway import LiveGateway
 
 pytestmark = pytest.mark.timeout(180)
@@ -69,6 +74,54 @@ def test_another_protocol_may_be_offered(gateway: LiveGateway, split: bool) -> N
     found = answers(gateway, *(pieces if split else [b"".join(pieces)]))
     assert found.count(b"HTTP/1.1 200") == 2
     assert b"101" not in found.partition(b"\r\n")[0]
+
+
+@pytest.mark.parametrize("headers", [(), UPGRADE], ids=["plain", "upgrade"])
+def test_as_many_requests_wait_on_a_connection_as_it_may_have(
+    gateway: LiveGateway, caplog: pytest.LogCaptureFixture, headers: tuple[str, ...]
+) -> None:
+    """They come in one piece, each of which is read before the first is answered."""
+    one = "\r\n".join(["GET /version HTTP/1.1", "host: localhost", *headers]).encode() + b"\r\n\r\n"
+    assert answers(gateway, one * MOST_WAITING + LAST).count(b"HTTP/1.1 200") == MOST_WAITING + 1
+    if gateway.h11:  # type: ignore[attr-defined]
+        return  # It reads a request when the one before is answered.
+    with gateway.held(), gateway.connect() as connection:
+        connection.socket.sendall(one * 600)
+    with gateway.connect() as connection:
+        with gateway.held():
+            connection.socket.sendall(one * 600)
+        found = connection.read_all()
+    assert found.startswith(b"HTTP/1.1 400")
+    assert b"requests wait on this connection" in found
+    assert "Fatal error" not in caplog.text
+
+
+def endless(prompt: list[int], params: SamplingParams) -> Iterator[Step]:
+    while True:
+        yield [SequenceDelta(index=0, text="tick ", token_ids=[65], finish_reason=None, error=None)]
+        yield 0.01
+
+
+@pytest.mark.parametrize("behind", [b"", b"GET /version HTTP/1.1\r\nhost : a\r\n\r\n"])
+def test_what_waits_behind_a_stream_leaves_its_end_alone(behind: bytes) -> None:
+    """The generation ends with the connection, and no error is written into the stream."""
+    engine = FakeEngineClient(endless)
+    with LiveGateway(engine) as gateway, gateway.connect() as connection:
+        connection.post("/v1/completions", b'{"prompt": "Hi", "stream": true}')
+        seen = connection.read_until(b"tick")
+        connection.socket.sendall(b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n" * 2 + behind)
+        if behind:
+            with contextlib.suppress(ConnectionError):
+                seen += connection.read_all()
+            assert b"HTTP/1.1 400" not in seen
+        else:
+            gateway.turn()
+            connection.socket.close()
+        end = time.monotonic() + 60
+        while gateway.service.open_requests and time.monotonic() < end:
+            time.sleep(0.01)
+        assert engine.generations[0].aborted.is_set()
+        assert gateway.service.open_requests == 0
 
 
 def test_a_stream_over_http_1_0_ends_with_its_connection(gateway: LiveGateway) -> None:
