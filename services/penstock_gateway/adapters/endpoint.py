@@ -55,6 +55,7 @@ class LoadAdapterEndpoint(JsonEndpoint[LoadAdapterRequest]):
     """Answers when the adapter has been read, and engine cores were told."""
 
     request_type = LoadAdapterRequest
+    takes_long_bodies = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
@@ -71,6 +72,7 @@ class UnloadAdapterEndpoint(JsonEndpoint[UnloadAdapterRequest]):
     """Answers when engine cores were told."""
 
     request_type = UnloadAdapterRequest
+    takes_long_bodies = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)

@@ -66,6 +66,7 @@ class CreateEndpoint(JsonEndpoint[BatchRequest]):
     """Answers as soon as the batch is on record."""
 
     request_type = BatchRequest
+    takes_long_bodies = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         store, owner = self._service.stored(), tenant_of(scope)

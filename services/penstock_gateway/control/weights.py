@@ -57,6 +57,7 @@ class UpdateWeightsEndpoint(JsonEndpoint[UpdateWeightsRequest]):
     """Answers when the workers of all engine cores have them. Starts no model that isn't there."""
 
     request_type = UpdateWeightsRequest
+    takes_long_bodies = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)

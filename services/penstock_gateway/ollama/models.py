@@ -122,6 +122,7 @@ class Show(JsonEndpoint[ShowRequest]):
 
     takes_forms_type = True
     request_type = ShowRequest
+    takes_long_bodies = False
     answers_while_leaving = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

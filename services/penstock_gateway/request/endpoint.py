@@ -21,6 +21,9 @@ Body = TypeVar("Body")
 LARGE = 262_144
 """Bytes of a body from which on decoding it is a turn by itself."""
 
+SMALL = 2**20
+"""Bytes of the largest body that holds no texts."""
+
 
 class JsonEndpoint(ABC, Generic[Body]):
     """An ASGI application for one path. A plain one: it watches the connection while it works, and
@@ -28,6 +31,8 @@ class JsonEndpoint(ABC, Generic[Body]):
 
     request_type: type[Body]
     """The struct of its bodies."""
+    takes_long_bodies = True
+    """Whether a body may hold texts for the model; of names and settings, SMALL is enough."""
     takes_forms_type = False
     """Whether JSON may call itself application/x-www-form-urlencoded, as curl -d does."""
     answers_while_leaving = False
@@ -49,9 +54,9 @@ class JsonEndpoint(ABC, Generic[Body]):
         or 503 where the gateway is leaving."""
         service = self._service
         check_json_type(scope, forms_too=self.takes_forms_type)
-        body = await read_body(
-            scope, receive, limit=service.config.max_body_bytes, timeout=service.patience.body
-        )
+        most = service.config.max_body_bytes
+        limit = most if self.takes_long_bodies else min(most, SMALL)
+        body = await read_body(scope, receive, limit=limit, timeout=service.patience.body)
         if service.draining and not self.answers_while_leaving:
             raise leaving()
         await check_amount(body)
