@@ -167,3 +167,73 @@ def _all_shown(template: ChatTemplate, messages: list[dict[str, Any]]) -> bool:
 @cache
 def _named(name: str) -> ChatTemplate:
     return template_of((FOLDER / f"{name}.jinja").read_text())
+
+
+SAYS_CALLS = """{%- for m in messages %}{{- '<|' + m.role + '|>' + m.content }}
+{%- for call in CALLS %}{{ call.function.name + call.function.arguments['at'] }}{% endfor %}
+{%- endfor %}"""
+ONE_CALL = (
+    "{%- for m in messages if (m.tool_calls or [])|length > 1 %}{{ raise_exception('One!') }}"
+)
+ONE_CALL += "{% endfor %}" + SAYS_CALLS.replace("CALLS", "m.tool_calls or []")
+"""As Llama 3.1's."""
+FIRST_CALL = SAYS_CALLS.replace("CALLS", "(m.tool_calls or [])[:1]")
+"""As gpt-oss's: other calls are left out without a word."""
+
+
+def _calls(*words: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "function",
+            "id": word,
+            "function": {"name": "look", "arguments": {"at": word}},
+        }
+        for word in words
+    ]
+
+
+CALLING: list[dict[str, Any]] = [
+    {"role": "user", "content": "rowan"},
+    {"role": "assistant", "content": "alder", "tool_calls": _calls("hazel", "maple")},
+    {"role": "tool", "tool_call_id": "maple", "content": "aspen"},
+    {"role": "tool", "tool_call_id": "hazel", "content": "birch"},
+    {"role": "assistant", "content": "cedar"},
+]
+
+
+@pytest.mark.parametrize("source", [ONE_CALL, FIRST_CALL])
+def test_several_calls_of_a_turn_are_shown_one_after_another(source: str) -> None:
+    template = template_of(source)
+    shown = [
+        template.render(template.arranged(CALLING[:end]), add_generation_prompt=False)
+        for end in (1, 4, 5)
+    ]
+    assert shown[-1] == (
+        "<|user|>rowan<|assistant|>alderlookhazel<|tool|>birch<|assistant|>lookmaple<|tool|>aspen"
+        "<|assistant|>cedar"
+    )
+    assert all(shown[-1].startswith(each) for each in shown)
+
+
+def test_calls_stay_together_where_a_template_shows_them() -> None:
+    for calls in ("m.tool_calls or []", "[]"):
+        template = template_of(SAYS_CALLS.replace("CALLS", calls))
+        assert template.arranged(CALLING) == CALLING
+
+
+@pytest.mark.parametrize("name", ["thinking", "reasoning", "reasoning_content"])
+def test_thoughts_have_the_name_that_a_template_knows(name: str) -> None:
+    said = f"{{% for m in messages %}}{{{{ m.{name} or '' }}}}|{{{{ m.content }}}};{{% endfor %}}"
+    messages = [
+        {"role": "user", "content": "rowan"},
+        {
+            "role": "assistant",
+            "content": "",
+            "reasoning_content": "hazel",
+            "tool_calls": _calls("willow"),
+        },
+        {"role": "tool", "content": "maple"},
+    ]
+    template = template_of(said)
+    shown = template.render(template.arranged(messages), add_generation_prompt=False)
+    assert shown == "|rowan;hazel|;|maple;"

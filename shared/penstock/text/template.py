@@ -69,6 +69,7 @@ class ChatTemplate:
         self._number = next(_NUMBERS)
         self._shape: ContentShape | None = None
         self._turns: TurnShape | None = None
+        self._common_thoughts = self.names("reasoning_content")
         self._pool = pool or shared_pool()
         self._leave = weakref.finalize(self, self._pool.join())
 
@@ -157,7 +158,14 @@ class ChatTemplate:
 
     def arranged(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The messages in turns that the template shows; see `penstock.text.turn_shape`. The first
-        conversation whose turns are not simple asks the template, and blocks meanwhile."""
+        conversation whose turns are not simple asks the template, and blocks meanwhile. Thoughts
+        have the name that the template knows them by."""
+        turns = self._in_turns(messages)
+        if self._common_thoughts:
+            return turns
+        return [_with_other_names(each) for each in turns]
+
+    def _in_turns(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if simple_turns(messages):
             return messages
         if self._turns is None:
@@ -203,6 +211,15 @@ def _given(
         **kwargs,
         "add_generation_prompt": opening,
     }
+
+
+def _with_other_names(message: dict[str, Any]) -> dict[str, Any]:
+    """Thoughts under the names that gpt-oss, LFM2.5 and Solar have for them. gpt-oss refuses those
+    beside a content in a turn of calls, so there they stay unknown."""
+    thoughts = message.get("reasoning_content")
+    if not thoughts or (message["content"] and message.get("tool_calls")):
+        return message
+    return {"reasoning": thoughts, "thinking": thoughts, **message}
 
 
 def _of_shape(turns: list[dict[str, Any]], *, texts: bool) -> list[dict[str, Any]]:

@@ -1,14 +1,15 @@
 """Which sequences of turns a chat template shows, and a conversation in turns that it does show.
 
-Agents send several system messages in front, system messages in the middle and user messages one
-after another. Some templates refuse these, and some leave a part out without a word. As with
-`content_shape`, no template says so: it is shown short conversations, and what it makes of them
-tells.
+Agents send several system messages in front, system messages in the middle, user messages one
+after another, and turns of several calls. Some templates refuse these, and some leave a part out
+without a word. As with `content_shape`, no template says so: it is shown short conversations, and
+what it makes of them tells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -23,13 +24,14 @@ _WORDS = ("QUINCE", "MEDLAR", "SORREL", "TANSY", "LOVAGE", "BORAGE")
 class TurnShape:
     """What a template shows whole and in order. system: a system message in front.  systems:
     several of them.  later_system: one after other turns.  users, assistants: several of that role
-    one after another."""
+    one after another.  calls: several in one turn."""
 
     system: bool = True
     systems: bool = True
     later_system: bool = True
     users: bool = True
     assistants: bool = True
+    calls: bool = True
 
 
 _PROBES = {
@@ -46,15 +48,42 @@ def turn_shape_of(render: Callable[[list[Message]], str]) -> TurnShape:
     InvalidRequest."""
     if not _shows(render, ("user",)):
         return TurnShape()  # It takes nothing; what it says of a conversation is best left alone.
-    return TurnShape(**{name: _shows(render, roles) for name, roles in _PROBES.items()})
+    found = {name: _shows(render, roles) for name, roles in _PROBES.items()}
+    # One that shows no call at all has nothing to gain from another arrangement.
+    found["calls"] = _shows_calls(render, 2) or not _shows_calls(render, 1)
+    return TurnShape(**found)
 
 
 def _shows(render: Callable[[list[Message]], str], roles: tuple[str, ...]) -> bool:
     words = _WORDS[: len(roles)]
+    messages = [{"role": role, "content": word} for role, word in zip(roles, words, strict=True)]
+    return _shows_in_order(render, messages, words)
+
+
+def _shows_calls(render: Callable[[list[Message]], str], count: int) -> bool:
+    asked, *words = _WORDS[: 1 + 2 * count]
+    ids = [f"probe000{number}" for number in range(count)]
+    calls = [
+        {"id": id, "type": "function", "function": {"name": "probe", "arguments": {"at": word}}}
+        for id, word in zip(ids, words, strict=False)
+    ]
+    told = [
+        {"role": "tool", "tool_call_id": id, "name": "probe", "content": word}
+        for id, word in zip(ids, words[count:], strict=True)
+    ]
+    messages: list[Message] = [
+        {"role": "user", "content": asked},
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        *told,
+    ]
+    return _shows_in_order(render, messages, (asked, *words))
+
+
+def _shows_in_order(
+    render: Callable[[list[Message]], str], messages: list[Message], words: Sequence[str]
+) -> bool:
     try:
-        text = render(
-            [{"role": role, "content": word} for role, word in zip(roles, words, strict=True)]
-        )
+        text = render(messages)
     except InvalidRequest:
         return False
     places = [text.find(word) for word in words]
@@ -63,10 +92,11 @@ def _shows(render: Callable[[list[Message]], str], roles: tuple[str, ...]) -> bo
 
 def simple_turns(messages: list[Message]) -> bool:
     """Whether every template shows them, or none of them need to be arranged: no system message,
-    and no two turns of one role in a row."""
+    no two turns of one role in a row, and no two calls in one."""
     roles = [message["role"] for message in messages]
     in_a_row = any(one == other and one != "tool" for one, other in pairwise(roles))
-    return "system" not in roles and not in_a_row
+    calls = any(len(message.get("tool_calls") or ()) > 1 for message in messages)
+    return "system" not in roles and not in_a_row and not calls
 
 
 def arranged(messages: list[Message], shape: TurnShape) -> list[Message]:
@@ -74,12 +104,34 @@ def arranged(messages: list[Message], shape: TurnShape) -> list[Message]:
 
     System messages in front become one where it takes one. A later one becomes the user's words
     where it takes none there, in the user's turn beside it. Turns of one role in a row become one.
-    What a conversation becomes is the beginning of what a longer one does, so prefixes are kept.
+    Several calls in one turn become a turn each, with the call's result behind it. What a
+    conversation becomes is the beginning of what a longer one does, so prefixes are kept.
     """
     turns = _Turns(shape)
-    for message in messages:
+    for message in messages if shape.calls else _one_call_each(messages):
         turns.add(message)
     return turns.whole()
+
+
+def _one_call_each(messages: list[Message]) -> Iterator[Message]:
+    """Calls one after another, each with its result."""
+    rest = deque(messages)
+    while rest:
+        message = rest.popleft()
+        first, *others = message.get("tool_calls") or (None,)
+        if not others:
+            yield message
+            continue
+        results = []
+        while rest and rest[0]["role"] == "tool":
+            results.append(rest.popleft())
+        for call in (first, *others):
+            own = message if call is first else {"role": "assistant", "content": ""}
+            yield {**own, "tool_calls": [call]}
+            mine = [each for each in results if each.get("tool_call_id") == call.get("id")]
+            results = [each for each in results if each not in mine]
+            yield from mine
+        yield from results
 
 
 class _Turns:
