@@ -30,7 +30,9 @@ REFUSE = ("/api/chat", "/api/generate")
 PATHS = [
     path
     for path, operation in OPERATIONS.items()
-    if SHOWN.intersection(operation.body.__struct_fields__) and path not in REFUSE
+    if SHOWN.intersection(operation.body.__struct_fields__)
+    and operation.streams  # What only counts an input shows nothing of it.
+    and path not in REFUSE
 ]
 MANY, SOME = 8192, 700
 """Tokens of a prompt and of an answer: what took half a second at once; and more than are written
