@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable
 
 import pytest
@@ -252,6 +253,30 @@ def test_what_is_held_back_is_bounded(name: str, endless: str) -> None:
         got += sum(len(getattr(event, "text", "")) for event in parser.push("1" * 500))
         pushed += 500
     assert pushed - got < 70_000
+
+
+@pytest.mark.parametrize(
+    ("name", "begun", "letter"),
+    [
+        ("gemma4", "<|tool_call>call:add{a:", "1"),
+        ("qwen3_coder", "<tool_call>\n<function=add>\n<parameter=a>\n", "1"),
+        ("hermes", "<tool_call>", " "),
+        ("pythonic", "[add(a='", "x"),
+    ],
+)
+def test_a_long_value_costs_as_much_by_the_token_as_a_short_one(
+    name: str, begun: str, letter: str
+) -> None:
+    def seconds(length: int) -> float:
+        parser = tool_parser(name, "")(TOOLS)
+        parser.push(begun)
+        start = time.thread_time()
+        for _ in range(length):
+            parser.push(letter)
+        return time.thread_time() - start
+
+    short = min(seconds(2_000) for _ in range(3))
+    assert seconds(40_000) < 3 * 20 * short
 
 
 @settings(max_examples=part(100, 1 / 3), deadline=None)

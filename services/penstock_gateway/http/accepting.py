@@ -40,7 +40,7 @@ _FULL = (
 
 
 class WaitingConnection(Protocol):
-    """A connection that waits for its client's next request."""
+    """A connection that waits for its client: for the next request, or to agree on keys."""
 
     def timeout_keep_alive_handler(self) -> None:
         """Closes it, as uvicorn does when it has waited for too long."""
@@ -178,12 +178,33 @@ class Acceptor:
             )
         )
         self._connecting.add(task)
-        task.add_done_callback(self._connected)
+        if self._tls is None:
+            task.add_done_callback(self._connected)
+            return
+        waiting = _Handshake(task)
+        self._idle.add(waiting)
+
+        def connected(task: asyncio.Task[object]) -> None:
+            self._idle.discard(waiting)
+            self._connected(task)
+
+        task.add_done_callback(connected)
 
     def _connected(self, task: asyncio.Task[object]) -> None:
         self._connecting.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.debug("a connection failed before its first request", why=repr(error))
+
+
+class _Handshake:
+    """Of TLS. Until it is over, a connection has no protocol that could close it."""
+
+    def __init__(self, task: asyncio.Task[object]) -> None:
+        self._task = task
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Ends the handshake, and so the connection."""
+        self._task.cancel()
 
 
 class _Refusal(asyncio.Protocol):

@@ -29,6 +29,8 @@ class LooseArguments:
         self._call = begin
         self._quote = quote
         self._rest = ""
+        self._searched = 0
+        """Characters of the rest that don't end the value which begins it."""
         self._state = self._open
         self._closing: list[str] = []
         self._comma = ""
@@ -95,9 +97,11 @@ class LooseArguments:
             return True
         if rest[0] in _CLOSING:
             return self._go_in()
-        match = _SCALAR_END.search(rest, 0, MAX_HELD)
+        match = _SCALAR_END.search(rest, self._searched, MAX_HELD)
         if match is None:
+            self._searched = len(rest)
             return self._break() if len(rest) >= MAX_HELD else False
+        self._searched = 0
         text = rest[: match.start()].strip()
         if not text:
             return self._break()

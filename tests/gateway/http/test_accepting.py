@@ -66,8 +66,7 @@ def gateway_of(parser: str, loop: str, *tls: str) -> LiveGateway:
         import uvloop
 
         new_loop = uvloop.new_event_loop
-    patience = Patience(head=2.0 if tls else 60.0)
-    return LiveGateway(Endless(), config, patience, parser, new_loop)
+    return LiveGateway(Endless(), config, Patience(head=60.0), parser, new_loop)
 
 
 def run() -> None:
