@@ -12,6 +12,7 @@ import json
 from itertools import product
 from typing import Any
 
+from penstock.parsing.forced_grammar import PLACE
 from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat, ThoughtFormat
 from penstock.parsing.thinking import begins_inside, is_over
 from penstock.structured_outputs import StructuredOutputs
@@ -93,7 +94,10 @@ def _in_channels(
             for name in (*form.thoughts, form.calls)
         ],
     }
-    last = [_channel_call(form, tool) for tool in tools]
+    last = [
+        {**_channel_call(form, tool), PLACE: f"/items/anyOf/{index}"}
+        for index, tool in enumerate(tools)
+    ]
     if answer is not None:
         last.append(_sequence(_text(f"{form.channel}{form.answer}{form.text}"), answer))
     whole = _sequence(others, _or(*last))

@@ -84,14 +84,27 @@ def _tried(library: Library, definition: Grammar) -> str:
     begun = time.process_time()
     if definition.kind == "structural_tag":
         # In a tag's free text, nothing is seen of what comes after it.
-        for schema in islice(schemas_of(definition), SCHEMAS_TRIED):
-            _tried(library, Grammar("json_schema", json.dumps(schema)))
+        for place, schema in islice(schemas_of(definition), SCHEMAS_TRIED):
+            _tried_at(library, place, schema)
     try:
         return compile(definition)
     except GrammarError as error:
         if time.process_time() - begun > PATIENCE:
             raise
+        if definition.kind == "structural_tag":
+            for place, schema in schemas_of(definition):
+                if time.process_time() - begun > PATIENCE:
+                    break
+                _tried_at(library, place, schema)
         raise GrammarError(located(definition, str(error), compile)) from None
+
+
+def _tried_at(library: Library, place: str, schema: object) -> None:
+    """A schema within a structural tag, by itself."""
+    try:
+        _tried(library, Grammar("json_schema", json.dumps(schema)))
+    except GrammarError as error:
+        raise GrammarError(f"at {place}: {error}" if place else str(error)) from None
 
 
 def send(writer: BinaryIO, message: bytes) -> None:

@@ -38,16 +38,20 @@ def to_grammar(
     return json.dumps({"grammars": [{"name": "tags", "lark_grammar": lark}, *writer.grammars]})
 
 
-def schemas_of(definition: Grammar) -> Iterator[Any]:
-    """JSON schemas that a structural tag holds."""
-    nodes = [json.loads(definition.text)]
+def schemas_of(definition: Grammar) -> Iterator[tuple[str, Any]]:
+    """JSON schemas that a structural tag holds, each with the place that its complaint names."""
+    nodes = [("", json.loads(definition.text))]
     while nodes:
-        node = nodes.pop()
-        if isinstance(node, dict) and node.get("type") == "json_schema":
-            if isinstance(node.get("json_schema"), (dict, bool)):
-                yield node["json_schema"]
-        elif isinstance(node, (dict, list)):
-            nodes += node.values() if isinstance(node, dict) else node
+        place, node = nodes.pop()
+        if isinstance(node, list):
+            nodes += [(place, each) for each in reversed(node)]
+        if not isinstance(node, dict):
+            continue
+        place = str(node.get("place") or place)
+        if node.get("type") != "json_schema":
+            nodes += [(place, each) for each in reversed(node.values())]
+        elif isinstance(node.get("json_schema"), (dict, bool)):
+            yield place, node["json_schema"]
 
 
 def _format_of(tag: Any) -> Any:

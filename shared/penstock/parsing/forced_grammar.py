@@ -16,6 +16,10 @@ _DEFINED = ("$defs", "definitions")
 _LIMITS = frozenset({"type", "properties", "required", "additionalProperties", *_DEFINED})
 """Keywords of an object of keys and values that are kept to."""
 
+PLACE = "place"
+"""In a node, what a complaint about a schema within calls its place: the same as where forced calls
+are one JSON schema."""
+
 Node = dict[str, Any]
 
 
@@ -36,13 +40,13 @@ def forced_tag(
         return None
     kind = form.arguments
     tags = []
-    for name, schema in tools.items():
+    for index, (name, schema) in enumerate(tools.items()):
         arguments = (
             _keyed(written, kind, schema) if isinstance(kind, KeyedValues) else _json(schema)
         )
         if arguments is None:
             return None
-        tags.append(_call(written, name, arguments))
+        tags.append({**_call(written, name, arguments), PLACE: f"/items/anyOf/{index}"})
     calls: Node = {
         "type": "tags_with_separator",
         "tags": tags,
