@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+from penstock.parsing.forced_grammar import forced_tag
+from penstock.parsing.formats.hermes import HERMES
 from penstock.protocol.common import Grammar
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.grammar_text.errors import GrammarError
@@ -92,3 +94,14 @@ def test_which_tool_is_at_fault_is_said_after_thoughts_too(compiler: Compiler) -
     calls = {"type": "array", "minItems": 1, "items": {"anyOf": items}}
     with pytest.raises(GrammarError, match="at /items/anyOf/1/"):
         compiler(thoughtful({"type": "json_schema", "json_schema": calls}))
+
+
+def test_which_of_many_tools_is_at_fault_is_said_in_the_model_s_own_format(
+    compiler: Compiler,
+) -> None:
+    tools: dict[str, Any] = {f"f{index}": PERSON for index in range(20)}
+    tools["f13"] = {"type": "object", "properties": {"x": {"type": "string", "pattern": "("}}}
+    tag = forced_tag(HERMES, "", tools, None)
+    assert tag is not None
+    with pytest.raises(GrammarError, match=r"at /items/anyOf/13\b"):
+        compiler(thoughtful(tag))
