@@ -54,7 +54,9 @@ def forced_tag(
         "at_least_one": True,
         "stop_after_first": most == 1,
     }
-    return _sequence(_text(written.before), calls, _text(written.after))
+    # Where a line break could only begin another call, a model that has said all calls on and on.
+    end = {"type": "regex", "pattern": r"\s{0,2}"}
+    return _sequence(_text(written.before), calls, _text(written.after), end)
 
 
 def _call(written: Written, name: str, arguments: Node) -> Node:

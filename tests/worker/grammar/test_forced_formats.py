@@ -170,6 +170,7 @@ def test_calls_in_the_model_s_own_format(
 ) -> None:
     both = f"{one}{between}{other}"
     assert admits(name, template, None, both)
+    assert admits(name, template, None, f"{both}\n"), "where a line break may be the end, too"
     assert not admits(name, template, 1, both)
     assert not admits(name, template, None, one.replace("3", '"3"') + between + other)
     assert not admits(name, template, None, both.replace("city", "town"))
@@ -177,7 +178,7 @@ def test_calls_in_the_model_s_own_format(
     assert not admits(name, template, None, f"Well. {both}")
     assert not admits(name, template, None, both[:-1])
     parser = tool_parser(name, "")(TOOLS)
-    events = [*parser.push(both), *parser.finish()]
+    events = [*parser.push(f"{both}\n"), *parser.finish()]
     assert [event.name for event in events if isinstance(event, CallBegin)] == [*TOOLS]
     said = "".join(event.text for event in events if isinstance(event, CallArguments))
     assert said == f"{json.dumps(WEATHER, ensure_ascii=False)}{{}}"
