@@ -302,6 +302,13 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
             self._answered = cycle
             super()._start_asgi_task(cycle, app)
 
+        def handle_websocket_upgrade(self) -> None:
+            answered = self._answered
+            if answered is not None and not answered.response_complete:
+                self.transport.abort()  # The connection is still an answer's.
+            else:
+                super().handle_websocket_upgrade()
+
         def send_400_response(self, msg: str) -> None:
             super().send_400_response(self._fault or msg)
 

@@ -4,6 +4,7 @@ send, and with our own shutdown."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,7 @@ MOST_FRAMES = 1024
 """That a message may come in: empty ones take no part of its bytes."""
 SLICE = 8192
 """Bytes that are read in a turn of the event loop."""
+_LENGTH = re.compile(rb"\r\ncontent-length: *0*[1-9]", re.IGNORECASE)
 _STAY = "penstock.stay"
 """Where a scope's state keeps its connection's Stay."""
 _REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
@@ -118,7 +120,9 @@ class _Bounded:
         except ValueError:
             self._refuse(400, "the WebSocket handshake has headers that are not text")
         else:
-            if not self.handshake_initiated:
+            if not self.handshake_initiated and _LENGTH.search(data):
+                self._refuse(400, "a WebSocket handshake has no body, and no content-length")
+            elif not self.handshake_initiated:
                 self._refuse(431, f"the WebSocket handshake can't be read: {_head_limits()}")
 
     def _read_on(self) -> None:

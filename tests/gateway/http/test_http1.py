@@ -66,6 +66,10 @@ UPGRADE = (
     "upgrade: h2c",
     "http2-settings: AAEAAEAAAAIAAAAB",
 )
+SHAKE = (
+    b"GET /v1/realtime HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+)
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -102,7 +106,7 @@ def endless(prompt: list[int], params: SamplingParams) -> Iterator[Step]:
         yield 0.01
 
 
-@pytest.mark.parametrize("behind", [b"", b"GET /version HTTP/1.1\r\nhost : a\r\n\r\n"])
+@pytest.mark.parametrize("behind", [b"", b"GET /version HTTP/1.1\r\nhost : a\r\n\r\n", SHAKE])
 def test_what_waits_behind_a_stream_leaves_its_end_alone(behind: bytes) -> None:
     """The generation ends with the connection, and no error is written into the stream."""
     engine = FakeEngineClient(endless)
@@ -114,6 +118,7 @@ def test_what_waits_behind_a_stream_leaves_its_end_alone(behind: bytes) -> None:
             with contextlib.suppress(ConnectionError):
                 seen += connection.read_all()
             assert b"HTTP/1.1 400" not in seen
+            assert b"HTTP/1.1 101" not in seen
         else:
             gateway.turn()
             connection.socket.close()

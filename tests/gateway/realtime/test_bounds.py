@@ -87,11 +87,12 @@ def test_a_path_without_a_websocket_says_so(gateway: LiveGateway) -> None:
     ("headers", "status", "code"),
     [
         ([b"x-long: " + b"y" * 10_000], 431, b"head_too_large"),
+        ([b"content-length: 5"], 400, b"has no body"),
         ([b"x-%d: 1" % n for n in range(200)], 431, b"head_too_large"),
         ([b"sec-websocket-protocol: \xff"], 400, b"invalid_http"),
         ([b"origin: http://["], 403, b"origin_not_allowed"),
     ],
-    ids=["long", "many", "bytes", "origin"],
+    ids=["long", "body", "many", "bytes", "origin"],
 )
 def test_handshakes_that_are_no_good_are_answered(
     gateway: LiveGateway,
