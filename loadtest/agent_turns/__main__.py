@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from loadtest.agent_turns.agent import Turn, Work, turns_of
-from loadtest.agent_turns.apis import APIS, Chat, Conversation
+from loadtest.agent_turns.apis import APIS, Chat, Conversation, Messages
 from loadtest.agent_turns.system import CONTEXT, Scripted, serving
 from loadtest.agent_turns.writing import OF_RELEASES, OURS, Writing, releases
 from loadtest.report import Document, Flags, Measurement, machine_line, say, table
@@ -24,8 +24,9 @@ from loadtest.report import Document, Flags, Measurement, machine_line, say, tab
 AGENTS = 2
 LEAST_FOUND = 0.95
 """Of the tokens that the request before had, while the agent works on one task."""
-THROUGH_ALL = ("", "Qwen-Qwen3-0.6B", "GLM-4.6")
-"""Templates that are measured through every API; others through chat completions."""
+BOTH = ("Qwen-Qwen3-0.6B", "GLM-4.6")
+"""Templates of releases that are measured through OpenAI's and Anthropic's API; others are through
+chat completions, and our own through all."""
 COLUMNS = {
     "template": "{template}",
     "API": "{api}",
@@ -38,11 +39,16 @@ COLUMNS = {
 Row = dict[str, object]
 
 
-def measure(flags: Flags) -> Document:
+def measure(flags: Flags) -> Iterator[Document]:
+    """Yields what is known after each template."""
     works = {"once": Work(flags.turns), "every 5 turns": Work(flags.turns, task=5)}
     rows: list[Row] = []
     for writing in (OURS, *(OF_RELEASES if releases() else ())):
-        apis = APIS if writing.template in THROUGH_ALL else (Chat,)
+        apis: Sequence[type[Conversation]] = (Chat,)
+        if writing is OURS:
+            apis = APIS
+        elif writing.name in BOTH:
+            apis = (Chat, Messages)
         with serving(writing) as system:
             number = 1
             for asks, work in works.items():
@@ -51,7 +57,7 @@ def measure(flags: Flags) -> Document:
                     number += AGENTS
                     rows.append(row_of(turns, writing, api, asks))
                     say(table(COLUMNS, rows[-1:]))
-    return {"turns": flags.turns, "agents": AGENTS, "context": CONTEXT, "rows": rows}
+        yield {"turns": flags.turns, "agents": AGENTS, "context": CONTEXT, "rows": rows}
 
 
 async def _agents(

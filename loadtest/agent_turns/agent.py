@@ -60,17 +60,14 @@ async def turns_of(
     conversation = make(system.model, asked, prose(draw, 60))
     found: list[Turn] = []
     known: list[int] = []
-    called = 0
     async with httpx.AsyncClient(base_url=system.url, timeout=TIMEOUT) as client:
         for turn in range(work.turns):
             seed = 1000 * number + turn
             over = work.task > 0 and turn % work.task == work.task - 1
             count = 0 if over else 2 if turn % work.pair == work.pair - 1 else 1
             calls = [
-                Call(draw.choice(NAMES), f"src/{draw.randrange(10**6)}.py", called + at)
-                for at in range(count)
+                Call(draw.choice(NAMES), f"src/{draw.randrange(10**6)}.py") for _ in range(count)
             ]
-            called += count
             text = prose(draw, 80).strip() if over else ""
             said = system.say(seed, writing.answer(prose(draw, 60).strip(), text, calls))
             reply = await client.post(make.path, json=conversation.body(seed))

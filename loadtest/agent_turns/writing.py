@@ -20,11 +20,10 @@ _TEXT_MARKS = re.compile(r"</?(?:think|tool_call|tool_response|arg_key|arg_value
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the tool `name`. number: calls that the conversation had before it."""
+    """One call of the tool `name`."""
 
     name: str
     path: str
-    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +31,7 @@ class Writing:
     """A family's template, and what its model writes where the template asks for an answer.
 
     template: the file's name among the templates of releases; empty: our own.
-    thoughts, text, call: with {thoughts}, with {text}, and with {name}, {arguments}, {path} and
-    {number}.
+    thoughts, text, call: with {thoughts}, with {text}, and with {name}, {arguments} and {path}.
     calls: what stands before, between and after calls.
     ends: the tokens that end an answer of text, and one of calls.
     """
@@ -71,7 +69,6 @@ class Writing:
             "name": call.name,
             "path": call.path,
             "arguments": json.dumps({"path": call.path}),
-            "number": str(call.number),
         }
         return re.sub(r"\{(\w+)\}", lambda found: values[found[1]], self.call)
 
@@ -95,10 +92,6 @@ _XML = (
     "</tool_call>"
 )
 _GLM = "<tool_call>{name}\n<arg_key>path</arg_key>\n<arg_value>{path}</arg_value>\n</tool_call>"
-_KIMI = (
-    "<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>{arguments}"
-    "<|tool_call_end|>"
-)
 _DEEPSEEK = "<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>"
 _HARMONY = (
     "<|start|>assistant<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
@@ -108,7 +101,6 @@ _THINK = "<think>\n{thoughts}\n</think>\n\n"
 
 OURS = Writing("", _THINK, _HERMES)
 OF_RELEASES = (
-    Writing("Qwen-Qwen2.5-7B-Instruct", "", _HERMES),
     Writing("Qwen-Qwen3-0.6B", _THINK, _HERMES),
     Writing("Qwen3-Coder", "", _XML),
     Writing("Qwen3.5-4B", "{thoughts}\n</think>\n\n", _XML),
@@ -124,12 +116,6 @@ OF_RELEASES = (
         _GLM.replace("\n", ""),
         calls=("", "", ""),
         ends=("<|user|>", "<|observation|>"),
-    ),
-    Writing(
-        "Kimi-K2-Thinking",
-        "<think>{thoughts}</think>",
-        _KIMI,
-        calls=("<|tool_calls_section_begin|>", "", "<|tool_calls_section_end|>"),
     ),
     Writing(
         "deepseek-ai-DeepSeek-V3.1",
