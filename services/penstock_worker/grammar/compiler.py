@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from penstock.protocol.common import Grammar
 from penstock_worker.grammar.number_digits import DigitRow, NumberDigits
 from penstock_worker.grammar_text.compile import Library, complaint
 from penstock_worker.grammar_text.errors import GrammarError
+from penstock_worker.grammar_text.structural_tag import holds_only_json
 from penstock_worker.grammar_text.trial import Trial
 
 MAX_FORCED = 64
@@ -55,8 +57,10 @@ class Compiler:
             trial = self._own.trial = Trial(*self._model)
             self._trials.append(trial)
         template = self._library.matcher(trial.source(definition))
-        digits = self._digits if definition.kind in JSON_KINDS else None
-        compiled = _Compiled(template, self._vocab_size, digits)
+        whole = definition.kind in JSON_KINDS
+        bounded = whole or (definition.kind == "structural_tag" and holds_only_json(definition))
+        row = DigitRow(whole=whole)
+        compiled = _Compiled(template, self._vocab_size, self._digits if bounded else None, row)
         compiled.matcher().allowed()  # One that allows nothing at all is refused here.
         return compiled
 
@@ -67,20 +71,25 @@ class Compiler:
 
 
 class _Compiled:
-    def __init__(self, template: Any, vocab_size: int, digits: NumberDigits | None) -> None:
+    def __init__(
+        self, template: Any, vocab_size: int, digits: NumberDigits | None, row: DigitRow
+    ) -> None:
         self._digits = digits
+        self._row = row
         self._template = template
         self._vocab_size = vocab_size
 
     def matcher(self) -> _Matcher:
-        return _Matcher(self._template.deep_copy(), self._vocab_size, self._digits)
+        return _Matcher(self._template.deep_copy(), self._vocab_size, self._digits, copy(self._row))
 
 
 class _Matcher:
-    def __init__(self, matcher: Any, vocab_size: int, digits: NumberDigits | None) -> None:
+    def __init__(
+        self, matcher: Any, vocab_size: int, digits: NumberDigits | None, row: DigitRow
+    ) -> None:
         self._matcher = matcher
         self._digits = digits
-        self._row = DigitRow()
+        self._row = row
         self._vocab_size = vocab_size
         self._words = np.zeros((vocab_size + 31) // 32, np.uint32)
 

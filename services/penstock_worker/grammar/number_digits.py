@@ -24,6 +24,7 @@ class NumberDigits:
         digits = (len(piece) - len(piece.lstrip(b"0123456789")) for piece in self.pieces)
         self._leading = np.fromiter((min(each, 255) for each in digits), np.uint8)
         self._longest = int(self._leading.max(initial=0))
+        self._quotes = [token for token, piece in enumerate(self.pieces) if piece == b'"']
 
     def narrowed(self, allowed: np.ndarray, row: DigitRow) -> np.ndarray:
         """What is allowed (bool, one for each token) without the digits that would be too many;
@@ -31,14 +32,21 @@ class NumberDigits:
         left = self.most - row.length
         if row.in_string or left >= self._longest:
             return allowed
+        if not row.whole and allowed[self._quotes].any():
+            return allowed
         fewer: np.ndarray = allowed & (self._leading <= max(left, 0))
         return fewer if fewer.any() else allowed
 
 
 class DigitRow:
-    """Where a JSON text is: in a string, or behind how many digits in a row."""
+    """Where a JSON text is: in a string, or behind how many digits in a row.
 
-    def __init__(self) -> None:
+    whole: all of the output is JSON. Else there may be any quotes before it, and digits are taken
+    for a number's where no quote may follow.
+    """
+
+    def __init__(self, *, whole: bool = True) -> None:
+        self.whole = whole
         self.in_string = self._escaped = False
         self.length = 0
 
@@ -47,6 +55,8 @@ class DigitRow:
         for byte in piece:
             if self._escaped:
                 self._escaped = False
+            elif not self.whole:
+                pass
             elif byte == _QUOTE:
                 self.in_string = not self.in_string
             elif self.in_string:

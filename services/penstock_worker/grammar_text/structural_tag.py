@@ -16,6 +16,8 @@ from penstock.protocol.common import Grammar
 from penstock_worker.grammar_text.errors import GrammarError
 
 MAX_TAGS = 512
+_LONG = re.compile(r"[*+]|\{(?:\d+,)?(?:\}|\d{2,}\})")
+"""A repetition of ten times or more."""
 TEXT = r"TEXT: /(.|\n)*/"
 
 
@@ -52,6 +54,24 @@ def schemas_of(definition: Grammar) -> Iterator[tuple[str, Any]]:
             nodes += [(place, each) for each in reversed(node.values())]
         elif isinstance(node.get("json_schema"), (dict, bool)):
             yield place, node["json_schema"]
+
+
+def holds_only_json(definition: Grammar) -> bool:
+    """Whether there are JSON schemas in a structural tag, and nothing else that could want a long
+    row of digits: no grammar, and no expression that repeats without a bound or often."""
+    kinds: set[str] = set()
+    nodes = [json.loads(definition.text)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, list):
+            nodes += node
+        elif isinstance(node, dict):
+            kind = node.get("type")
+            kinds.add(str(kind))
+            if kind == "regex" and _LONG.search(str(node.get("pattern"))):
+                return False
+            nodes += [] if kind == "json_schema" else node.values()
+    return "json_schema" in kinds and "grammar" not in kinds
 
 
 def _format_of(tag: Any) -> Any:

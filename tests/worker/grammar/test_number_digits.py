@@ -164,3 +164,49 @@ def test_a_text_that_compiles_and_cannot_be_written_is_refused(
         compiler(Grammar("json_schema", json.dumps(schema)))
     short = json.loads(json.dumps(schema).replace("5000", "50"))
     compiler(Grammar("json_schema", json.dumps(short)))
+
+
+@pytest.mark.parametrize("wish", ["3", "-3"])
+def test_a_number_ends_after_thoughts_and_in_a_call(
+    compiler: Compiler, tokenizer: Tokenizer, wish: str
+) -> None:
+    """Whatever quotes the thoughts hold; and digits of a text aren't a number's."""
+    schema = {
+        "type": "object",
+        "properties": {"text": {"type": "string"}, "x": {"type": "integer"}},
+        "required": ["text", "x"],
+    }
+    thoughts = {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": "!"}
+    answer = {"type": "json_schema", "json_schema": schema}
+    space = {"type": "regex", "pattern": r"\s{0,8}"}
+    tag = {"format": {"type": "sequence", "elements": [thoughts, space, answer]}}
+    matcher = compiler(Grammar("structural_tag", json.dumps(tag))).matcher()
+    said = 'Hm " ' + "7" * 30 + '!{"text": "' + "7" * 30 + '", "x": '
+    for token in tokenizer.encode(said).ids:
+        assert matcher.allowed()[token]
+        matcher.advance([token])
+    digits = 0
+    sign, three = tokenizer.token_to_id("-"), tokenizer.token_to_id("3")
+    if wish.startswith("-"):
+        matcher.advance([sign])
+    while matcher.allowed()[three]:
+        matcher.advance([three])
+        digits += 1
+        assert digits <= 16
+    assert digits == 16
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{"type": "regex", "pattern": "[0-9]+x"}, {"type": "grammar", "grammar": "start: /[0-9]+x/"}],
+)
+def test_a_clients_own_expression_is_left_alone(
+    compiler: Compiler, tokenizer: Tokenizer, content: Any
+) -> None:
+    answer = {"type": "json_schema", "json_schema": {"type": "integer"}}
+    tag = {"format": {"type": "sequence", "elements": [content, answer]}}
+    matcher = compiler(Grammar("structural_tag", json.dumps(tag))).matcher()
+    seven = tokenizer.token_to_id("7")
+    for _ in range(40):
+        assert matcher.allowed()[seven]
+        matcher.advance([seven])
