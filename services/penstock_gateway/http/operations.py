@@ -134,7 +134,7 @@ class OperationRoute(Route):
         """Whether what its operation doesn't say of query parameters is refused."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == self.operation.method:
+        if self.methods and scope["method"] in self.methods:  # HEAD is there with GET.
             take_query(scope, self.operation.query, skips_unknown=not self.checks_query)
         await super().handle(scope, receive, send)
 

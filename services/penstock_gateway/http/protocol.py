@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,10 +13,17 @@ import msgspec
 from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from penstock import logs
 from penstock_gateway.http.accepting import IdleConnections
 from penstock_gateway.http.errors import INVALID, ErrorBody, ErrorReply, head_too_large
 from penstock_gateway.http.prompt_write import OneWrite, Write, prompt_write
 from penstock_gateway.service import Patience
+
+log = logs.get(__name__)
+_parser_log = logging.getLogger("uvicorn.parser")
+_parser_log.setLevel(logging.ERROR)
+"""uvicorn warns of each request that isn't HTTP: any client could fill the disk. See `refuse`."""
+_note_refusal = logs.Seldom(log.warning)
 
 _ROOM = "penstock.room"
 """Where a scope's state keeps its connection's Room."""
@@ -83,6 +91,8 @@ class _Bounded:
     same whichever parser there is."""
     idle = IdleConnections()
     """Of the server: all that wait for a request are in it."""
+    logger: logging.Logger
+    client: tuple[str, int] | None
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     cycle: Any
@@ -92,6 +102,7 @@ class _Bounded:
     _write_promptly: Write
 
     def connection_made(self, transport: asyncio.Transport) -> None:
+        self.logger = _parser_log
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._room = Room(full=False, write=self.write_piece, together=self.write_together)
         # uvicorn copies this into the scope of each request.
@@ -189,6 +200,8 @@ class _Bounded:
 
     def refuse(self, status: int, message: str, code: str) -> None:
         """Answers outside of any ASGI exchange, and closes."""
+        peer = self.client[0] if self.client else ""
+        _note_refusal("a request that can't be read was refused", why=message, peer=peer)
         cycle = self.answered_cycle()
         if cycle is not None and cycle.response_started and not cycle.response_complete:
             self.transport.abort()  # An answer is on its way: nothing can be said any more.

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock import logs
 from penstock.client import SequenceDelta
 from penstock.sampling_params import SamplingParams
+from penstock_gateway.http import protocol
 from penstock_gateway.http.protocol import MOST_WAITING
 from tests.gateway.fake_engine import FakeEngineClient, Step, say
 from tests.gateway.live_gateway import LiveGateway
@@ -174,6 +176,15 @@ def test_what_two_servers_might_read_differently_is_refused(
     found = answers(gateway, request_ + LAST)
     assert b"HTTP/1.1 200" not in found
     assert found.startswith((b"HTTP/1.1 400", b"HTTP/1.1 405", b"HTTP/1.1 501"))
+
+
+def test_requests_that_are_none_fill_no_log(
+    gateway: LiveGateway, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "_note_refusal", logs.Seldom(protocol.log.warning))
+    for _ in range(5):
+        assert answers(gateway, b"\x16\x03\x01\r\n\r\n").startswith(b"HTTP/1.1 400")
+    assert [each.message for each in caplog.records] == ["a request that can't be read was refused"]
 
 
 def test_a_target_of_another_host_is_no_way_in(gateway: LiveGateway) -> None:

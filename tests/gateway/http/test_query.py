@@ -56,6 +56,19 @@ async def test_every_operation_refuses_what_it_does_not_know(http: httpx.AsyncCl
         assert f"allowed: {allowed}" in response.text
 
 
+async def test_head_is_answered_as_get_is(http: httpx.AsyncClient) -> None:
+    """Monitors and browsers ask so, and curl -I. What is live has no end here."""
+    operations = await described(http)
+    paths = [path for method, path, _ in operations if method == "GET" and "live" not in path]
+    assert len(paths) >= 15
+    for path in paths:
+        got, headed = await http.get(path), await http.head(path)
+        assert headed.status_code == got.status_code, path
+        assert headed.headers["content-type"] == got.headers["content-type"], path
+        unknown = await http.head(f"{path}?nonsense=1")
+        assert unknown.status_code == 400, path
+
+
 async def test_every_operation_refuses_senseless_values(http: httpx.AsyncClient) -> None:
     tried = 0
     for method, path, known in await described(http):
