@@ -6,9 +6,11 @@ import difflib
 import re
 import typing
 from codecs import BOM_UTF8
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from penstock.errors import InvalidRequest
 
@@ -30,6 +32,69 @@ _ENOUGH = 1000
 
 SEARCHED = 65_536
 """Bytes of a body that are looked through for why it is no JSON."""
+
+
+class ShortFields:
+    """Fields of a struct that take one of some words. What msgspec says of any other word quotes
+    it, which takes 4 ns a byte: of a body of 32 MiB, 0.1 s at once. So a long one is found first.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        names = b"|".join(sorted(re.escape(name.encode()) for name in _chosen(kind)))
+        self._long = (
+            re.compile(rb'"(' + names + rb')"\s*+:\s*+"[^"\\]{%d}' % SEARCHED) if names else None
+        )
+
+    def check(self, body: bytes) -> None:
+        """Raises InvalidRequest that names the field."""
+        found = None if self._long is None else self._long.search(body)
+        if found is not None:
+            name = found[1].decode()
+            raise InvalidRequest(
+                f"{name} is longer than any of the values that it may have",
+                param=name,
+                code="invalid_value",
+            )
+
+
+def _chosen(kind: Any) -> set[str]:
+    """Names of the fields, at any depth, whose texts are words to choose from."""
+    found: set[str] = set()
+    seen: set[Any] = set()
+    left = [inspect.type_info(kind)]
+    while left:
+        each = left.pop()
+        if isinstance(each, inspect.StructType):
+            if each.cls in seen:
+                continue
+            seen.add(each.cls)
+            if each.tag_field is not None:
+                found.add(each.tag_field)
+            for field in each.fields:
+                if any(isinstance(one, _CHOICES) for one in _flat(field.type)):
+                    found.add(field.encode_name)
+                left.append(field.type)
+        else:
+            left += [one for one in _inner(each) if one is not each]
+    return found
+
+
+_CHOICES = (inspect.LiteralType, inspect.EnumType)
+
+
+def _flat(kind: inspect.Type) -> tuple[inspect.Type, ...]:
+    return kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+
+
+def _inner(kind: inspect.Type) -> Iterator[inspect.Type]:
+    if isinstance(kind, inspect.UnionType):
+        yield from kind.types
+    elif isinstance(kind, inspect.CollectionType):
+        yield kind.item_type
+    elif isinstance(kind, inspect.TupleType):
+        yield from kind.item_types
+    elif isinstance(kind, inspect.DictType):
+        yield kind.value_type
 
 
 def decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:

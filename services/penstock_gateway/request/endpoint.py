@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from penstock_gateway.http.errors import leaving
 from penstock_gateway.request.amount import check_amount
 from penstock_gateway.request.body import check_json_type, read_body
-from penstock_gateway.request.decoding import decode
+from penstock_gateway.request.decoding import ShortFields, decode
 from penstock_gateway.request.unknown_fields import skipping
 from penstock_gateway.service import Service
 
@@ -43,6 +43,7 @@ class JsonEndpoint(ABC, Generic[Body]):
         kind = self.request_type
         if service.config.unknown_fields == "ignore":
             kind = skipping(kind)
+        self._short = ShortFields(kind)
         self._decoder: msgspec.json.Decoder[Body] = msgspec.json.Decoder(kind)
 
     @abstractmethod
@@ -60,6 +61,9 @@ class JsonEndpoint(ABC, Generic[Body]):
         if service.draining and not self.answers_while_leaving:
             raise leaving()
         await check_amount(body)
+        if len(body) > LARGE:
+            self._short.check(body)
+            await asyncio.sleep(0)
         request = decode(body, self._decoder)
         if len(body) > LARGE:
             await asyncio.sleep(0)  # What comes next has a turn of its own.

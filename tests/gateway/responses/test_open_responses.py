@@ -14,7 +14,7 @@ from tests.gateway.batches.storing import storing
 from tests.gateway.fake_engine import MODEL, FakeEngineClient, say
 from tests.gateway.media import SeeingGateway, data_uri
 from tests.gateway.responses.open_responses import check_event, check_response
-from tests.gateway.responses.test_responses_tools import CALL, THINKS, said
+from tests.gateway.responses.test_responses_tools import THINKS, said
 
 URL = "/v1/responses"
 WEATHER = {
@@ -86,7 +86,7 @@ async def test_a_tool_is_called_and_its_output_comes_back(
     engine.script = said(f"<think>hm</think>{HERMES}")
     response = await answered(http, [message("user", "Weather in Rome?")], tools=[WEATHER])
     assert [item["type"] for item in response["output"]] == ["reasoning", "function_call"]
-    engine.script = said('{"location": "Rome"}')
+    engine.script = said(HERMES)
     chosen = {"type": "function", "name": "get_weather"}
     response = await answered(http, "Weather?", tools=[WEATHER], tool_choice=chosen)
     [call] = response["output"]
@@ -96,7 +96,7 @@ async def test_a_tool_is_called_and_its_output_comes_back(
     history = [message("user", "Weather?"), call, told]
     response = await answered(http, history, tools=[WEATHER])
     assert response["status"] == "completed"
-    engine.script = said(f"[{CALL}]".replace("arguments", "parameters"))
+    engine.script = said(HERMES)
     allowed = {"type": "allowed_tools", "tools": [chosen], "mode": "required"}
     response = await answered(http, "Weather?", tools=[WEATHER], tool_choice=allowed)
     assert [item["type"] for item in response["output"]] == ["function_call"]
