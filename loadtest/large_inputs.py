@@ -125,7 +125,7 @@ async def _run(
 
 
 def _stream(seed: int, letters: list[int]) -> Body:
-    """Of ids that both models have; what is said is letters, whatever the model."""
+    """A body whose ids both models have; what is said is letters, whatever the model."""
     prompt = [20 + token % 400 for token in prompt_ids(40, seed)]
     return {"prompt": prompt, "max_tokens": 128, "allowed_token_ids": letters}
 

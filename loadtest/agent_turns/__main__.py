@@ -23,7 +23,7 @@ from loadtest.report import Document, Flags, Measurement, machine_line, say, tab
 
 AGENTS = 2
 LEAST_FOUND = 0.95
-"""Of the tokens that the request before had, while the agent works on one task."""
+"""The least share of the tokens that the request before had, while the agent works on one task."""
 BOTH = ("Qwen-Qwen3-0.6B", "GLM-4.6")
 """Templates of releases that are measured through OpenAI's and Anthropic's API; others are through
 chat completions, and our own through all."""

@@ -87,7 +87,7 @@ class Chat(Conversation):
 
 
 class ChatWithoutThoughts(Chat):
-    """The same of a client that knows OpenAI's own fields alone, and sends no thoughts back."""
+    """Chat by a client that knows OpenAI's own fields alone, and sends no thoughts back."""
 
     name = "chat, thoughts not sent back"
 

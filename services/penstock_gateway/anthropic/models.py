@@ -83,7 +83,7 @@ def refuse_pages(request: Request) -> None:
 
 
 def model_info(card: Card) -> ModelInfo:
-    """The same model in Anthropic's words."""
+    """A model as Anthropic's API describes it."""
     return ModelInfo(
         id=card.id,
         display_name=card.id,

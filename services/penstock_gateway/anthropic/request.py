@@ -24,15 +24,15 @@ class MediaContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundText(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a search_result. type: text."""
+    """A text of a search_result. type: text."""
 
     type: str
     text: str | None = None
 
 
 class BlockFields(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a system prompt, or of a call's result: text, image, document or search_result. Fields
-    that are unknown here are skipped, as clients send back what other servers gave them."""
+    """A part of a system prompt, or of a call's result: text, image, document or search_result.
+    Fields that are unknown here are skipped, as clients send back what other servers gave them."""
 
     type: str
     text: str | None = None
@@ -56,7 +56,7 @@ class ContentBlock(BlockFields, frozen=True, kw_only=True):
     input: Any = None
     tool_use_id: str | None = None
     content: str | list[ShownBlock] | None = None
-    """Of a tool_result or search_result."""
+    """The content of a tool_result or search_result."""
 
 
 class InputMessage(msgspec.Struct, frozen=True, kw_only=True):

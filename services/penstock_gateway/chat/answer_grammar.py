@@ -10,19 +10,24 @@ from __future__ import annotations
 
 import json
 from itertools import product
-from typing import Any
 
-from penstock.parsing.forced_grammar import PLACE
+from penstock.parsing.forced_grammar import (
+    ANY_TEXT,
+    PLACE,
+    Node,
+    either,
+    schema_node,
+    sequence,
+    text_node,
+    until,
+)
 from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat, ThoughtFormat
 from penstock.parsing.thinking import begins_inside, is_over
 from penstock.structured_outputs import StructuredOutputs
 from penstock_gateway.chat.tools import Tool, ToolUse, call_schema, parameters_of
 
-Node = dict[str, Any]
-"""One format of a structural tag."""
 _SPACE: Node = {"type": "regex", "pattern": r"\s{0,8}"}
 """Before the answer, after thoughts."""
-_ANY_TEXT: Node = {"type": "any_text"}
 
 
 def answer_grammar(
@@ -54,12 +59,12 @@ def answer_grammar(
             forced = use.mode in ("named", "required")
             tools = use.callable_tools if form is calls else ()
             return _tag(_in_channels(None if forced and tools else answer, form, prompt, tools))
-    either = use.mode == "free" and isinstance(calls, CallFormat)
-    if either and isinstance(calls, CallFormat):
-        answer = _or(_call(calls, use.tools), answer)
+    whole = own is not None
+    if use.mode == "free" and isinstance(calls, CallFormat):
+        answer, whole = either(_call(calls, use.tools), answer), True
     if isinstance(thoughts, ThoughtFormat) and not is_over(thoughts, prompt):
         return _tag(_in_block(answer, thoughts, inside=begins_inside(thoughts, prompt)))
-    return _tag(answer) if either or own is not None else wanted
+    return _tag(answer) if whole else wanted
 
 
 def _tag(node: Node) -> StructuredOutputs:
@@ -70,9 +75,9 @@ def _in_block(answer: Node, form: ThoughtFormat, *, inside: bool) -> Node:
     """Thoughts in a block, then the answer."""
     begin, end = form.block
     # A model may repeat the mark that the prompt ends in.
-    begun = _or(_text(""), _text(begin)) if inside else _text(begin)
-    thoughtful = _sequence(begun, _until(end), _SPACE, answer)
-    return thoughtful if inside else _or(thoughtful, _sequence(_SPACE, answer))
+    begun = either(text_node(""), text_node(begin)) if inside else text_node(begin)
+    thoughtful = sequence(begun, until(end), _SPACE, answer)
+    return thoughtful if inside else either(thoughtful, sequence(_SPACE, answer))
 
 
 def _in_channels(
@@ -86,11 +91,7 @@ def _in_channels(
         "type": "tags_with_separator",
         "separator": "",
         "tags": [
-            {
-                "begin": f"{form.channel}{name}{form.text}",
-                "content": _ANY_TEXT,
-                "end": next_head,
-            }
+            until(next_head, begin=f"{form.channel}{name}{form.text}")
             for name in (*form.thoughts, form.calls)
         ],
     }
@@ -99,30 +100,32 @@ def _in_channels(
         for index, tool in enumerate(tools)
     ]
     if answer is not None:
-        last.append(_sequence(_text(f"{form.channel}{form.answer}{form.text}"), answer))
-    whole = _sequence(others, _or(*last))
+        last.append(sequence(text_node(f"{form.channel}{form.answer}{form.text}"), answer))
+    whole = sequence(others, either(*last))
     name, text, _ = begun.partition(form.text)
     if not channel or not text:
         return whole
     # The prompt has begun a message.
     if name == form.answer and answer is not None:
         return answer
-    return _sequence(_until(next_head), whole)
+    return sequence(until(next_head), whole)
 
 
 def _channel_call(form: ChannelFormat, tool: Tool) -> Node:
     begin = f"{form.channel}{form.calls} {form.address}{tool.function.name}"
     kind = {"type": "regex", "pattern": "( ?json)?"}
-    arguments = {"type": "json_schema", "json_schema": parameters_of(tool)}
-    marked = _sequence(_text(f"{begin} {form.content_type}"), kind, _text(form.text), arguments)
-    return _or(marked, _sequence(_text(begin + form.text), arguments))
+    arguments = schema_node(parameters_of(tool))
+    marked = sequence(
+        text_node(f"{begin} {form.content_type}"), kind, text_node(form.text), arguments
+    )
+    return either(marked, sequence(text_node(begin + form.text), arguments))
 
 
 def _call(form: CallFormat, tools: tuple[Tool, ...]) -> Node:
     """What begins as a call in this format does, or, where such a call has no mark, is one."""
     pairs = [pair for pair in (form.block, form.call) if pair is not None]
     marks = dict.fromkeys(mark for mark in (*form.tokens, *sum(pairs, ())) if mark)
-    marked = [_sequence(_SPACE, _text(pair.begin), _free(*marks)) for pair in pairs[:1]]
+    marked = [sequence(_SPACE, text_node(pair.begin), _free(*marks)) for pair in pairs[:1]]
     if not form.bare and marked:
         return marked[0]
     (name, *_), arguments = form.keys
@@ -130,43 +133,27 @@ def _call(form: CallFormat, tools: tuple[Tool, ...]) -> Node:
         call_schema(tool, f"#/anyOf/{at}/properties/{key}", (name, key))
         for at, (tool, key) in enumerate(product(tools, arguments))
     ]
-    return _or(*marked, {"type": "json_schema", "json_schema": {"anyOf": items}})
+    return either(*marked, schema_node({"anyOf": items}))
 
 
 def _free(*marks: str) -> Node:
     """Any text, in which these marks may stand, although they may be tokens of their own."""
-    tags = [{"begin": "", "content": _ANY_TEXT, "end": mark} for mark in marks]
-    return _sequence({"type": "tags_with_separator", "separator": "", "tags": tags}, _ANY_TEXT)
+    tags = [until(mark) for mark in marks]
+    return sequence({"type": "tags_with_separator", "separator": "", "tags": tags}, ANY_TEXT)
 
 
 def _node(outputs: StructuredOutputs) -> Node | None:
-    """The same as a part of a structural tag; None for one that is a tag itself."""
+    """What a client asks for, as a part of a structural tag; None for what is a tag itself."""
     if outputs.json is not None:
         given = outputs.json
         schema = json.loads(given) if isinstance(given, str) else given
-        return {"type": "json_schema", "json_schema": schema}
+        return schema_node(schema)
     if outputs.json_object is not None:
-        return {"type": "json_schema", "json_schema": {"type": "object"}}
+        return schema_node({"type": "object"})
     if outputs.regex is not None:
         return {"type": "regex", "pattern": outputs.regex}
     if outputs.choice is not None:
-        return _or(*map(_text, outputs.choice))
+        return either(*map(text_node, outputs.choice))
     if outputs.grammar is not None:
         return {"type": "grammar", "grammar": outputs.grammar}
     return None
-
-
-def _text(value: str) -> Node:
-    return {"type": "const_string", "value": value}
-
-
-def _until(end: str) -> Node:
-    return {"type": "tag", "begin": "", "content": _ANY_TEXT, "end": end}
-
-
-def _sequence(*nodes: Node) -> Node:
-    return {"type": "sequence", "elements": list(nodes)}
-
-
-def _or(*nodes: Node) -> Node:
-    return nodes[0] if len(nodes) == 1 else {"type": "or", "elements": list(nodes)}

@@ -41,7 +41,7 @@ class TokenMarks:
 
 
 def token_marks(marks: Collection[str], tokenizer: Tokenizer) -> TokenMarks | None:
-    """Those of the marks that are one token of the tokenizer's each; None where none is."""
+    """The marks that are one token of the tokenizer's each; None where none is."""
     if not marks:
         return None
     added = {token.content: i for i, token in tokenizer.added_tokens.items() if token.content}

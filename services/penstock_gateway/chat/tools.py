@@ -196,8 +196,10 @@ def parameters_of(tool: Tool) -> dict[str, Any]:
 def call_schema(
     tool: Tool, place: str, keys: tuple[str, str] = ("name", "parameters")
 ) -> dict[str, Any]:
-    """Of an object that calls the tool.  place: where its arguments' schema stands in the whole.
-    keys: of its name and its arguments."""
+    """The schema of an object that calls the tool.
+
+    place: where its arguments' schema stands in the whole.  keys: of its name and its arguments.
+    """
     name, arguments = keys
     return {
         "type": "object",

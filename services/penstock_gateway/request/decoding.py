@@ -75,7 +75,7 @@ def _chosen(kind: Any) -> set[str]:
                     found.add(field.encode_name)
                 left.append(field.type)
         else:
-            left += [one for one in _inner(each) if one is not each]
+            left += _inner(each)
     return found
 
 

@@ -1,13 +1,13 @@
-"""What the formats of calls share: a walk over the text, whose state is a method."""
+"""What the formats of calls share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Protocol
 
 from penstock.parsing.call_object import CallObject
 from penstock.parsing.events import Content, Event, merged
-from penstock.parsing.interface import ToolParser
+from penstock.parsing.interface import ScanState, WalkingParser
 
 MAX_SPACE = 1024
 """Characters of whitespace and marks that are held back, in wait for a call."""
@@ -35,27 +35,18 @@ class Item(Protocol):
         """What has become certain since the last time."""
 
 
-ScanState = Callable[[bool], bool]
-"""Takes whether the text has ended. Returns whether there is more to do at once: it has moved on to
-another state, or it needs no more text."""
+class CallText(WalkingParser):
+    """`_prefix` is text that was dealt with, but is content unless a call comes of it.
 
-
-class CallText(ToolParser):
-    """`_rest` is text that was not dealt with; `_prefix`, what was, but is content unless a call
-    comes of it."""
+    tools: names of the functions that the request offers.
+    """
 
     def __init__(self, tools: Collection[str]) -> None:
-        super().__init__(tools)
-        self._rest = ""
+        super().__init__(self._start)
+        self.tools = frozenset(tools)
         self._prefix = ""
-        self._events: list[Event] = []
-        self._state: ScanState = self._start
         self._object: Item | None = None
         self._after_object: ScanState = self._start
-
-    def push(self, text: str) -> list[Event]:
-        self._rest += text
-        return self._walk(ended=False)
 
     def finish(self) -> list[Event]:
         events = self._walk(ended=True)
@@ -67,12 +58,6 @@ class CallText(ToolParser):
     def held(self) -> int:
         inside = 0 if self._object is None else len(self._object.held)
         return len(self._prefix) + inside + len(self._rest)
-
-    def _walk(self, *, ended: bool) -> list[Event]:
-        while self._state(ended):
-            pass
-        events, self._events = merged(self._events), []
-        return events
 
     def _start(self, ended: bool) -> bool:
         """At the beginning of the text."""
@@ -89,10 +74,6 @@ class CallText(ToolParser):
     def _say(self, text: str) -> None:
         if text:
             self._events.append(Content(text))
-
-    def _go(self, state: ScanState) -> bool:
-        self._state = state
-        return True
 
     def _eat(self, length: int) -> None:
         """Moves text from the rest to the prefix."""

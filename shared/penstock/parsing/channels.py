@@ -6,18 +6,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from penstock.parsing.call_text import overlap
-from penstock.parsing.events import CallArguments, CallBegin, Content, Event, Reasoning, merged
+from penstock.parsing.events import CallArguments, CallBegin, Content, Reasoning
 from penstock.parsing.format import ChannelFormat, with_letters
-from penstock.parsing.interface import OutputParser
+from penstock.parsing.interface import WalkingParser
 
 MAX_HEAD = 512
 _CHANNEL = re.compile(r"\s*([\w-]*)")
 
 
-class Channels(OutputParser):
+class Channels(WalkingParser):
     """Thoughts, content and calls by the heads of messages. A message whose head names no channel
     is content, and so is a text without any head.
 
@@ -34,14 +33,12 @@ class Channels(OutputParser):
         *,
         calls: bool = True,
     ) -> None:
+        super().__init__(self._first)
         self._form = form = with_letters(form, letters or {})
         self._calls = calls
         for mark, letter in (letters or {}).items():
             prompt = prompt.replace(mark, letter)
-        self._rest = ""
-        self._events: list[Event] = []
         self._kind: type[Content] | type[Reasoning] | type[CallArguments] = Content
-        self._state: Callable[[bool], bool] = self._first
         begun = prompt.rpartition(form.begin)[2]
         head, text_mark, said = begun.partition(form.text)
         if text_mark and not any(end in said for end in form.ends):
@@ -50,27 +47,6 @@ class Channels(OutputParser):
         elif form.channel in begun:
             self._state = self._head
         self._stops = (*form.ends, form.begin)
-
-    def push(self, text: str) -> list[Event]:
-        self._rest += text
-        return self._walk(ended=False)
-
-    def finish(self) -> list[Event]:
-        return self._walk(ended=True)
-
-    @property
-    def held(self) -> int:
-        return len(self._rest)
-
-    def _walk(self, *, ended: bool) -> list[Event]:
-        while self._state(ended):
-            pass
-        events, self._events = merged(self._events), []
-        return events
-
-    def _go(self, state: Callable[[bool], bool]) -> bool:
-        self._state = state
-        return True
 
     def _first(self, ended: bool) -> bool:
         """At the beginning of the answer, behind the role that the prompt ends in."""

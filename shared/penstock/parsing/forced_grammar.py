@@ -21,6 +21,8 @@ PLACE = "place"
 are one JSON schema."""
 
 Node = dict[str, Any]
+"""One format of a structural tag."""
+ANY_TEXT: Node = {"type": "any_text"}
 
 
 def forced_tag(
@@ -42,7 +44,7 @@ def forced_tag(
     tags = []
     for index, (name, schema) in enumerate(tools.items()):
         arguments = (
-            _keyed(written, kind, schema) if isinstance(kind, KeyedValues) else _json(schema)
+            _keyed(written, kind, schema) if isinstance(kind, KeyedValues) else schema_node(schema)
         )
         if arguments is None:
             return None
@@ -56,7 +58,7 @@ def forced_tag(
     }
     # Where a line break could only begin another call, a model that has said all calls on and on.
     end = {"type": "regex", "pattern": r"\s{0,2}"}
-    return _sequence(_text(written.before), calls, _text(written.after), end)
+    return sequence(text_node(written.before), calls, text_node(written.after), end)
 
 
 def _call(written: Written, name: str, arguments: Node) -> Node:
@@ -66,7 +68,7 @@ def _call(written: Written, name: str, arguments: Node) -> Node:
     content = arguments
     if index:
         number = {"type": "regex", "pattern": "[0-9]{1,3}"}
-        content = _sequence(number, _text(rest), arguments)
+        content = sequence(number, text_node(rest), arguments)
     return {
         "type": "tag",
         "begin": f"{written.begin}{name}{head}",
@@ -91,8 +93,8 @@ def _keyed(written: Written, marks: KeyedValues, schema: Any) -> Node | None:
         node = _value(written, marks.value.end, key, value, schema)
         if node is None:
             return None
-        nodes.append(node if key in required else _either(node, _text("")))
-    return _sequence(*nodes)
+        nodes.append(node if key in required else either(node, text_node("")))
+    return sequence(*nodes)
 
 
 def _value(written: Written, mark: str, key: str, schema: Any, root: Node) -> Node | None:
@@ -102,30 +104,40 @@ def _value(written: Written, mark: str, key: str, schema: Any, root: Node) -> No
         return None
     if not is_text(types_of(schema, root)):
         shared = {name: root[name] for name in _DEFINED if name in root}
-        content = _json({**schema, **shared} if isinstance(schema, dict) else schema)
+        content = schema_node({**schema, **shared} if isinstance(schema, dict) else schema)
         return {"type": "tag", "begin": begin, "content": content, "end": end}
     limits = schema.keys() - _NOTES
     if not limits:
         rest = end.partition(mark)[2]
-        text = {"type": "tag", "begin": begin, "content": {"type": "any_text"}, "end": mark}
-        return _sequence(text, _text(rest))
+        return sequence(until(mark, begin=begin), text_node(rest))
     values = schema.get("enum", [schema.get("const")])
     if limits <= {"enum", "const"} and all(type(v) is str and mark not in v for v in values):
-        return {"type": "tag", "begin": begin, "content": _either(*map(_text, values)), "end": end}
+        return {
+            "type": "tag",
+            "begin": begin,
+            "content": either(*map(text_node, values)),
+            "end": end,
+        }
     return None  # The reader takes it as it is, so it can't be held to JSON's rules.
 
 
-def _json(schema: Any) -> Node:
+def schema_node(schema: Any) -> Node:
     return {"type": "json_schema", "json_schema": schema}
 
 
-def _text(text: str) -> Node:
+def text_node(text: str) -> Node:
+    """Exactly this text."""
     return {"type": "const_string", "value": text}
 
 
-def _sequence(*nodes: Node) -> Node:
-    return {"type": "sequence", "elements": list(nodes) or [_text("")]}
+def sequence(*nodes: Node) -> Node:
+    return {"type": "sequence", "elements": list(nodes) or [text_node("")]}
 
 
-def _either(*nodes: Node) -> Node:
-    return {"type": "or", "elements": list(nodes)}
+def either(*nodes: Node) -> Node:
+    return nodes[0] if len(nodes) == 1 else {"type": "or", "elements": list(nodes)}
+
+
+def until(end: str, *, begin: str = "") -> Node:
+    """Any text, and the mark that ends it."""
+    return {"type": "tag", "begin": begin, "content": ANY_TEXT, "end": end}

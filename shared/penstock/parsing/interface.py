@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import ClassVar
 
-from penstock.parsing.events import Event
+from penstock.parsing.events import Event, merged
 
 
 class OutputParser(ABC):
@@ -38,6 +38,44 @@ class OutputParser(ABC):
         """Characters at the end of the text so far that no event has reported, but one still may.
         It says which tokens are whose: a parser that holds text back should know."""
         return 0
+
+
+ScanState = Callable[[bool], bool]
+"""Takes whether the text has ended. Returns whether there is more to do at once: it has moved on to
+another state, or it needs no more text."""
+
+
+class WalkingParser(OutputParser):
+    """A walk over the text, whose state is a method. `_rest` is text that was not dealt with.
+
+    first: the state at the beginning.
+    """
+
+    def __init__(self, first: ScanState) -> None:
+        self._rest = ""
+        self._events: list[Event] = []
+        self._state = first
+
+    def push(self, text: str) -> list[Event]:
+        self._rest += text
+        return self._walk(ended=False)
+
+    def finish(self) -> list[Event]:
+        return self._walk(ended=True)
+
+    @property
+    def held(self) -> int:
+        return len(self._rest)
+
+    def _walk(self, *, ended: bool) -> list[Event]:
+        while self._state(ended):
+            pass
+        events, self._events = merged(self._events), []
+        return events
+
+    def _go(self, state: ScanState) -> bool:
+        self._state = state
+        return True
 
 
 class ToolParser(OutputParser):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from penstock.parsing.call_text import overlap
-from penstock.parsing.events import Content, Event, Reasoning, merged
+from penstock.parsing.events import Content, Reasoning
 from penstock.parsing.format import ThoughtFormat, with_letters
-from penstock.parsing.interface import OutputParser
+from penstock.parsing.interface import WalkingParser
 
 MAX_SPACE = 1024
 """Characters of whitespace before the opening tag."""
@@ -24,7 +22,7 @@ def is_over(form: ThoughtFormat, prompt: str) -> bool:
     return prompt.rstrip().endswith(form.block.end)
 
 
-class ThinkBlocks(OutputParser):
+class ThinkBlocks(WalkingParser):
     """One block, at the beginning of the text. Whitespace behind its two tags is dropped, and a
     line break before the second.
 
@@ -37,35 +35,11 @@ class ThinkBlocks(OutputParser):
     def __init__(
         self, form: ThoughtFormat, prompt: str, letters: dict[str, str] | None = None
     ) -> None:
-        inside = begins_inside(form, prompt)
+        super().__init__(self._repeated if begins_inside(form, prompt) else self._start)
         form = with_letters(form, letters or {})
         self._begin, self._end = form.block
         self._ends = (self._end, *form.ended_by)
         self._dropped = form.dropped
-        self._rest = ""
-        self._events: list[Event] = []
-        self._state: Callable[[bool], bool] = self._repeated if inside else self._start
-
-    def push(self, text: str) -> list[Event]:
-        self._rest += text
-        return self._walk(ended=False)
-
-    def finish(self) -> list[Event]:
-        return self._walk(ended=True)
-
-    @property
-    def held(self) -> int:
-        return len(self._rest)
-
-    def _walk(self, *, ended: bool) -> list[Event]:
-        while self._state(ended):
-            pass
-        events, self._events = merged(self._events), []
-        return events
-
-    def _go(self, state: Callable[[bool], bool]) -> bool:
-        self._state = state
-        return True
 
     def _start(self, ended: bool) -> bool:
         """Before the opening tag, or content that has none."""

@@ -62,6 +62,18 @@ class BeatenGateway(BeatenLoop):
         self.port = port
         self.service = service
 
+    def answer(
+        self, path: str, body: bytes, content_type: str = "application/json"
+    ) -> tuple[int, bytes]:
+        """Status and body of the reply."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            connection.request("POST", path, body, {"content-type": content_type})
+            reply = connection.getresponse()
+            return reply.status, reply.read()
+        finally:
+            connection.close()
+
     def post(self, path: str, body: bytes, content_type: str = "application/json") -> int:
         """The status."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)

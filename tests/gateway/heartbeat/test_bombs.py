@@ -4,7 +4,6 @@ event loop, on which others' streams are, goes on."""
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,7 +17,7 @@ from penstock.media.desk import MediaDesk
 from penstock.media_facts import KindFacts, MediaFacts
 from tests.gateway.fake_engine import MODEL
 from tests.gateway.heartbeat import bombs
-from tests.gateway.heartbeat.beaten import PATIENCE, BeatenGateway, beaten
+from tests.gateway.heartbeat.beaten import BeatenGateway, beaten
 from tests.gateway.heartbeat.beating import collecting_as_a_gateway, latest
 from tests.gateway.media import SeeingEngine
 from tests.gateway.transcription.test_held import HearingEngine
@@ -136,13 +135,8 @@ CASES += [
 def _answer(gateway: BeatenGateway, path: str, body: bytes) -> tuple[int, str]:
     form = "multipart/form-data; boundary=" + BOUNDARY
     kind = form if path.endswith("transcriptions") else "application/json"
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=PATIENCE)
-    try:
-        connection.request("POST", path, body, {"content-type": kind})
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-    finally:
-        connection.close()
+    status, answer = gateway.answer(path, body, kind)
+    return status, answer.decode()
 
 
 @pytest.mark.parametrize(("path", "make", "files", "share", "of"), CASES)

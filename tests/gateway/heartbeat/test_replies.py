@@ -3,7 +3,6 @@ more than 50 ms while it is written."""
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +16,7 @@ from penstock_gateway.generate.logprobs import (
     prompt_logprobs,
 )
 from penstock_gateway.responses.request import LOGPROBS
-from tests.gateway.heartbeat.beaten import PATIENCE, BeatenGateway, beaten
+from tests.gateway.heartbeat.beaten import BeatenGateway, beaten
 from tests.gateway.heartbeat.beating import collecting_as_a_gateway, latest
 from tests.gateway.heartbeat.engines import TellingEngine
 from tests.gateway.heartbeat.test_bodies import OPERATIONS
@@ -73,16 +72,9 @@ def small() -> Iterator[BeatenGateway]:
 
 
 def answer(gateway: BeatenGateway, path: str, body: dict[str, Any]) -> bytes:
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=PATIENCE)
-    try:
-        headers = {"content-type": "application/json"}
-        connection.request("POST", path, json.dumps(body), headers)
-        reply = connection.getresponse()
-        found = reply.read()
-        assert reply.status == 200, found[:1000]
-        return found
-    finally:
-        connection.close()
+    status, found = gateway.answer(path, json.dumps(body).encode())
+    assert status == 200, found[:1000]
+    return found
 
 
 @pytest.mark.parametrize("stream", [False, True])

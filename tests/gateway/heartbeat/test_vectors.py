@@ -4,7 +4,6 @@ is written, and it says what it says when it is written at once."""
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 import random
 from array import array
@@ -16,7 +15,7 @@ import pytest
 
 from penstock.client.pool_request import PoolResult
 from penstock.protocol.common import Pooling, Vectors
-from tests.gateway.heartbeat.beaten import PATIENCE, BeatenGateway, beaten
+from tests.gateway.heartbeat.beaten import BeatenGateway, beaten
 from tests.gateway.heartbeat.beating import collecting_as_a_gateway, latest
 from tests.gateway.heartbeat.engines import PoolingEngine
 
@@ -71,16 +70,9 @@ def small() -> Iterator[BeatenGateway]:
 
 
 def answer(gateway: BeatenGateway, path: str, body: dict[str, Any]) -> bytes:
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=PATIENCE)
-    try:
-        headers = {"content-type": "application/json"}
-        connection.request("POST", path, json.dumps(body), headers)
-        reply = connection.getresponse()
-        found = reply.read()
-        assert reply.status == 200, found[:1000]
-        return found
-    finally:
-        connection.close()
+    status, found = gateway.answer(path, json.dumps(body).encode())
+    assert status == 200, found[:1000]
+    return found
 
 
 @pytest.mark.parametrize("case", CASES)
