@@ -28,7 +28,7 @@ class Taken:
     products: float = 0.75
     """Share of the matrix rate that the library's large products reach."""
     products_least: float = 0.70
-    """The same where a processor's clock falls under such load."""
+    """Share of the matrix rate of such products where a processor's clock falls under the load."""
     packed: float = 0.35
     """Share of the matrix rate that products with weights that stay quantised reach."""
     cache: float = 5.5e12
@@ -39,7 +39,7 @@ class Taken:
     gap: float = 1.5e-6
     """Seconds between two kernels of a graph."""
     early_gap: float = 0.8e-6
-    """The same where the second of them is launched early, and only waits."""
+    """Seconds between two kernels of which the second is launched early, and only waits."""
     row_kernel: float = 2.5e-6
     """Seconds of a kernel that goes row by row, however few there are."""
     launch: float = 18e-6
@@ -51,8 +51,8 @@ class Taken:
     one_tile: float = 0.35
     """Share of the matrix rate of attention of prompts, with one tile of keys in flight."""
     two_tiles: float = 0.44
-    """The same with two or more. A tile of 128 x 128 with heads of 128 keeps a processor's matrix
-    units for 2,048 cycles. As compiled, its loop has 986 instructions for each of 8 warps, of which
+    """Share of the matrix rate of attention of prompts, with two tiles or more in flight. A tile of
+    128 x 128 with heads of 128 keeps a processor's matrix units for 2,048 cycles. As compiled, its loop has 986 instructions for each of 8 warps, of which
     4 begin in a cycle: 1,972 more, most of them between the two products, which are waited for."""
     two_tiles_least: float = 0.40
     two_tiles_most: float = 0.47
