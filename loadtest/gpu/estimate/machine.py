@@ -28,7 +28,7 @@ class Taken:
     products: float = 0.75
     """Share of the matrix rate that the library's large products reach."""
     products_least: float = 0.70
-    """Share of the matrix rate of such products where a processor's clock falls under the load."""
+    """Share of the matrix rate of such products where a clock falls under the load."""
     packed: float = 0.35
     """Share of the matrix rate that products with weights that stay quantised reach."""
     cache: float = 5.5e12
