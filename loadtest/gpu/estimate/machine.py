@@ -52,8 +52,9 @@ class Taken:
     """Share of the matrix rate of attention of prompts, with one tile of keys in flight."""
     two_tiles: float = 0.44
     """Share of the matrix rate of attention of prompts, with two tiles or more in flight. A tile of
-    128 x 128 with heads of 128 keeps a processor's matrix units for 2,048 cycles. As compiled, its loop has 986 instructions for each of 8 warps, of which
-    4 begin in a cycle: 1,972 more, most of them between the two products, which are waited for."""
+    128 x 128 with heads of 128 keeps a processor's matrix units for 2,048 cycles. As compiled, its
+    loop has 986 instructions for each of 8 warps, of which 4 begin in a cycle: 1,972 more, most of
+    them between the two products, which are waited for."""
     two_tiles_least: float = 0.40
     two_tiles_most: float = 0.47
 
