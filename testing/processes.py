@@ -78,6 +78,27 @@ class RestartableProcess:
                 self.kill()
 
 
+def freeze(pid: int) -> None:
+    """Stops a process (SIGSTOP), and returns once it stands still. The signal alone doesn't wait:
+    its other threads go on until the one that takes it has run, which takes a while on a busy
+    machine. Raises TimeoutError."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + GRACE
+    while not all(_stopped(thread) for thread in Path("/proc").glob(f"{pid}/task/*")):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"process {pid} goes on after SIGSTOP")
+        time.sleep(0.002)
+
+
+def _stopped(thread: Path) -> bool:
+    """Whether it is stopped, or has ended."""
+    try:
+        stat = (thread / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] in ("T", "t", "Z", "X")
+
+
 def processor_seconds(pid: int) -> float:
     """That the process and its living descendants have computed."""
     process = psutil.Process(pid)

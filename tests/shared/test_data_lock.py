@@ -17,6 +17,7 @@ import pytest
 from penstock.errors import StartupError
 from penstock.supervisor import data_lock
 from penstock.supervisor.data_lock import DataLock
+from testing.processes import freeze
 from testing.serving import PATIENCE
 from tests.said import said
 
@@ -63,7 +64,7 @@ async def test_it_lasts_as_long_as_a_child_that_inherited_it(
                 await DataLock.take(str(tmp_path))
             supervisor.kill()
             supervisor.wait()
-            os.kill(writer, signal.SIGSTOP)
+            freeze(writer)
             ended = rf"pid {supervisor.pid} on \S+, which has ended, but not all of its processes\)"
             with pytest.raises(StartupError, match=ended):
                 await DataLock.take(str(tmp_path))

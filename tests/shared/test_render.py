@@ -19,6 +19,7 @@ from penstock.errors import InvalidRequest, Overloaded
 from penstock.text.render import RenderPool
 from penstock.text.render.pool import MAX_PROCESSES
 from penstock.text.render.wire import Bounds
+from testing.processes import freeze
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -250,7 +251,7 @@ def test_a_frozen_process_blames_nobody(ask: Callable[[RenderPool], str]) -> Non
     """Its template used no processor time: the request may come again, and soon."""
     for pool in joined(Bounds()):
         (pid,) = pool.pids
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         begun = time.monotonic()
         with pytest.raises(Overloaded, match="stood still") as told:
             ask(pool)

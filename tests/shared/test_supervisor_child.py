@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +16,7 @@ from penstock.supervisor import child as child_module
 from penstock.supervisor import preparing
 from penstock.supervisor.child import Child, ChildSpec
 from penstock.supervisor.preparing import Preparation
+from testing.processes import freeze
 from tests.said import said
 from tests.shared.tiny_models import write_hub_folder
 
@@ -58,7 +57,7 @@ async def test_one_that_stays_stopped_is_killed_and_started_again(
     async with running(tmp_path, monkeypatch) as child:
         former = child.pid
         assert former is not None
-        os.kill(former, signal.SIGSTOP)
+        freeze(former)
         await until(lambda: child.pid != former)
         assert not psutil.pid_exists(former)
     assert f"child=worker 0 how=pid {former}, killed after it was stopped (SIGSTOP) for 0.2 s" in (
@@ -107,7 +106,7 @@ async def test_a_preparation_that_stays_stopped_ends_with_an_error(
 
     async def stopped(*arguments: object, **keywords: object) -> asyncio.subprocess.Process:
         process = await start(*arguments, **keywords)  # type: ignore[arg-type]
-        process.send_signal(signal.SIGSTOP)
+        freeze(process.pid)
         return process
 
     monkeypatch.setattr(preparing, "start", stopped)

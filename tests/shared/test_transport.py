@@ -32,6 +32,7 @@ from penstock.transport.wire import (
     pack_header,
     split,
 )
+from testing.processes import freeze
 
 pytestmark = pytest.mark.timeout(240)
 BOOT = b"boot-one"
@@ -401,7 +402,7 @@ def test_a_message_of_too_many_parts_is_refused():
 def test_a_frozen_peer_loses_its_session_and_comes_back_with_a_new_one(context, endpoint, peer):
     wire = Wire(context, endpoint, settings=FREEZING)
     pump(wire, None, lambda _: bool(wire.of(Opened)))
-    peer.send_signal(signal.SIGSTOP)
+    freeze(peer.pid)
     before = wire.server.sessions
     for session in before:
         wire.server.send(session, ["sent to a frozen peer"])
@@ -436,7 +437,7 @@ def test_a_peer_that_does_not_read_fills_its_pipe_and_is_cut(context, endpoint, 
                 server.send(session, ["welcome"])
         time.sleep(0.005)
     time.sleep(0.1)
-    peer.send_signal(signal.SIGSTOP)
+    freeze(peer.pid)
     sent = 0
     while session in server.sessions and sent < 1_000_000:
         server.send(session, ["x" * 200])

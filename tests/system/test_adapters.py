@@ -16,6 +16,7 @@ import torch
 from openai import OpenAI
 
 from penstock import LLM, LoRARequest, SamplingParams
+from testing.processes import freeze
 from testing.serving import PATIENCE, Server, wait_until
 from tests.adapter_folders import random_factors, write_gguf, write_peft
 from tests.system.test_pause import Stream
@@ -210,7 +211,7 @@ def test_a_stream_goes_on_with_its_adapter_when_a_process_dies(
         if count != 3:
             return
         # Nothing is computed from here on until the victim has died.
-        os.kill(worker, signal.SIGSTOP)
+        freeze(worker)
         try:
             # The name stands for something else now, and the old files are gone.
             write_adapter(path, 8)

@@ -16,6 +16,7 @@ import pytest
 from openai import APIConnectionError, InternalServerError, OpenAI
 from openai.types.responses import Response
 
+from testing.processes import freeze
 from testing.serving import Server, wait_until
 from tests.thinning import part
 
@@ -153,7 +154,7 @@ def test_a_batch_goes_on_when_its_process_stands_still_for_good(
     batch_id = begin(client, lines_of(server, 300))
     wait_until(lambda: done_of(client, batch_id) > 0)
     pid = server.child("batches")
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     assert not ended_already(client, batch_id)
     batch = ended(client, batch_id)
     assert (batch.status, batch.error_file_id) == ("completed", None)

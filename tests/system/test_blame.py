@@ -19,7 +19,7 @@ from penstock.config.settings import TransportSettings
 from penstock.prepare import prepare
 from penstock.protocol.to_frontend import Status
 from penstock.sampling_params import SamplingParams
-from testing.processes import RestartableProcess, engine, front_end, worker
+from testing.processes import RestartableProcess, engine, freeze, front_end, worker
 from testing.serving import PATIENCE
 from testing.words import text
 
@@ -117,7 +117,7 @@ async def test_engine_cores_that_die_before_a_worker_is_there_accuse_nobody(fold
 
 async def pause(client: EngineClient, number: int, core: RestartableProcess) -> None:
     """The process stands still until the session with it is over, and is then met again."""
-    os.kill(core.pid, signal.SIGSTOP)
+    freeze(core.pid)
     try:
         await until(lambda: not client.engines[number].connected)
     finally:

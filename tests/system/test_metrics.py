@@ -15,6 +15,7 @@ import httpx
 import psutil
 import pytest
 
+from testing.processes import freeze
 from testing.serving import PATIENCE, Server, wait_until
 from tests.gateway import keyring
 from tests.metrics_names import ENGINE, GATEWAY, LABELS, PROCESS, WORKER
@@ -193,7 +194,7 @@ def test_what_runs_and_waits_is_seen_while_it_does(system: Server) -> None:
         threading.Thread(target=lambda: answers.append(system.complete("a b c", max_tokens=60)))
         for _ in range(3)
     ]
-    os.kill(pids[0], signal.SIGSTOP)
+    freeze(pids[0])
     try:
         for thread in asking:
             thread.start()
@@ -229,7 +230,7 @@ def test_a_worker_that_is_killed_counts_and_so_does_the_recovery(
 
     asking = threading.Thread(target=ask)
     begun = time.monotonic()
-    os.kill(victim, signal.SIGSTOP)  # So that it dies under the request for sure.
+    freeze(victim)  # So that it dies under the request for sure.
     asking.start()
     # It may wait again already, where the worker has been silent for too long.
     wait_until(

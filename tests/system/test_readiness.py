@@ -26,6 +26,7 @@ from penstock.prepare import prepare
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_worker import Progress, Ready, WorkerHello
 from penstock.protocol.to_worker import Plan, Setup, ToWorker
+from testing.processes import freeze
 from testing.serving import PATIENCE, Server, wait_until
 from tests.engine.fake_worker import FakeWorker
 from tests.engine.test_process import Peer
@@ -59,7 +60,7 @@ def test_the_promise_follows_from_the_times_that_are_set() -> None:
 def noticed_after(url: str, pid: int) -> float:
     """Freezes a process. Seconds until /health/ready has failed, after which it thaws."""
     wait_until(lambda: ready(url))
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     begun = time.monotonic()
     try:
         wait_until(lambda: not ready(url))

@@ -13,6 +13,7 @@ import pytest
 from openai import OpenAI
 
 from penstock import LLM, SamplingParams
+from testing.processes import freeze
 from testing.serving import PATIENCE, Server, wait_until
 
 pytestmark = [pytest.mark.timeout(600)]
@@ -126,7 +127,7 @@ def test_a_frozen_worker_is_noticed_and_the_stream_goes_on(own_server, undisturb
 
     def freeze_for_a_while(count: int) -> None:
         if count == 8:
-            os.kill(worker, signal.SIGSTOP)
+            freeze(worker)
             thawing.start()
 
     def thaw() -> None:

@@ -15,6 +15,7 @@ import pytest
 from deploy.local import free_port
 from penstock.prepare import prepare
 from penstock.transport.curve_keys import make_folders
+from testing.processes import freeze
 from testing.serving import PATIENCE, wait_until
 
 pytestmark = pytest.mark.timeout(400)
@@ -118,7 +119,7 @@ def test_a_worker_that_stands_still_with_nobody_to_end_it(start: Start, tiny_mod
             engine = client.get("/status").json()["engine"]
             return engine is not None and engine["asleep"]
 
-        worker.send_signal(signal.SIGSTOP)
+        freeze(worker.pid)
         try:
             refused = client.post("/sleep")
         finally:

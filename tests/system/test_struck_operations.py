@@ -17,6 +17,7 @@ import httpx
 import pytest
 import yaml
 
+from testing.processes import freeze
 from testing.serving import PATIENCE, Server, wait_until
 from tests.shared.tiny_models import write_gguf
 from tests.system.test_pause import Stream
@@ -55,7 +56,7 @@ def strike(server: Server, victim: str, how: str) -> None:
     if how == "kill":
         os.kill(pid, signal.SIGKILL)
         return
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     time.sleep(FROZEN)
     os.kill(pid, signal.SIGCONT)
 
@@ -141,7 +142,7 @@ def test_a_supervisor_that_stands_still_holds_nobody_up(running: Server) -> None
     """What dies meanwhile is started again when it goes on; streams wait for that."""
     undisturbed = alone(running)
     worker = running.child("worker 0")
-    os.kill(running.process.pid, signal.SIGSTOP)
+    freeze(running.process.pid)
     try:
         assert alone(running) == undisturbed
         stream = Stream(running.url, **WHOLE)
@@ -167,7 +168,7 @@ def test_who_stands_still_for_good_while_the_model_falls_asleep(
     stream = Stream(running.url, **WHOLE)
     wait_until(lambda: stream.text != "")
     pid = running.child(victim)
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     status, error = told(running, "sleep", params={"level": 2, "mode": "keep"})
     assert (status, bool(error)) == ((200, False) if victim == "worker 0" else (503, True))
     wait_until(lambda: running.processes().get(victim) not in (None, pid), 2 * PATIENCE)
@@ -240,7 +241,7 @@ def test_who_stands_still_for_good_while_models_are_switched(
     undisturbed = each_alone(server)
     former = Stream(server.url, model="one", **WHOLE)
     wait_until(lambda: former.text != "")
-    os.kill(server.child("worker 0 of one"), signal.SIGSTOP)
+    freeze(server.child("worker 0 of one"))
     with ThreadPoolExecutor(1) as pool, httpx.Client(timeout=2 * PATIENCE) as client:
 
         def ask(model: str) -> httpx.Response:
@@ -257,7 +258,7 @@ def test_who_stands_still_for_good_while_models_are_switched(
             wait_until(lambda: ask("two").status_code == 200, 2 * PATIENCE)
             asked = pool.submit(ask, "one")
             wait_until(lambda victim=victim: f"penstock: {victim}" in server.children())
-            os.kill(server.child(victim), signal.SIGSTOP)
+            freeze(server.child(victim))
             assert ended_late(asked.result(2 * PATIENCE))
             wait_until(lambda: ask("one").status_code == 200, 2 * PATIENCE)
 
@@ -268,7 +269,7 @@ def test_a_supervisor_that_stands_still_switches_when_it_goes_on(
 ) -> None:
     server = switching()
     undisturbed = each_alone(server)
-    os.kill(server.process.pid, signal.SIGSTOP)
+    freeze(server.process.pid)
     try:
         later = Stream(server.url, model="two", **WHOLE)
         assert alone(server, model="one") == undisturbed["one"]

@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from penstock.net.runtime_dir import remove_abandoned
+from testing.processes import freeze
 from testing.serving import PATIENCE, Server, ServerFailed, wait_until
 
 pytestmark = [pytest.mark.timeout(400)]
@@ -241,7 +242,7 @@ def test_a_data_folder_has_one_server_until_it_is_killed(
 def test_a_second_signal_kills_at_once(start_server: StartServer, tiny_model: str) -> None:
     running = start_server(tiny_model, *SMALL, "--shutdown-timeout", "600")
     for pid in running.children().values():
-        os.kill(pid, signal.SIGSTOP)  # now SIGTERM has no effect on them
+        freeze(pid)  # now SIGTERM has no effect on them
     running.process.send_signal(signal.SIGINT)
     heard = "event=stopping why=SIGINT"
     wait_until(lambda: heard in running.stderr, message=lambda: running.stderr)
@@ -254,7 +255,7 @@ def test_frozen_processes_do_not_keep_it_from_stopping(
     start_server: StartServer, tiny_model: str
 ) -> None:
     running = start_server(tiny_model, *SMALL, "--shutdown-timeout", "1")
-    os.kill(running.child("engine"), signal.SIGSTOP)
+    freeze(running.child("engine"))
     assert running.stop() == 0
     running.prove_gone()
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
-import signal
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from penstock.config.settings import GatewayConfig, MediaSettings
 from penstock.media.prepared import read
 from penstock.media.resize import prepare
 from penstock_engine.handlers.media_validation import check_media
+from testing.processes import freeze
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.media import (
     PARTS,
@@ -302,7 +301,7 @@ async def test_a_deadline_ends_the_wait_for_a_picture(stream: bool) -> None:
     async with SeeingGateway(media_processes=1) as gateway:
         assert (await gateway.ask(image())).status_code == 200
         (pid,) = gateway.desk.pool.pids
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         other = image(data_uri(saved(picture(seed=5))))
         reply = await gateway.ask(other, deadline_ms=500, stream=stream)
         assert reply.status_code == 408, reply.text

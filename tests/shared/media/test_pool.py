@@ -21,6 +21,7 @@ from penstock.media.prepared import read
 from penstock.media.process import LARGE, MediaProcess
 from penstock.media.resize import prepare
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
+from testing.processes import freeze
 from tests.shared.media.pictures import PREPARATION, picture, saved
 from tests.shared.media.test_picture import bomb
 
@@ -117,7 +118,7 @@ async def test_what_takes_too_long_is_stopped() -> None:
 async def test_a_frozen_helper_is_no_fault_of_the_item(pool: MediaPool) -> None:
     await pool.prepare(task(saved(picture())))
     (pid,) = pool.pids
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     with pytest.raises(Overloaded, match="stood still"):
         await pool.prepare(task(saved(picture())))
     assert pid not in pool.pids
@@ -169,7 +170,7 @@ async def test_who_leaves_while_a_large_item_comes(
     receive = MediaProcess._receive_all
 
     def spied(process: MediaProcess, size: int) -> bytes:
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         begun.set()
         return receive(process, size + 1)  # That never come.
 
@@ -225,7 +226,7 @@ async def test_a_tenant_waits_for_an_item_of_anothers_and_not_for_all() -> None:
 async def test_who_leaves_in_between_ends_its_helper(pool: MediaPool) -> None:
     await pool.prepare(task(saved(picture())))
     (pid,) = pool.pids
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     work = asyncio.create_task(pool.prepare(task(saved(picture()))))
     await asyncio.sleep(0)
     work.cancel()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from testing.processes import freeze
 from testing.serving import Server, wait_until
 from tests.system.page.driving import TIMEOUT
 
@@ -366,7 +367,7 @@ def test_of_several_engines_one_is_chosen(server: Server, open_view: Callable[..
 @contextmanager
 def held(supervisor: int) -> Iterator[None]:
     """Meanwhile, it starts nothing again: what is gone stays so until somebody has seen it."""
-    os.kill(supervisor, signal.SIGSTOP)
+    freeze(supervisor)
     try:
         yield
     finally:

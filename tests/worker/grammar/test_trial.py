@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.grammar_text.errors import GrammarUnavailable
 from penstock_worker.grammar_text.trial import ATTEMPTS, Trial
+from testing.processes import freeze
 from tests.said import said
 from tests.worker.grammar.grammar_tools import compile_now
 
@@ -34,17 +36,21 @@ def trial(default_folder: Path) -> Iterator[Trial]:
     made.end()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGSTOP, signal.SIGKILL], ids=lambda s: s.name)
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("strike", "reason"), [(freeze, "stood still"), (kill, "died")])
 def test_a_process_that_is_frozen_or_killed_costs_no_grammar(
-    trial: Trial, signum: signal.Signals, caplog: pytest.LogCaptureFixture
+    trial: Trial, strike: Callable[[int], None], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Another one compiles it, and soon."""
     source = trial.source(DATE)
     former = psutil.Process(trial.pid)
-    former.send_signal(signum)
+    strike(former.pid)
     assert trial.source(DATE) == source
     assert not former.is_running()
-    assert ("stood still" if signum == signal.SIGSTOP else "died") in said(caplog)
+    assert reason in said(caplog)
 
 
 def test_processes_that_all_die_blame_no_grammar(

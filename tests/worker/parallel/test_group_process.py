@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from penstock.model_config import WeightFiles
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import Fault, Progress
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop
+from testing.processes import freeze
 from tests.worker.checkpoints import TINY, load_model, tiny_files, tiny_setup
 from tests.worker.driver import make_runner
 from tests.worker.parallel.group_engine import SHORT, GroupEngine, run_held_rank
@@ -140,7 +139,7 @@ def test_a_rank_whose_peer_is_frozen_ends_itself(tmp_path: Path, setup: Setup) -
     pair = GroupEngine(tmp_path, 2)
     try:
         pair.form(setup)
-        os.kill(pair.workers[1].pid, signal.SIGSTOP)
+        freeze(pair.workers[1].pid)
         new = NewSequence(0, PROMPT, len(PROMPT), 0, SAMPLING, [0, 1])
         pair.send(Plan(1, 0, [], [new], [SlotWork(0, 0, len(PROMPT))]))
         pair.hear(Progress, [0])  # A second has passed: it waits for the other.
