@@ -12,7 +12,7 @@ SHORT = 0.1
 ASIDE = 0.005
 """Seconds that media may be encoded in any case in a step that somebody decodes in."""
 
-LONG = 2.0
+LONG = 0.25
 """Seconds that a step without decodes may take: whoever comes during one waits for its end."""
 
 LEAST = 16
