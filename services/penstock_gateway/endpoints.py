@@ -16,6 +16,7 @@ from penstock_gateway.control import collective_rpc, pause, sleep, weights
 from penstock_gateway.files import endpoint as files
 from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.live import endpoint as live
+from penstock_gateway.message_batches import endpoint as message_batches
 from penstock_gateway.metrics import endpoint as metrics
 from penstock_gateway.ollama import embed as ollama_embed
 from penstock_gateway.ollama import endpoint as ollama
@@ -49,6 +50,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     classify.routes,
     files.routes,
     batches.routes,
+    message_batches.routes,
     health.routes,
     status.routes,
     live.routes,

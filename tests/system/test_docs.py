@@ -233,7 +233,7 @@ def test_commands_of_the_page_about_speech(transcribing: Server, tmp_path: Path)
 
 def run_commands(page: str, server_of: Callable[[str], Server], folder: Path) -> None:
     """Runs what needs nothing but a server; a JSON block behind a command shows its last answer.
-    file-ID, batch-ID and resp_ID are the first that an answer had."""
+    file-ID, batch-ID, resp_ID and the like are the first that an answer had."""
     printed = ""
     ids: dict[str, str] = {}
     for snippet, following in itertools.pairwise([*snippets(page), None]):
@@ -246,10 +246,13 @@ def run_commands(page: str, server_of: Callable[[str], Server], folder: Path) ->
                 for name, known in ids.items():
                     line = line.replace(f"{name}ID", known)
                 printed = run_line(line, server_of(line), folder)
-                for known in re.findall(r'"id":"((?:file-|batch-|resp_)[0-9a-f]+)"', printed):
+                for known in re.findall(
+                    r'"id":"((?:file-|[a-z]*batch[-_]|resp_)[0-9a-f]+)"', printed
+                ):
                     ids.setdefault(known.rstrip("0123456789abcdef"), known)
                 shown = following.code if following is not None else ""
-                assert not printed.startswith('{"error"') or shown.startswith('{"error"'), line
+                failed = printed.startswith(('{"error"', '{"type":"error"'))
+                assert not failed or shown.startswith('{"error"'), line
 
 
 def can_run(line: str) -> bool:
@@ -266,6 +269,8 @@ def can_run(line: str) -> bool:
             return f"--url {BASE}" in line
     return False
 
+
+MADE_ID = re.compile(r'"id":"((?:file-|[a-z]*batch[-_]|resp_)[0-9a-f]+)"')
 
 SHELLS = frozenset("|&;<>$`*?(){}[]~\\")
 """What means something to a shell."""
@@ -380,8 +385,9 @@ def test_python_of_the_page_about_speech(
 
 
 def test_python_of_the_page_about_batches(storing: Server) -> None:
-    (code,) = python_of(BATCHES)
-    assert json.loads(run(code, storing))["custom_id"] == "1"
+    by_files, by_messages = python_of(BATCHES)
+    assert json.loads(run(by_files, storing))["custom_id"] == "1"
+    assert run(by_messages, storing).strip() == "1 succeeded"
 
 
 def test_python_of_the_page_about_stored_responses(storing: Server) -> None:

@@ -22,11 +22,11 @@ from penstock_gateway.batches.reading import BatchFile, NumberedLine
 from penstock_gateway.batches.results import error_line, result_line
 from penstock_gateway.keys.caller import Caller
 from penstock_gateway.storage.records import (
+    MESSAGES,
     BatchError,
     BatchStatus,
     BatchWork,
     FileRecord,
-    RequestCounts,
 )
 from penstock_gateway.storage.store import Store, new_id
 
@@ -236,7 +236,8 @@ class BatchRun:
 
     async def _write_out(self, status: BatchStatus) -> None:
         """The files, and the end."""
-        if status == "expired":
+        # What Anthropic's API tells of those without an answer, it reads from the batch's own file.
+        if status == "expired" and self._record.endpoint != MESSAGES:
             await self._expire()
         files: list[FileRecord] = []
         ended = False
@@ -245,8 +246,7 @@ class BatchRun:
                 file = await asyncio.to_thread(self._write_file, ok, purpose)
                 if file is not None:
                     files.append(file)
-            found = await self._store.batches.find(self._work.owner, self._record.id)
-            counts = found.request_counts if found is not None else RequestCounts()
+            counts = await self._held_batches.counts(self._record.id)
             ended = await self._held_batches.end(self._runner, self._work, status, counts, files)
             _held(ended)
         finally:

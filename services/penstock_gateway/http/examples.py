@@ -11,6 +11,17 @@ _RERANK = {"query": "cats", "documents": _DOCUMENTS, "top_n": 1}
 
 EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/batches": {"input_file_id": "file-ID", "endpoint": "/v1/completions"},
+    "/v1/messages/batches": {
+        "requests": [
+            {
+                "custom_id": "1",
+                "params": {
+                    "max_tokens": 32,
+                    "messages": [{"role": "user", "content": "Name a river in Europe."}],
+                },
+            }
+        ]
+    },
     "/v1/load_lora_adapter": {"lora_name": "sql", "lora_path": "sql"},
     "/v1/unload_lora_adapter": {"lora_name": "sql"},
     "/collective_rpc": {"method": "memory"},

@@ -6,18 +6,29 @@ import time
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, func, insert, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    delete,
+    func,
+    insert,
+    select,
+    tuple_,
+    update,
+)
 
 from penstock_gateway.storage.database import Database
 from penstock_gateway.storage.records import (
     ENDED,
+    MESSAGES,
     BatchError,
     BatchErrors,
     BatchRecord,
     BatchWork,
     RequestCounts,
 )
-from penstock_gateway.storage.tables import answers, batches
+from penstock_gateway.storage.tables import answers, batches, files
 
 _TIMES = (
     "in_progress_at",
@@ -31,10 +42,13 @@ _TIMES = (
 
 
 class BatchRecords:
-    """The batches of everybody: who asks for a client says whose it means."""
+    """The batches of everybody: who asks for a client says whose it means.  of_messages: those of
+    Anthropic's API, which are apart from OpenAI's."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, of_messages: bool = False) -> None:
         self._database = database
+        is_message = batches.c.endpoint == MESSAGES
+        self._shown = is_message if of_messages else ~is_message
 
     async def add(self, work: BatchWork, most_open: int) -> bool:
         """False: the owner has as many batches that haven't ended as it may."""
@@ -59,7 +73,7 @@ class BatchRecords:
                     status=record.status,
                     errors="[]",
                     keep_seconds=work.keep_seconds,
-                    total=0,
+                    total=record.request_counts.total,
                     completed=0,
                     failed=0,
                     created_at=record.created_at,
@@ -76,26 +90,30 @@ class BatchRecords:
         """None: the owner has none of that id."""
 
         def work(connection: Connection) -> BatchRecord | None:
-            return _found(connection, owner, batch_id)
+            return self._found(connection, owner, batch_id)
 
         return await self._database.read(work)
 
-    async def page(self, owner: str, *, limit: int, after: str | None) -> list[BatchRecord]:
-        """The latest first, from behind the batch `after`; one more than `limit` where there are
-        more."""
+    async def page(
+        self, owner: str, *, limit: int, after: str | None = None, before: str | None = None
+    ) -> list[BatchRecord]:
+        """The latest first, from behind the batch `after`; or those before the batch `before`, the
+        nearest first. One more than `limit` where there are more."""
 
         def work(connection: Connection) -> list[BatchRecord]:
-            query = select(batches).where(batches.c.owner == owner)
-            if after is not None:
-                at = select(batches.c.created_at, batches.c.id).where(
-                    batches.c.id == after, batches.c.owner == owner
-                )
+            query = select(batches).where(batches.c.owner == owner, self._shown)
+            order = batches.c.created_at.desc(), batches.c.id.desc()
+            if after is not None or before is not None:
+                named = (after if before is None else before) or ""
+                at = select(batches.c.created_at, batches.c.id).where(*self._one(owner, named))
                 row = connection.execute(at).first()
                 if row is None:
                     return []
-                query = query.where(tuple_(batches.c.created_at, batches.c.id) < tuple(row))
-            query = query.order_by(batches.c.created_at.desc(), batches.c.id.desc())
-            rows = connection.execute(query.limit(limit + 1)).all()
+                place = tuple_(batches.c.created_at, batches.c.id)
+                query = query.where(place < tuple(row) if before is None else place > tuple(row))
+            if before is not None:
+                order = batches.c.created_at.asc(), batches.c.id.asc()
+            rows = connection.execute(query.order_by(*order).limit(limit + 1)).all()
             return [record_of(connection, row) for row in rows]
 
         return await self._database.read(work)
@@ -107,13 +125,29 @@ class BatchRecords:
             connection.execute(
                 update(batches)
                 .where(
-                    batches.c.id == batch_id,
-                    batches.c.owner == owner,
+                    *self._one(owner, batch_id),
                     batches.c.status.in_(("validating", "in_progress")),
                 )
                 .values(status="cancelling", cancelling_at=int(time.time()))
             )
-            return _found(connection, owner, batch_id)
+            return self._found(connection, owner, batch_id)
+
+        return await self._database.run(work, "free")
+
+    async def remove(self, owner: str, batch_id: str) -> list[str] | None:
+        """Removes a batch that has ended, with the records of its files, whose ids it returns.
+        None: there is none that has ended."""
+
+        def work(connection: Connection) -> list[str] | None:
+            record = self._found(connection, owner, batch_id)
+            if record is None or record.status not in ENDED:
+                return None
+            connection.execute(delete(batches).where(batches.c.id == batch_id))
+            named = record.input_file_id, record.output_file_id, record.error_file_id
+            ids = [each for each in named if each is not None]
+            gone = delete(files).where(files.c.id.in_(ids), files.c.owner == owner)
+            connection.execute(gone)
+            return ids
 
         return await self._database.run(work, "free")
 
@@ -128,11 +162,12 @@ class BatchRecords:
 
         return await self._database.read(work)
 
+    def _one(self, owner: str, batch_id: str) -> tuple[ColumnElement[bool], ...]:
+        return batches.c.id == batch_id, batches.c.owner == owner, self._shown
 
-def _found(connection: Connection, owner: str, batch_id: str) -> BatchRecord | None:
-    mine = select(batches).where(batches.c.id == batch_id, batches.c.owner == owner)
-    row = connection.execute(mine).first()
-    return None if row is None else record_of(connection, row)
+    def _found(self, connection: Connection, owner: str, batch_id: str) -> BatchRecord | None:
+        row = connection.execute(select(batches).where(*self._one(owner, batch_id))).first()
+        return None if row is None else record_of(connection, row)
 
 
 def record_of(connection: Connection, row: Row[Any]) -> BatchRecord:
@@ -158,6 +193,11 @@ def _counts(connection: Connection, row: Row[Any]) -> RequestCounts:
     """Of one that hasn't ended, what the answers say."""
     if row.status in ENDED:
         return RequestCounts(row.total, row.completed, row.failed)
-    query = select(answers.c.ok, func.count()).where(answers.c.batch_id == row.id)
+    return answer_counts(connection, row.id, row.total)
+
+
+def answer_counts(connection: Connection, batch_id: str, total: int) -> RequestCounts:
+    """What the answers say of a batch that hasn't ended."""
+    query = select(answers.c.ok, func.count()).where(answers.c.batch_id == batch_id)
     found = {bool(ok): int(count) for ok, count in connection.execute(query.group_by(answers.c.ok))}
-    return RequestCounts(row.total, found.get(True, 0), found.get(False, 0))
+    return RequestCounts(total, found.get(True, 0), found.get(False, 0))

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Connection, case, delete, select, update
 
-from penstock_gateway.storage.batch_records import record_of
+from penstock_gateway.storage.batch_records import answer_counts, record_of
 from penstock_gateway.storage.database import Database
 from penstock_gateway.storage.file_records import added
 from penstock_gateway.storage.records import (
@@ -192,6 +192,15 @@ class HeldBatches:
         def work(connection: Connection) -> set[int]:
             query = select(answers.c.number).where(answers.c.batch_id == batch_id)
             return {int(row.number) for row in connection.execute(query)}
+
+        return await self._database.read(work)
+
+    async def counts(self, batch_id: str) -> RequestCounts:
+        """What the answers say."""
+
+        def work(connection: Connection) -> RequestCounts:
+            total = connection.scalar(select(batches.c.total).where(batches.c.id == batch_id))
+            return answer_counts(connection, batch_id, total or 0)
 
         return await self._database.read(work)
 

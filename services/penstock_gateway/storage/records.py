@@ -18,6 +18,8 @@ BatchStatus = Literal[
     "cancelled",
 ]
 ENDED: tuple[BatchStatus, ...] = ("failed", "completed", "expired", "cancelled")
+MESSAGES = "/v1/messages"
+"""The endpoint of Anthropic's batches, which OpenAI's API doesn't show."""
 
 
 class FileRecord(msgspec.Struct, frozen=True, tag_field="object", tag="file", kw_only=True):

@@ -53,6 +53,7 @@ class Store:
             raise
         self.files = FileRecords(self._database)
         self.batches = BatchRecords(self._database)
+        self.message_batches = BatchRecords(self._database, of_messages=True)
         self.held = HeldBatches(self._database)
         self.stock = StockTaking(self._database)
         self.responses: ResponseRecords | None = None
