@@ -1,10 +1,13 @@
-"""What memory this process has."""
+"""What memory this process has, and errors that say it gets no more."""
 
 from __future__ import annotations
 
+import errno
 import os
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_MEMORY_WORDS = ("can't allocate memory", "cannot allocate memory", "bad_alloc")
+"""Of RuntimeErrors: torch's allocator, and C++."""
 
 
 def resident_bytes() -> int | None:
@@ -15,3 +18,12 @@ def resident_bytes() -> int | None:
             return int(file.read().split()[1]) * _PAGE
     except (OSError, ValueError, IndexError):
         return None
+
+
+def is_memory_shortage(error: BaseException) -> bool:
+    """Whether the machine had no memory, so that the same again would end the same."""
+    if isinstance(error, MemoryError):
+        return True
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(w in str(error).lower() for w in _MEMORY_WORDS)

@@ -6,10 +6,12 @@ from __future__ import annotations
 import os
 import resource
 import secrets
+import shutil
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ import zmq
 from deploy.local import free_port
 from penstock.protocol.from_frontend import Hello
 from penstock.protocol.from_worker import WorkerHello
+from penstock.transport.curve import ClientCurve
+from penstock.transport.curve_keys import make_folders
 from penstock.transport.wire import NO_BOOT, FrameKind, pack_header
 from testing.serving import PATIENCE, wait_until
 from tests.engine.test_process import PATIENT, VERSIONS, Engine, run_one, write_prepared
@@ -30,11 +34,38 @@ MOST_GROWTH = 200 << 20
 """Bytes: a message of the largest kind, decoded, and what is queued."""
 FIRST = pack_header(NO_BOOT, FrameKind.DATA, 0)
 encode = msgspec.msgpack.encode
-HELLOS = [
-    encode(Hello(VERSIONS, "stranger", 1)),
-    encode(WorkerHello(VERSIONS, 0, 1, "", "another life")),
-]
+HELLOS = {
+    "frontends": encode(Hello(VERSIONS, "stranger", 1)),
+    "workers": encode(WorkerHello(VERSIONS, 0, 1, "", "another life")),
+}
 ZMTP = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
+CURVE = ZMTP.replace(b"NULL\0", b"CURVE")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where somebody dials. peers: whose socket it is.  keys: a folder with keys to dial with."""
+
+    context: zmq.Context[Any]
+    endpoint: str
+    peers: str
+    keys: Path | None = None
+
+    def dial(self, identity: bytes = b"") -> zmq.Socket[bytes]:
+        dealer: zmq.Socket[bytes] = self.context.socket(zmq.DEALER)
+        dealer.setsockopt(zmq.LINGER, 0)
+        dealer.setsockopt(zmq.ROUTING_ID, identity or b"\x01" + secrets.token_bytes(15))
+        if self.keys is not None:
+            ClientCurve(self.keys).secure(dealer)
+        dealer.connect(self.endpoint)
+        return dealer
+
+    def says(self, *messages: list[bytes], identity: bytes = b"") -> None:
+        dealer = self.dial(identity)
+        for message in messages:
+            dealer.send_multipart(message)
+        dealer.poll(200)
+        dealer.close()
 
 
 @pytest.fixture
@@ -42,24 +73,6 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     running = Engine(write_prepared(tmp_path), PATIENT)
     yield running
     running.close()
-
-
-def dial(context: zmq.Context[Any], endpoint: str, identity: bytes = b"") -> zmq.Socket[bytes]:
-    dealer: zmq.Socket[bytes] = context.socket(zmq.DEALER)
-    dealer.setsockopt(zmq.LINGER, 0)
-    dealer.setsockopt(zmq.ROUTING_ID, identity or b"\x01" + secrets.token_bytes(15))
-    dealer.connect(endpoint)
-    return dealer
-
-
-def says(
-    context: zmq.Context[Any], endpoint: str, *messages: list[bytes], identity: bytes = b""
-) -> None:
-    dealer = dial(context, endpoint, identity)
-    for message in messages:
-        dealer.send_multipart(message)
-    dealer.poll(200)
-    dealer.close()
 
 
 def raw(endpoint: str) -> socket.socket:
@@ -71,7 +84,7 @@ def raw(endpoint: str) -> socket.socket:
     return connection
 
 
-def garbage_on_the_socket(context: zmq.Context[Any], endpoint: str) -> None:
+def garbage_on_the_socket(target: Target) -> None:
     for data in (
         os.urandom(65_536),
         b"GET / HTTP/1.1\r\nhost: a\r\n\r\n",
@@ -79,9 +92,12 @@ def garbage_on_the_socket(context: zmq.Context[Any], endpoint: str) -> None:
         ZMTP + b"\x02" + b"\xff" * 8 + os.urandom(100),
         ZMTP + b"\x04\xff\x05READY" + os.urandom(300),
         ZMTP[:20],
+        CURVE + b"\x04\xc8\x05HELLO" + os.urandom(194),
+        CURVE + b"\x06" + struct.pack(">Q", 2**62) + b"\x05HELLO" + os.urandom(65_536),
+        CURVE + b"\x04\xff\x08INITIATE" + os.urandom(300),
     ):
         for _ in range(20):
-            connection = raw(endpoint)
+            connection = raw(target.endpoint)
             try:
                 connection.sendall(data)
             except OSError:
@@ -89,8 +105,8 @@ def garbage_on_the_socket(context: zmq.Context[Any], endpoint: str) -> None:
             connection.close()
 
 
-def frames_that_no_peer_sends(context: zmq.Context[Any], endpoint: str) -> None:
-    hello = HELLOS[endpoint.endswith("workers")]
+def frames_that_no_peer_sends(target: Target) -> None:
+    hello = HELLOS[target.peers]
     payloads = [
         b"", b"x", os.urandom(1000), b"\x91" * 1_000_000, b"\x81\xa4type" * 100_000,
         b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff",
@@ -111,17 +127,15 @@ def frames_that_no_peer_sends(context: zmq.Context[Any], endpoint: str) -> None:
         [FIRST, hello, bytes(70_000_000)],
         *([FIRST, payload] for payload in payloads),
     ):
-        says(context, endpoint, message)
+        target.says(message)
     for identity in (b"a", b"x" * 255):
-        says(context, endpoint, [FIRST, hello], identity=identity)
+        target.says([FIRST, hello], identity=identity)
     for number in (0, 2, 2**64 - 1):  # sound at first, then numbers that do not follow
-        says(
-            context, endpoint, [FIRST, hello], [pack_header(NO_BOOT, FrameKind.DATA, number), b"x"]
-        )
+        target.says([FIRST, hello], [pack_header(NO_BOOT, FrameKind.DATA, number), b"x"])
 
 
-def a_flood_that_reads_nothing(context: zmq.Context[Any], endpoint: str) -> None:
-    dealer = dial(context, endpoint)
+def a_flood_that_reads_nothing(target: Target) -> None:
+    dealer = target.dial()
     dealer.setsockopt(zmq.RCVHWM, 1)
     header = pack_header(NO_BOOT, FrameKind.DATA, 5)
     for _ in range(50_000):
@@ -129,28 +143,37 @@ def a_flood_that_reads_nothing(context: zmq.Context[Any], endpoint: str) -> None
     dealer.close()
 
 
-def more_sessions_than_there_may_be(context: zmq.Context[Any], endpoint: str) -> None:
-    hello = HELLOS[endpoint.endswith("workers")]
-    dealers = [dial(context, endpoint) for _ in range(1100)]
+def more_sessions_than_there_may_be(target: Target) -> None:
+    dealers = [target.dial() for _ in range(1100)]
     for dealer in dealers:
-        dealer.send_multipart([FIRST, hello])
+        dealer.send_multipart([FIRST, HELLOS[target.peers]])
     answered = sum(dealer.poll(5000) > 0 for dealer in dealers)
     for dealer in dealers:
         dealer.close()
     assert answered == len(dealers)
 
 
-def somebody_elses_identity(context: zmq.Context[Any], endpoint: str) -> None:
+def nobody_gets_in(target: Target) -> None:
+    dealers = [target.dial() for _ in range(100)]
+    for dealer in dealers:
+        dealer.send_multipart([FIRST, HELLOS[target.peers]])
+    answered = sum(dealer.poll(50) > 0 for dealer in dealers)
+    for dealer in dealers:
+        dealer.close()
+    assert not answered
+
+
+def somebody_elses_identity(target: Target) -> None:
     """Who has a session is not shut out by who takes its name, nor by its frames said again."""
-    first = [FIRST, HELLOS[0]]
-    holder = dial(context, endpoint, b"\x01" * 16)
+    first = [FIRST, HELLOS["frontends"]]
+    holder = target.dial(b"\x01" * 16)
     holder.send_multipart(first)
-    if endpoint.endswith("frontends"):
+    if target.peers == "frontends":
         assert holder.poll(60_000)
         boot = holder.recv()[:8]
-        says(context, endpoint, first, identity=b"\x01" * 16)
+        target.says(first, identity=b"\x01" * 16)
         for boot_said in (boot, b"another1"):
-            says(context, endpoint, [pack_header(boot_said, FrameKind.DATA, 1), encode({})])
+            target.says([pack_header(boot_said, FrameKind.DATA, 1), encode({})])
         holder.send_multipart([pack_header(boot, FrameKind.BEAT, 1)])
         for _ in range(10):
             assert holder.poll(60_000)
@@ -158,7 +181,10 @@ def somebody_elses_identity(context: zmq.Context[Any], endpoint: str) -> None:
     holder.close()
 
 
-ATTACKS: list[Callable[[zmq.Context[Any], str], None]] = [
+Attack = Callable[[Target], None]
+BY_STRANGERS: list[Attack] = [garbage_on_the_socket, frames_that_no_peer_sends, nobody_gets_in]
+"""Where there are keys."""
+ATTACKS: list[Attack] = [
     garbage_on_the_socket,
     frames_that_no_peer_sends,
     a_flood_that_reads_nothing,
@@ -181,7 +207,9 @@ def resident(pid: int) -> int:
     return pages * resource.getpagesize()
 
 
-def test_front_end_and_worker_go_on(engine: Engine) -> None:
+def go_on(engine: Engine, attacks: list[Attack], *keys: Path) -> None:
+    """What both notice of attacks on either socket. keys: a folder for each socket's, to dial
+    with."""
     process = engine.start()
     read_errors(engine)
     engine.until(engine.ready)
@@ -193,12 +221,16 @@ def test_front_end_and_worker_go_on(engine: Engine) -> None:
     def attack() -> None:
         with zmq.Context() as context:
             context.set(zmq.MAX_SOCKETS, 4096)
-            for each in ATTACKS:
-                for endpoint in engine.endpoints:
+            own = keys or (None, None)
+            targets = [
+                Target(context, *each) for each in zip(engine.endpoints, HELLOS, own, strict=True)
+            ]
+            for each in attacks:
+                for target in targets:
                     try:
-                        each(context, endpoint)
+                        each(target)
                     except Exception as error:
-                        failed.append((each.__name__, endpoint, repr(error)))
+                        failed.append((each.__name__, target.endpoint, repr(error)))
         over.set()
 
     thread = threading.Thread(target=attack)
@@ -213,6 +245,40 @@ def test_front_end_and_worker_go_on(engine: Engine) -> None:
     assert engine.front.ended == engine.work.ended == []
     assert process.poll() is None
     assert resident(process.pid) - before < MOST_GROWTH
+
+
+def test_front_end_and_worker_go_on(engine: Engine) -> None:
+    go_on(engine, ATTACKS)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    for name in ("keys", "others"):
+        make_folders(tmp_path / name, ["gateway"], ["worker"])
+    return tmp_path / "keys"
+
+
+@pytest.fixture
+def locked_engine(tmp_path: Path, keys: Path) -> Iterator[Engine]:
+    (model := tmp_path / "model").mkdir()
+    endpoints = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
+    running = Engine(write_prepared(model), PATIENT, endpoints=endpoints, keys=keys)
+    yield running
+    running.close()
+
+
+@pytest.mark.parametrize(
+    "own", ["none", pytest.param("a stranger's", marks=pytest.mark.long), "stolen"]
+)
+def test_with_keys(locked_engine: Engine, keys: Path, tmp_path: Path, own: str) -> None:
+    """Who has none, or one that isn't allowed, doesn't get in; who has stolen a gateway's and
+    a worker's does, and disturbs nobody all the same."""
+    others = tmp_path / "others"
+    for role in ("gateway", "worker"):
+        shutil.copy(keys / role / "engine.key", others / role / "engine.key")
+    folder = {"none": None, "a stranger's": others, "stolen": keys}[own]
+    with_those = () if folder is None else (folder / "gateway", folder / "worker")
+    go_on(locked_engine, ATTACKS if own == "stolen" else BY_STRANGERS, *with_those)
 
 
 @pytest.fixture
@@ -238,8 +304,8 @@ def test_connections_that_take_all_descriptors_are_said_once_and_end(tcp_engine:
     )
     # They say nothing, so that they are hung up on, and there is room again.
     with zmq.Context() as context:
-        dealer = dial(context, engine.endpoints[0])
-        dealer.send_multipart([FIRST, HELLOS[0]])
+        dealer = Target(context, engine.endpoints[0], "frontends").dial()
+        dealer.send_multipart([FIRST, HELLOS["frontends"]])
         assert dealer.poll(round(1000 * PATIENCE)), "who dials afterwards is shut out"
         dealer.close()
     run_one(engine, 2)

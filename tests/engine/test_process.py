@@ -84,6 +84,12 @@ def write_prepared(folder: Path) -> Path:
     return folder
 
 
+def with_keys(settings: TransportSettings, keys: Path | None, role: str) -> TransportSettings:
+    """The same with that role's folder of keys, if there are any."""
+    folder = None if keys is None else str(keys / role)
+    return msgspec.structs.replace(settings, curve_dir=folder)
+
+
 class Peer:
     """A SessionClient and what came over it."""
 
@@ -123,7 +129,8 @@ class Peer:
 
 
 class Engine:
-    """A running engine process with one front end and one worker."""
+    """A running engine process with one front end and one worker. keys: a folder with those of
+    `engine`, `gateway` and `worker`, for endpoints over TCP."""
 
     def __init__(
         self,
@@ -132,17 +139,19 @@ class Engine:
         program: str = PROGRAM,
         peers: TransportSettings = SETTINGS,
         endpoints: Sequence[str] = (),
+        keys: Path | None = None,
     ) -> None:
         self.folder = folder
-        self.settings, self.program = settings, program
+        self.settings, self.program = with_keys(settings, keys, "engine"), program
         self.clock: Callable[[], float] = time.monotonic
         """The peers'."""
         self.endpoints = [*endpoints] or [f"ipc://{folder}/frontends", f"ipc://{folder}/workers"]
         self.context: zmq.Context[Any] = zmq.Context()
         fronts, workers = self.endpoints
         hellos = Hello(VERSIONS, "test", 1), WorkerHello(VERSIONS, 0, 1)
-        self.front = Peer(self.context, fronts, ToFrontend, hellos[0], peers)
-        self.work = Peer(self.context, workers, ToWorker, hellos[1], peers)
+        own = [with_keys(peers, keys, role) for role in ("gateway", "worker")]
+        self.front = Peer(self.context, fronts, ToFrontend, hellos[0], own[0])
+        self.work = Peer(self.context, workers, ToWorker, hellos[1], own[1])
         self.process: subprocess.Popen[str] | None = None
         self.worker: FakeWorker | None = None
         self.shutdown_timeout = 60.0

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import processes
-from penstock.cli.processes import is_memory_shortage, run_child
+from penstock.cli.processes import run_child
 from penstock.errors import StartupError
+from penstock.process_memory import is_memory_shortage
 from penstock.supervisor import child as child_module
 from penstock.supervisor.child import Child, ChildSpec
 from penstock.supervisor.restarts import OUT_OF_MEMORY, RestartPolicy, RestartSettings

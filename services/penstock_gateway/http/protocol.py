@@ -6,16 +6,16 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 import h11
-import msgspec
 from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock import logs
 from penstock_gateway.http.accepting import IdleConnections
-from penstock_gateway.http.errors import INVALID, ErrorBody, ErrorReply, head_too_large
+from penstock_gateway.http.errors import HTTPError, as_http_error, head_too_large
 from penstock_gateway.http.prompt_write import OneWrite, Write, prompt_write
 from penstock_gateway.service import Patience
 
@@ -28,7 +28,6 @@ _note_refusal = logs.Seldom(log.warning)
 _ROOM = "penstock.room"
 """Where a scope's state keeps its connection's Room."""
 
-_REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
 MOST_WAITING = 100
 """Requests of a connection that may wait for the answer to the one before them."""
 
@@ -128,7 +127,10 @@ class _Bounded:
 
     def data_received(self, data: bytes) -> None:
         self.idle.discard(self)
-        super().data_received(data)  # type: ignore[misc]
+        try:
+            super().data_received(data)  # type: ignore[misc]
+        except MemoryError as error:
+            self.refuse(as_http_error(error))
         if self.transport.is_closing():
             return
         if self.unfinished(len(data)) > self.max_head_bytes:
@@ -191,27 +193,30 @@ class _Bounded:
         self._arm("reader", self.patience.reader)
 
     def send_400_response(self, msg: str) -> None:
-        self.refuse(400, msg, "invalid_http")
+        self.refuse(HTTPError(400, msg, code="invalid_http"))
 
     def refuse_head(self) -> None:
         """Answers with 431, and closes."""
-        error = head_too_large(self.max_head_bytes)
-        self.refuse(error.status, error.body.message, "head_too_large")
+        self.refuse(head_too_large(self.max_head_bytes))
 
-    def refuse(self, status: int, message: str, code: str) -> None:
+    def refuse(self, error: HTTPError) -> None:
         """Answers outside of any ASGI exchange, and closes."""
         peer = self.client[0] if self.client else ""
-        _note_refusal("a request that can't be read was refused", why=message, peer=peer)
+        why = error.body.message
+        _note_refusal("a request that can't be read was refused", why=why, peer=peer)
         cycle = self.answered_cycle()
         if cycle is not None and cycle.response_started and not cycle.response_complete:
             self.transport.abort()  # An answer is on its way: nothing can be said any more.
             return
-        body = msgspec.json.encode(ErrorReply(ErrorBody(message, INVALID, code=code)))
-        head = (
-            f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
+        body = error.encoded()
+        headers = dict(error.headers) | {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            "connection": "close",
+        }
+        lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        self.transport.write("\r\n".join((*lines, "", "")).encode() + body)
         self.transport.close()
 
     def _arm(self, name: str, seconds: float) -> None:
@@ -323,6 +328,9 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
                 super().handle_websocket_upgrade()
 
         def send_400_response(self, msg: str) -> None:
+            stopped = sys.exception()
+            if stopped is not None and isinstance(stopped.__context__, MemoryError):
+                raise stopped.__context__  # The parser was told of it, and blames the bytes.
             super().send_400_response(self._fault or msg)
 
         def _unsupported_upgrade_warning(self) -> None:

@@ -9,6 +9,8 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
+from penstock_worker.machine.give_back import give_back_freed
+
 
 class QueueMark(Protocol):
     """A position in the queue, as a CUDA event is."""
@@ -103,7 +105,7 @@ class HostQueue:
         return True
 
     def reclaim(self) -> None:
-        """There is no cached memory."""
+        give_back_freed()
 
 
 class _HostMark:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.process_memory import is_memory_shortage
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.batch.slots import PlanError, Slot, Slots
@@ -47,6 +48,8 @@ def computable(plan: Plan, slots: Slots, *, together: bool) -> list[SlotWork]:
 
 def failure(error: Exception) -> str:
     """Returns the error text that is reported for a slot."""
+    if is_memory_shortage(error):
+        return "the worker has no memory left for this request"
     return f"{type(error).__name__}: {error}"
 
 

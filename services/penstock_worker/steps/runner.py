@@ -23,15 +23,17 @@ from typing import Generic
 import torch
 
 from penstock import logs
+from penstock.process_memory import is_memory_shortage
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 from penstock_worker.adapters.interface import StepAdapters
+from penstock_worker.batch.slots import Slot
 from penstock_worker.device.queue import DeviceQueue
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.media.interface import StepMedia
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.steps.begun import BegunStep
-from penstock_worker.steps.errors import StepLost
+from penstock_worker.steps.errors import DeviceLost, StepLost
 from penstock_worker.steps.further import Disturbed, FurtherTokens
 from penstock_worker.steps.guard import Guard
 from penstock_worker.steps.kinds import Queued, StepKind, StepStart
@@ -179,13 +181,17 @@ class StepRunner(Generic[Queued]):
         with torch.inference_mode():  # Threads don't inherit it.
             return self._attempt(scheduled, start)
 
-    def _attempt(self, scheduled: list[SlotWork], start: StepStart) -> list[Queued]:
+    def _attempt(
+        self, scheduled: list[SlotWork], start: StepStart, *, again: bool = False
+    ) -> list[Queued]:
         """Queues these works as one batch. If that fails, queues them one by one, so that only the
-        ones that cause the failure fail.
+        ones that cause the failure fail; and one `again` that lacked memory, which may be what
+        others have taken and freed.
 
         That is safe because computing a token again writes the same bits, and recurrent states are
         brought back by the kind's `undo`. Raises StepLost.
         """
+        alone = len(scheduled) == 1
         try:
             return [self._guard(self._kind.launch, scheduled, start)]
         except StepLost:
@@ -193,10 +199,20 @@ class StepRunner(Generic[Queued]):
         except Exception as error:
             self._kind.undo(scheduled, start)
             log.error("a step failed", exception=True, slots=len(scheduled))
-            if len(scheduled) == 1:
-                self._kind.slots[scheduled[0].slot].failed = failure(error)
+            lacking = is_memory_shortage(error)
+            if alone and (again or not lacking):
+                self._fail(self._kind.slots[scheduled[0].slot], error)
                 return []
-        return [part for work in scheduled for part in self._attempt([work], start)]
+        if lacking:  # The failed call's tensors are released by now.
+            self._queue.reclaim()
+        return [part for work in scheduled for part in self._attempt([work], start, again=alone)]
+
+    def _fail(self, slot: Slot, error: Exception) -> None:
+        """Raises DeviceLost where it can't be the slot's fault: it had its memory before."""
+        if slot.emitted and is_memory_shortage(error):
+            self._in_flight.clear()
+            raise DeviceLost("there is no memory left for what was computed before")
+        slot.failed = failure(error)
 
     # ---- results
 

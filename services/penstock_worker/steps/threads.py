@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import TypeVar
 
 import torch
@@ -26,6 +27,9 @@ class ShareThreads:
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "compute", torch.set_num_threads, (1,))
+        # All are started now: in the middle of a step there may be no memory for one.
+        together = Barrier(threads)
+        list(self._pool.map(lambda _: together.wait(), range(threads)))
 
     def map(
         self, compute: Callable[[list[SlotWork]], Part], scheduled: list[SlotWork]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import errno
 import gc
 import os
 import sys
@@ -24,6 +23,7 @@ from penstock.children import die_with_parent
 from penstock.config.flags import resolve
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
 from penstock.net.grpc_port import check_installed
+from penstock.process_memory import is_memory_shortage
 from penstock.process_title import set_title
 from penstock.supervisor.restarts import FINAL_STARTUP_FAILURE, OUT_OF_MEMORY
 
@@ -86,19 +86,6 @@ def _say_why(failure_file: str, reason: str) -> None:
         Path(failure_file).write_text(reason, encoding="utf-8")
     except OSError as error:
         log.error("failed", reason=reason, untold=error.strerror)
-
-
-_MEMORY_WORDS = ("can't allocate memory", "cannot allocate memory", "bad_alloc")
-"""Of RuntimeErrors: torch's allocator, and C++."""
-
-
-def is_memory_shortage(error: BaseException) -> bool:
-    """Whether the machine had no memory, so that the same again would end the same."""
-    if isinstance(error, MemoryError):
-        return True
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(w in str(error).lower() for w in _MEMORY_WORDS)
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from penstock_worker.batch.slots import PlanError
 from penstock_worker.forward.interface import StepCancelled
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.steps.errors import DeviceLost
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.steps.threads import deal
 from tests.worker.driver import GREEDY, make_runner
@@ -146,9 +147,42 @@ def test_out_of_memory_fails_the_guilty_slot_only(
     work = [SlotWork(0, 0, 5), SlotWork(1, 0, 3), SlotWork(2, 0, 5)]
     plan = Plan(1, 0, [], admitted, work)
     result, true = runner.execute(plan), healthy.execute(plan)
-    assert result.slots[1].error == "MemoryError: no room for the batch"
+    assert result.slots[1].error == "the worker has no memory left for this request"
     assert [result.slots[0], result.slots[2]] == [true.slots[0], true.slots[2]]
     assert any(record.exc_info for record in caplog.records)
+
+
+class FailsSoOften:
+    """Without memory, for the whole step and then for its works one by one."""
+
+    def __init__(self, model: DecoderModel, times: int) -> None:
+        self._model, self._left = model, times
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._model, name)
+
+    def hidden(self, *arguments: object) -> torch.Tensor:
+        if self._left:
+            self._left -= 1
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return self._model.hidden(*arguments)
+
+
+def test_who_lacks_memory_that_others_have_freed_is_computed(model: DecoderModel) -> None:
+    healthy = make_runner(model, block_size=4, num_blocks=8, slots=4)
+    runner = make_runner(FailsSoOften(model, 2), block_size=4, num_blocks=8, slots=4)
+    admitted = [admit(0, [0, 1]), admit(1, [2, 3], [1, 9, 3])]
+    plan = Plan(1, 0, [], admitted, [SlotWork(0, 0, 5), SlotWork(1, 0, 3)])
+    assert runner.execute(plan).slots == healthy.execute(plan).slots
+
+
+def test_who_has_been_computed_before_is_not_guilty(
+    runner: StepRunner, model: DecoderModel
+) -> None:
+    """Without memory for it the process is of no use any more."""
+    runner._kind._forward._model = FailsSoOften(model, 2)
+    with pytest.raises(DeviceLost, match="no memory left"):
+        step(runner, [SlotWork(0, 5, 1)])
 
 
 def test_closing_gives_up_the_step(model: DecoderModel) -> None:
