@@ -14,14 +14,13 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
 import gguf
-import httpx
 import msgspec
 
 from loadtest.adversary.__main__ import LOST
+from loadtest.repeated_body import sending
 from loadtest.report import Document, Flags, Measurement, distribution, machine_line, table
 from loadtest.streaming import Streams, Tally, beside, prompt_ids
 from penstock.api_keys import entry, new_key
@@ -114,11 +113,11 @@ async def _run(
             for name, (path, body) in _kinds(context).items():
                 if not any(part in name for part in wanted):
                     continue
-                sender = _Sender(server.url, keys["mallory"], path, msgspec.json.encode(body))
-                async with beside([sender.send_on()]):
+                content = msgspec.json.encode(body)
+                async with sending(server.url + path, keys["mallory"], content) as answers:
                     row = await _heard(alice, name, options.seconds, server)
-                answers = ", ".join(f"{n} x {s}" for s, n in sorted(sender.answers.items()))
-                rows.append({**row, "answers": answers})
+                counts = ", ".join(f"{n} x {s}" for s, n in sorted(answers.items()))
+                rows.append({**row, "answers": counts})
                 await asyncio.sleep(1.0)
             alice.tally = Tally()
     return [{"context": context, **row} for row in rows]
@@ -166,26 +165,6 @@ def _scheduled(server: Server) -> dict[str, float]:
 def _lost(log: Path) -> int:
     text = log.read_text(errors="replace")
     return sum(text.count(words) for words in LOST)
-
-
-class _Sender:
-    """Sends one body again and again. answers: status -> how many."""
-
-    def __init__(self, url: str, key: str, path: str, body: bytes) -> None:
-        self._target = url + path
-        self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-        self._body = body
-        self.answers: Counter[str] = Counter()
-
-    async def send_on(self) -> None:
-        async with httpx.AsyncClient(timeout=60.0, headers=self._headers) as client:
-            while True:
-                try:
-                    answer = await client.post(self._target, content=self._body)
-                    self.answers[str(answer.status_code)] += 1
-                except httpx.HTTPError as error:
-                    self.answers[type(error).__name__] += 1
-                await asyncio.sleep(0.02)
 
 
 COLUMNS = {
