@@ -152,6 +152,22 @@ def test_the_references_table_is_current() -> None:
     assert updated(text) == text, "run `make format`"
 
 
+def test_advanced_flags_work_and_only_help_all_shows_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = {}
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as left:
+            parse(flag)
+        assert left.value.code == 0
+        shown[flag] = capsys.readouterr().out
+    assert any(leaf.advanced for leaf in LEAVES)
+    for leaf in LEAVES:
+        assert (f" {leaf.flag} " in shown["--help"]) != leaf.advanced
+        assert f" {leaf.flag} " in shown["--help-all"]
+    assert parse("--max-batch-lines", "7").storage.max_batch_lines == 7
+
+
 def test_a_help_names_a_default_once_and_never_an_empty_one() -> None:
     """--allowed-origins ended with "default: none. Default: ."."""
     for leaf in LEAVES:

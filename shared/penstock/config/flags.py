@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.config.settings import ServeConfig
@@ -45,15 +45,22 @@ def add_settings(parser: argparse.ArgumentParser, *parts: tuple[str, ...]) -> No
         metavar="FILE",
         help="YAML or JSON file that holds the configuration tree or a part of it; flags override.",
     )
+    found = [leaf for leaf in leaves(ServeConfig) if any(_lies_under(leaf, part) for part in parts)]
+    if any(leaf.advanced for leaf in found):
+        words = "Show this help with the flags of bounds that few people change, and leave."
+        parser.add_argument("--help-all", action=_HelpAll, help=words)
     groups: dict[str, Any] = {}
-    for leaf in leaves(ServeConfig):
-        if any(leaf.path[: len(part)] == part for part in parts):
-            group = groups.get(leaf.section)
-            if group is None:
-                group = groups[leaf.section] = parser.add_argument_group(leaf.section)
-            _add_flag(group, leaf)
-            for name in (vllms for vllms, ours in RENAMED.items() if ours == leaf.name):
-                _add_hidden(group, flag_of(name), leaf)
+    for leaf in found:
+        group = groups.get(leaf.section)
+        if group is None:
+            group = groups[leaf.section] = parser.add_argument_group(leaf.section)
+        _add_flag(group, leaf)
+        for name in (vllms for vllms, ours in RENAMED.items() if ours == leaf.name):
+            _add_hidden(group, flag_of(name), leaf)
+
+
+def _lies_under(leaf: Leaf, part: tuple[str, ...]) -> bool:
+    return leaf.path[: len(part)] == part
 
 
 def add_foreign(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +93,22 @@ def check_foreign_flags(arguments: argparse.Namespace) -> None:
 def flag_of(name: str) -> str:
     """A setting's name as a flag."""
     return "--" + name.replace("_", "-")
+
+
+class _HelpAll(argparse.Action):
+    """Shows the help with the flags of advanced settings, which `--help` leaves out."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **known: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, **known)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        by_flag = {leaf.flag: leaf for leaf in leaves(ServeConfig) if leaf.advanced}
+        for action in parser._actions:
+            leaf = by_flag.get(action.option_strings[0]) if action.option_strings else None
+            if leaf is not None:
+                action.help = _help_of(leaf)
+        parser.print_help()
+        parser.exit()
 
 
 class _Joined(argparse.Action):
@@ -132,7 +155,7 @@ def _add_flag(group: Any, leaf: Leaf) -> None:
         metavar=leaf.name.rsplit("_", 1)[-1].upper(),
         type=_parser(leaf),
         default=argparse.SUPPRESS,
-        help=help_text(leaf).replace("%", "%%"),
+        help=argparse.SUPPRESS if leaf.advanced else _help_of(leaf),
         **more,
     )
 
@@ -147,7 +170,7 @@ def _add_switch(group: Any, leaf: Leaf) -> None:
         metavar="BOOL",
         type=_parser(leaf),
         default=argparse.SUPPRESS,
-        help=help_text(leaf).replace("%", "%%"),
+        help=_help_of(leaf),
     )
     group.add_argument(
         "--no-" + leaf.flag.removeprefix("--"),
@@ -168,6 +191,10 @@ def _parser(leaf: Leaf) -> Callable[[str], Any]:
             ) from None
 
     return parse
+
+
+def _help_of(leaf: Leaf) -> str:
+    return help_text(leaf).replace("%", "%%")
 
 
 def help_text(leaf: Leaf) -> str:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.config.named import check_named
+from penstock.config.tree import ADVANCED
 from penstock.plugins import ROUTING
 
 AccessLog = Literal["off", "text", "json"]
@@ -28,7 +29,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = None
     grpc_max_calls: Annotated[
-        int, Meta(ge=1, le=65_536, description="Concurrent gRPC calls; more are refused.")
+        int,
+        Meta(
+            extra=ADVANCED, ge=1, le=65_536, description="Concurrent gRPC calls; more are refused."
+        ),
     ] = 4096
     ssl_certfile: Annotated[
         str | None,
@@ -143,7 +147,12 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = "error"
     max_header_bytes: Annotated[
         int,
-        Meta(ge=1024, le=16_777_216, description="Largest request head, bytes; more is a 431."),
+        Meta(
+            extra=ADVANCED,
+            ge=1024,
+            le=16_777_216,
+            description="Largest request head, bytes; more is a 431.",
+        ),
     ] = 65_536
     keepalive_interval: Annotated[
         float,
@@ -160,6 +169,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_realtime_connections: Annotated[
         int,
         Meta(
+            extra=ADVANCED,
             ge=0,
             le=65_536,
             description="Open WebSockets of /v1/realtime for each gateway; more are refused with"
@@ -168,7 +178,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = 256
     max_realtime_tenant_connections: Annotated[
         int,
-        Meta(ge=0, le=65_536, description="The same, for one tenant; more get a 429."),
+        Meta(
+            extra=ADVANCED, ge=0, le=65_536, description="The same, for one tenant; more get a 429."
+        ),
     ] = 128
     access_log: Annotated[
         AccessLog,

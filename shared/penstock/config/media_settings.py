@@ -7,6 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from penstock.config.tree import ADVANCED
+
 
 class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Media in prompts: sources and limits."""
@@ -74,6 +76,7 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_media_request_bytes: Annotated[
         int,
         Meta(
+            extra=ADVANCED,
             ge=1,
             le=1_073_741_824,
             description="Bytes of all files of a request together; more is a 413.",
@@ -82,20 +85,29 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_media_pixels: Annotated[
         int,
         Meta(
+            extra=ADVANCED,
             ge=1,
             le=268_435_456,
             description="Pixels of a picture, or of a video's frame; more is a 400.",
         ),
     ] = 67_108_864
     max_media_seconds: Annotated[
-        float, Meta(gt=0, le=86_400, description="Seconds of a sound or a video; more is a 400.")
+        float,
+        Meta(
+            extra=ADVANCED,
+            gt=0,
+            le=86_400,
+            description="Seconds of a sound or a video; more is a 400.",
+        ),
     ] = 600.0
     max_video_frames: Annotated[
-        int, Meta(ge=1, le=4096, description="Frames shown of a video; more is a 400.")
+        int,
+        Meta(extra=ADVANCED, ge=1, le=4096, description="Frames shown of a video; more is a 400."),
     ] = 256
     max_video_pixels: Annotated[
         int,
         Meta(
+            extra=ADVANCED,
             ge=1,
             le=268_435_456,
             description="Pixels of all shown frames of a video, after resizing; more is a 400.",
@@ -104,6 +116,7 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_media_in_flight_mib: Annotated[
         int,
         Meta(
+            extra=ADVANCED,
             ge=1,
             le=1_048_576,
             description="MiB of media (files and prepared data) of all requests that a front end"
@@ -111,7 +124,10 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = 1024
     max_media_tenant_mib: Annotated[
-        int, Meta(ge=1, le=1_048_576, description="The same, for one tenant's requests.")
+        int,
+        Meta(
+            extra=ADVANCED, ge=1, le=1_048_576, description="The same, for one tenant's requests."
+        ),
     ] = 512
     media_fetch_seconds: Annotated[
         float, Meta(gt=0, le=600, description="Seconds that fetching an item may take.")

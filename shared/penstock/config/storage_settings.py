@@ -7,6 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from penstock.config.tree import ADVANCED
+
 
 class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Files, batches and responses that outlive a process."""
@@ -39,18 +41,28 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         Meta(description="URL of an S3-compatible store; default: Amazon's."),
     ] = None
     max_file_bytes: Annotated[
-        int, Meta(ge=1024, description="Largest file that is accepted, bytes; more is a 413.")
+        int,
+        Meta(
+            extra=ADVANCED,
+            ge=1024,
+            description="Largest file that is accepted, bytes; more is a 413.",
+        ),
     ] = 209_715_200
     max_stored_bytes: Annotated[
         int,
-        Meta(ge=1024, description="Bytes of files that a tenant may store; more is a 429."),
+        Meta(
+            extra=ADVANCED,
+            ge=1024,
+            description="Bytes of files that a tenant may store; more is a 429.",
+        ),
     ] = 10_737_418_240
     max_stored_files: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="Files that a tenant may store.")
+        int, Meta(extra=ADVANCED, ge=1, le=1_000_000, description="Files that a tenant may store.")
     ] = 10_000
     max_uploads: Annotated[
         int,
         Meta(
+            extra=ADVANCED,
             ge=1,
             le=65_536,
             description="Concurrent uploads for each gateway; more are refused with 503.",
@@ -58,13 +70,15 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     ] = 64
     max_tenant_uploads: Annotated[
         int,
-        Meta(ge=1, le=65_536, description="The same, for one tenant; more get a 429."),
+        Meta(
+            extra=ADVANCED, ge=1, le=65_536, description="The same, for one tenant; more get a 429."
+        ),
     ] = 16
     max_batch_lines: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="Requests in one batch.")
+        int, Meta(extra=ADVANCED, ge=1, le=1_000_000, description="Requests in one batch.")
     ] = 50_000
     max_open_batches: Annotated[
-        int, Meta(ge=1, le=10_000, description="Unfinished batches of a tenant.")
+        int, Meta(extra=ADVANCED, ge=1, le=10_000, description="Unfinished batches of a tenant.")
     ] = 100
     batch_concurrency: Annotated[
         int, Meta(ge=1, le=4096, description="Batch requests that are open at once.")
@@ -81,12 +95,16 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_stored_responses: Annotated[
         int,
         Meta(
-            ge=1, le=10_000_000, description="Responses kept for a tenant; the oldest are deleted."
+            extra=ADVANCED,
+            ge=1,
+            le=10_000_000,
+            description="Responses kept for a tenant; the oldest are deleted.",
         ),
     ] = 10_000
     max_stored_response_bytes: Annotated[
         int,
         Meta(
+            extra=ADVANCED,
             ge=1024,
             description="Bytes of responses kept for a tenant, including their requests; the"
             " oldest are deleted.",
@@ -95,6 +113,7 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_background_responses: Annotated[
         int,
         Meta(
+            extra=ADVANCED,
             ge=1,
             le=1_000_000,
             description="Unfinished responses of a tenant with `background: true`, and streams of "
@@ -103,7 +122,9 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     ] = 100
     background_concurrency: Annotated[
         int,
-        Meta(ge=1, le=4096, description="Background responses that are open at once."),
+        Meta(
+            extra=ADVANCED, ge=1, le=4096, description="Background responses that are open at once."
+        ),
     ] = 32
     batch_result_days: Annotated[
         int, Meta(ge=1, le=3650, description="Days that the results of a batch are kept.")

@@ -22,6 +22,9 @@ from penstock.errors import InvalidRequest
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+ADVANCED = {"advanced": True}
+"""The `extra` of a setting that few people need: `--help` leaves it out, `--help-all` doesn't."""
+
 
 @dataclass(frozen=True)
 class Leaf:
@@ -42,6 +45,8 @@ class Leaf:
     section: str
     separator: str = ""
     plugins: str = ""
+    advanced: bool = False
+    """Whether it is left out of `--help`: see ADVANCED."""
 
     @property
     def name(self) -> str:
@@ -139,6 +144,7 @@ def _leaf(path: tuple[str, ...], field: inspect.Field, annotation: Any, section:
         section=section,
         separator=extra.get("separator", ""),
         plugins=extra.get("plugins", ""),
+        advanced=extra.get("advanced", False),
     )
 
 
