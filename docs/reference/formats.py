@@ -20,7 +20,8 @@ compared |
 | splits | texts, each cut in two at every place, letter by letter, and with its marks as tokens; \
 and any number of their pieces in any order |
 | forced | `own`: `required` and a named function give calls in the model's own format \
-(`tests/worker/grammar/test_forced_formats.py`); `JSON`: they give JSON |
+(`tests/worker/grammar/test_forced_formats.py`); with `auto`, calls of strict tools are held to \
+their schemas (`test_held_calls.py`); `JSON`: forced calls are JSON, `strict` has no effect |
 | tokens | the marks are told by their ids, where the tokenizer has a token for them |
 | round trip | templates of releases: a call that the template writes is read back, the same |
 """

@@ -9,22 +9,26 @@ token.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from itertools import product
+from typing import Any
 
 from penstock.parsing.forced_grammar import (
     ANY_TEXT,
     PLACE,
     Node,
     either,
+    place_of,
     schema_node,
     sequence,
     text_node,
     until,
 )
 from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat, ThoughtFormat
+from penstock.parsing.held_calls import held_text
 from penstock.parsing.thinking import begins_inside, is_over
 from penstock.structured_outputs import StructuredOutputs
-from penstock_gateway.chat.tools import Tool, ToolUse, call_schema, parameters_of
+from penstock_gateway.chat.tools import Tool, ToolUse, call_schema
 
 _SPACE: Node = {"type": "regex", "pattern": r"\s{0,8}"}
 """Before the answer, after thoughts."""
@@ -44,24 +48,26 @@ def answer_grammar(
     calls, thoughts: the formats in which the model writes them. None: it writes none, or a
     plug-in's parser reads them, of which no more is known.
     prompt: the filled template, or its end: it may have begun the thoughts, or ended them.
-    own: what forced calls look like in the model's own format; None: they are JSON.
+    own: what calls look like in the model's own format, held to their schemas. None: they are JSON
+    where they are forced, and else as free as the model writes them.
 
     A structural tag of the client's stays what it is: it says itself where text is free.
     """
     wanted = use.grammar() or outputs
-    answer = own
-    if own is None and wanted is not None:
+    forced = use.mode in ("named", "required")
+    answer = own if forced else None
+    if answer is None and wanted is not None:
         answer = _node(wanted)
     if answer is None:
         return wanted
     for form in (calls, thoughts):
         if isinstance(form, ChannelFormat):
-            forced = use.mode in ("named", "required")
-            tools = use.callable_tools if form is calls else ()
+            tools = use.callable_schemas if form is calls else {}
             return _tag(_in_channels(None if forced and tools else answer, form, prompt, tools))
     whole = own is not None
     if use.mode == "free" and isinstance(calls, CallFormat):
-        answer, whole = either(_call(calls, use.tools), answer), True
+        held = None if own is None else sequence(_SPACE, own)
+        answer, whole = either(held or _call(calls, use.tools), answer), True
     if isinstance(thoughts, ThoughtFormat) and not is_over(thoughts, prompt):
         return _tag(_in_block(answer, thoughts, inside=begins_inside(thoughts, prompt)))
     return _tag(answer) if whole else wanted
@@ -80,41 +86,70 @@ def _in_block(answer: Node, form: ThoughtFormat, *, inside: bool) -> Node:
     return thoughtful if inside else either(thoughtful, sequence(_SPACE, answer))
 
 
+def free_answer(
+    calls: CallFormat | ChannelFormat,
+    thoughts: AnyFormat | None,
+    template: str,
+    prompt: str,
+    schemas: Mapping[str, Any],
+) -> StructuredOutputs | None:
+    """Any text, in which calls are held to their schemas. None where the format's calls can't be.
+
+    template: the chat template's text.  schemas: by the tool's name; None where its arguments are
+    any.  calls, thoughts, prompt: as in `answer_grammar`.
+    """
+    if isinstance(calls, ChannelFormat):
+        return _tag(_in_channels(ANY_TEXT, calls, prompt, schemas, free=True))
+    block = thoughts if isinstance(thoughts, ThoughtFormat) else None
+    node = held_text(calls, template, schemas, block, prompt)
+    return None if node is None else _tag(node)
+
+
 def _in_channels(
-    answer: Node | None, form: ChannelFormat, prompt: str, tools: tuple[Tool, ...]
+    answer: Node | None,
+    form: ChannelFormat,
+    prompt: str,
+    schemas: Mapping[str, Any],
+    *,
+    free: bool = False,
 ) -> Node:
     """Any number of messages in other channels, then one in the answer's, or a call. None: it must
-    be a call."""
+    be a call.  free: the last message may be in any channel."""
     role, channel, begun = prompt.rpartition(form.begin)[2].partition(form.channel)
     next_head = f"{form.ends[0]}{form.begin}{role}"
+    heads = {
+        name: f"{form.channel}{name}{form.text}"
+        for name in (*form.thoughts, form.calls, form.answer)
+    }
+    last = [
+        {**_channel_call(form, name, schema), PLACE: place_of(index)}
+        for index, (name, schema) in enumerate(schemas.items())
+    ]
+    if answer is not None:
+        ends = heads if free else (form.answer,)
+        last += [sequence(text_node(heads[name]), answer) for name in ends]
+    if not free:
+        del heads[form.answer]
     others = {
         "type": "tags_with_separator",
         "separator": "",
-        "tags": [
-            until(next_head, begin=f"{form.channel}{name}{form.text}")
-            for name in (*form.thoughts, form.calls)
-        ],
+        "tags": [until(next_head, begin=head) for head in heads.values()],
     }
-    last = [
-        {**_channel_call(form, tool), PLACE: f"/items/anyOf/{index}"}
-        for index, tool in enumerate(tools)
-    ]
-    if answer is not None:
-        last.append(sequence(text_node(f"{form.channel}{form.answer}{form.text}"), answer))
     whole = sequence(others, either(*last))
     name, text, _ = begun.partition(form.text)
     if not channel or not text:
         return whole
     # The prompt has begun a message.
-    if name == form.answer and answer is not None:
+    if name == form.answer and answer is not None and not free:
         return answer
-    return sequence(until(next_head), whole)
+    following = sequence(until(next_head), whole)
+    return either(ANY_TEXT, following) if free else following
 
 
-def _channel_call(form: ChannelFormat, tool: Tool) -> Node:
-    begin = f"{form.channel}{form.calls} {form.address}{tool.function.name}"
+def _channel_call(form: ChannelFormat, name: str, schema: Any) -> Node:
+    begin = f"{form.channel}{form.calls} {form.address}{name}"
     kind = {"type": "regex", "pattern": "( ?json)?"}
-    arguments = schema_node(parameters_of(tool))
+    arguments = schema_node({"type": "object"} if schema is None else schema)
     marked = sequence(
         text_node(f"{begin} {form.content_type}"), kind, text_node(form.text), arguments
     )

@@ -162,4 +162,8 @@ def blame_of(request: ChatRequest, use: ToolUse) -> Blame:
     """Who says what its answer must look like: the tools, or a field."""
     if use.mode in ("named", "required"):
         return partial(blame_tool, use=use, given=request.tools or [])
-    return partial(blame, field=structure_field(request))
+    field = structure_field(request)
+    if use.mode == "free":  # There may be strict tools.
+        given = request.tools or []
+        return partial(blame_tool, use=use, given=given, field=field or "tools")
+    return partial(blame, field=field)

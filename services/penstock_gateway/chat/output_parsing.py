@@ -19,6 +19,7 @@ from penstock.parsing.registry import ToolFormat
 from penstock_gateway.chat.answer_grammar import answer_grammar
 from penstock_gateway.chat.parsed_choice import Marking, Parsing
 from penstock_gateway.chat.reasoning_tokens import closing_token
+from penstock_gateway.chat.strict_calls import strict_grammar
 from penstock_gateway.chat.token_marks import TokenMarks, token_marks
 from penstock_gateway.chat.tools import ToolUse
 
@@ -61,19 +62,26 @@ def read_as(
     calls = tool_parser(config.tool_call_parser, template, family)
     thoughts = reasoning_parser(config.reasoning_parser, template, family)
     end = prompt.text[-PROMPT_END:]
-    own = None
+    own, held = None, use.held(config.tool_strict_level)
     if isinstance(calls.form, CallFormat) and calls.known:
         own = use.own_grammar(calls.form, template)
-    if params.structured_outputs is not None or use.mode in ("named", "required"):
-        form = None if thoughts is None else thoughts.form
-        grammar = answer_grammar(params.structured_outputs, use, calls.form, form, end, own)
-        if grammar is params.structured_outputs:
-            return params, None
-        params = msgspec.structs.replace(params, structured_outputs=grammar)
-        thoughts = thoughts if form is not None else None
+    forced = use.mode in ("named", "required")
+    form = None if thoughts is None else thoughts.form
+    outputs = params.structured_outputs
+    if held or outputs is not None or forced:
+        grammar = (
+            strict_grammar(outputs, use, calls, form, template, end, held)
+            if held
+            else answer_grammar(outputs, use, calls.form, form, end, own)
+        )
+        if grammar is not None:
+            if grammar is outputs:
+                return params, None
+            params = msgspec.structs.replace(params, structured_outputs=grammar)
+            thoughts = thoughts if form is not None else None
     if own is not None:
         calls = replace(calls, make=partial(_only_calls, calls))
-    elif use.mode in ("named", "required") and not isinstance(calls.form, ChannelFormat):
+    elif forced and not isinstance(calls.form, ChannelFormat):
         calls = _forced(use, thoughts, calls.new_id)
     tools = calls if use.mode != "off" else None
     if use.mode == "free" and not calls.known:

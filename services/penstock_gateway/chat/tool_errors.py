@@ -9,17 +9,22 @@ from penstock.structured_outputs import PARAM
 from penstock_gateway.chat.tools import Tool, ToolUse
 from penstock_gateway.request.structured_outputs import blame
 
-_PLACE = re.compile(r"#?/items/anyOf/(\d+)(?:/properties/parameters)?")
-"""Of a tool in the grammar of a call that must be one of several; see ToolUse.grammar."""
+_TAG = r"/<tool>/(\d+)"
+"""Of a tool whose calls are in the model's own format."""
+_PLACE = re.compile(rf"{_TAG}|#?/items/anyOf/(\d+)(?:/properties/parameters)?")
+"""The same, or where a call that must be one of several is JSON; see ToolUse.grammar."""
 
 
-def blame_tool(error: InvalidRequest, use: ToolUse, given: list[Tool]) -> InvalidRequest:
-    """The same error. given: the request's tools, of which `use` may have some only."""
+def blame_tool(
+    error: InvalidRequest, use: ToolUse, given: list[Tool], field: str | None = "tool_choice"
+) -> InvalidRequest:
+    """The same error. given: the request's tools, of which `use` may have some only.
+    field: what else the answer's form is asked for by."""
     if error.param != PARAM:
         return error
     name = _name(error.message, use)
     if name is None:
-        return blame(error, "tool_choice")
+        return blame(error, field)
     index = next(at for at, tool in enumerate(given) if tool.function.name == name)
     where = f"tools[{index}].function.parameters"
     message = error.message.removeprefix(f"{PARAM}: ")
@@ -31,7 +36,9 @@ def _name(message: str, use: ToolUse) -> str | None:
     """Of the tool that the message is about; None: of none that it says."""
     if use.mode == "named":
         return use.name
-    place = _PLACE.search(message)
-    if place is not None and int(place[1]) < len(use.tools):
-        return use.names[int(place[1])]
-    return use.names[0] if len(use.tools) == 1 else None
+    forced = use.mode == "required"
+    place = (_PLACE if forced else re.compile(_TAG)).search(message)
+    index = -1 if place is None else int(next(filter(None, place.groups())))
+    if 0 <= index < len(use.tools):
+        return use.names[index]
+    return use.names[0] if forced and len(use.tools) == 1 else None

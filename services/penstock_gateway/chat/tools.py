@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from penstock.config.gateway_settings import ToolStrictLevel
 from penstock.errors import InvalidRequest
 from penstock.parsing.forced_grammar import forced_tag
 from penstock.parsing.format import CallFormat
@@ -35,7 +36,7 @@ ANY_TOOLS = ToolLimits(4096, 128)
 
 class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """parameters: a JSON schema of the arguments object; None: there are no arguments.
-    strict: accepted; calls that tool_choice forces keep to the schema anyway.
+    strict: calls keep to the schema. Those that tool_choice forces do so anyway.
     Fields that are unknown here are skipped."""
 
     name: str
@@ -92,6 +93,25 @@ class ToolUse:
             return self.tools
         return tuple(tool for tool in self.tools if tool.function.name == self.name)
 
+    @property
+    def callable_schemas(self) -> dict[str, Any]:
+        """The same, by name: what arguments must be like."""
+        return {tool.function.name: parameters_of(tool) for tool in self.callable_tools}
+
+    def held(self, level: ToolStrictLevel) -> dict[str, Any]:
+        """What calls are held to that the model chooses to make: schemas of their arguments, by
+        name; None where these are any. Empty where no call is held to anything."""
+        if self.mode != "free":
+            return {}
+        strict = {tool.function.name for tool in self.tools if tool.function.strict}
+        if level == "auto" and not strict:
+            return {}
+        every = level == "parameter"
+        return {
+            name: schema if every or name in strict else None
+            for name, schema in self.callable_schemas.items()
+        }
+
     def for_template(self) -> list[dict[str, Any]] | None:
         return [tool.for_template() for tool in self.tools] or None
 
@@ -101,9 +121,8 @@ class ToolUse:
         format can't be held to it."""
         if self.mode not in ("named", "required"):
             return None
-        schemas = {tool.function.name: parameters_of(tool) for tool in self.callable_tools}
         most = 1 if self.mode == "named" else self.most
-        return forced_tag(form, template, schemas, most)
+        return forced_tag(form, template, self.callable_schemas, most)
 
     def grammar(self) -> StructuredOutputs | None:
         """The same as JSON: an array of calls, or a named one's arguments."""

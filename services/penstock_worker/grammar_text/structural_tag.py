@@ -14,8 +14,15 @@ from typing import Any, NoReturn
 
 from penstock.protocol.common import Grammar
 from penstock_worker.grammar_text.errors import GrammarError
+from penstock_worker.grammar_text.free_text import (
+    FreeText,
+    SpecialTokens,
+    lazy,
+    quoted,
+    slashed,
+)
 
-MAX_TAGS = 512
+MAX_TAGS = 4096
 _LONG = re.compile(r"[*+]|\{(?:\d+,)?(?:\}|\d{2,}\})")
 """A repetition of ten times or more."""
 TEXT = r"TEXT: /(.|\n)*/"
@@ -105,11 +112,14 @@ class _Writer:
         self._schema_text = schema_text
         self._lark_of = lark_of
         self.rules: list[str] = []
+        self._names: dict[tuple[str, str], str] = {}
+        """Of these rules, by what stands in them."""
         self.grammars: list[dict[str, Any]] = []
-        self._special = special
-        texts = sorted(filter(None, special), key=len, reverse=True)
-        self._split = re.compile(f"({'|'.join(map(re.escape, texts))})") if texts else None
+        self._special = SpecialTokens(special)
+        self._literal = self._special.literal
         self._tags = 0
+        self._shared: list[str] = []
+        """Rules that formats name by their index."""
 
     def format(self, node: Any) -> str:
         """An expression for it."""
@@ -140,6 +150,13 @@ class _Writer:
                 return self._triggered(node)
             case "tags_with_separator":
                 return self._separated(node)
+            case "text_with_tags":
+                return self._with_tags(node)
+            case "shared":
+                index = _get(node, "index", int, kind)
+                if not 0 <= index < len(self._shared):
+                    _refuse(kind, f"has the index {index}, and there are {len(self._shared)}")
+                return self._shared[index]
         _refuse("format", f"has the type {kind[:50]!r}, which is not supported")
 
     def _elements(self, node: Any, kind: str) -> list[Any]:
@@ -164,19 +181,24 @@ class _Writer:
             return self._rule(f"{self._literal(begin)} {self._until(end)}")
         return self._rule(f"{self._literal(begin)} {self.format(content)} {self._literal(end)}")
 
-    def _triggered(self, node: Any) -> str:
-        triggers = _get(node, "triggers", list, "triggered_tags")
+    def _by_trigger(self, node: Any, kind: str) -> dict[str, list[str]]:
+        """What follows each trigger."""
+        triggers = _get(node, "triggers", list, kind)
         if not triggers or not all(isinstance(t, str) and t for t in triggers):
-            _refuse("triggered_tags", "needs triggers, strings that aren't empty")
+            _refuse(kind, "needs triggers, strings that aren't empty")
         by_trigger: dict[str, list[str]] = {}
-        for tag in _get(node, "tags", list, "triggered_tags"):
+        for tag in _get(node, "tags", list, kind):
             begin = _get(tag, "begin", str, "tag")
             trigger = next((t for t in triggers if begin.startswith(t)), None)
             if trigger is None:
-                _refuse("triggered_tags", f"has no trigger for a tag that begins {begin[:50]!r}")
+                _refuse(kind, f"has no trigger for a tag that begins {begin[:50]!r}")
             by_trigger.setdefault(trigger, []).append(self._tag(tag, trigger))
         if not by_trigger:
-            _refuse("triggered_tags", "needs tags, at least one")
+            _refuse(kind, "needs tags, at least one")
+        return by_trigger
+
+    def _triggered(self, node: Any) -> str:
+        by_trigger = self._by_trigger(node, "triggered_tags")
         parts = [
             f"{self._until(trigger)} ({' | '.join(tags)})" for trigger, tags in by_trigger.items()
         ]
@@ -201,39 +223,79 @@ class _Writer:
         self.grammars.append({"name": name, "lark_grammar": text})
         return f"@{name}"
 
+    def _with_tags(self, node: Any) -> str:
+        """Free text in which some marks begin tags (see penstock.parsing.held_calls)."""
+        starts, spelled = _list(node, "starts"), _list(node, "spelled")
+        thoughts = node.get("thoughts")
+        self._shared = [self.format(each) for each in _list(node, "shared")]
+        begin = _get(thoughts, "begin", str, "thoughts") if thoughts else ""
+        beginnings = [_get(start, "pattern", str, "starts") for start in starts]
+        opening = rf"\s{{0,8}}{re.escape(begin)}"
+        by_trigger = self._by_trigger(node, "text_with_tags")
+        text = FreeText(
+            self._special,
+            self._rule,
+            _get(node, "triggers", list, "text_with_tags"),
+            spelled,
+            [*beginnings, *([opening] if begin else [])],
+        )
+        tags = " | ".join(
+            f"{text.found[trigger]} ({' | '.join(tags)})" for trigger, tags in by_trigger.items()
+        )
+        last = bool(node.get("last"))
+        more = self._rule(f"{text.piece}* ({tags})?" if last else f"({text.piece} | {tags})*")
+        behind = "" if last else more
+        first = [f"{text.head} {more}", f"({tags}) {behind}"]
+        for start, pattern in zip(starts, beginnings, strict=True):
+            begun = self._rule(lazy(pattern), "[lazy]")
+            first.append(f"{begun} {self.format(start.get('content'))} {behind}")
+        answer = self._rule(f'{" | ".join(first)} | ""')
+        if not thoughts:
+            return answer
+        end = _get(thoughts, "end", str, "thoughts")
+        inner = FreeText(self._special, self._rule, [end], spelled)
+        thinking = f"{inner.piece}* {inner.found[end]} {answer}"
+        if not begin:
+            return self._rule(thinking)
+        begun = self._rule(lazy(opening), "[lazy]")
+        if self._special.has(begin):
+            space = self._rule(r"/\s{0,8}/", "terminal")
+            begun = f"({space} {self._literal(begin)} | {begun})"
+        return self._rule(f"{begun} {thinking} | {answer}")
+
     def _until(self, end: str) -> str:
         """Free text up to, and with, the first `end`."""
-        if self._split is not None and self._split.search(end):
+        if self._special.has(end):
             return self._rule(f"TEXT {self._literal(end)}")
-        return self._rule(f"TEXT {_quoted(end)}", "[lazy]")
-
-    def _literal(self, text: str) -> str:
-        parts = [text] if self._split is None else self._split.split(text)
-        written = [
-            f"<[{self._special[part]}]>" if part in self._special else _quoted(part)
-            for part in parts
-            if part
-        ]
-        return " ".join(written) or '""'
+        return self._rule(f"TEXT {quoted(end)}", "[lazy]")
 
     def _rule(self, body: str, options: str = "") -> str:
-        name = f"r{len(self.rules)}"
+        """options: "terminal", or what stands behind the rule's name."""
         if body.startswith("%regex_ "):
-            pattern = body.removeprefix("%regex_ ").replace("/", r"\/")
-            name, body = name.upper(), f"/{pattern}/"
+            body, options = f"/{slashed(body.removeprefix('%regex_ '))}/", "terminal"
+        if (name := self._names.get((body, options))) is not None:
+            return name
+        name = f"r{len(self.rules)}"
+        if options == "terminal":
+            name = name.upper()
+        self._names[body, options] = name
+        options = options.removeprefix("terminal")
         self.rules.append(f"{name}{options}: {body}")
         return name
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _get(node: Any, name: str, kind: type, where: str) -> Any:
     value = node.get(name) if isinstance(node, dict) else None
     if not isinstance(value, kind):
-        _refuse(where, f"needs {name}, a {'list' if kind is list else 'string'}")
+        _refuse(where, f"needs {name}, {_KINDS[kind]}")
     return value
+
+
+_KINDS = {list: "a list", str: "a string", int: "a number"}
+
+
+def _list(node: Any, name: str) -> list[Any]:
+    return _get({name: [], **node}, name, list, str(node["type"]))
 
 
 def _refuse(where: str, complaint: str) -> NoReturn:

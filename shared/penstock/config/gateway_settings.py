@@ -14,6 +14,7 @@ from penstock.plugins import ROUTING
 AccessLog = Literal["off", "text", "json"]
 Routing = Literal["prefix", "least-loaded", "round-robin"]
 UnknownFields = Literal["error", "ignore"]
+ToolStrictLevel = Literal["auto", "function", "parameter"]
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -218,6 +219,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     enable_auto_tool_choice: Annotated[
         bool, Meta(description="Whether the model may choose to call tools (tool_choice auto).")
     ] = True
+    tool_strict_level: Annotated[
+        ToolStrictLevel,
+        Meta(
+            description="What calls that the model chooses to make are held to. auto: their tool's"
+            " schema, if the tool is `strict`; function: in any request, also the tools' names;"
+            " parameter: the schemas, as if every tool were strict."
+        ),
+    ] = "auto"
     reasoning_parser: Annotated[
         str,
         Meta(

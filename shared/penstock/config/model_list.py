@@ -20,7 +20,9 @@ _NAME = re.compile(r"[^\s,=]{1,200}")
 
 _OF_ALL = ("transport", "media")
 """Groups of the engine's settings that hold for all models."""
-_OF_A_GATEWAY = ("tool_call_parser", "reasoning_parser", "enable_auto_tool_choice")
+_OF_A_GATEWAY = (
+    *("tool_call_parser", "reasoning_parser", "enable_auto_tool_choice", "tool_strict_level"),
+)
 """Settings of the gateway that a model may have of its own."""
 _SHARED_OUT = ("kv_memory_fraction", "kv_memory_gib", "host_kv_gib", "gpu_memory_utilization")
 

@@ -17,8 +17,7 @@ _LIMITS = frozenset({"type", "properties", "required", "additionalProperties", *
 """Keywords of an object of keys and values that are kept to."""
 
 PLACE = "place"
-"""In a node, what a complaint about a schema within calls its place: the same as where forced calls
-are one JSON schema."""
+"""In a node, what a complaint about a schema within calls its place."""
 
 Node = dict[str, Any]
 """One format of a structural tag."""
@@ -34,31 +33,64 @@ def forced_tag(
     """The structural tag of an answer that is calls of these tools, at least one. None where the
     format can't be held to their schemas, or doesn't say how its calls are written.
 
-    template: the chat template's text.  tools: JSON schemas of the arguments, by name.
-    most: calls at most.
+    template: the chat template's text.  tools: JSON schemas of the arguments, by name; None where
+    they are any.  most: calls at most.
     """
-    written = next((each for each in form.written if each.when in template), None)
-    if written is None or isinstance(form.arguments, LooseObject):
+    written = written_by(form, template)
+    if written is None:
         return None
-    kind = form.arguments
-    tags = []
-    for index, (name, schema) in enumerate(tools.items()):
-        arguments = (
-            _keyed(written, kind, schema) if isinstance(kind, KeyedValues) else schema_node(schema)
-        )
-        if arguments is None:
+    arguments = {}
+    for name, schema in tools.items():
+        node = arguments_node(form, written, schema)
+        if node is None:
             return None
-        tags.append({**_call(written, name, arguments), PLACE: f"/items/anyOf/{index}"})
-    calls: Node = {
+        arguments[name] = node
+    tags = call_tags(written, arguments)
+    # Where a line break could only begin another call, a model that has said all calls on and on.
+    end = {"type": "regex", "pattern": r"\s{0,2}"}
+    calls = list_of(written, tags, most)
+    return sequence(text_node(written.before), calls, text_node(written.after), end)
+
+
+def written_by(form: CallFormat, template: str) -> Written | None:
+    """How a template writes calls; None where the format doesn't say."""
+    return next((each for each in form.written if each.when in template), None)
+
+
+def call_tags(written: Written, arguments: Mapping[str, Node]) -> list[Node]:
+    """A tag for each tool's call. arguments: what they are like, by the tool's name."""
+    return [
+        {**_call(written, name, node), PLACE: place_of(index)}
+        for index, (name, node) in enumerate(arguments.items())
+    ]
+
+
+def place_of(index: int) -> str:
+    """Of a tool, by its number in the request: no place that a schema could have."""
+    return f"/<tool>/{index}"
+
+
+def list_of(written: Written, tags: list[Node], most: int | None = None) -> Node:
+    """One call or more, with what stands between them."""
+    return {
         "type": "tags_with_separator",
         "tags": tags,
         "separator": written.between,
         "at_least_one": True,
         "stop_after_first": most == 1,
     }
-    # Where a line break could only begin another call, a model that has said all calls on and on.
-    end = {"type": "regex", "pattern": r"\s{0,2}"}
-    return sequence(text_node(written.before), calls, text_node(written.after), end)
+
+
+def arguments_node(form: CallFormat, written: Written, schema: Any) -> Node | None:
+    """The arguments of a call. schema: None where they are any."""
+    match form.arguments:
+        case LooseObject():
+            return None
+        case KeyedValues() as marks if schema is None:
+            return _any_keyed(written, marks)
+        case KeyedValues() as marks:
+            return _keyed(written, marks, schema)
+    return schema_node({"type": "object"} if schema is None else schema)
 
 
 def _call(written: Written, name: str, arguments: Node) -> Node:
@@ -75,6 +107,14 @@ def _call(written: Written, name: str, arguments: Node) -> Node:
         "content": content,
         "end": written.end,
     }
+
+
+def _any_keyed(written: Written, marks: KeyedValues) -> Node:
+    """Any keys with any values."""
+    key, value = until(written.key_end, begin=written.key), until(marks.value.end)
+    rest = text_node(written.value_end.partition(marks.value.end)[2])
+    pair = {"type": "tag", "begin": "", "content": sequence(key, value, rest), "end": ""}
+    return {"type": "tags_with_separator", "tags": [pair], "separator": ""}
 
 
 def _keyed(written: Written, marks: KeyedValues, schema: Any) -> Node | None:

@@ -103,5 +103,5 @@ def test_which_of_many_tools_is_at_fault_is_said_in_the_model_s_own_format(
     tools["f13"] = {"type": "object", "properties": {"x": {"type": "string", "pattern": "("}}}
     tag = forced_tag(HERMES, "", tools, None)
     assert tag is not None
-    with pytest.raises(GrammarError, match=r"at /items/anyOf/13\b"):
+    with pytest.raises(GrammarError, match=r"at /<tool>/13\b"):
         compiler(thoughtful(tag))

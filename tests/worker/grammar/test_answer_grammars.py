@@ -15,9 +15,10 @@ from tokenizers import AddedToken, Tokenizer
 
 from penstock.parsing import reasoning_parser, tool_parser
 from penstock.parsing.events import CallBegin, Content, Event, Reasoning, merged
+from penstock.parsing.format import ChannelFormat
 from penstock.parsing.output import whole_parser
 from penstock.structured_outputs import StructuredOutputs
-from penstock_gateway.chat.answer_grammar import answer_grammar
+from penstock_gateway.chat.answer_grammar import answer_grammar, free_answer
 from penstock_gateway.chat.tools import Tool, ToolUse
 from penstock_worker.grammar_text.compile import Library
 
@@ -228,3 +229,33 @@ def test_without_thoughts_and_tools_it_stays_a_schema() -> None:
     forced = answer_grammar(PERSON, REQUIRED, tool_parser("json", "").form, None, "")
     assert forced is not None
     assert json.loads(forced.definition().text)["items"]
+
+
+CHANNEL_TEXTS = [
+    (True, f"{ANALYSIS}{FINAL}Well: to=functions.other"),
+    (True, f"{ANALYSIS}<|channel|>commentary<|message|>First.<|end|><|start|>assistant{CALL}now"),
+    (True, f'{ANALYSIS}{CALL}add<|message|>{{"a": 1}}'),
+    (False, f'{ANALYSIS}{CALL}add<|message|>{{"b": 1}}'),
+    (False, f"{CALL}other<|message|>"),
+    (True, f'{CALL}now <|constrain|>json<|message|>{{"b": 1}}'),
+]
+"""Whether text in channels is admitted where `add` is strict, and `now` isn't; as the beginning of
+an answer."""
+
+
+@pytest.mark.parametrize(("fits", "text"), CHANNEL_TEXTS)
+def test_calls_in_channels_are_held(
+    default_folder: Path, tmp_path: Path, fits: bool, text: str
+) -> None:
+    tokenizer = Tokenizer.from_file(str(default_folder / "tokenizer.json"))
+    tokenizer.add_tokens([AddedToken(mark, normalized=False) for mark in HARMONY])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    library = Library(tmp_path / "tokenizer.json", tokenizer.get_vocab_size(), (EOS,))
+    form = tool_parser("openai", "").form
+    assert isinstance(form, ChannelFormat)
+    schemas = {"add": FREE.callable_schemas["add"], "now": None}
+    grammar = free_answer(form, form, "", CHANNELS.prompt, schemas)
+    assert grammar is not None
+    matcher = library.matcher(library.source(grammar.definition()))
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    assert (matcher.try_consume_tokens(ids) == len(ids)) is fits

@@ -1,0 +1,124 @@
+"""The grammar of an answer whose calls are held to their tools' schemas, while all else is free: a
+node for structural tags, `text_with_tags`, which is ours alone.
+
+    shared          formats that others name by their index: {"type": "shared", "index": 0}
+    triggers, tags  as in xgrammar's triggered_tags, but the text between may hold any special token
+                    that isn't a trigger
+    spelled         marks that count where they are spelled out, too, though they are tokens
+    starts          what only the text's beginning can be: a regular expression, `pattern`, and
+                    what comes then
+    last            nothing comes after a tag or a start
+    thoughts        free text before all that, from `begin`, or at once where it is empty, to `end`
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.parsing.forced_grammar import (
+    PLACE,
+    Node,
+    arguments_node,
+    call_tags,
+    either,
+    list_of,
+    place_of,
+    sequence,
+    text_node,
+    written_by,
+)
+from penstock.parsing.format import CallFormat, ThoughtFormat, Written
+from penstock.parsing.thinking import begins_inside, is_over
+
+_SPACE = r"\s{0,8}"
+_FENCE = r"(```(json)?[ \t]{0,8}\n)?"
+
+
+def held_text(
+    form: CallFormat,
+    template: str,
+    tools: Mapping[str, Any],
+    thoughts: ThoughtFormat | None = None,
+    prompt: str = "",
+) -> Node | None:
+    """Free text with calls of these tools. None where the format doesn't say how its calls are
+    written. A tool that `unheld` names may have any arguments.
+
+    template: the chat template's text.  tools: JSON schemas of the arguments, by name; None where
+    they are any.  thoughts: how the model marks them; there, a call's mark is text.
+    prompt: the filled template, or its end.
+    """
+    written = written_by(form, template)
+    if written is None:
+        return None
+    allowed = {**tools, **dict.fromkeys(unheld(form, written, tools))}
+    nodes = [arguments_node(form, written, schema) for schema in allowed.values()]
+    shared = [{**node, PLACE: place_of(index)} for index, node in enumerate(nodes) if node]
+    if len(shared) < len(nodes):
+        return None
+    arguments = {name: {"type": "shared", "index": at} for at, name in enumerate(tools)}
+    tags = call_tags(written, arguments)
+    marks = [pair.begin for pair in (form.block, form.call) if pair is not None]
+    node: Node = {
+        "type": "text_with_tags",
+        "shared": shared,
+        "triggers": marks,
+        "spelled": [mark for mark in marks if mark not in form.tokens],
+        "tags": [tag for mark in marks for tag in _behind(form, written, mark, tags)],
+        "starts": _bare(form, written, arguments, tags) if form.bare else [],
+        "last": bool(form.separators),
+    }
+    # What ends thoughts and begins a call does so anywhere.
+    if thoughts is None or thoughts.ended_by or is_over(thoughts, prompt):
+        return node
+    begin, end = thoughts.block
+    node["thoughts"] = {"begin": "" if begins_inside(thoughts, prompt) else begin, "end": end}
+    node["spelled"] += [mark for mark in (begin, end) if mark not in thoughts.tokens]
+    return node
+
+
+def unheld(form: CallFormat, written: Written, tools: Mapping[str, Any]) -> list[str]:
+    """Names of tools whose schemas the format can't be held to."""
+    return [name for name, schema in tools.items() if arguments_node(form, written, schema) is None]
+
+
+def _behind(form: CallFormat, written: Written, mark: str, tags: list[Node]) -> list[Node]:
+    """What begins with one of the format's marks."""
+    calls = list_of(written, tags)
+    at = written.before.find(mark)
+    if at >= 0:
+        begin = written.before[at:]
+        return [{"type": "tag", "begin": begin, "content": calls, "end": written.after}]
+    at = written.begin.find(mark)
+    if at < 0:
+        whole = sequence(text_node(written.before), calls, text_node(written.after))
+        end = {"type": "regex", "pattern": _SPACE}
+        return [{"type": "tag", "begin": mark, "content": sequence(whole, end), "end": ""}]
+    mark_end = written.end
+    if at and form.call is not None and form.call.end:
+        before, end_mark, _ = mark_end.partition(form.call.end)
+        mark_end = before + end_mark
+    return [{**tag, "begin": tag["begin"][at:], "end": mark_end} for tag in tags]
+
+
+def _bare(
+    form: CallFormat, written: Written, arguments: Mapping[str, Node], tags: list[Node]
+) -> list[Node]:
+    """Calls without marks, which an answer may begin with: objects whose first member is the name.
+    Where separators are the format's, more of them may follow, and nothing else."""
+    (name_key, *_), arguments_keys = form.keys
+    head = rf'{_SPACE}{_FENCE if form.fenced else ""}\{{{_SPACE}"{name_key}"{_SPACE}:{_SPACE}'
+    comma = rf'{_SPACE},{_SPACE}"({"|".join(map(re.escape, arguments_keys))})"{_SPACE}:{_SPACE}'
+    end: Node = {"type": "regex", "pattern": rf"{_SPACE}\}}"}
+    if form.separators:
+        more = sequence(text_node(written.between), list_of(written, tags))
+        end = sequence(end, either(text_node(""), more), {"type": "regex", "pattern": _SPACE})
+    return [
+        {
+            "pattern": f'{head}"{re.escape(name)}"',
+            "content": sequence({"type": "regex", "pattern": comma}, node, end),
+        }
+        for name, node in arguments.items()
+    ]
