@@ -6,22 +6,21 @@ The same calls give the same effects, always: nothing here iterates over a hash-
 
 from __future__ import annotations
 
-import math
 from itertools import chain, islice
 
 from penstock import logs
 from penstock.protocol.from_frontend import FromFrontend, MediaChunk
 from penstock.protocol.from_worker import FromWorker
-from penstock.protocol.to_frontend import Status
 from penstock.protocol.to_worker import SaveKV
 from penstock_engine.audit import check as audit
-from penstock_engine.core_state import make_core_state
+from penstock_engine.core_state import Timed, make_core_state
 from penstock_engine.facts import EngineFacts
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.from_frontends import FromFrontends
 from penstock_engine.handlers.from_workers import FromWorkers
 from penstock_engine.handlers.idle import IdleSleep
 from penstock_engine.handlers.prefetch import Prefetcher
+from penstock_engine.handlers.status_report import StatusReport
 from penstock_engine.scheduler.pipeline import make_scheduler
 from penstock_engine.sessions.effects import Effects
 
@@ -52,8 +51,14 @@ class EngineCore:
         self._prefetcher = Prefetcher(self.state)
         self._idle = IdleSleep(facts.config.scheduler, self.state)
         self._from_workers = FromWorkers(self.state, finisher, after_error=self._rebuild)
-        self._status_due = 0.0
-        self._last_health: tuple[object, ...] | None = None
+        self._status = StatusReport(self.state)
+        self._timed: tuple[Timed, ...] = (
+            self._status,
+            self._from_frontends,
+            self._from_workers,
+            self._idle,
+            *self.state.timed_parts(),
+        )
         self._audited_step = 0
         self._audit_due = 0.0
         self._errors = 0
@@ -64,7 +69,7 @@ class EngineCore:
     def frontend_opened(self, session: bytes, message: FromFrontend, now: float) -> None:
         self.state.clock.now = now
         self._from_frontends.opened(session, message)
-        self._status_due = now
+        self._status.hasten(now)
 
     def frontend_received(self, session: bytes, message: FromFrontend, now: float) -> None:
         self.state.clock.now = now
@@ -84,7 +89,7 @@ class EngineCore:
     def drain(self, now: float) -> None:
         """From here on only what was accepted before is served; front ends are notified."""
         self.state.drain.begin(now)
-        self._status_due = now
+        self._status.hasten(now)
 
     def worker_opened(self, session: bytes, message: FromWorker, now: float) -> None:
         self.state.clock.now = now
@@ -117,9 +122,7 @@ class EngineCore:
     @property
     def num_waiting(self) -> int:
         """Sequences that wait, for whatever it is."""
-        state = self.state
-        parked = (state.grammars, state.media, state.remote_kv, state.adapters)
-        return state.scheduling.queue.num_sequences + sum(each.num_waiting for each in parked)
+        return self.state.num_waiting
 
     def step(self, now: float) -> Effects:
         """Plans what steps can be, and returns all that is to be sent.
@@ -130,11 +133,7 @@ class EngineCore:
         self._from_frontends.expire(now)
         self.state.kv_sessions.expire(now)
         self.state.service_rate.observe(now, self.state.scheduling.queue)
-        if not self.state.scheduling.has_work:
-            self.state.workers.progressed(now)
-            self._audit_when_idle(now)
-        elif self.state.stands_still or self.state.calls.running:
-            self.state.workers.progressed(now)  # Nobody waits for a step.
+        self._excuse_standstill(now)
         self._from_workers.expire(now)
         self._idle.advance(now)
         self._from_workers.regroup()
@@ -142,28 +141,28 @@ class EngineCore:
         self._hand_over(now)
         self._call_and_plan(now)
         self._ask_for_missing(now)
+        return self._told(now)
+
+    def _excuse_standstill(self, now: float) -> None:
+        """Where nobody waits for a step, workers that take none are not stuck."""
+        if not self.state.scheduling.has_work:
+            self.state.workers.progressed(now)
+            self._audit_when_idle(now)
+        elif self.state.stands_still or self.state.calls.running:
+            self.state.workers.progressed(now)
+
+    def _told(self, now: float) -> Effects:
+        """Returns all that is to be sent, with what front ends are told."""
         self.state.frontends.moved(self.state.scheduling.take_moved())
-        self.state.frontends.flush(self.state.effects, self._due_status(now))
+        self.state.frontends.flush(self.state.effects, self._status.take(now))
         return self.state.effects.take()
 
     def next_deadline(self) -> float:
         """When `step` must be called again, even if nothing happens."""
-        first = self._from_frontends.next_deadline()
-        due = min(
-            self._status_due,
-            self.state.grammars.next_deadline(),
-            self.state.remote_kv.next_deadline(),
-            self.state.media.loads.next_deadline(),
-            self.state.adapters.next_deadline(),
-            self.state.kv_sessions.next_deadline(),
-            self.state.expected_prompts.next_deadline(),
-            self._from_workers.next_deadline(),
-            math.inf if self._from_workers.failing else self.state.calls.next_deadline(),
-            self.state.weights.next_deadline(),
-            self.state.drain.next_deadline(),
-            self._idle.next_deadline(),
-        )
-        return due if first is None else min(first, due)
+        due = min([part.next_deadline() for part in self._timed])
+        if self._from_workers.failing:
+            return due  # Nothing is called on a group that has failed.
+        return min(due, self.state.calls.next_deadline())
 
     def _hand_over(self, now: float) -> None:
         """Once, while it drains: front ends are told to take away what is open, and its KV is kept
@@ -173,7 +172,7 @@ class EngineCore:
                 "handing over open requests", open=sum(1 for _ in self.state.frontends.requests())
             )
             self._save_running()
-            self._status_due = now
+            self._status.hasten(now)
 
     def _save_running(self) -> None:
         """Long streams have blocks that were kept for others once, and made room since."""
@@ -223,58 +222,6 @@ class EngineCore:
         self.state.media.advance(now)
         if self.state.media.loads.num_asked and not self.state.scheduling.in_flight:
             self.state.workers.progressed(now)  # Nobody waits for them, but for front ends.
-
-    def _due_status(self, now: float) -> Status | None:
-        """At least every beat interval, and at once when readiness changes, or it stands still."""
-        healthy, reason = self.state.health(now)
-        paused = self.state.paused and self.state.stands_still
-        sleep = self.state.sleep
-        health = (healthy, reason, paused, sleep.level, sleep.waking, self.state.asleep)
-        if now < self._status_due and health == self._last_health:
-            return None
-        self._last_health = health
-        self._status_due = now + self.state.facts.config.transport.beat_interval
-        scheduler, ready, pool = (
-            self.state.scheduling,
-            self.state.workers.ready,
-            self.state.scheduling.pool,
-        )
-        return Status(
-            ready=healthy,
-            reason=reason,
-            fingerprint=None if ready is None else ready.fingerprint,
-            weights=None if ready is None else self.state.facts.model.digest,
-            waiting=self.num_waiting,
-            running=len(scheduler.running),
-            blocks_total=0 if pool is None else pool.num_blocks,
-            blocks_free=0 if pool is None else pool.num_free,
-            block_size=scheduler.block_size,
-            steps=scheduler.num_steps,
-            preemptions=scheduler.num_preemptions,
-            blocks_cached=0 if scheduler.cache is None else scheduler.cache.num_cached,
-            compute_seconds=round(self.state.workers.compute_seconds, 6),
-            tokens_computed=self.state.workers.tokens_computed,
-            tokens_generated=self.state.workers.tokens_generated,
-            frontends=len(self.state.frontends),
-            workers=self.state.workers.num_ready,
-            draining=self.draining,
-            hands_over=self.state.drain.hands_over,
-            step_tokens=self.state.counts.iteration_tokens.counts,
-            host_blocks=0 if scheduler.cache is None else scheduler.cache.num_host_blocks,
-            prefix_caching=self.state.facts.config.cache.enable_prefix_caching,
-            media_items_encoded=self.state.counts.media_encoded,
-            media_items_found=self.state.counts.media_found,
-            media_bytes=self.state.counts.media_bytes,
-            drafts=self.state.counts.drafts,
-            drafted_tokens=self.state.counts.drafted_tokens,
-            kept_tokens=self.state.counts.kept_tokens,
-            aligns=ready is None or ready.aligns,
-            paused=paused,
-            sleeping=self.state.sleep.level,
-            asleep=self.state.asleep,
-            waking=self.state.sleep.waking,
-            missing=tuple(self.state.workers.ranks.missing),
-        )
 
     # ---- internal errors
 

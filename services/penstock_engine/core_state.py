@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock_engine.facts import EngineFacts
 from penstock_engine.media.manager import MediaManager
@@ -27,6 +28,13 @@ from penstock_engine.waiting.grammars import GrammarManager
 from penstock_engine.waiting.remote_kv import RemoteKV
 from penstock_engine.waiting.service_rate import ServiceRate
 from penstock_engine.waiting.worker_calls import WorkerCalls
+
+
+class Timed(Protocol):
+    """A part of the engine core that may have something to do when nothing happens."""
+
+    def next_deadline(self) -> float:
+        """Returns when that is, in seconds of the core's clock; infinity for never."""
 
 
 @dataclass(slots=True)
@@ -56,6 +64,26 @@ class CoreState:
     weights: WeightsChange  # whether the model gets others
     drain: Drain  # how this engine core leaves
     paused: bool = False  # no further step is planned
+
+    def timed_parts(self) -> tuple[Timed, ...]:
+        """Returns the parts that are due at some time even if nothing happens, but for `calls`,
+        which rest while a group fails. A new part with a deadline is added here."""
+        return (
+            self.grammars,
+            self.remote_kv,
+            self.media.loads,
+            self.adapters,
+            self.kv_sessions,
+            self.expected_prompts,
+            self.weights,
+            self.drain,
+        )
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait, for whatever it is."""
+        parked = (self.grammars, self.media, self.remote_kv, self.adapters)
+        return self.scheduling.queue.num_sequences + sum(each.num_waiting for each in parked)
 
     @property
     def draining(self) -> bool:
@@ -103,7 +131,7 @@ def make_core_state(facts: EngineFacts) -> CoreState:
     )
     clock = Clock()
     frontends, counts = Frontends(), EngineCounts()
-    media = scheduling.limit = MediaManager(
+    media = scheduling.media = MediaManager(
         scheduling,
         frontends,
         workers,
@@ -113,7 +141,7 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         step_rows=config.scheduler.max_encoded_rows,
     )
     remote_kv = RemoteKV(config.scheduler.max_waiting_requests)
-    adapters = scheduling.gate = AdapterManager(facts.max_loras, scheduling, workers, counts)
+    adapters = scheduling.adapters = AdapterManager(facts.max_loras, scheduling, workers, counts)
     return CoreState(
         facts=facts,
         scheduling=scheduling,

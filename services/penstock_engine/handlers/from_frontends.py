@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from penstock import logs
@@ -117,9 +118,10 @@ class FromFrontends:
             enter(self._state, sequence)
         self._media.expire(now)
 
-    def next_deadline(self) -> float | None:
+    def next_deadline(self) -> float:
         """When `expire` has something to do next."""
-        return self._state.frontends.deadlines.next()
+        due = self._state.frontends.deadlines.next()
+        return math.inf if due is None else due
 
     def _refuse(self, session: bytes, reason: str) -> None:
         self.ended(session, reason)

@@ -78,7 +78,7 @@ class Scheduler:
         budget = self.state.policy.budget(self.state.budget, self._ahead())
         if not budget or self._await_room():
             return None
-        self.state.limit.begin_step()
+        self.state.media.begin_step()
         builder = StepBuilder(budget, self._max_carried)
         self._fill(builder)
         if self._is_empty(builder):
@@ -91,7 +91,7 @@ class Scheduler:
             self.state.last_step,
             self.state.released,
             self.state.cache.take_copies(),
-            self.state.limit.take(),
+            self.state.media.take(),
             looks=bool(builder.drafts) or self._drafter.looks(builder),
             saves=self.state.cache.take_saves(),
         )
@@ -114,7 +114,7 @@ class Scheduler:
 
     def _is_empty(self, builder: StepBuilder) -> bool:
         """Whether nothing is computed, of tokens or for them."""
-        return not builder.items and not self.state.limit.encodes
+        return not builder.items and not self.state.media.encodes
 
     def _may_follow(self) -> bool:
         """Whether one more step may be sent behind those in flight.
@@ -125,7 +125,7 @@ class Scheduler:
         suspects = latest.alone or self.state.suspect or (head is not None and head.suspect_until)
         room = len(self.state.in_flight) < self._max_in_flight
         # Who needs a long step gets it when nothing else is under way.
-        free = self._is_short() and not suspects and self.state.limit.short is None
+        free = self._is_short() and not suspects and self.state.media.short is None
         return room and free and not self._further.wanted()
 
     def _is_short(self) -> bool:
@@ -173,7 +173,7 @@ class Scheduler:
 
     def _run_short(self, builder: StepBuilder) -> None:
         """Serves the one first that the latest step was too short for."""
-        short, self.state.limit.short = self.state.limit.short, None
+        short, self.state.media.short = self.state.media.short, None
         if short is None or short is self.state.suspect:
             return  # A suspect has a step to itself.
         if short.slot is not None:
@@ -193,7 +193,7 @@ class Scheduler:
         served = sequence.progress.last_step
         steps = self.state.last_step + 1 - served if served else 1
         held = sequence.table.num_blocks * steps
-        computed = (0 if decodes else end - start) + self.state.limit.take_cost(sequence)
+        computed = (0 if decodes else end - start) + self.state.media.take_cost(sequence)
         self.state.policy.charge(sequence, computed, int(samples), held)
 
     def _extend(self, sequence: Sequence, builder: StepBuilder, most: int | None = None) -> None:
@@ -208,27 +208,27 @@ class Scheduler:
         end = min(start + self._behind(sequence), start + left)
         if end > start + 1:
             end = min(end, start + builder.most(sequence))
-        end = self.state.limit.end(sequence, start, end)
+        end = self.state.media.end(sequence, start, end)
         if end <= start:
-            self.state.limit.unscheduled(sequence)
+            self.state.media.unscheduled(sequence)
             return
         drafts = sequence.progress.drafts
         room = table.capacity - drafts
         if end <= room:
             self._schedule(sequence, builder, start, end, [])
             return
-        least = start + self.state.limit.least(sequence, start)
+        least = start + self.state.media.least(sequence, start)
         while room + self._room_to_grow(cache, table) < least:
             # One may hold less than a checkpoint takes.
             if not self._make_room(sequence, builder):
                 builder.wanting = True
                 break
         end = min(end, room + self._room_to_grow(cache, table))
-        end = self.state.limit.end(sequence, start, end)
+        end = self.state.media.end(sequence, start, end)
         if end > start:
             self._schedule(sequence, builder, start, end, table.grow(cache, end + drafts))
         else:
-            self.state.limit.unscheduled(sequence)
+            self.state.media.unscheduled(sequence)
 
     def _room_to_grow(self, cache: KVCache, table: BlockTable) -> int:
         """Tokens for which there are free blocks, in each KV group."""
@@ -247,7 +247,7 @@ class Scheduler:
         if victim is None or victim.slot is None:
             return False
         builder.withdraw(victim)
-        self.state.limit.unscheduled(victim)
+        self.state.media.unscheduled(victim)
         if victim.progress.in_flight:
             self.state.leaving[victim.slot] = victim
             return False
@@ -299,7 +299,7 @@ class Scheduler:
         if not self.state.policy.makes_way or self.state.suspect is not None:
             return False
         head = self.state.queue.head()
-        while head is not None and not self.state.gate.may_start(head):
+        while head is not None and not self.state.adapters.may_start(head):
             head = self.state.queue.head()
         if head is None or head.suspect_until:
             return False
@@ -321,9 +321,9 @@ class Scheduler:
             return False
         behind = self._behind(sequence) - start.computed
         end = start.computed + min(behind, most, builder.most(sequence))
-        end = self.state.limit.end(sequence, start.computed, end)
-        if end <= start.computed and not self.state.limit.begins(sequence):
-            self.state.limit.not_started(sequence)
+        end = self.state.media.end(sequence, start.computed, end)
+        if end <= start.computed and not self.state.media.begins(sequence):
+            self.state.media.not_started(sequence)
             return False
         self.state.queue.remove(sequence)
         sequence.move(SequenceState.RUNNING)
@@ -332,7 +332,7 @@ class Scheduler:
         self.state.occupy(sequence, self.state.free_slots.pop())
         sequence.tokens_at_start = sequence.num_tokens
         sequence.progress.start(start.computed)
-        self.state.limit.started(sequence, start.computed)
+        self.state.media.started(sequence, start.computed)
         cached = min(start.computed, len(sequence.request.prompt_token_ids))
         if sequence.request.cached_tokens is None:
             sequence.request.cached_tokens = cached
@@ -342,7 +342,7 @@ class Scheduler:
         room = sequence.table.capacity + self._room_to_grow(self.state.cache, sequence.table)
         if room < end:
             # What has to be computed in one step has blocks, or is refused: so more than nothing.
-            end = self.state.limit.end(sequence, start.computed, room)
+            end = self.state.media.end(sequence, start.computed, room)
             end = end if end > start.computed else room
         sequence.table.grow(self.state.cache, end)
         builder.admit(sequence)

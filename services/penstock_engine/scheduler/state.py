@@ -89,9 +89,9 @@ class SchedulerState:
         self.draft_policy = DraftPolicy()
         """How many tokens are drafted, and what was learnt of that."""
         self._lessons = StepLessons(policy, self.step_cost, self.draft_policy)
-        self.limit = ChunkLimit()
+        self.media = ChunkLimit()
         """What may keep tokens of a sequence from being computed."""
-        self.gate = StartGate()
+        self.adapters = StartGate()
         """What may keep the head of the queue from starting."""
         self.goes_on = False
         """Whether the worker computes further tokens without a plan for each."""
@@ -119,12 +119,12 @@ class SchedulerState:
     @property
     def num_aside(self) -> int:
         """Sequences that have left the queue for a while."""
-        return self.limit.num_waiting + self.gate.num_waiting
+        return self.media.num_waiting + self.adapters.num_waiting
 
     def may_start(self, head: Sequence, computed: int) -> bool:
         """Whether the head of the queue may start behind so many tokens. If not, it has left the
         queue for a while."""
-        return self.gate.may_start(head) and self.limit.may_start(head, computed)
+        return self.adapters.may_start(head) and self.media.may_start(head, computed)
 
     @property
     def num_in_flight(self) -> int:
@@ -159,7 +159,7 @@ class SchedulerState:
         self.cache = KVCache(num_blocks, self.block_size, host_blocks, self._session_share)
         self.kv_groups = KVGroups(self.block_size, groups)
         self.prefix_reuse = PrefixReuse(
-            self.cache, self.kv_groups, self.budget, whole_spans=self.limit.whole_spans
+            self.cache, self.kv_groups, self.budget, whole_spans=self.media.whole_spans
         )
         self.longest = min(self._max_model_len, self.capacity or 0)
         self._resume.attach(host_blocks, copy_seconds)
@@ -262,7 +262,7 @@ class SchedulerState:
         """
         step = self.in_flight[0]
         self._lessons.settled(step, result, gap)
-        self.limit.settled(step.media, result.encode_seconds)
+        self.media.settled(step.media, result.encode_seconds)
         advanced: list[tuple[Sequence, SlotResult]] = []
         drafts = step.drafts
         for (sequence, end, _), outcome in zip(step.items, result.slots, strict=True):
@@ -292,7 +292,7 @@ class SchedulerState:
             progress.settle(end + progress.kept)
             if self.prefix_reuse is not None:
                 self.prefix_reuse.computed(sequence)
-            self.limit.computed(sequence)
+            self.media.computed(sequence)
             if outcome.token is not None or outcome.prompt_logprobs:
                 advanced.append((sequence, outcome))
         suspect = self.suspect if step.alone else None
@@ -330,7 +330,7 @@ class SchedulerState:
         self.leaving.pop(slot, None)
         if self.prefix_reuse is not None:
             self.prefix_reuse.left(sequence)
-        self.limit.left(sequence)
+        self.media.left(sequence)
         if sequence is self.suspect:
             self.suspect = None
 
@@ -349,12 +349,12 @@ class SchedulerState:
         sequence.slot = slot
         self.running[slot] = sequence
         sequence.request.num_running += 1
-        self.gate.occupied(sequence)
+        self.adapters.occupied(sequence)
         self._moved[sequence.request] = None
 
     def _vacate(self, sequence: Sequence) -> None:
         sequence.slot = sequence.table = None
-        self.gate.vacated(sequence)
+        self.adapters.vacated(sequence)
         sequence.request.num_running -= 1
         self._moved[sequence.request] = None
 
