@@ -31,6 +31,7 @@ from penstock.text.tokenizer import Tokenizer
 from penstock_worker.grammar_text.compile import Library
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.trial import Trial
+from penstock_worker.grammar_text.trial_processes import TrialProcesses
 
 MODEL = "smollm2-135m"
 NARROWER = (
@@ -50,7 +51,7 @@ class Judge:
         manifest = load_manifest(folder)
         what = (folder / "tokenizer.json", manifest.config.vocab_size)
         eos = manifest.generation.eos_token_ids
-        self._trial, self._library = Trial(*what, eos), Library(*what, eos)
+        self._trial, self._library = Trial(TrialProcesses(*what, eos)), Library(*what, eos)
         self._tokenizer = Tokenizer.from_bytes(
             what[0].read_bytes(), add_bos=False, bos_token_id=None
         )

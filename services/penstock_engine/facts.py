@@ -264,6 +264,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             quantization=config.model.quantization,
             grammar_mask_budget_ms=config.grammar.grammar_mask_budget_ms,
             max_number_digits=config.grammar.max_number_digits,
+            warm_grammars=config.grammar.warm_grammars,
             pooling=self.pooling,
             served_name=self.served_name,
             digest=self.model.digest,

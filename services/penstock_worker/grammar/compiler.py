@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
@@ -10,12 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from penstock import logs
 from penstock.protocol.common import Grammar
 from penstock_worker.grammar.number_digits import DigitRow, NumberDigits
 from penstock_worker.grammar_text.compile import Library, complaint
 from penstock_worker.grammar_text.errors import GrammarError
+from penstock_worker.grammar_text.fork_server import NICENESS
 from penstock_worker.grammar_text.structural_tag import holds_only_json
 from penstock_worker.grammar_text.trial import Trial
+from penstock_worker.grammar_text.trial_processes import TrialProcesses
+
+log = logs.get(__name__)
 
 MAX_FORCED = 64
 """Tokens of a forced text that anybody asks for."""
@@ -23,8 +29,8 @@ JSON_KINDS = ("json_schema", "json_object")
 
 
 class Compiler:
-    """A Compile. tokenizer: a tokenizer.json, read when the first grammar comes.  number_digits: as
-    NumberDigits has it, of JSON; 0: any number.
+    """A Compile. tokenizer: a tokenizer.json, read when the first grammar comes, or before it where
+    that is asked for.  number_digits: as NumberDigits has it, of JSON; 0: any number.
 
     Each thread that compiles has a process of its own for trials.
     """
@@ -43,18 +49,55 @@ class Compiler:
         self._vocab_size = vocab_size
         self._lock = threading.Lock()
         self._library: Library | None = None
+        self._failed: GrammarError | None = None
+        """Why there is no library."""
+        self._processes = TrialProcesses(*self._model)
         self._own = threading.local()
         self._trials: list[Trial] = []
 
-    def __call__(self, definition: Grammar) -> _Compiled:
+    def start_trials(self, niceness: int = NICENESS) -> None:
+        """Has the process for trials load the library. Returns at once; to be called from a thread
+        that lives as long as the worker does."""
+        if self._model[2]:  # The library refuses a model without EOS.
+            self._processes.start(niceness)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a grammar waits for no library."""
+        return self._library is not None
+
+    def load(self) -> None:
+        """Loads the library unless it is there, here and in the process for trials. Raises nothing:
+        what has failed is what compiling says.
+
+        Never to be called by a thread that gives way to others: loading holds Python's lock.
+        """
         with self._lock:
-            if self._library is None:
-                self._library = Library(*self._model)
-                if self._number_digits:
-                    self._digits = NumberDigits(self._library.pieces(), self._number_digits)
+            if self._library is None and self._failed is None:
+                self.start_trials(0)
+                try:
+                    self._library = self._loaded()
+                except GrammarError as error:
+                    self._failed = error
+                except BaseException as error:  # A library written in Rust may panic: no Exception.
+                    log.error("the grammar library can't be loaded", exception=True)
+                    self._failed = GrammarError(f"{type(error).__name__}: {error}")
+
+    def _loaded(self) -> Library:
+        begun = time.monotonic()
+        library = Library(*self._model)
+        if self._number_digits:
+            self._digits = NumberDigits(library.pieces(), self._number_digits)
+        log.info("grammar library loaded", seconds=time.monotonic() - begun)
+        return library
+
+    def __call__(self, definition: Grammar) -> _Compiled:
+        self.load()
+        if self._library is None:
+            raise GrammarError(str(self._failed))
         trial = getattr(self._own, "trial", None)
         if trial is None:
-            trial = self._own.trial = Trial(*self._model)
+            trial = self._own.trial = Trial(self._processes)
             self._trials.append(trial)
         template = self._library.matcher(trial.source(definition))
         whole = definition.kind in JSON_KINDS
@@ -68,6 +111,7 @@ class Compiler:
         """Ends the processes. Nobody may ask for anything any more."""
         for trial in self._trials:
             trial.end()
+        self._processes.end()
 
 
 class _Compiled:

@@ -60,7 +60,8 @@ class SlotGrammars:
     """budget: seconds that a step may wait for masks, all its rounds together. Threads that compute
     shares of it wait at the same time, each so long.
     agree: makes one answer of what several ranks say of the same masks (whether each is late);
-    called in every step that has grammars.  end: what `close` calls last.
+    called in every step that has grammars.  prepare: called first in each thread that compiles,
+    before it gives way to those that compute steps.  end: what `close` calls last.
 
     `compile`, `drop` and `reset` are the session's; `apply`, `masks` and `advance` the runner's.
     """
@@ -71,9 +72,11 @@ class SlotGrammars:
         *,
         budget: float = 0.0,
         agree: Agree = _by_itself,
+        prepare: Callable[[], None] = lambda: None,
         end: Callable[[], None] = lambda: None,
     ) -> None:
         self._compile = compile
+        self._prepare = prepare
         self._end = end
         self._agree = agree
         self._budget = budget
@@ -82,11 +85,19 @@ class SlotGrammars:
         the same time."""
         self._compiled: dict[int, Compiled] = {}
         self._held: dict[int, _Held] = {}
-        self._compilers = ThreadPoolExecutor(MAX_COMPILING, "grammar-compile", step_back)
+        self._compilers = ThreadPoolExecutor(MAX_COMPILING, "grammar-compile", self._ready)
         self._quick = ThreadPoolExecutor(QUICK_THREADS, "grammar-mask")
         self._slow = ThreadPoolExecutor(1, "grammar-slow", step_back)
 
     # ---- grammars
+
+    def warm(self) -> None:
+        """Prepares a thread that compiles, before a grammar comes. Returns at once."""
+        self._compilers.submit(lambda: None)
+
+    def _ready(self) -> None:
+        self._prepare()
+        step_back()
 
     def compile(self, number: int, definition: Grammar, tell: Tell) -> None:
         """Returns at once; `tell` is called from another thread. From any thread."""

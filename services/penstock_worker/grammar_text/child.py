@@ -2,25 +2,21 @@
 
 llguidance's own limits bound neither the time nor the memory of compiling (`multipleOf: 1000003`
 takes 40 s, an intersection of three expressions gigabytes), and a thread can't be stopped.  A
-process can.  It reads definitions from its standard input and writes its verdicts to its standard
-output, each a length of four bytes and msgpack.
+process can.  It reads definitions from its socket and writes its verdicts there, each a length of
+four bytes and msgpack.
 """
 
 from __future__ import annotations
 
 import json
 import resource
-import sys
-import threading
+import socket
 import time
 from itertools import islice
-from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import msgspec
 
-from penstock.children import die_with_parent
-from penstock.process_title import set_title
 from penstock.protocol.common import Grammar
 from penstock_worker.grammar_text.alternatives import PATIENCE, located
 from penstock_worker.grammar_text.compile import Library
@@ -43,36 +39,19 @@ class CompileResult(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def main() -> None:
-    """Arguments: tokenizer.json, size of the vocabulary, EOS ids."""
-    die_with_parent()
-    set_title("grammar")
-    # What overflows a stack kills the process: so it has to happen here, and on a smaller one.
-    threading.stack_size(STACK_BYTES)
-    work = threading.Thread(target=_serve)
-    work.start()
-    work.join()
-
-
-def _serve() -> None:
-    path, vocab_size, *eos = sys.argv[1:]
+def serve(library: Library, connection: socket.socket) -> None:
+    """Until the other end is closed."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
-    reader, writer = sys.stdin.buffer, sys.stdout.buffer
-    library: Library | None = None
-    while (message := receive(reader)) is not None:
+    stream = cast("BinaryIO", connection.makefile("rwb"))
+    while (message := receive(stream)) is not None:
         try:
-            if library is None:
-                library = Library(Path(path), int(vocab_size), list(map(int, eos)))
-            if not message:  # Only to load the library.
-                result = CompileResult("")
-            else:
-                definition = msgspec.msgpack.decode(message, type=Grammar)
-                result = CompileResult(_tried(library, definition))
+            definition = msgspec.msgpack.decode(message, type=Grammar)
+            result = CompileResult(_tried(library, definition))
         except GrammarError as error:
             result = CompileResult(None, str(error))
         except BaseException as error:  # A library written in Rust may panic: no Exception.
             result = CompileResult(None, f"{type(error).__name__}: {error}"[:500])
-        send(writer, msgspec.msgpack.encode(result))
+        send(stream, msgspec.msgpack.encode(result))
 
 
 def _tried(library: Library, definition: Grammar) -> str:
@@ -120,7 +99,3 @@ def receive(reader: BinaryIO) -> bytes | None:
         return None
     message = reader.read(int.from_bytes(head, "big"))
     return message
-
-
-if __name__ == "__main__":
-    main()

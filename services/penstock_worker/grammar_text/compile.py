@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,29 +42,34 @@ class Library:
         try:
             self._library = importlib.import_module("llguidance")
             text = tokenizer.read_text("utf-8")
-            self._tokenizer = self._library.LLTokenizer(
-                text, n_vocab=vocab_size, eos_token=list(eos_token_ids)
-            )
+            kind = self._library.LLTokenizer
+            # In two parts: each holds Python's lock, for a second where the vocabulary is large.
+            whole = kind(text, n_vocab=vocab_size, eos_token=list(eos_token_ids), slices=[])
+            self._tokenizer = whole.with_slices(kind.general_slices())
         except Exception as error:
             raise GrammarError(
                 f"structured output doesn't work with this model: {error}"
             ) from error
-        # The library never spells these out, and they are more than those that the file calls
-        # special: Qwen3's <think> and <tool_call> are not.
-        self._special = {
-            token["content"]: token["id"]
-            for token in json.loads(text).get("added_tokens") or ()
-            if self._tokenizer.is_special_token(token["id"])
-        }
+        self._file = tokenizer
         self._limits = self._library.LLParserLimits(
             max_items_in_row=MAX_ITEMS_IN_ROW,
             max_lexer_states=MAX_LEXER_STATES,
             verbose_errors=False,
         )
 
+    @cached_property
+    def special(self) -> dict[str, int]:
+        """Ids of special tokens by text. The library never spells these out, and they are more than
+        those that the file calls special: Qwen3's <think> and <tool_call> are not."""
+        return {
+            token["content"]: token["id"]
+            for token in json.loads(self._file.read_text("utf-8")).get("added_tokens") or ()
+            if self._tokenizer.is_special_token(token["id"])
+        }
+
     def source(self, definition: Grammar) -> str:
         """llguidance's text for it. Raises GrammarError."""
-        return source_of(self._library, definition, self._special)
+        return source_of(self._library, definition, self.special)
 
     def pieces(self) -> Iterator[bytes]:
         """The bytes of each token; of a special one nothing."""

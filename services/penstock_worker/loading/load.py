@@ -84,12 +84,33 @@ def load(
         refuse_store(setup, "a pooling model stores no KV there")
         return load_pooling(prepared, setup, threads, begun, phases)
     check_media(prepared, setup)
+    # First: what they load, in threads, holds Python's lock, which the weights hardly need.
+    grammars = _grammars(prepared, setup, ranks)
+    try:
+        return _load_generator(prepared, grammars, setup, threads, begun, phases, ranks, transport)
+    except BaseException:
+        grammars.close()
+        raise
+
+
+def _load_generator(
+    prepared: PreparedModel,
+    grammars: SlotGrammars,
+    setup: Setup,
+    threads: int,
+    begun: float,
+    phases: Phases,
+    ranks: Ranks,
+    transport: TransportSettings,
+) -> Loaded:
     recipe = choose(prepared, setup, threads, ranks)
     draft = draft_loader(prepared, recipe, setup, threads, ranks)
     if draft is not None:
         recipe = draft.recipe()
     if isinstance(recipe, DeviceRecipe):
-        return _load_on_device(recipe, draft, prepared, setup, begun, phases, ranks, transport)
+        return _load_on_device(
+            recipe, draft, prepared, grammars, setup, begun, phases, ranks, transport
+        )
     # Either each thread computes and samples a share of the step, or one call uses all threads.
     shares = threads if recipe.threads_by_share else 1
     sampler = choose_sampler(threads // shares)
@@ -163,7 +184,7 @@ def load(
         )
         runner: StepRunner[Any] = StepRunner(queue, stage)
         return Loaded(setup, runner, ready, copies.device_bytes, give_back=copies.give_back)
-    grammars, host_sampler = _grammars(prepared, setup, ranks), HostSampler(sampler)
+    host_sampler = HostSampler(sampler)
     generate = Generate(
         queue,
         forward,
@@ -204,11 +225,12 @@ def _load_on_device(
     recipe: DeviceRecipe,
     draft: LoadsDrafts | None,
     prepared: PreparedModel,
+    grammars: SlotGrammars,
     setup: Setup,
     begun: float,
     phases: Phases,
-    ranks: Ranks = ALONE,
-    transport: TransportSettings = PLAIN,
+    ranks: Ranks,
+    transport: TransportSettings,
 ) -> Loaded:
     # Imported here: a worker on a CPU needs no Triton, which takes 65 MB and half a second.
     from penstock_worker.loading.device import load_on_device
@@ -274,7 +296,6 @@ def _load_on_device(
         )
         runner: StepRunner[Any] = StepRunner(ReportedWhenQueued(queue), stage)
         return Loaded(setup, runner, ready, parts.copies.device_bytes, kernels)
-    grammars = _grammars(prepared, setup, ranks)
     generate = Generate(
         queue,
         parts.forward,
@@ -319,8 +340,17 @@ def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> SlotGramma
         prepared.generation.eos_token_ids,
         number_digits=setup.max_number_digits,
     )
-    budget = setup.grammar_mask_budget_ms / 1000
-    return SlotGrammars(compiler, budget=budget, agree=ranks.any, end=compiler.close)
+    grammars = SlotGrammars(
+        compiler,
+        budget=setup.grammar_mask_budget_ms / 1000,
+        agree=ranks.any,
+        prepare=compiler.load,
+        end=compiler.close,
+    )
+    if setup.warm_grammars and ranks.place.last:  # Earlier stages compile nothing.
+        compiler.start_trials()
+        grammars.warm()
+    return grammars
 
 
 def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, int]:

@@ -165,6 +165,13 @@ class GrammarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             "the schema needs more; 0: any number.",
         ),
     ] = 16
+    warm_grammars: Annotated[
+        bool,
+        Meta(
+            description="Load the grammar library with the model, which takes 110 to 330 MB, and not"
+            " when the first grammar comes."
+        ),
+    ] = True
 
 
 class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

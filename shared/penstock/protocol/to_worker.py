@@ -121,6 +121,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     """See WorkerSettings."""
     max_number_digits: int = 0
     """See GrammarSettings."""
+    warm_grammars: bool = False
+    """The same."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):

@@ -19,6 +19,7 @@ from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.grammar_text.errors import GrammarUnavailable
 from penstock_worker.grammar_text.trial import ATTEMPTS, Trial
+from penstock_worker.grammar_text.trial_processes import TrialProcesses
 from testing.processes import freeze
 from tests.said import said
 from tests.worker.grammar.grammar_tools import compile_now
@@ -31,9 +32,11 @@ VOCABULARY, EOS = 49152, (2,)
 
 @pytest.fixture
 def trial(default_folder: Path) -> Iterator[Trial]:
-    made = Trial(default_folder / "tokenizer.json", VOCABULARY, EOS)
+    processes = TrialProcesses(default_folder / "tokenizer.json", VOCABULARY, EOS)
+    made = Trial(processes)
     yield made
     made.end()
+    processes.end()
 
 
 def kill(pid: int) -> None:
