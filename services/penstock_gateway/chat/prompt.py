@@ -140,10 +140,10 @@ async def _made(
         opening = not continue_final_message
     if continue_final_message:
         variables = {**variables, "continue_final_message": True}
-    given = given_bytes({**variables, "messages": plain}, limit)
+    given, size = packed({**variables, "messages": plain}, limit)
     try:
-        async with turn(given):
-            rendered = await template.rendered(plain, add_generation_prompt=opening, **variables)
+        async with turn(size):
+            rendered = await template.rendered(add_generation_prompt=opening, **given)
     except InvalidRequest as error:
         raise _of_field(error, variables) from None
     items = await with_media.desk.prepare(facts, sources, with_media.lease, with_media.changes)
@@ -159,18 +159,23 @@ async def _made(
     return ChatPrompt(prompt_token_ids, rendered.text, media)
 
 
-def given_bytes(variables: dict[str, Any], limit: int) -> int:
-    """Bytes of all that a template is given, packed. Raises InvalidRequest where they are more than
-    the model's context of `limit` tokens can be worth, or than are ever accepted."""
+def packed(variables: dict[str, Any], limit: int) -> tuple[dict[str, Any], int]:
+    """What a template is given, as it goes to the renderer, and how many bytes it has. Raises
+    InvalidRequest where they are more than the model's context of `limit` tokens can be worth, or
+    than are ever accepted."""
     most = min(limit * MAX_CHARACTERS_PER_TOKEN, MAX_GIVEN_BYTES)
+    raw: dict[str, Any] = {}
     sizes = {}
     for name, value in variables.items():
         try:
-            sizes[name] = _packed_bytes(value)
+            written, as_msgpack = _written(value)
         except (UnicodeEncodeError, TypeError, ValueError, RecursionError):
             continue  # It will be refused when it is sent, with a better complaint.
+        sizes[name] = len(written)
         if sizes[name] > most:
             break
+        if as_msgpack:
+            raw[name] = msgspec.Raw(written)
     total = sum(sizes.values())
     if total > most:
         largest = max(sizes, key=lambda name: sizes[name])
@@ -182,14 +187,15 @@ def given_bytes(variables: dict[str, Any], limit: int) -> int:
             param=where,
             code="context_length_exceeded",
         )
-    return total
+    return raw if len(raw) == len(variables) else variables, total
 
 
-def _packed_bytes(value: Any) -> int:
+def _written(value: Any) -> tuple[bytes, bool]:
+    """False: it is JSON, as integers of more than 64 bits are sent, and all beside them."""
     try:
-        return len(msgspec.msgpack.encode(value))
-    except OverflowError:  # Integers of more than 64 bits are sent as JSON.
-        return len(msgspec.json.encode(value))
+        return msgspec.msgpack.encode(value), True
+    except OverflowError:
+        return msgspec.json.encode(value), False
 
 
 def _of_field(error: InvalidRequest, variables: dict[str, Any]) -> InvalidRequest:

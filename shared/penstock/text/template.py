@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from penstock.errors import InvalidRequest
 from penstock.model_config import GenerationDefaults
 from penstock.text.content_shape import ContentShape, one_message, shape_of
@@ -120,13 +122,16 @@ class ChatTemplate:
 
     async def rendered(
         self,
-        messages: list[dict[str, Any]],
+        messages: list[dict[str, Any]] | msgspec.Raw,
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         **kwargs: Any,
     ) -> RenderedChat:
-        """As encode, in an event loop; the ids are left to the caller, as they may take time."""
+        """As encode, in an event loop; the ids are left to the caller, as they may take time.
+
+        Messages, and all else that the template is given, may be msgspec.Raw of msgpack.
+        """
         given = _given(messages, add_generation_prompt, continue_final_message, kwargs)
         return self._rendered(
             await self._pool.filled_async(self._sent, self._asked(given, continue_final_message))
@@ -197,7 +202,10 @@ class ChatTemplate:
 
 
 def _given(
-    messages: list[dict[str, Any]], opening: bool, continued: bool, kwargs: dict[str, Any]
+    messages: list[dict[str, Any]] | msgspec.Raw,
+    opening: bool,
+    continued: bool,
+    kwargs: dict[str, Any],
 ) -> dict[str, Any]:
     if continued and opening:
         raise InvalidRequest(

@@ -18,6 +18,7 @@ FITS = "some words, " * (CONTEXT // 12 - 50)
 """Nearly as many tokens as the context has."""
 LONG = "some words, " * (24 * CONTEXT // 12)
 MESSAGE = {"role": "user", "content": FITS}
+SHORT = {"role": "user", "content": "Hi"}
 COMPLETIONS = "/v1/completions"
 GIVEN: dict[str, tuple[str, dict[str, Any]]] = {
     "a prompt": (COMPLETIONS, {"prompt": FITS, "max_tokens": 1}),
@@ -28,6 +29,10 @@ GIVEN: dict[str, tuple[str, dict[str, Any]]] = {
         {"prompt": LONG, "truncate_prompt_tokens": -1, "max_tokens": 1, "echo": True},
     ),
     "a conversation": ("/v1/chat/completions", {"messages": [MESSAGE]}),
+    "variables": (
+        "/v1/chat/completions",
+        {"messages": [SHORT], "chat_template_kwargs": {"unused": [["a"] * 30] * 8000}},
+    ),
     "a prediction": (COMPLETIONS, {"prompt": "a", "prediction": {"content": LONG}}),
     "an input to cut": ("/v1/embeddings", {"input": LONG, "truncate_prompt_tokens": -1}),
     "a text to count": ("/tokenize", {"prompt": FITS, "return_token_strs": True}),
