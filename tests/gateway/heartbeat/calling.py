@@ -1,7 +1,7 @@
 """A gRPC client in a process of its own, for a test's process must not copy what it sends.
 
-Reads lines of a method's path and a file with the message, and writes the code of the answer, or
-OK at its first message.
+Reads lines of a method's path, a file with the message, and "first" or "all"; and writes the code
+of the answer, or OK at its first message, or at its end.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ UNBOUNDED = (
 )
 
 
-def code_of(channel: grpc.Channel, path: str, message: bytes) -> str:
+def code_of(channel: grpc.Channel, path: str, message: bytes, awaited: str) -> str:
     answers = channel.stream_stream(path)(iter((message,)), timeout=PATIENCE)
     try:
         next(answers, None)
+        if awaited == "all":
+            for _ in answers:
+                pass
         return "OK"
     except grpc.RpcError as error:
         return str(error.code().name)
@@ -34,8 +37,8 @@ def main() -> None:
     """The argument is the server's address."""
     with grpc.insecure_channel(sys.argv[1], options=UNBOUNDED) as channel:
         for line in sys.stdin:
-            path, file = line.split()
-            print(code_of(channel, path, Path(file).read_bytes()), flush=True)
+            path, file, awaited = line.split()
+            print(code_of(channel, path, Path(file).read_bytes(), awaited), flush=True)
 
 
 if __name__ == "__main__":

@@ -139,12 +139,12 @@ class BeatenCalls(BeatenLoop):
         """What the next calls send."""
         self._file.write_bytes(message)
 
-    def call(self, path: str) -> str:
+    def call(self, path: str, awaited: str = "first") -> str:
         """The code of the answer, or of its first message."""
         self._engine.status = status()
         assert self._client.stdin is not None
         assert self._client.stdout is not None
-        self._client.stdin.write(f"{path} {self._file}\n")
+        self._client.stdin.write(f"{path} {self._file} {awaited}\n")
         self._client.stdin.flush()
         return self._client.stdout.readline().strip()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from penstock_gateway.generate.echo_options import PromptLogprobsSource, no_prompt_logprobs
 from penstock_gateway.generate.logprobs import LOWEST
+from penstock_gateway.generate.pieces import MANY, Pace, paced, steps
 from penstock_gateway.generate.reply import WrittenAtOnce
 from penstock_gateway.rpc.frames import append_frame, failed_frame
 from penstock_gateway.rpc.protos.inference_pb2 import (
@@ -34,7 +36,11 @@ _REASONS = {
 
 
 class GenerateFormat(WrittenAtOnce):
-    """A ReplyFormat of one prompt's sequences; a stream is frames (see rpc.frames)."""
+    """A ReplyFormat of one prompt's sequences; a stream is frames (see rpc.frames).
+
+    What is shown of many tokens is written in turns, each part as a message of its own: the bytes
+    of several messages, one after the other, are a message that holds what all of them hold.
+    """
 
     shows_aborts = True
 
@@ -43,6 +49,8 @@ class GenerateFormat(WrittenAtOnce):
         self._prompt_token_ids = prompt_token_ids
         self._source: PromptLogprobsSource = no_prompt_logprobs
         self._told_prompt = False
+        self._prompt: bytes | None = None
+        """What is told of it, once that is written."""
         self._counts: dict[int, int] = {}
         self._last: dict[int, int] = {}
         """Each sequence's newest token id."""
@@ -56,15 +64,34 @@ class GenerateFormat(WrittenAtOnce):
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
         message = GenerateResponse()
         output = message.outputs
-        self._fill(output, choice, delta.text, delta.token_ids, delta.logprobs)
+        self._fill(output, choice, delta.text, delta.token_ids)
+        self._show(output, delta.token_ids, delta.logprobs)
         if delta.finish_reason is not None:
             self._finish(output.finish_info, choice, delta.finish_reason, delta.stop_reason)
         elif not output.text and not output.num_tokens and self._told_prompt:
             return
+        written = message.SerializeToString()
         if not self._told_prompt:
             self._told_prompt = True
-            self._tell_prompt(message.prompt_info)
-        append_frame(out, message.SerializeToString())
+            if self._prompt is None:
+                self._prompt = b"".join(self._prompt_parts())
+            written, self._prompt = written + self._prompt, b""
+        append_frame(out, written)
+
+    def is_large(self, deltas: list[SequenceDelta]) -> bool:
+        shown, tokens = self._shown, 0
+        if shown.asked_logprobs is not None:
+            tokens = sum(len(delta.token_ids) for delta in deltas)
+        if shown.asked_prompt_logprobs is not None and not self._told_prompt:
+            tokens += len(self._prompt_token_ids)
+        return tokens > MANY
+
+    async def ahead(self, choice: int) -> None:
+        if self._prompt is None:
+            async with paced(len(self._prompt_token_ids)) as pace:
+                self._prompt = b"".join(
+                    [part async for part in _in_turns(self._prompt_parts(), pace)]
+                )
 
     def usage(self, out: bytearray, usage: UsageInfo) -> None:
         """Counts stand in the messages."""
@@ -82,13 +109,14 @@ class GenerateFormat(WrittenAtOnce):
         self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
     ) -> list[bytes]:
         (choice,) = choices
+        ids, logprobs = choice.token_ids, choice.logprobs or None
         message = GenerateResponse()
-        self._fill(
-            message.outputs, 0, "".join(choice.texts), choice.token_ids, choice.logprobs or None
-        )
+        self._fill(message.outputs, 0, "".join(choice.texts), ids)
         self._finish(message.outputs.finish_info, 0, choice.finish_reason or "", choice.stop_reason)
-        self._tell_prompt(message.prompt_info)
-        return [message.SerializeToString()]
+        parts = chain(self._shown_parts(ids, logprobs), self._prompt_parts())
+        async with paced(len(ids) + len(self._prompt_token_ids)) as pace:
+            later = [part async for part in _in_turns(parts, pace)]
+        return [message.SerializeToString(), *later]
 
     def _fill(
         self,
@@ -96,8 +124,8 @@ class GenerateFormat(WrittenAtOnce):
         choice: int,
         text: str,
         token_ids: list[int],
-        logprobs: Sequence[TokenLogprobs] | None,
     ) -> None:
+        """All but what is shown of single tokens."""
         shown = self._shown
         output.index = choice
         output.num_tokens = len(token_ids)
@@ -108,6 +136,14 @@ class GenerateFormat(WrittenAtOnce):
             output.text = text
         if shown.token_ids:
             output.token_ids.extend(token_ids)
+
+    def _show(
+        self,
+        output: SequenceOutput,
+        token_ids: list[int],
+        logprobs: Sequence[TokenLogprobs] | None,
+    ) -> None:
+        shown = self._shown
         if logprobs is None or not (shown.logprobs or shown.candidates):
             return
         for token, at in zip(token_ids, logprobs, strict=False):
@@ -131,20 +167,46 @@ class GenerateFormat(WrittenAtOnce):
         elif choice in self._last:
             info.eos_token_id = self._last[choice]
 
-    def _tell_prompt(self, info: PromptInfo) -> None:
+    def _shown_parts(
+        self, token_ids: list[int], logprobs: Sequence[TokenLogprobs] | None
+    ) -> Iterator[bytes]:
+        """What is shown of an output's tokens, as messages."""
+        if self._shown.asked_logprobs is None or logprobs is None:
+            return
+        for begin, end in steps(len(token_ids)):
+            part = GenerateResponse()
+            self._show(part.outputs, token_ids[begin:end], logprobs[begin:end])
+            yield part.SerializeToString()
+
+    def _prompt_parts(self) -> Iterator[bytes]:
+        """What is told of the prompt, as messages."""
         shown, ids = self._shown, self._prompt_token_ids
-        info.num_prompt_tokens = len(ids)
+        info = PromptInfo(num_prompt_tokens=len(ids))
         if shown.prompt_token_ids:
             info.token_ids.extend(ids)
+        yield GenerateResponse(prompt_info=info).SerializeToString()
         found = self._source(0) if shown.asked_prompt_logprobs is not None else None
-        for token, at in zip(ids, found or (), strict=False):
-            if shown.prompt_logprobs:
-                info.logprobs.append(0.0 if at is None else max(at.logprob, LOWEST))
-                info.ranks.append(0 if at is None else _rank(token, at))
-            if shown.prompt_candidates:
-                info.candidate_tokens.append(
-                    CandidateTokenInfo() if at is None else _candidates(at, shown.prompt_candidates)
-                )
+        for begin, end in steps(min(len(ids), len(found or ()))):
+            info = PromptInfo()
+            for token, at in zip(ids[begin:end], (found or ())[begin:end], strict=True):
+                self._show_prompt(info, token, at)
+            yield GenerateResponse(prompt_info=info).SerializeToString()
+
+    def _show_prompt(self, info: PromptInfo, token: int, at: TokenLogprobs | None) -> None:
+        shown = self._shown
+        if shown.prompt_logprobs:
+            info.logprobs.append(0.0 if at is None else max(at.logprob, LOWEST))
+            info.ranks.append(0 if at is None else _rank(token, at))
+        if shown.prompt_candidates:
+            info.candidate_tokens.append(
+                CandidateTokenInfo() if at is None else _candidates(at, shown.prompt_candidates)
+            )
+
+
+async def _in_turns(parts: Iterator[bytes], pace: Pace) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+        await pace.rest()
 
 
 def merged(messages: Iterable[bytes]) -> list[bytes]:

@@ -14,6 +14,9 @@ from penstock_gateway.rpc.vllm.generate_reply import merged
 INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["Inference"]
 CONTROL = control_pb2.DESCRIPTOR.services_by_name["Control"]
 
+MOST_MERGED = 1 << 18
+"""Bytes of messages that are made one: more would hold other streams up."""
+
 
 def handlers(calls: Calls) -> Handlers:
     """By the methods' paths."""
@@ -46,7 +49,8 @@ class _Generate:
             async for piece in exchange.pieces():
                 frames = list(frames_in(piece))
                 good = [frame for failed, frame in frames if not failed]
-                for each in merged(good) if len(good) > 1 else good:
+                few = merged(good) if len(good) > 1 and len(piece) <= MOST_MERGED else good
+                for each in few:
                     await self._calls.write(context, each)
                 if len(good) < len(frames):
                     raise failure(frames[-1][1])
