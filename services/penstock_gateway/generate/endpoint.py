@@ -30,8 +30,8 @@ from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.disconnect import stream_while_connected, while_connected
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.events import SERVER_SENT_EVENTS, EventStream, failed_stream
-from penstock_gateway.http.protocol import room_of
 from penstock_gateway.http.replies import send_json
+from penstock_gateway.http.room import room_of
 from penstock_gateway.models.backend import AskedModel, EngineInfo
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import RequestFields, check_request_id

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from starlette.types import Message, Send
 
 from penstock_gateway.http.errors import HTTPError
-from penstock_gateway.http.protocol import Room
+from penstock_gateway.http.room import Room
 
 Unwritten = bytes | bytearray | list[bytes] | Callable[[], list[bytes]]
 DONE = b"data: [DONE]\n\n"

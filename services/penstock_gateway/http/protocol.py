@@ -10,13 +10,13 @@ from http import HTTPStatus
 from typing import Any
 
 import h11
-from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock import logs
 from penstock_gateway.http.accepting import IdleConnections
 from penstock_gateway.http.errors import HTTPError, as_http_error, head_too_large
 from penstock_gateway.http.prompt_write import OneWrite, Write, prompt_write
+from penstock_gateway.http.room import ROOM, Piece, Room, apart, nowhere
 from penstock_gateway.service import Patience
 
 log = logs.get(__name__)
@@ -25,55 +25,8 @@ _parser_log.setLevel(logging.ERROR)
 """uvicorn warns of each request that isn't HTTP: any client could fill the disk. See `refuse`."""
 _note_refusal = logs.Seldom(log.warning)
 
-_ROOM = "penstock.room"
-"""Where a scope's state keeps its connection's Room."""
-
 MOST_WAITING = 100
 """Requests of a connection that may wait for the answer to the one before them."""
-
-
-Piece = bytes | bytearray
-"""Of a response's body. Who hands one over leaves it as it is."""
-
-
-def _nowhere(piece: Piece) -> bool:
-    return False
-
-
-def _apart(put: Callable[[], None]) -> None:
-    put()
-
-
-class Room:
-    """What a response may know of its connection."""
-
-    __slots__ = ("full", "together", "write")
-
-    def __init__(
-        self,
-        *,
-        full: bool,
-        write: Callable[[Piece], bool] = _nowhere,
-        together: Callable[[Callable[[], None]], None] = _apart,
-    ) -> None:
-        self.full = full
-        """A send would wait for the client to read."""
-        self.write = write
-        """Puts a piece of the body that is being sent straight onto the connection, past all layers
-        of the application; False where it can't, and has written nothing."""
-        self.together = together
-        """Calls what it is given, and puts all that this sends onto the connection at once."""
-
-
-def room_of(scope: Scope) -> Room:
-    """The Room of a request's connection; one that is always full where the server doesn't tell."""
-    found: Room | None = scope.get("state", {}).get(_ROOM)
-    return Room(full=True) if found is None else found
-
-
-def take_room(scope: Scope, room: Room) -> None:
-    """Gives a request a Room, where no connection of this module does."""
-    scope.setdefault("state", {})[_ROOM] = room
 
 
 class _Bounded:
@@ -105,7 +58,7 @@ class _Bounded:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._room = Room(full=False, write=self.write_piece, together=self.write_together)
         # uvicorn copies this into the scope of each request.
-        self.app_state = {**self.app_state, _ROOM: self._room}
+        self.app_state = {**self.app_state, ROOM: self._room}
         self._write_promptly = prompt_write(transport)
         super().connection_made(transport)  # type: ignore[misc]
         self._arm("head", self.patience.head)
@@ -121,7 +74,7 @@ class _Bounded:
         self._unset_keepalive_if_required()  # type: ignore[attr-defined]
         # Each of these holds the protocol in turn: without them it goes at once, with all that its
         # last request was made of, and not when the garbage collector comes by.
-        self._room.write, self._room.together = _nowhere, _apart
+        self._room.write, self._room.together = nowhere, apart
         self._write_promptly = self.transport.write
         self.cycle = None
 

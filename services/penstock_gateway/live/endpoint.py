@@ -8,7 +8,7 @@ from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.errors import leaving
 from penstock_gateway.http.events import EventStream
 from penstock_gateway.http.operations import Operation, OperationRoute
-from penstock_gateway.http.protocol import room_of
+from penstock_gateway.http.room import room_of
 from penstock_gateway.live.broadcast import Broadcast, Watcher
 from penstock_gateway.live.state import LiveState
 from penstock_gateway.service import Service

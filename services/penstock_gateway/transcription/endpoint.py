@@ -23,9 +23,9 @@ from penstock_gateway.http.disconnect import stream_while_connected, while_conne
 from penstock_gateway.http.errors import leaving
 from penstock_gateway.http.events import DONE, EventStream
 from penstock_gateway.http.operations import OperationRoute, posting
-from penstock_gateway.http.protocol import room_of
 from penstock_gateway.http.replies import send_whole
 from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.http.room import room_of
 from penstock_gateway.models.backend import AskedModel
 from penstock_gateway.request.body import feed_body
 from penstock_gateway.request.fields import check_request_id

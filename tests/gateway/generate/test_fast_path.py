@@ -18,7 +18,7 @@ from penstock_gateway.completions.reply import CompletionFormat, Prompt
 from penstock_gateway.generate.echo_options import EchoOptions
 from penstock_gateway.generate.reply import ReplyHead, UsageField, append_event
 from penstock_gateway.http.events import EventStream
-from penstock_gateway.http.protocol import Room
+from penstock_gateway.http.room import Room
 from tests.gateway.fake_engine import ByteTokenizer, FakeEngineClient, Step
 from tests.gateway.live_gateway import LiveGateway
 

@@ -3,6 +3,7 @@ for, frozen, killed and replaced."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -20,6 +21,7 @@ from penstock_worker.grammar_text.errors import GrammarError, GrammarUnavailable
 from penstock_worker.grammar_text.fork_server import NICENESS
 from penstock_worker.grammar_text.trial import Trial
 from penstock_worker.grammar_text.trial_processes import TrialProcesses
+from testing.processes import freeze
 from tests.said import said
 from tests.worker.grammar.grammar_tools import compile_now
 
@@ -65,18 +67,25 @@ def test_trials_give_way_to_steps(processes: TrialProcesses) -> None:
     assert psutil.Process(trial.pid).nice() == NICENESS
 
 
-@pytest.mark.parametrize("signum", [signal.SIGSTOP, signal.SIGKILL], ids=lambda s: s.name)
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("strike", "reason"), [(freeze, "stood still"), (kill, "died")])
 def test_one_that_is_frozen_or_killed_is_replaced(
-    processes: TrialProcesses, signum: signal.Signals, caplog: pytest.LogCaptureFixture
+    processes: TrialProcesses,
+    strike: Callable[[int], None],
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     first, second = Trial(processes), Trial(processes)
     source = first.source(DATE)
     former = psutil.Process(processes.pid)
     fork = psutil.Process(first.pid)
-    former.send_signal(signum)
+    strike(former.pid)
     assert second.source(DATE) == source
     assert not former.is_running()
-    assert ("stood still" if signum == signal.SIGSTOP else "died") in said(caplog)
+    assert reason in said(caplog)
     until(lambda: not fork.is_running())
     assert first.source(DATE) == source
 
