@@ -168,8 +168,8 @@ class GrammarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     warm_grammars: Annotated[
         bool,
         Meta(
-            description="Load the grammar library with the model, which takes 110 to 330 MB, and not"
-            " when the first grammar comes."
+            description="Load the grammar library with the model, which takes 110 to 330 MB, and "
+            "not when the first grammar comes."
         ),
     ] = True
 
