@@ -10,7 +10,7 @@ from penstock.protocol.common import Grammar
 from penstock_worker.grammar_text.child import CompileResult, receive, send
 from penstock_worker.grammar_text.errors import GrammarError, GrammarUnavailable
 from penstock_worker.grammar_text.trial_processes import TrialProcess, TrialProcesses
-from penstock_worker.grammar_text.watched import Watch, reason_of
+from penstock_worker.grammar_text.watched import ProcessorWatch, reason_of
 
 log = logs.get(__name__)
 
@@ -72,7 +72,7 @@ class Trial:
     def _ask(self, child: TrialProcess, message: bytes) -> CompileResult:
         """The answer. Raises Stalled where it takes too much processor time, Frozen, Crashed or
         Died; the process has then ended."""
-        watch = Watch(child, CPU_SECONDS)
+        watch = ProcessorWatch(child, CPU_SECONDS)
         try:
             send(child.stream, message)
             answer = receive(child.stream)

@@ -21,7 +21,7 @@ from penstock.isolated.process import Crashed, Died, Frozen, Stalled
 from penstock_worker.grammar_text.child import CompileResult
 from penstock_worker.grammar_text.errors import GrammarError, GrammarUnavailable
 from penstock_worker.grammar_text.fork_server import FAILED, FORK, MAX_MESSAGE
-from penstock_worker.grammar_text.watched import Watch, reason_of
+from penstock_worker.grammar_text.watched import ProcessorWatch, reason_of
 
 log = logs.get(__name__)
 
@@ -191,7 +191,7 @@ class TrialProcesses:
         self, server: _Server, request: int | None = None, *given: socket.socket
     ) -> bytes:
         """The next message. Raises Stalled, Frozen, Crashed or Died; the process has then ended."""
-        watch = Watch(server.process, START_SECONDS)
+        watch = ProcessorWatch(server.process, START_SECONDS)
         try:
             if request is not None:
                 message = msgspec.msgpack.encode(request)

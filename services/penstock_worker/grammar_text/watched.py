@@ -19,7 +19,7 @@ LOOK = 0.05
 """Seconds between looks at how much it has taken."""
 
 
-class Process(Protocol):
+class WatchedProcess(Protocol):
     """What is watched: an own process, or a fork of one."""
 
     pid: int
@@ -28,11 +28,11 @@ class Process(Protocol):
         """From any thread."""
 
 
-class Watch:
+class ProcessorWatch:
     """Ends a process, from a thread, where it takes more processor time than so many seconds or
     gets none."""
 
-    def __init__(self, process: Process, seconds: float) -> None:
+    def __init__(self, process: WatchedProcess, seconds: float) -> None:
         self.reason: Exception | None = None
         """Why it was ended, if it was: Stalled or Frozen."""
         self._process = process
