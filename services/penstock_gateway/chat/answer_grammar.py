@@ -16,6 +16,7 @@ from typing import Any
 from penstock.parsing.forced_grammar import (
     ANY_TEXT,
     PLACE,
+    TOOLS,
     Node,
     either,
     place_of,
@@ -164,11 +165,12 @@ def _call(form: CallFormat, tools: tuple[Tool, ...]) -> Node:
     if not form.bare and marked:
         return marked[0]
     (name, *_), arguments = form.keys
+    # All tools with the first key, then all with the next: a complaint's place tells the tool.
     items = [
         call_schema(tool, f"#/anyOf/{at}/properties/{key}", (name, key))
-        for at, (tool, key) in enumerate(product(tools, arguments))
+        for at, (key, tool) in enumerate(product(arguments, tools))
     ]
-    return either(*marked, schema_node({"anyOf": items}))
+    return either(*marked, {**schema_node({"anyOf": items}), PLACE: TOOLS})
 
 
 def _free(*marks: str) -> Node:

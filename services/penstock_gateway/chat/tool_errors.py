@@ -9,9 +9,10 @@ from penstock.structured_outputs import PARAM
 from penstock_gateway.chat.tools import Tool, ToolUse
 from penstock_gateway.request.structured_outputs import blame
 
-_TAG = r"/<tool>/(\d+)"
-"""Of a tool whose calls are in the model's own format."""
-_PLACE = re.compile(rf"{_TAG}|#?/items/anyOf/(\d+)(?:/properties/parameters)?")
+_TAG = r"/<tool>(?:/(?P<tool>\d+)|: at /anyOf/(?P<either>\d+)(?:/properties/\w+)?)?"
+"""Of a tool whose calls are in the model's own format, or, where these have no marks, an object
+that is one of several: there is one for each tool, then for each with another key, and so on."""
+_PLACE = re.compile(rf"{_TAG}|#?/items/anyOf/(?P<item>\d+)(?:/properties/parameters)?")
 """The same, or where a call that must be one of several is JSON; see ToolUse.grammar."""
 
 
@@ -38,7 +39,10 @@ def _name(message: str, use: ToolUse) -> str | None:
         return use.name
     forced = use.mode == "required"
     place = (_PLACE if forced else re.compile(_TAG)).search(message)
-    index = -1 if place is None else int(next(filter(None, place.groups())))
+    found = {} if place is None else place.groupdict()
+    if found.get("either"):
+        return use.names[int(found["either"]) % len(use.names)]
+    index = int(found.get("tool") or found.get("item") or -1)
     if 0 <= index < len(use.tools):
         return use.names[index]
     return use.names[0] if forced and len(use.tools) == 1 else None

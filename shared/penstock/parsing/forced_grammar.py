@@ -18,6 +18,8 @@ _LIMITS = frozenset({"type", "properties", "required", "additionalProperties", *
 
 PLACE = "place"
 """In a node, what a complaint about a schema within calls its place."""
+TOOLS = "/<tool>"
+"""The place of a node that is calls of several tools: no place that a schema could have."""
 
 Node = dict[str, Any]
 """One format of a structural tag."""
@@ -66,8 +68,8 @@ def call_tags(written: Written, arguments: Mapping[str, Node]) -> list[Node]:
 
 
 def place_of(index: int) -> str:
-    """Of a tool, by its number in the request: no place that a schema could have."""
-    return f"/<tool>/{index}"
+    """Of a tool, by its number in the request."""
+    return f"{TOOLS}/{index}"
 
 
 def list_of(written: Written, tags: list[Node], most: int | None = None) -> Node:

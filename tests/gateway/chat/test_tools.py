@@ -527,6 +527,39 @@ async def test_an_error_in_a_schema_names_the_tool(
 
 
 @pytest.mark.parametrize(
+    ("complaint", "param", "says"),
+    [
+        (
+            "at /<tool>/1: at /properties/city: bad",
+            "tools[1].function.parameters",
+            "tools[1].function.parameters, the schema of get_weather: at /properties/city: bad",
+        ),
+        ("at /<tool>/0: bad", "tools[0].function.parameters", "the schema of other: bad"),
+        (
+            # The same tools with another name of the arguments come after all of them.
+            "at /<tool>: at /anyOf/4/properties/parameters/properties/city: bad",
+            "tools[1].function.parameters",
+            "the schema of get_weather: at /properties/city: bad",
+        ),
+        ("at /items/anyOf/1: bad", "response_format", "response_format: at /items/anyOf/1: bad"),
+        ("at /properties/tools/0: bad", "response_format", "response_format: at /properties/to"),
+        ("bad", "response_format", "response_format: bad"),
+    ],
+)
+async def test_beside_tools_an_error_in_a_schema_names_its_own_field(
+    http: httpx.AsyncClient, engine: FakeEngineClient, complaint: str, param: str, says: str
+) -> None:
+    engine.refusal = InvalidRequest(f"structured_outputs: {complaint}", param="structured_outputs")
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "array"}}}
+    tools = [OTHER, WEATHER, NOW]
+    response = await http.post(URL, json=body(tools=tools, response_format=form))
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert error["message"].startswith(says) or says in error["message"]
+
+
+@pytest.mark.parametrize(
     ("arguments", "shown"),
     [
         ("{", {"INVALID_JSON": "{"}),

@@ -11,9 +11,15 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+from penstock.errors import InvalidRequest
+from penstock.parsing import reasoning_parser, tool_parser
 from penstock.parsing.forced_grammar import forced_tag
 from penstock.parsing.formats.hermes import HERMES
 from penstock.protocol.common import Grammar
+from penstock.structured_outputs import PARAM, StructuredOutputs
+from penstock_gateway.chat.answer_grammar import answer_grammar
+from penstock_gateway.chat.tool_errors import blame_tool
+from penstock_gateway.chat.tools import FunctionDefinition, Tool, ToolUse
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.grammar_text.errors import GrammarError
 
@@ -105,3 +111,45 @@ def test_which_of_many_tools_is_at_fault_is_said_in_the_model_s_own_format(
     assert tag is not None
     with pytest.raises(GrammarError, match=r"at /<tool>/13\b"):
         compiler(thoughtful(tag))
+
+
+BAD = {"type": "object", "properties": {"x": {"type": "string", "pattern": "("}}}
+GOOD = {"type": "object", "properties": {"x": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("calls", "thoughts"), [("openai", "openai"), ("hermes", "qwen3"), ("json", ""), ("glm45", "")]
+)
+@pytest.mark.parametrize("bad", ["answer", "first", "second", "answer, as a tool's"])
+def test_beside_tools_a_complaint_names_the_field_with_the_bad_schema(
+    compiler: Compiler, calls: str, thoughts: str, bad: str
+) -> None:
+    """An answer's schema may look like that of calls."""
+    schemas = {"first": GOOD, "second": GOOD, "answer": {"items": {"anyOf": [GOOD, GOOD]}}}
+    if bad in schemas:
+        schemas[bad] = BAD
+    else:
+        schemas["answer"] = {"items": {"anyOf": [GOOD, BAD]}}
+    answer = schemas.pop("answer")
+    tools = [Tool(function=FunctionDefinition(name=n, parameters=s)) for n, s in schemas.items()]
+    use = ToolUse(tuple(tools), "free")
+    form = reasoning_parser(thoughts, "")
+    outputs = answer_grammar(
+        StructuredOutputs(json=answer),
+        use,
+        tool_parser(calls, "").form,
+        None if form is None else form.form,
+        "<|start|>assistant" if calls == "openai" else "",
+    )
+    assert outputs is not None
+    free = calls == "glm45" and bad in ("first", "second")
+    if free:  # What follows its mark is any text.
+        compiler(outputs.definition())
+        return
+    with pytest.raises(GrammarError) as caught:
+        compiler(outputs.definition())
+    error = InvalidRequest(f"{PARAM}: {caught.value}", param=PARAM)
+    told = blame_tool(error, use, tools, "response_format")
+    place = {"first": "tools[0].function.parameters", "second": "tools[1].function.parameters"}
+    assert told.param == place.get(bad, "response_format")
+    assert "<tool>" not in told.message
