@@ -7,6 +7,8 @@ from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat, Though
 from penstock.parsing.formats import FORMATS
 from tests.shared.formats.all_cases import ALL
 from tests.shared.formats.case import FormatCases
+from tests.shared.formats.rewritten import REWRITES
+from tests.shared.formats.turns import HANDS, TURNS, Hand
 
 _INTRODUCTION = """\
 Each format is a description in `shared/penstock/parsing/formats`. The counts are of the tests' own
@@ -23,7 +25,32 @@ and any number of their pieces in any order |
 (`tests/worker/grammar/test_forced_formats.py`); with `auto`, calls of strict tools are held to \
 their schemas (`test_held_calls.py`); `JSON`: forced calls are JSON, `strict` has no effect |
 | tokens | the marks are told by their ids, where the tokenizer has a token for them |
-| round trip | templates of releases: a call that the template writes is read back, the same |
+| round trip | templates of releases: a call that the template writes is read back, the same; and \
+of how many turns that the model writes, the template shows the text again, sent back as it was \
+answered |
+"""
+_ROUND_TRIPS = """\
+## Round trips
+
+A model writes an answer, a client sends it back as a part of the conversation, and the template \
+shows it to the model. If the text is the one that the model wrote, the prefix cache has all of \
+it. `tests/gateway/chat/test_round_trip.py` tries these turns with templates of releases, and with \
+their tokenizers where it has them (then the ids are compared, else the texts):
+
+| turn | |
+|---|---|
+| text | an answer of text |
+| thoughts | thoughts and a text, after which the user goes on |
+| call; thoughts, call; text, call; two calls | after which the tools' results come |
+| values | a call with true, null, letters beyond ASCII, quotes, a line break, lists and objects |
+| spelling | a call with 1e5, 1.0, an escaped letter, keys out of order, and spaces where \
+json.dumps has none |
+
+Penstock keeps what it can: a call's arguments are shown as the client sent them. If they are JSON \
+without any space, as JavaScript writes it, they get the template's spaces. A line break in a \
+string, which models may write as it is, becomes `\\n` in the answer, and stays so. The rest is \
+the template's own:
+
 """
 
 
@@ -40,8 +67,30 @@ def formats_page() -> str:
         + "\n".join(lines)
         + "\n\nThoughts of models that have them in a block before the answer:\n\n"
         + "\n".join(others)
+        + f"\n\n{_ROUND_TRIPS}"
+        + "\n".join(_rewritten())
         + "\n"
     )
+
+
+def _rewritten() -> list[str]:
+    """A table of what templates write otherwise."""
+    lines = ["| template | same turns | compared | not shown, or otherwise |", "|---|---:|---|---|"]
+    for hand in sorted(HANDS, key=lambda each: each.name.lower()):
+        for name in hand.templates:
+            same, tried = _round_trips(hand, name)
+            reasons = dict.fromkeys(rewrite.why for rewrite in REWRITES.get(name, ()))
+            compared = "ids" if hand.tokenizer else "texts"
+            told = "; ".join(reasons) or "–"
+            lines.append(f"| {name} | {same} of {tried} | {compared} | {told} |")
+    return lines
+
+
+def _round_trips(hand: Hand, template: str) -> tuple[int, int]:
+    """Of the turns that its model writes, how many are the same again; and how many there are."""
+    tried = [name for name, turn in TURNS.items() if hand.tries(turn)]
+    changed = {turn for rewrite in REWRITES.get(template, ()) for turn in rewrite.turns}
+    return sum(name not in changed for name in tried), len(tried)
 
 
 def _of(form: AnyFormat, *, thoughts: bool) -> list[FormatCases]:
@@ -54,6 +103,8 @@ def _calls_row(form: CallFormat | ChannelFormat) -> str:
     cases = [case for family in families for case in family.cases]
     own = isinstance(form, ChannelFormat) or bool(form.written)
     templates = sorted({name for family in families for name in family.templates})
+    trips = {name: _round_trips(hand, name) for hand in HANDS for name in hand.templates}
+    shown = [f"{name} ({same} of {tried})" for name in templates for same, tried in [trips[name]]]
     columns = (
         form.models,
         ", ".join(f"`{name}`" for name in form.names),
@@ -62,7 +113,7 @@ def _calls_row(form: CallFormat | ChannelFormat) -> str:
         len(cases) or "–",
         "own" if own else "JSON",
         "yes" if form.tokens else "–",
-        ", ".join(templates) or "–",
+        ", ".join(shown) or "–",
     )
     return "| " + " | ".join(map(str, columns)) + " |"
 

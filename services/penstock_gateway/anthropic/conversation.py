@@ -24,6 +24,7 @@ from penstock_gateway.http.errors import clip
 from penstock_gateway.request.structured_fields import JsonSchemaFormat, ResponseFormat
 
 ROLES = ("user", "assistant", "system")
+REASONING = "reasoning_content"
 
 
 class Conversation:
@@ -140,7 +141,8 @@ class Conversation:
 
     def _take_assistant(self, blocks: list[ContentBlock], where: str) -> None:
         message = self._add("assistant", [], where)
-        thoughts: list[str] = []
+        # Of another turn's, which this one became a part of.
+        thoughts: list[str] = [message[REASONING]] if REASONING in message else []
         for number, block in enumerate(blocks):
             place = f"{where}.content[{number}]"
             match block.type:
@@ -155,7 +157,7 @@ class Conversation:
                     self._sources[-1][1].append(place)
         if thoughts:
             # A template may show the model those of the turn that is going on.
-            message["reasoning_content"] = "\n".join(thoughts)
+            message[REASONING] = "\n".join(thoughts)
 
 
 _RENAMED = (

@@ -7,6 +7,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from penstock.text.as_written import CallArguments
+
 INVALID = "INVALID_JSON"
 """Under which the text of a call stands that is no JSON object, as in an answer cut short."""
 
@@ -18,12 +20,18 @@ def call_arguments(text: str | None) -> dict[str, Any]:
     conversation must not end because one call in it was broken. A string may hold newlines and
     other control characters as they are: small models write them so.
     """
+    return dict(written_arguments(text))
+
+
+def written_arguments(text: str | None) -> dict[str, Any]:
+    """The same for chat templates, which show them as the text has them where it is JSON."""
     if text is None or not text.strip():
         return {}
     try:
-        return msgspec.json.decode(text.encode(), type=dict[str, Any])
+        values = msgspec.json.decode(text.encode(), type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
         return _leniently(text)
+    return CallArguments(values, text.strip())
 
 
 def _leniently(text: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from penstock.errors import InvalidRequest
 from penstock.media.sources import MediaSource
 from penstock.media_facts import MediaKind
 from penstock.text.content_shape import media_part
-from penstock_gateway.chat.call_arguments import call_arguments
+from penstock_gateway.chat.call_arguments import written_arguments
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.amount import TextsAmount
 from penstock_gateway.request.media_parts import OTHER_MEDIA, kind_of, media_source, refuse_other
@@ -166,7 +166,7 @@ def _tool_calls(message: Message, where: str, amount: TextsAmount) -> list[dict[
         amount.add(call.function.arguments, f"{where}.tool_calls[{index}].function.arguments")
         function = {
             "name": call.function.name,
-            "arguments": call_arguments(call.function.arguments),
+            "arguments": written_arguments(call.function.arguments),
         }
         plain: dict[str, Any] = {"type": "function", "function": function}
         if call.id is not None:

@@ -7,7 +7,7 @@ import re
 
 from penstock.parsing.call_object import MAX_HELD
 from penstock.parsing.events import CallArguments, CallBegin, Event
-from penstock.parsing.values import json_string, python_json, python_value
+from penstock.parsing.values import as_json, json_string, python_json, python_value
 
 MAX_DEPTH = 64
 _NAME = re.compile(r"[A-Za-z_][\w.\-]{0,255}")
@@ -99,16 +99,28 @@ class PythonCall:
 
     def _read(self) -> str | None:
         """The arguments as a JSON object; None where they aren't literals with names."""
+        source = "f(" + "".join(self._source)
         try:
-            call = ast.parse("f(" + "".join(self._source), mode="eval").body
+            call = ast.parse(source, mode="eval").body
             if not isinstance(call, ast.Call) or call.args:
                 return None
             parts = []
             for keyword in call.keywords:
                 if keyword.arg is None:
                     return None
-                value = python_json(python_value(keyword.value))
-                parts.append(f"{json_string(keyword.arg)}: {value}")
+                value = python_value(keyword.value)
+                text = _json_in(source, keyword.value, value) or python_json(value)
+                parts.append(f"{json_string(keyword.arg)}: {text}")
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             return None
         return "{" + ", ".join(parts) + "}"
+
+
+def _json_in(source: str, node: ast.expr, value: object) -> str | None:
+    """A value's own text, if that is JSON of the same value: so a template can show it to the model
+    again. None in a call of several lines, too, whose places aren't counted here."""
+    if node.end_lineno != 1 or node.end_col_offset is None:
+        return None
+    text = source.encode()[node.col_offset : node.end_col_offset].decode()
+    found = as_json(text)
+    return text if found is not None and found == (value, text) else None

@@ -85,7 +85,7 @@ def typed(text: str, types: frozenset[str] | None) -> str:
     """A value's text as JSON of one of the types. JSON, or Python's way of writing it, if that is
     of one of them; else a string."""
     stripped = text.strip()
-    for read in (_as_json, _as_python):
+    for read in (as_json, _as_python):
         found = read(stripped)
         if found is not None and _allowed(found[0], types):
             return found[1]
@@ -99,7 +99,7 @@ def _allowed(value: Any, types: frozenset[str] | None) -> bool:
     return kind in types or (kind == "integer" and "number" in types)
 
 
-def _as_json(text: str) -> tuple[Any, str] | None:
+def as_json(text: str) -> tuple[Any, str] | None:
     """The value, and its text; None where it is no JSON. Line breaks in strings are forgiven."""
     try:
         return json.loads(text, parse_constant=_refuse), text

@@ -37,6 +37,18 @@ def shape_of(render: Callable[[Any], str]) -> ContentShape:
     return ContentShape(texts or not parts, parts)
 
 
+def takes_thoughts(render: Callable[[list[dict[str, Any]]], str]) -> bool:
+    """Whether an assistant's content may have parts that are thoughts, as Ministral's may.
+    render: fills the template with a conversation; may raise InvalidRequest."""
+    said = {"role": "assistant", "content": [thought_part(_WORD), {"type": "text", "text": "A"}]}
+    return _shows(lambda told: render([*one_message("Q"), told, *one_message("R")]), said)
+
+
+def thought_part(thoughts: str) -> dict[str, Any]:
+    """Thoughts as a part of a message's content."""
+    return {"type": "thinking", "thinking": thoughts}
+
+
 def _shows(render: Callable[[Any], str], content: Any) -> bool:
     try:
         text = render(content)

@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock.text.as_written import Written, changed, plain, text_of
 
 PRIVATE_USE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE))
 MAX_DEPTH = 64
@@ -172,6 +173,9 @@ def _strings(value: Any, depth: int, where: str) -> Iterator[str]:
         raise too_deep(where)
     if isinstance(value, str):
         yield value
+    elif isinstance(value, Written):
+        yield text_of(value) or ""
+        yield from _strings(plain(value), depth, where)
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from _strings(key, depth + 1, where)
@@ -185,6 +189,9 @@ def _rebuilt(value: Any, breaker: Breaker, stand_ins: dict[str, str]) -> Any:
     """The value with the strings exchanged. The depth has been checked."""
     if isinstance(value, str):
         return breaker.exchange(value, stand_ins)
+    if isinstance(value, Written):
+        text = breaker.exchange(text_of(value) or "", stand_ins)
+        return changed(value, lambda each: _rebuilt(each, breaker, stand_ins), text)
     if isinstance(value, Mapping):
         return {
             _rebuilt(key, breaker, stand_ins): _rebuilt(item, breaker, stand_ins)

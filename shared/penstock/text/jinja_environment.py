@@ -3,11 +3,15 @@
 Documented by the transformers library ("Writing a chat template"): blocks are trimmed, `break` and
 `continue` work, `raise_exception`, `strftime_now`, `tojson` without HTML escapes, and `generation`
 blocks, which only mark text for training.  Templates run sandboxed and can't change their input.
+What a model wrote as JSON, `tojson` writes as the model did, unless the template wants a form of
+its own; see `penstock.text.as_written`.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import secrets
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -16,6 +20,12 @@ from jinja2.ext import Extension
 from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from penstock.text.as_written import Written, plain, text_of
+
+_STAND_IN = secrets.token_hex(16)
+"""Begins what stands in a JSON text for one that is put in its place. No client can know it."""
+_STANDS_IN = re.compile(rf'"{_STAND_IN}(\d+)"')
 
 
 class GenerationBlock(Extension):
@@ -56,10 +66,27 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(
+    own_form = ensure_ascii or indent is not None or separators is not None or sort_keys
+    written = None if own_form else text_of(value)
+    if written is not None:
+        return written
+    texts: list[str] = []
+
+    def unknown(inner: Any) -> Any:
+        """Called for what json doesn't know."""
+        if not isinstance(inner, Written):
+            raise TypeError(f"Object of type {type(inner).__name__} is not JSON serializable")
+        if own_form:
+            return plain(inner)
+        texts.append(text_of(inner) or "")
+        return f"{_STAND_IN}{len(texts) - 1}"
+
+    text = json.dumps(
         value,
         ensure_ascii=ensure_ascii,
         indent=indent,
         separators=separators,
         sort_keys=sort_keys,
+        default=unknown,
     )
+    return _STANDS_IN.sub(lambda found: texts[int(found[1])], text) if texts else text

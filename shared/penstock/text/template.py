@@ -19,13 +19,28 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.model_config import GenerationDefaults
-from penstock.text.content_shape import ContentShape, one_message, shape_of
+from penstock.text.as_written import with_texts
+from penstock.text.content_shape import (
+    ContentShape,
+    one_message,
+    shape_of,
+    takes_thoughts,
+    thought_part,
+)
 from penstock.text.disarm import Disarmed
 from penstock.text.render import RenderPool, shared_pool
 from penstock.text.render.wire import Fill, Filled, TemplateSource
 from penstock.text.segments import SegmentEncoder
 from penstock.text.tokenizer import Tokenizer
-from penstock.text.turn_shape import TurnShape, arranged, simple_turns, turn_shape_of
+from penstock.text.turn_shape import (
+    TurnShape,
+    arranged,
+    ends_before_calls,
+    simple_turns,
+    space_before_calls,
+    turn_shape_of,
+    without_space,
+)
 
 MAX_RENDERED_LENGTH = 16 << 20
 """Characters that a rendered conversation may have."""
@@ -71,6 +86,8 @@ class ChatTemplate:
         self._number = next(_NUMBERS)
         self._shape: ContentShape | None = None
         self._turns: TurnShape | None = None
+        self._call_space: str | None = None
+        self._thought_parts: bool | None = None
         self._common_thoughts = self.names("reasoning_content")
         self._pool = pool or shared_pool()
         self._leave = weakref.finalize(self, self._pool.join())
@@ -165,22 +182,42 @@ class ChatTemplate:
         """The messages in turns that the template shows; see `penstock.text.turn_shape`. The first
         conversation whose turns are not simple asks the template, and blocks meanwhile. Thoughts
         have the name that the template knows them by."""
-        turns = self._in_turns(messages)
-        if self._common_thoughts:
+        turns = self._spaced(self._in_turns(messages))
+        if self._common_thoughts or not any(map(_thoughts_of, turns)):
             return turns
-        return [_with_other_names(each) for each in turns]
+        if self._thought_parts is None:
+            self._thought_parts = takes_thoughts(self.render)
+        return [
+            _with_thought_part(each) if self._thought_parts else _with_other_names(each)
+            for each in turns
+        ]
 
     def _in_turns(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if simple_turns(messages):
             return messages
         if self._turns is None:
-            texts = self.content_shape().texts
-            self._turns = turn_shape_of(lambda turns: self.render(_of_shape(turns, texts=texts)))
+            self._turns = turn_shape_of(self._probed())
         return arranged(messages, self._turns)
+
+    def _spaced(self, turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Texts before calls without the space that the template puts there."""
+        if not any(map(ends_before_calls, turns)):
+            return turns
+        if self._call_space is None:
+            self._call_space = space_before_calls(self._probed())
+        space = self._call_space
+        return [without_space(each, space) for each in turns] if space else turns
+
+    def _probed(self) -> Callable[[list[dict[str, Any]]], str]:
+        texts = self.content_shape().texts
+        return lambda turns: self.render(_of_shape(turns, texts=texts))
 
     def arranges_at_once(self, messages: list[dict[str, Any]]) -> bool:
         """Whether `arranged` asks nothing."""
-        return self._turns is not None or simple_turns(messages)
+        turns = self._turns is not None or simple_turns(messages)
+        space = self._call_space is not None or not any(map(ends_before_calls, messages))
+        known = self._common_thoughts or self._thought_parts is not None
+        return turns and space and (known or not any(map(_thoughts_of, messages)))
 
     def _rendered(self, filled: Filled) -> RenderedChat:
         return self._readable(filled.text, Disarmed({}, filled.stand_ins))
@@ -198,7 +235,15 @@ class ChatTemplate:
         return self._encoder.encode(text, disarmed.restore, most=most)
 
     def _asked(self, given: dict[str, Any], continued: bool, *, apart: bool = True) -> Fill:
-        return Fill(self._number, given, MAX_RENDERED_LENGTH, apart=apart, continued=continued)
+        messages, written = with_texts(given["messages"])
+        return Fill(
+            self._number,
+            {**given, "messages": messages},
+            MAX_RENDERED_LENGTH,
+            apart=apart,
+            continued=continued,
+            written=written,
+        )
 
 
 def _given(
@@ -221,10 +266,24 @@ def _given(
     }
 
 
+def _thoughts_of(message: dict[str, Any]) -> Any:
+    return message.get("reasoning_content")
+
+
+def _with_thought_part(message: dict[str, Any]) -> dict[str, Any]:
+    """Thoughts in the content."""
+    thoughts, content = _thoughts_of(message), message["content"]
+    if not thoughts:
+        return message
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}] if content else []
+    return {**message, "content": [thought_part(thoughts), *content]}
+
+
 def _with_other_names(message: dict[str, Any]) -> dict[str, Any]:
     """Thoughts under the names that gpt-oss, LFM2.5 and Solar have for them. gpt-oss refuses those
     beside a content in a turn of calls, so there they stay unknown."""
-    thoughts = message.get("reasoning_content")
+    thoughts = _thoughts_of(message)
     if not thoughts or (message["content"] and message.get("tool_calls")):
         return message
     return {"reasoning": thoughts, "thinking": thoughts, **message}

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from penstock.errors import InvalidRequest
+from penstock.text.as_written import CallArguments
 
 Message = dict[str, Any]
 _WORDS = ("QUINCE", "MEDLAR", "SORREL", "TANSY", "LOVAGE", "BORAGE")
@@ -63,10 +64,7 @@ def _shows(render: Callable[[list[Message]], str], roles: tuple[str, ...]) -> bo
 def _shows_calls(render: Callable[[list[Message]], str], count: int) -> bool:
     asked, *words = _WORDS[: 1 + 2 * count]
     ids = [f"probe000{number}" for number in range(count)]
-    calls = [
-        {"id": id, "type": "function", "function": {"name": "probe", "arguments": {"at": word}}}
-        for id, word in zip(ids, words, strict=False)
-    ]
+    calls = [_call(id, word) for id, word in zip(ids, words, strict=False)]
     told = [
         {"role": "tool", "tool_call_id": id, "name": "probe", "content": word}
         for id, word in zip(ids, words[count:], strict=True)
@@ -77,6 +75,47 @@ def _shows_calls(render: Callable[[list[Message]], str], count: int) -> bool:
         *told,
     ]
     return _shows_in_order(render, messages, (asked, *words))
+
+
+def _call(id: str, word: str) -> dict[str, Any]:
+    arguments = CallArguments({"at": word}, f'{{"at": "{word}"}}')
+    return {"id": id, "type": "function", "function": {"name": "probe", "arguments": arguments}}
+
+
+def space_before_calls(render: Callable[[list[Message]], str]) -> str:
+    """Whitespace that the template puts between an answer's text and its calls, whatever the text
+    ends in; empty where it puts none, or trims the text.  render: as in `turn_shape_of`."""
+    space = _space_behind(render, "")
+    return space if space and _space_behind(render, space) == 2 * space else ""
+
+
+def _space_behind(render: Callable[[list[Message]], str], ending: str) -> str:
+    asked, said, word = _WORDS[:3]
+    turn = {"role": "assistant", "content": said + ending, "tool_calls": [_call("probe0000", word)]}
+    try:
+        text = render([{"role": "user", "content": asked}, turn])
+    except InvalidRequest:
+        return ""
+    _, _, behind = text.partition(said)
+    return behind[: len(behind) - len(behind.lstrip())] if word in behind else ""
+
+
+def without_space(message: Message, space: str) -> Message:
+    """A turn whose text doesn't end in what the template itself puts before its calls: the model
+    wrote that, and would see it twice."""
+    if not (ends_before_calls(message) and message["content"].endswith(space)):
+        return message
+    return {**message, "content": message["content"].removesuffix(space)}
+
+
+def ends_before_calls(message: Message) -> bool:
+    """Whether it has calls behind a text that ends in whitespace."""
+    content = message["content"]
+    return (
+        bool(message.get("tool_calls"))
+        and isinstance(content, str)
+        and content != content.rstrip() != ""
+    )
 
 
 def _shows_in_order(

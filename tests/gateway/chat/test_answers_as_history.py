@@ -4,82 +4,206 @@ API."""
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, cast
 
 import httpx
 import pytest
 
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
+from penstock_gateway.chat.call_arguments import INVALID
 from tests.gateway.anthropic.test_messages import said
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 
 CALL = '<tool_call>\n{"name": "look", "arguments": %s}\n</tool_call>'
+
+
+class Said(NamedTuple):
+    """What a model wrote, as its next prompt has it. text, finish: of the answer.  arguments: of
+    its calls; a text is no JSON object."""
+
+    text: str
+    thought: str = ""
+    said: str = ""
+    arguments: tuple[Any, ...] = ()
+    finish: str = "stop"
+
+
 ANSWERS = {
-    "words": ("It rains.", "stop"),
-    "only thoughts": ("<think>It may rain", "length"),
-    "thoughts and words": ("<think>It may rain.</think>It rains.", "stop"),
-    "a call": (CALL % '{"x": 1}', "stop"),
-    "words and two calls": ("Let me see." + CALL % '{"x": 1}' + CALL % '{"x": 2}', "stop"),
-    "a call of thoughts": ("<think>Hm.</think>" + CALL % '{"x": "ü\\n"}', "stop"),
-    "a call cut short": ((CALL % '{"text": "on and on"}')[:-18], "length"),
-    "a call with a raw newline": (CALL % '{"text": "two\nlines"}', "stop"),
-    "a call with a number of 256 bits": (CALL % f'{{"x": {2**256 - 1}}}', "stop"),
-    "a call whose arguments are no object": (CALL % "[1, 2]", "stop"),
+    "words": Said("It rains.", said="It rains."),
+    "words cut short": Said("It ra", said="It ra", finish="length"),
+    "only thoughts": Said("<think>It may rain", "It may rain", finish="length"),
+    "thoughts and words": Said("<think>It may rain.</think>It rains.", "It may rain.", "It rains."),
+    "a call": Said(CALL % '{"x": 1}', arguments=({"x": 1},)),
+    "a call without arguments": Said(CALL % "{}", arguments=({},)),
+    "words and two calls": Said(
+        "Let me see." + CALL % '{"x": 1}' + CALL % '{"x": 2}',
+        said="Let me see.",
+        arguments=({"x": 1}, {"x": 2}),
+    ),
+    "words between and behind calls": Said(
+        "One." + CALL % '{"x": 1}' + "Two." + CALL % '{"x": 2}' + "Three.",
+        said="One.Two.Three.",
+        arguments=({"x": 1}, {"x": 2}),
+    ),
+    "a call of thoughts": Said(
+        "<think>Hm.</think>" + CALL % '{"x": "ü\\n"}', "Hm.", arguments=({"x": "ü\n"},)
+    ),
+    "thoughts, words and a call": Said(
+        "<think>Hm.</think>Let me see." + CALL % '{"x": 1}', "Hm.", "Let me see.", ({"x": 1},)
+    ),
+    "a call cut short": Said(
+        (CALL % '{"text": "on and on"}')[:-18],
+        arguments=('{"text": "on and ',),
+        finish="length",
+    ),
+    "a call cut short before its arguments": Said(
+        '<tool_call>\n{"name": "look", "arguments": {', arguments=("{",), finish="length"
+    ),
+    "a call with a raw newline": Said(
+        CALL % '{"text": "two\nlines"}', arguments=({"text": "two\nlines"},)
+    ),
+    "a call with a number of 256 bits": Said(
+        CALL % f'{{"x": {2**256 - 1}}}', arguments=({"x": 2**256 - 1},)
+    ),
+    "a call whose arguments are no object": Said(CALL % "[1, 2]", said=CALL % "[1, 2]"),
 }
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
 ASKED = {"role": "user", "content": "What is the weather?"}
 
 
-async def chat(http: httpx.AsyncClient, results: str | None) -> None:
+RESULTS: dict[str, Any] = {
+    "text": "Rain.",
+    "nothing": None,
+    "parts": [{"type": "text", "text": "Rain."}, {"type": "text", "text": "Wind."}],
+    "no parts": [],
+}
+
+
+async def chat(http: httpx.AsyncClient, result: Any, **asked: Any) -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": SCHEMA}}]
-    body: dict[str, Any] = {"model": MODEL, "messages": [ASKED], "tools": tools}
+    body: dict[str, Any] = {"model": MODEL, "messages": [ASKED], "tools": tools, **asked}
     message = (await posted(http, "/v1/chat/completions", body))["choices"][0]["message"]
     turns = [ASKED, message]
     for call in message.get("tool_calls") or ():
-        turns.append({"role": "tool", "tool_call_id": call["id"], "content": results})
+        turns.append({"role": "tool", "tool_call_id": call["id"], "content": result})
     await posted(http, "/v1/chat/completions", {**body, "messages": [*turns, ASKED]})
 
 
-async def responses(http: httpx.AsyncClient, results: str | None) -> None:
+async def chat_with_logprobs(http: httpx.AsyncClient, result: Any) -> None:
+    await chat(http, result, logprobs=True, top_logprobs=1)
+
+
+async def chat_streamed(http: httpx.AsyncClient, result: Any) -> None:
+    """As OpenAI's SDK puts it together: with the index of each call."""
+    tools = [{"type": "function", "function": {"name": "look", "parameters": SCHEMA}}]
+    body: dict[str, Any] = {"model": MODEL, "messages": [ASKED], "tools": tools}
+    message: dict[str, Any] = {"content": None, "refusal": None}
+    for event in await streamed(http, "/v1/chat/completions", body):
+        for choice in event["choices"]:
+            add_delta(message, choice["delta"])
+    turns = [ASKED, message]
+    for call in message.get("tool_calls") or ():
+        turns.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+    await posted(http, "/v1/chat/completions", {**body, "messages": [*turns, ASKED]})
+
+
+def add_delta(message: dict[str, Any], delta: dict[str, Any]) -> None:
+    for key, value in delta.items():
+        if key in ("role", "id", "type", "index", "name"):
+            message[key] = value
+        elif key == "tool_calls":
+            calls = message.setdefault(key, [])
+            for call in value:
+                calls += [{"function": {}}] * (call["index"] + 1 - len(calls))
+                made = calls[call["index"]] = {**calls[call["index"]]}
+                made["function"] = dict(made["function"])
+                add_delta(made["function"], call.pop("function", {}))
+                add_delta(made, call)
+        elif value is not None:
+            message[key] = (message.get(key) or "") + value
+
+
+async def responses(http: httpx.AsyncClient, result: Any, **asked: Any) -> None:
     tools = [{"type": "function", "name": "look", "parameters": SCHEMA}]
     body: dict[str, Any] = {"model": MODEL, "input": [ASKED], "tools": tools, "store": False}
+    body |= asked
     output = (await posted(http, "/v1/responses", body))["output"]
-    turns = [ASKED, *output]
-    for item in output:
+    await send_items(http, body, output, result)
+
+
+async def responses_with_logprobs(http: httpx.AsyncClient, result: Any) -> None:
+    include = ["message.output_text.logprobs", "reasoning.encrypted_content"]
+    await responses(http, result, include=include, top_logprobs=1)
+
+
+async def responses_streamed(http: httpx.AsyncClient, result: Any) -> None:
+    tools = [{"type": "function", "name": "look", "parameters": SCHEMA}]
+    body: dict[str, Any] = {"model": MODEL, "input": [ASKED], "tools": tools, "store": False}
+    events = await streamed(http, "/v1/responses", body)
+    items = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    await send_items(http, body, items, result)
+
+
+async def send_items(
+    http: httpx.AsyncClient, body: dict[str, Any], items: list[Any], result: Any
+) -> None:
+    turns = [ASKED, *items]
+    parts = result
+    if isinstance(result, list):
+        parts = [{**part, "type": "input_text"} for part in result]
+    for item in items:
         if item["type"] == "function_call":
             told = {"type": "function_call_output", "call_id": item["call_id"]}
-            turns.append({**told, "output": results or ""})
+            turns.append({**told, "output": "" if parts is None else parts})
     await posted(http, "/v1/responses", {**body, "input": [*turns, ASKED]})
 
 
-async def messages(http: httpx.AsyncClient, results: str | None) -> None:
-    body: dict[str, Any] = {
-        "model": MODEL,
-        "max_tokens": 64,
-        "messages": [ASKED],
-        "tools": [{"name": "look", "input_schema": SCHEMA}],
-    }
-    content = (await posted(http, "/v1/messages", body))["content"]
-    told: list[Any] = [
-        {"type": "tool_result", "tool_use_id": block["id"], "content": results}
+async def messages(http: httpx.AsyncClient, result: Any, **told: Any) -> None:
+    content = (await posted(http, "/v1/messages", ASKED_MESSAGES))["content"]
+    results: list[Any] = [
+        {"type": "tool_result", "tool_use_id": block["id"], "content": result, **told}
         for block in content
         if block["type"] == "tool_use"
     ]
-    told.append({"type": "text", "text": "And now?"})
-    turns = [ASKED, {"role": "assistant", "content": content}, {"role": "user", "content": told}]
-    await posted(http, "/v1/messages", {**body, "messages": turns})
+    results.append({"type": "text", "text": "And now?"})
+    turns = [ASKED, {"role": "assistant", "content": content}, {"role": "user", "content": results}]
+    await posted(http, "/v1/messages", {**ASKED_MESSAGES, "messages": turns})
 
 
-async def ollama(http: httpx.AsyncClient, results: str | None) -> None:
+async def messages_of_errors(http: httpx.AsyncClient, result: Any) -> None:
+    await messages(http, result, is_error=True, cache_control={"type": "ephemeral"})
+
+
+ASKED_MESSAGES: dict[str, Any] = {
+    "model": MODEL,
+    "max_tokens": 64,
+    "messages": [ASKED],
+    "tools": [{"name": "look", "input_schema": SCHEMA}],
+}
+
+
+async def ollama(http: httpx.AsyncClient, result: Any) -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": SCHEMA}}]
     body: dict[str, Any] = {"model": MODEL, "stream": False, "messages": [ASKED], "tools": tools}
     message = (await posted(http, "/api/chat", body))["message"]
+    if isinstance(result, list):  # It has texts only.
+        result = "".join(part["text"] for part in result)
     turns = [ASKED, message]
     for call in message.get("tool_calls") or ():
         name = call["function"]["name"]
-        turns.append({"role": "tool", "tool_name": name, "content": results})
+        turns.append({"role": "tool", "tool_name": name, "content": result})
     await posted(http, "/api/chat", {**body, "messages": [*turns, ASKED]})
+
+
+async def streamed(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> list[Any]:
+    """Its events."""
+    reply = await http.post(path, json={**body, "stream": True})
+    assert reply.status_code == 200, reply.text
+    lines = [line[6:] for line in reply.text.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
 async def posted(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Any:
@@ -91,21 +215,221 @@ async def posted(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> An
     return reply.json()
 
 
-@pytest.mark.parametrize("api", [chat, responses, messages, ollama])
-@pytest.mark.parametrize("results", ["Rain.", None])
-@pytest.mark.parametrize("answer", ANSWERS)
-async def test_what_was_answered_can_be_sent_back(
-    engine: FakeEngineClient, api: Any, results: str | None, answer: str
-) -> None:
-    text, finish = ANSWERS[answer]
-    engine.script = said(text, finish=finish)
-    thinks = "deepseek_r1" if "<think>" in text else "none"
+def told(seen: list[dict[str, Any]]) -> Said:
+    """What the assistant's turns in a conversation say, without line breaks between parts."""
+    own = [message for message in seen if message["role"] == "assistant"]
+    calls = [call for message in own for call in message.get("tool_calls") or ()]
+    arguments = [call["function"]["arguments"] for call in calls]
+    return Said(
+        "",
+        "".join(message.get("reasoning_content") or "" for message in own),
+        "".join(message["content"] for message in own).replace("\n", ""),
+        tuple(each[INVALID] if set(each) == {INVALID} else each for each in arguments),
+    )
+
+
+APIS = (
+    *(chat, chat_with_logprobs, chat_streamed, responses, responses_with_logprobs),
+    *(responses_streamed, messages, messages_of_errors, ollama),
+)
+
+
+@asynccontextmanager
+async def gateway(engine: FakeEngineClient, thinks: str) -> AsyncIterator[httpx.AsyncClient]:
     config = GatewayConfig(
         enable_auto_tool_choice=True, tool_call_parser="hermes", reasoning_parser=thinks
     )
-    app = create_app(cast(Any, engine), config)
-    transport = httpx.ASGITransport(app)
+    transport = httpx.ASGITransport(create_app(cast(Any, engine), config))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
-        await api(http, results)
+        yield http
+
+
+SENT_BACK = [
+    *((answer, "text") for answer in ANSWERS),
+    *(("words and two calls", result) for result in RESULTS if result != "text"),
+]
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(("answer", "result"), SENT_BACK)
+async def test_what_was_answered_can_be_sent_back(
+    engine: FakeEngineClient, api: Any, answer: str, result: str
+) -> None:
+    """All of it reaches the next prompt, and so does what the tools said."""
+    wrote = ANSWERS[answer]
+    engine.script = said(wrote.text, finish=wrote.finish)
+    async with gateway(engine, "deepseek_r1" if wrote.thought else "none") as http:
+        await api(http, RESULTS[result])
     seen, _ = engine.template.calls[-1]
-    assert len(seen) > 2, "the answer is in the conversation"
+    expected = wrote._replace(text="", finish="stop", said=wrote.said.replace("\n", ""))
+    assert told(seen) == expected
+    results = [message["content"] for message in seen if message["role"] == "tool"]
+    assert len(results) == len(wrote.arguments)
+    shown = "" if result in ("nothing", "no parts") else "Rain."
+    assert all(each.startswith(shown) and (shown or not each) for each in results)
+
+
+# Of other servers, with which a conversation may have begun.
+FOREIGN: dict[str, tuple[str, dict[str, Any], Said]] = {
+    "a refusal": (
+        "/v1/chat/completions",
+        {"role": "assistant", "content": None, "refusal": "I can't.", "annotations": []},
+        Said("", said="I can't."),
+    ),
+    "a refusal in parts": (
+        "/v1/chat/completions",
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "I can't."}]},
+        Said("", said="I can't."),
+    ),
+    "empty fields": (
+        "/v1/chat/completions",
+        {
+            "role": "assistant",
+            "content": "Yes.",
+            "refusal": None,
+            "audio": None,
+            "function_call": None,
+            "tool_calls": None,
+            "reasoning": None,
+            "annotations": None,
+        },
+        Said("", said="Yes."),
+    ),
+    "reasoning under its other name": (
+        "/v1/chat/completions",
+        {"role": "assistant", "content": None, "reasoning": "Hm.", "reasoning_details": [{}]},
+        Said("", "Hm."),
+    ),
+    "a call without arguments": (
+        "/v1/chat/completions",
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "look"}}],
+        },
+        Said("", arguments=({},)),
+    ),
+    "annotations and logprobs": (
+        "/v1/responses",
+        {
+            "type": "message",
+            "id": "msg_1",
+            "status": "completed",
+            "role": "assistant",
+            "content": [
+                {
+                    "type": "output_text",
+                    "text": "Yes.",
+                    "annotations": [{"type": "url_citation", "url": "https://x.example"}],
+                    "logprobs": [
+                        {"token": "Yes", "logprob": -0.1, "bytes": [], "top_logprobs": []}
+                    ],
+                }
+            ],
+        },
+        Said("", said="Yes."),
+    ),
+    "an item that was cut short": (
+        "/v1/responses",
+        {
+            "type": "message",
+            "id": "msg_1",
+            "status": "incomplete",
+            "role": "assistant",
+            "content": [{"type": "refusal", "refusal": "I can"}],
+        },
+        Said("", said="I can"),
+    ),
+    "a message without parts": (
+        "/v1/responses",
+        {"type": "message", "status": "incomplete", "role": "assistant", "content": []},
+        Said(""),
+    ),
+    "a call that was cut short": (
+        "/v1/responses",
+        {
+            "type": "function_call",
+            "id": "fc_1",
+            "status": "incomplete",
+            "call_id": "1",
+            "name": "look",
+            "arguments": "",
+        },
+        Said("", arguments=({},)),
+    ),
+    "reasoning that is encrypted": (
+        "/v1/responses",
+        {
+            "type": "reasoning",
+            "id": "rs_1",
+            "status": None,
+            "content": None,
+            "summary": [{"type": "summary_text", "text": "S"}],
+            "encrypted_content": "gAAA",
+        },
+        Said(""),
+    ),
+    "signed thoughts": (
+        "/v1/messages",
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": "EqQB"},
+                {"type": "redacted_thinking", "data": "EmwK"},
+                {"type": "text", "text": "Yes.", "citations": None},
+                {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}, "caller": {}},
+            ],
+        },
+        Said("", "Hm.", "Yes.", ({},)),
+    ),
+    "thoughts without a text": (
+        "/v1/messages",
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": "E"}]},
+        Said(""),
+    ),
+    "nothing at all": ("/v1/messages", {"role": "assistant", "content": []}, Said("")),
+    "thoughts of Ollama's": (
+        "/api/chat",
+        {
+            "role": "assistant",
+            "content": "",
+            "thinking": "Hm.",
+            "tool_calls": [{"function": {"index": 0, "name": "look", "arguments": {}}}],
+        },
+        Said("", "Hm.", arguments=({},)),
+    ),
+    "a null content of Ollama's": (
+        "/api/chat",
+        {"role": "assistant", "content": None, "thinking": None, "tool_calls": None},
+        Said(""),
+    ),
+}
+
+
+@pytest.mark.parametrize("turn", FOREIGN)
+async def test_what_other_servers_answer_can_be_sent_back(
+    engine: FakeEngineClient, turn: str
+) -> None:
+    path, message, expected = FOREIGN[turn]
+    engine.script = said("It rains.")
+    where = "input" if path == "/v1/responses" else "messages"
+    body = {"model": MODEL, where: [ASKED, message, ASKED]}
+    body |= {"max_tokens": 64} if path == "/v1/messages" else {}
+    async with gateway(engine, "none") as http:
+        await posted(http, path, body | ({"stream": False} if path == "/api/chat" else {}))
+    seen, _ = engine.template.calls[-1]
+    assert told(seen) == expected
+
+
+async def test_thoughts_of_turns_that_become_one_are_all_kept(engine: FakeEngineClient) -> None:
+    """As a client sends an answer of Anthropic's that was cut short, and how it went on."""
+    turns = [
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": text}, *more]}
+        for text, more in (("One.", []), ("Two.", [{"type": "text", "text": "Yes."}]))
+    ]
+    engine.script = said("It rains.")
+    body = {"model": MODEL, "max_tokens": 64, "messages": [ASKED, *turns, ASKED]}
+    async with gateway(engine, "none") as http:
+        await posted(http, "/v1/messages", body)
+    seen, _ = engine.template.calls[-1]
+    assert [message.get("reasoning_content") for message in seen] == [None, "One.\nTwo.", None]

@@ -17,6 +17,7 @@ from penstock.errors import InvalidRequest
 from penstock.frames import read_frame, write_frame
 from penstock.isolated.child import SOCKET, begin, confine
 from penstock.process_memory import resident_bytes
+from penstock.text.as_written import read_texts
 from penstock.text.continuation import cut, mark_last
 from penstock.text.disarm import Disarmed, disarm
 from penstock.text.jinja_environment import make_environment
@@ -87,6 +88,7 @@ def _filled(template: jinja2.Template, source: TemplateSource, fill: Fill) -> Fi
     given = fill.variables
     if isinstance(given, bytes):
         given = msgspec.json.decode(given)
+    read_texts(given.get("messages") or [], fill.written)
     disarmed = Disarmed(given, {})
     if fill.apart:
         disarmed = disarm(given, source.special, source.text)

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from penstock.text.as_written import Place
+
 MAX_FRAME = 128 << 20
 """Bytes; the renderer's memory holds a frame, its objects and the text that is made of them."""
 
@@ -36,7 +38,7 @@ class Fill(msgspec.Struct, frozen=True, array_like=True):
     whole numbers of any size where msgpack has 64 bits.  source: with its first use in a process.
     forget: drop all templates known so far, before this one.  max_length: of the text, characters.
     apart: the special tokens in the variables are broken before it is filled.  continued: the text
-    ends where the last message does.
+    ends where the last message does.  written: calls in `messages` whose arguments are JSON texts.
     """
 
     template: int
@@ -46,6 +48,7 @@ class Fill(msgspec.Struct, frozen=True, array_like=True):
     forget: bool = False
     apart: bool = False
     continued: bool = False
+    written: list[Place] = []
 
 
 class Filled(msgspec.Struct, frozen=True, array_like=True):
