@@ -25,7 +25,8 @@ def blame_tool(
         return error
     name = _name(error.message, use)
     if name is None:
-        return blame(error, field)
+        in_tools = use.mode == "free" and re.search(_TAG, error.message) is not None
+        return blame(error, "tools" if in_tools else field)
     index = next(at for at, tool in enumerate(given) if tool.function.name == name)
     where = f"tools[{index}].function.parameters"
     message = error.message.removeprefix(f"{PARAM}: ")

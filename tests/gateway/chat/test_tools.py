@@ -541,6 +541,7 @@ async def test_an_error_in_a_schema_names_the_tool(
             "tools[1].function.parameters",
             "the schema of get_weather: at /properties/city: bad",
         ),
+        ("at /<tool>: bad", "tools", "tools: at /<tool>: bad"),
         ("at /items/anyOf/1: bad", "response_format", "response_format: at /items/anyOf/1: bad"),
         ("at /properties/tools/0: bad", "response_format", "response_format: at /properties/to"),
         ("bad", "response_format", "response_format: bad"),
