@@ -101,9 +101,8 @@ class LineTemplate:
         """It shows any turns."""
         return messages
 
-    async def rendered(
-        self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
-    ) -> RenderedChat:
+    async def rendered(self, *, add_generation_prompt: bool = True, **given: Any) -> RenderedChat:
+        messages, kwargs = self._read(given)
         self.calls.append((messages, {"add_generation_prompt": add_generation_prompt, **kwargs}))
         text = "".join(f"{m['role']}: {m['content']}\n" for m in messages)
         if kwargs.get("continue_final_message"):
@@ -111,6 +110,14 @@ class LineTemplate:
         if add_generation_prompt:
             text += self.opening
         return self._rendered(text)
+
+    def _read(self, given: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Messages and variables, as the renderer's process sees them."""
+        read = {
+            name: msgspec.msgpack.decode(value) if isinstance(value, msgspec.Raw) else value
+            for name, value in given.items()
+        }
+        return read.pop("messages"), read
 
     def _rendered(self, text: str) -> RenderedChat:
         return RenderedChat(
