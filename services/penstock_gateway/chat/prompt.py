@@ -14,6 +14,7 @@ from penstock.media.desk import MediaDesk
 from penstock.media.items import PromptMedia
 from penstock.media.prompt import of_chat
 from penstock.media.sources import MediaSource
+from penstock.text.as_written import PackedMessages, with_texts
 from penstock.text.content_shape import shaped, stand_ins
 from penstock.text.template import ChatTemplate
 from penstock_gateway.chat.messages import Message, characters, template_messages
@@ -166,7 +167,8 @@ def packed(variables: dict[str, Any], limit: int) -> tuple[dict[str, Any], int]:
     most = min(limit * MAX_CHARACTERS_PER_TOKEN, MAX_GIVEN_BYTES)
     raw: dict[str, Any] = {}
     sizes = {}
-    for name, value in variables.items():
+    told, places = with_texts(variables["messages"])
+    for name, value in {**variables, "messages": told}.items():
         try:
             written, as_msgpack = _written(value)
         except (UnicodeEncodeError, TypeError, ValueError, RecursionError):
@@ -187,7 +189,9 @@ def packed(variables: dict[str, Any], limit: int) -> tuple[dict[str, Any], int]:
             param=where,
             code="context_length_exceeded",
         )
-    return raw if len(raw) == len(variables) else variables, total
+    if len(raw) < len(variables):
+        return variables, total
+    return {**raw, "messages": PackedMessages(raw["messages"], places)}, total
 
 
 def _written(value: Any) -> tuple[bytes, bool]:

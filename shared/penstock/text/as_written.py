@@ -14,7 +14,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 Place = tuple[int, int]
 """Of a call: its message, and its number there."""
@@ -30,6 +33,14 @@ class CallArguments(dict[str, Any]):
     def __init__(self, values: Mapping[str, Any], text: str) -> None:
         super().__init__(values)
         self.text = text
+
+
+@dataclass(frozen=True)
+class PackedMessages:
+    """Messages in msgpack, as `with_texts` gives them. places: where the texts stand."""
+
+    packed: msgspec.Raw
+    places: list[Place]
 
 
 def with_texts(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Place]]:

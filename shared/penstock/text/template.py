@@ -15,11 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from penstock.errors import InvalidRequest
 from penstock.model_config import GenerationDefaults
-from penstock.text.as_written import with_texts
+from penstock.text.as_written import PackedMessages, with_texts
 from penstock.text.content_shape import (
     ContentShape,
     one_message,
@@ -139,7 +137,7 @@ class ChatTemplate:
 
     async def rendered(
         self,
-        messages: list[dict[str, Any]] | msgspec.Raw,
+        messages: list[dict[str, Any]] | PackedMessages,
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -147,7 +145,7 @@ class ChatTemplate:
     ) -> RenderedChat:
         """As encode, in an event loop; the ids are left to the caller, as they may take time.
 
-        Messages, and all else that the template is given, may be msgspec.Raw of msgpack.
+        What the template is given besides messages may be msgspec.Raw of msgpack.
         """
         given = _given(messages, add_generation_prompt, continue_final_message, kwargs)
         return self._rendered(
@@ -235,7 +233,11 @@ class ChatTemplate:
         return self._encoder.encode(text, disarmed.restore, most=most)
 
     def _asked(self, given: dict[str, Any], continued: bool, *, apart: bool = True) -> Fill:
-        messages, written = with_texts(given["messages"])
+        messages = given["messages"]
+        if isinstance(messages, PackedMessages):
+            messages, written = messages.packed, messages.places
+        else:
+            messages, written = with_texts(messages)
         return Fill(
             self._number,
             {**given, "messages": messages},
@@ -247,7 +249,7 @@ class ChatTemplate:
 
 
 def _given(
-    messages: list[dict[str, Any]] | msgspec.Raw,
+    messages: list[dict[str, Any]] | PackedMessages,
     opening: bool,
     continued: bool,
     kwargs: dict[str, Any],

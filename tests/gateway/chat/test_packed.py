@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from penstock.errors import InvalidRequest
+from penstock.text.as_written import CallArguments, PackedMessages
+from penstock.text.template import ChatTemplate
 from penstock_gateway.chat.prompt import packed
 from tests.gateway.heartbeat.engines import model_text
 
@@ -25,6 +27,16 @@ async def test_it_is_filled_in_as_it_was(x: Any) -> None:
     assert size == sum(map(len, map(written, given.values())))
 
 
+async def test_calls_keep_what_the_model_wrote() -> None:
+    arguments = CallArguments({"x": 1e5}, '{"x":  1e5}')
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    sent, _ = packed({"messages": messages}, 1000)
+    shows = "{{ messages[0].tool_calls[0].function.arguments | tojson }}"
+    template = ChatTemplate(shows, model_text().tokenizer)
+    assert (await template.rendered(**sent)).text == '{"x":  1e5}'
+
+
 def written(value: Any) -> bytes:
     try:
         return msgspec.msgpack.encode(value)
@@ -34,8 +46,9 @@ def written(value: Any) -> bytes:
 
 def test_nothing_is_packed_again_that_was_packed_to_be_measured() -> None:
     sent, _ = packed({"messages": MESSAGES, "documents": DOCUMENTS}, 1000)
-    assert all(isinstance(value, msgspec.Raw) for value in sent.values())
-    assert msgspec.msgpack.decode(sent["messages"]) == MESSAGES
+    assert isinstance(sent["documents"], msgspec.Raw)
+    assert isinstance(sent["messages"], PackedMessages)
+    assert msgspec.msgpack.decode(sent["messages"].packed) == MESSAGES
 
 
 def test_too_much_is_refused_by_the_name_of_the_largest() -> None:
