@@ -5,6 +5,7 @@ shape ({"type": "sequence", "elements": […]}), made of what a format says of h
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any
 
 from penstock.parsing.format import CallFormat, KeyedValues, LooseObject, Written
@@ -50,8 +51,7 @@ def forced_tag(
     tags = call_tags(written, arguments)
     # Where a line break could only begin another call, a model that has said all calls on and on.
     end = {"type": "regex", "pattern": r"\s{0,2}"}
-    calls = list_of(written, tags, most)
-    return sequence(text_node(written.before), calls, text_node(written.after), end)
+    return sequence(text_node(written.before), list_of(written, tags, most), end)
 
 
 def written_by(form: CallFormat, template: str) -> Written | None:
@@ -73,14 +73,20 @@ def place_of(index: int) -> str:
 
 
 def list_of(written: Written, tags: list[Node], most: int | None = None) -> Node:
-    """One call or more, with what stands between them."""
-    return {
+    """One call or more, with what stands between them and behind the last one. What both begin
+    with belongs to each call: else a grammar's lexer, which knows the next letter only, would have
+    to tell one from the other by more."""
+    letters = zip(written.between, written.after, strict=False)
+    shared = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], letters))
+    calls = {
         "type": "tags_with_separator",
-        "tags": tags,
-        "separator": written.between,
+        "tags": [{**tag, "end": tag["end"] + shared} for tag in tags],
+        "separator": written.between.removeprefix(shared),
         "at_least_one": True,
         "stop_after_first": most == 1,
     }
+    after = written.after.removeprefix(shared)
+    return sequence(calls, text_node(after)) if after else calls
 
 
 def arguments_node(form: CallFormat, written: Written, schema: Any) -> Node | None:
@@ -96,27 +102,24 @@ def arguments_node(form: CallFormat, written: Written, schema: Any) -> Node | No
 
 
 def _call(written: Written, name: str, arguments: Node) -> Node:
-    head, index, rest = written.head_end, "", ""
+    begin, content = f"{written.begin}{name}{written.head_end}", arguments
     if written.index:
-        head, index, rest = written.head_end.partition(written.index)
-    content = arguments
-    if index:
+        begin, _, rest = begin.partition(written.index)
         number = {"type": "regex", "pattern": "[0-9]{1,3}"}
         content = sequence(number, text_node(rest), arguments)
-    return {
-        "type": "tag",
-        "begin": f"{written.begin}{name}{head}",
-        "content": content,
-        "end": written.end,
-    }
+    return {"type": "tag", "begin": begin, "content": content, "end": written.end}
 
 
 def _any_keyed(written: Written, marks: KeyedValues) -> Node:
     """Any keys with any values."""
-    key, value = until(written.key_end, begin=written.key), until(marks.value.end)
-    rest = text_node(written.value_end.partition(marks.value.end)[2])
-    pair = {"type": "tag", "begin": "", "content": sequence(key, value, rest), "end": ""}
-    return {"type": "tags_with_separator", "tags": [pair], "separator": ""}
+    value, rest = until(marks.value.end), written.value_end.partition(marks.value.end)[2]
+    pairs = [
+        sequence(until(end, begin=written.key), value, text_node(rest))
+        for end in dict.fromkeys((written.key_end, written.json_key_end))
+        if end
+    ]
+    tags = [{"type": "tag", "begin": "", "content": pair, "end": ""} for pair in pairs]
+    return {"type": "tags_with_separator", "tags": tags, "separator": ""}
 
 
 def _keyed(written: Written, marks: KeyedValues, schema: Any) -> Node | None:
@@ -145,6 +148,8 @@ def _value(written: Written, mark: str, key: str, schema: Any, root: Node) -> No
     if schema is False:
         return None
     if not is_text(types_of(schema, root)):
+        if written.json_key_end:
+            begin = f"{written.key}{key}{written.json_key_end}"
         shared = {name: root[name] for name in _DEFINED if name in root}
         content = schema_node({**schema, **shared} if isinstance(schema, dict) else schema)
         return {"type": "tag", "begin": begin, "content": content, "end": end}

@@ -97,8 +97,10 @@ class Written:
 
         before (begin NAME head_end ARGUMENTS end) between (…) after
 
-    before, after: around all calls.  index: in `head_end`, stands for a number.
+    before, after: around all calls.  index: in `begin` or `head_end`, stands for a number.
     key, key_end, value_end: around the keys and values of arguments that are KeyedValues.
+    json_key_end: instead of `key_end` before a value that may be no string; empty: the same.
+    told_by: what begins a call where the format's mark alone is an ordinary word.
     when: a template that writes so has this in its text.
     """
 
@@ -112,6 +114,8 @@ class Written:
     key: str = ""
     key_end: str = ""
     value_end: str = ""
+    json_key_end: str = ""
+    told_by: str = ""
     when: str = ""
 
 

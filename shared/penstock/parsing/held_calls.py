@@ -61,6 +61,8 @@ def held_text(
     arguments = {name: {"type": "shared", "index": at} for at, name in enumerate(tools)}
     tags = call_tags(written, arguments)
     marks = [pair.begin for pair in (form.block, form.call) if pair is not None]
+    if written.told_by:
+        marks = [written.told_by]
     node: Node = {
         "type": "text_with_tags",
         "shared": shared,
@@ -90,12 +92,12 @@ def _behind(form: CallFormat, written: Written, mark: str, tags: list[Node]) -> 
     at = written.before.find(mark)
     if at >= 0:
         begin = written.before[at:]
-        return [{"type": "tag", "begin": begin, "content": calls, "end": written.after}]
+        return [{"type": "tag", "begin": begin, "content": calls, "end": ""}]
     at = written.begin.find(mark)
     if at < 0:
-        whole = sequence(text_node(written.before), calls, text_node(written.after))
         end = {"type": "regex", "pattern": _SPACE}
-        return [{"type": "tag", "begin": mark, "content": sequence(whole, end), "end": ""}]
+        whole = sequence(text_node(written.before), calls, end)
+        return [{"type": "tag", "begin": mark, "content": whole, "end": ""}]
     mark_end = written.end
     if at and form.call is not None and form.call.end:
         before, end_mark, _ = mark_end.partition(form.call.end)

@@ -48,7 +48,30 @@ def keyed(begin: str, end: str, last: str, city: str = WEATHER["city"]) -> str: 
 QWEN = keyed("<parameter={}>\n", "\n</parameter>\n", "</function>\n</tool_call>")
 GLM = keyed("<arg_key>{}</arg_key>\n<arg_value>", "</arg_value>\n", "</tool_call>")
 GLM47 = keyed("<arg_key>{}</arg_key><arg_value>", "</arg_value>", "</tool_call>")
+MINIMAX = keyed('<parameter name="{}">', "</parameter>\n", "</invoke>")
+SEED = keyed("<parameter={}>", "</parameter>\n", "</function>\n</seed:tool_call>")
+INTERNLM = "<|action_start|><|plugin|>\n"
 DEEPSEEK = "<｜tool▁call▁begin｜>"
+
+
+def dsml(block: str) -> tuple[str, str, str, str]:
+    city, end = WEATHER["city"], "</｜DSML｜parameter>\n"
+    return (
+        "",
+        f'<｜DSML｜{block}>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city"'
+        f' string="true">{city}{end}<｜DSML｜parameter name="days" string="false">3{end}'
+        "</｜DSML｜invoke>",
+        "\n",
+        f'<｜DSML｜invoke name="now">\n</｜DSML｜invoke>\n</｜DSML｜{block}>',
+    )
+
+
+def objects(begin: str, between: str, end: str, template: str = "") -> tuple[str, str, str, str]:
+    """Calls as objects, with this around them."""
+    one = f'{begin}{{"name": "get_weather", "arguments": {JSON}}}'
+    return template, one, between, f'{{"name": "now", "arguments": {{}}}}{end}'
+
+
 WRITTEN: dict[str, list[tuple[str, str, str, str]]] = {
     "hermes": [
         (
@@ -119,6 +142,52 @@ WRITTEN: dict[str, list[tuple[str, str, str, str]]] = {
             "",
             f"{DEEPSEEK}now<｜tool▁sep｜>{{}}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
         )
+    ],
+    "deepseek_v32": [dsml("function_calls")],
+    "deepseek_v4": [dsml("tool_calls")],
+    "minimax_m2": [
+        (
+            "",
+            f'<minimax:tool_call>\n<invoke name="get_weather">\n{MINIMAX}',
+            "\n",
+            '<invoke name="now">\n</invoke>\n</minimax:tool_call>',
+        )
+    ],
+    "seed_oss": [
+        (
+            "",
+            f"<seed:tool_call>\n<function=get_weather>\n{SEED}",
+            "\n",
+            "<seed:tool_call>\n<function=now>\n</function>\n</seed:tool_call>",
+        )
+    ],
+    "cohere_command3": [
+        (
+            "",
+            '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", '
+            f'"parameters": {JSON}}}',
+            ",\n    ",
+            '{"tool_call_id": "1", "tool_name": "now", "parameters": {}}\n]<|END_ACTION|>',
+        )
+    ],
+    "jamba": [
+        objects("<tool_calls>[", ", ", "]</tool_calls>"),
+        objects("<tool_calls>\n", "\n", "\n</tool_calls>", "<beginning_of_sentence>"),
+    ],
+    "nemotron_json": [objects("<TOOLCALL>[", ", ", "]</TOOLCALL>")],
+    "granite": [objects("<|tool_call|>[", ", ", "]")],
+    "phi4_mini_json": [objects("functools[", ", ", "]")],
+    "gigachat3": [objects("<|function_call|>", "\n<|function_call|>", "")],
+    "internlm": [
+        (
+            "",
+            f'{INTERNLM}{{"name": "get_weather", "parameters": {JSON}}}<|action_end|>',
+            "\n",
+            f'{INTERNLM}{{"name": "now", "parameters": {{}}}}<|action_end|>',
+        )
+    ],
+    "functionary_v3_llama_31": [
+        ("", f"<function=get_weather>{JSON}</function>", "", "<function=now>{}</function>")
     ],
 }
 """By format: what the template's text has, a call, what stands between, and another."""

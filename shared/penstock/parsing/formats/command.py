@@ -5,7 +5,7 @@
 ]<|END_ACTION|>
 """
 
-from penstock.parsing.format import CallFormat, MarkPair, Recognised, ThoughtFormat
+from penstock.parsing.format import CallFormat, MarkPair, Recognised, ThoughtFormat, Written
 
 _RECOGNISED = Recognised(all_of=("<|START_ACTION|>",), families=("cohere2",))
 
@@ -16,6 +16,17 @@ COMMAND = CallFormat(
     call=MarkPair("<|START_ACTION|>", "<|END_ACTION|>"),
     bodies=("list", "object"),
     keys=(("tool_name",), ("parameters",)),
+    written=(
+        Written(
+            before="<|START_ACTION|>[\n    ",
+            begin='{"tool_call_id": "#", "tool_name": "',
+            index="#",
+            head_end='", "parameters": ',
+            end="}",
+            between=",\n    ",
+            after="\n]<|END_ACTION|>",
+        ),
+    ),
     tokens=("<|START_ACTION|>", "<|END_ACTION|>"),
 )
 COMMAND_THOUGHTS = ThoughtFormat(

@@ -63,6 +63,23 @@ DEEPSEEK_V31 = CallFormat(
     ),
     tokens=_TOKENS,
 )
+
+
+def _dsml(block: str) -> Written:
+    return Written(
+        before=f"<｜DSML｜{block}>\n",
+        begin='<｜DSML｜invoke name="',
+        head_end='">\n',
+        key='<｜DSML｜parameter name="',
+        key_end='" string="true">',
+        json_key_end='" string="false">',
+        value_end="</｜DSML｜parameter>\n",
+        end="</｜DSML｜invoke>",
+        between="\n",
+        after=f"\n</｜DSML｜{block}>",
+    )
+
+
 DEEPSEEK_V32 = CallFormat(
     names=("deepseek_v32",),
     models="DeepSeek V3.2",
@@ -76,6 +93,7 @@ DEEPSEEK_V32 = CallFormat(
         key_ends=(('" string="true">', "text"), ('" string="false">', "json")),
         value=MarkPair("", "</｜DSML｜parameter>"),
     ),
+    written=(_dsml("function_calls"),),
     tokens=("｜DSML｜",),
 )
 DEEPSEEK_V4 = replace(
@@ -84,4 +102,5 @@ DEEPSEEK_V4 = replace(
     models="DeepSeek V4",
     recognised=Recognised(all_of=("DSML", "tool_calls>")),
     block=MarkPair("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
+    written=(_dsml("tool_calls"),),
 )

@@ -3,7 +3,7 @@
 <function=get_weather>{"city": "Paris"}</function>
 """
 
-from penstock.parsing.format import CallFormat, CallHead, MarkPair, Recognised
+from penstock.parsing.format import CallFormat, CallHead, MarkPair, Recognised, Written
 
 FUNCTIONARY = CallFormat(
     names=("functionary_v3_llama_31",),
@@ -12,4 +12,5 @@ FUNCTIONARY = CallFormat(
     call=MarkPair("<function=", "</function>"),
     bodies=("named",),
     head=CallHead(ends=(">",)),
+    written=(Written(begin="<function=", head_end=">", end="</function>"),),
 )

@@ -7,7 +7,7 @@
 </minimax:tool_call>
 """
 
-from penstock.parsing.format import CallFormat, CallHead, KeyedValues, MarkPair, Recognised
+from penstock.parsing.format import CallFormat, CallHead, KeyedValues, MarkPair, Recognised, Written
 
 MINIMAX_M2 = CallFormat(
     names=("minimax_m2",),
@@ -21,6 +21,19 @@ MINIMAX_M2 = CallFormat(
         key='<parameter name="',
         key_ends=(('">', "schema"),),
         value=MarkPair("", "</parameter>"),
+    ),
+    written=(
+        Written(
+            before="<minimax:tool_call>\n",
+            begin='<invoke name="',
+            head_end='">\n',
+            key='<parameter name="',
+            key_end='">',
+            value_end="</parameter>\n",
+            end="</invoke>",
+            between="\n",
+            after="\n</minimax:tool_call>",
+        ),
     ),
     tokens=("<minimax:tool_call>", "</minimax:tool_call>"),
 )

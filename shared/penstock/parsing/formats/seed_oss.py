@@ -14,6 +14,7 @@ from penstock.parsing.format import (
     MarkPair,
     Recognised,
     ThoughtFormat,
+    Written,
 )
 
 _BLOCK = MarkPair("<seed:tool_call>", "</seed:tool_call>")
@@ -31,6 +32,17 @@ SEED_OSS = CallFormat(
         key="<parameter=",
         key_ends=((">", "schema"),),
         value=MarkPair("", "</parameter>"),
+    ),
+    written=(
+        Written(
+            begin="<seed:tool_call>\n<function=",
+            head_end=">\n",
+            key="<parameter=",
+            key_end=">",
+            value_end="</parameter>\n",
+            end="</function>\n</seed:tool_call>",
+            between="\n",
+        ),
     ),
     tokens=tuple(_BLOCK),
 )

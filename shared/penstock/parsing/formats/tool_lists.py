@@ -8,7 +8,16 @@ functools[{"name": "get_weather", "arguments": {"city": "Paris"}}]
 <|function_call|>{"name": "get_weather", "arguments": {"city": "Paris"}}
 """
 
-from penstock.parsing.format import CallFormat, MarkPair, Recognised
+from dataclasses import replace
+
+from penstock.parsing.format import CallFormat, MarkPair, Recognised, Written
+
+_OBJECT = Written(begin='{"name": "', head_end='", "arguments": ', end="}")
+
+
+def _list(begin: str, end: str) -> Written:
+    return replace(_OBJECT, before=begin, between=", ", after=end)
+
 
 TOOL_CALLS = CallFormat(
     names=("jamba", "hunyuan_a13b", "minimax"),
@@ -16,6 +25,16 @@ TOOL_CALLS = CallFormat(
     recognised=Recognised(all_of=("<tool_calls>",), none_of=("DSML",)),
     block=MarkPair("<tool_calls>", "</tool_calls>"),
     bodies=("object", "list"),
+    written=(
+        replace(
+            _OBJECT,
+            before="<tool_calls>\n",
+            between="\n",
+            after="\n</tool_calls>",
+            when="<beginning_of_sentence>",
+        ),
+        _list("<tool_calls>[", "]</tool_calls>"),
+    ),
     tokens=("<tool_calls>", "</tool_calls>"),
 )
 NEMOTRON_JSON = CallFormat(
@@ -24,6 +43,7 @@ NEMOTRON_JSON = CallFormat(
     recognised=Recognised(all_of=("<TOOLCALL>",)),
     call=MarkPair("<TOOLCALL>", "</TOOLCALL>"),
     bodies=("list", "object"),
+    written=(_list("<TOOLCALL>[", "]</TOOLCALL>"),),
 )
 GRANITE = CallFormat(
     names=("granite",),
@@ -31,6 +51,7 @@ GRANITE = CallFormat(
     recognised=Recognised(all_of=("<|tool_call|>", "<|start_of_role|>")),
     call=MarkPair("<|tool_call|>"),
     bodies=("list", "object"),
+    written=(_list("<|tool_call|>[", "]"),),
     tokens=("<|tool_call|>",),
 )
 PHI4_MINI = CallFormat(
@@ -40,6 +61,7 @@ PHI4_MINI = CallFormat(
     call=MarkPair("functools"),
     bodies=("list",),
     needs_arguments=True,
+    written=(replace(_list("functools[", "]"), told_by="functools["),),
 )
 INTERNLM = CallFormat(
     names=("internlm",),
@@ -47,6 +69,14 @@ INTERNLM = CallFormat(
     recognised=Recognised(all_of=("<|plugin|>",)),
     call=MarkPair("<|action_start|><|plugin|>", "<|action_end|>"),
     bodies=("object",),
+    written=(
+        Written(
+            begin='<|action_start|><|plugin|>\n{"name": "',
+            head_end='", "parameters": ',
+            end="}<|action_end|>",
+            between="\n",
+        ),
+    ),
     tokens=("<|action_start|>", "<|plugin|>", "<|action_end|>"),
 )
 GIGACHAT3 = CallFormat(
@@ -55,5 +85,6 @@ GIGACHAT3 = CallFormat(
     recognised=Recognised(all_of=("<|function_call|>", "<|role_sep|>")),
     call=MarkPair("<|function_call|>"),
     bodies=("object",),
+    written=(replace(_OBJECT, begin='<|function_call|>{"name": "', between="\n"),),
     tokens=("<|function_call|>",),
 )
