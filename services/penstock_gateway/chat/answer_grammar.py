@@ -13,20 +13,18 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
-from penstock.parsing.forced_grammar import (
+from penstock.parsing.forced_grammar import PLACE, TOOLS, place_of
+from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat, ThoughtFormat
+from penstock.parsing.held_calls import held_text
+from penstock.parsing.nodes import (
     ANY_TEXT,
-    PLACE,
-    TOOLS,
     Node,
     either,
-    place_of,
     schema_node,
     sequence,
     text_node,
     until,
 )
-from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat, ThoughtFormat
-from penstock.parsing.held_calls import held_text
 from penstock.parsing.thinking import begins_inside, is_over
 from penstock.structured_outputs import StructuredOutputs
 from penstock_gateway.chat.tools import Tool, ToolUse, call_schema

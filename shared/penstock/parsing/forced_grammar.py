@@ -9,7 +9,9 @@ from itertools import takewhile
 from typing import Any
 
 from penstock.parsing.format import CallFormat, KeyedValues, LooseObject, Written
+from penstock.parsing.nodes import Node, either, schema_node, sequence, text_node, until
 from penstock.parsing.values import is_text, types_of
+from penstock.parsing.written_values import any_arguments, written_arguments
 
 _NOTES = frozenset({"title", "description", "default", "examples", "type", "deprecated"})
 """Keywords that don't limit a string."""
@@ -21,10 +23,6 @@ PLACE = "place"
 """In a node, what a complaint about a schema within calls its place."""
 TOOLS = "/<tool>"
 """The place of a node that is calls of several tools: no place that a schema could have."""
-
-Node = dict[str, Any]
-"""One format of a structural tag."""
-ANY_TEXT: Node = {"type": "any_text"}
 
 
 def forced_tag(
@@ -91,6 +89,10 @@ def list_of(written: Written, tags: list[Node], most: int | None = None) -> Node
 
 def arguments_node(form: CallFormat, written: Written, schema: Any) -> Node | None:
     """The arguments of a call. schema: None where they are any."""
+    if written.values is not None:
+        if schema is None:
+            return any_arguments(written, written.values)
+        return written_arguments(written, written.values, schema)
     match form.arguments:
         case LooseObject():
             return None
@@ -166,25 +168,3 @@ def _value(written: Written, mark: str, key: str, schema: Any, root: Node) -> No
             "end": end,
         }
     return None  # The reader takes it as it is, so it can't be held to JSON's rules.
-
-
-def schema_node(schema: Any) -> Node:
-    return {"type": "json_schema", "json_schema": schema}
-
-
-def text_node(text: str) -> Node:
-    """Exactly this text."""
-    return {"type": "const_string", "value": text}
-
-
-def sequence(*nodes: Node) -> Node:
-    return {"type": "sequence", "elements": list(nodes) or [text_node("")]}
-
-
-def either(*nodes: Node) -> Node:
-    return nodes[0] if len(nodes) == 1 else {"type": "or", "elements": list(nodes)}
-
-
-def until(end: str, *, begin: str = "") -> Node:
-    """Any text, and the mark that ends it."""
-    return {"type": "tag", "begin": begin, "content": ANY_TEXT, "end": end}

@@ -92,6 +92,25 @@ class LooseObject:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ValueMarks:
+    """How a template writes values that aren't JSON.
+
+    quote: before and after each string; empty: strings are JSON.  words: for true, false and null.
+    comma: between members and items.  key: around the key of a member of an object in another.
+    sorted_keys: members are in the alphabet's order.
+    """
+
+    quote: str = ""
+    words: tuple[str, str, str] = ("true", "false", "null")
+    comma: str
+    key: tuple[str, str]
+    sorted_keys: bool = False
+
+
+PYTHON = ValueMarks(words=("True", "False", "None"), comma=", ", key=('"', '": '))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Written:
     """Calls to the letter, as templates write them: what forced calls are held to. All of it is
 
@@ -99,6 +118,7 @@ class Written:
 
     before, after: around all calls.  index: in `begin` or `head_end`, stands for a number.
     key, key_end, value_end: around the keys and values of arguments that are KeyedValues.
+    values: of arguments whose values aren't JSON, nor KeyedValues.
     json_key_end: instead of `key_end` before a value that may be no string; empty: the same.
     told_by: what begins a call where the format's mark alone is an ordinary word.
     when: a template that writes so has this in its text.
@@ -115,6 +135,7 @@ class Written:
     key_end: str = ""
     value_end: str = ""
     json_key_end: str = ""
+    values: ValueMarks | None = None
     told_by: str = ""
     when: str = ""
 

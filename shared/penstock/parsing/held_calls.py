@@ -19,17 +19,14 @@ from typing import Any
 
 from penstock.parsing.forced_grammar import (
     PLACE,
-    Node,
     arguments_node,
     call_tags,
-    either,
     list_of,
     place_of,
-    sequence,
-    text_node,
     written_by,
 )
 from penstock.parsing.format import CallFormat, ThoughtFormat, Written
+from penstock.parsing.nodes import Node, either, sequence, text_node
 from penstock.parsing.thinking import begins_inside, is_over
 
 _SPACE = r"\s{0,8}"
@@ -54,16 +51,26 @@ def held_text(
     if written is None:
         return None
     allowed = {**tools, **dict.fromkeys(unheld(form, written, tools))}
-    nodes = [arguments_node(form, written, schema) for schema in allowed.values()]
-    shared = [{**node, PLACE: place_of(index)} for index, node in enumerate(nodes) if node]
-    if len(shared) < len(nodes):
-        return None
-    arguments = {name: {"type": "shared", "index": at} for at, name in enumerate(tools)}
+    shared: list[Node] = []
+    arguments: dict[str, Node] = {}
+    any_index: int | None = None
+    for at, (name, schema) in enumerate(allowed.items()):
+        index = len(shared)
+        if schema is None and any_index is not None:
+            index = any_index  # Any arguments are described once.
+        else:
+            node = arguments_node(form, written, schema)
+            if node is None:
+                return None
+            shared.append({**node, PLACE: place_of(at)})
+        if schema is None:
+            any_index = index
+        arguments[name] = {"type": "shared", "index": index}
     tags = call_tags(written, arguments)
     marks = [pair.begin for pair in (form.block, form.call) if pair is not None]
     if written.told_by:
         marks = [written.told_by]
-    node: Node = {
+    text: Node = {
         "type": "text_with_tags",
         "shared": shared,
         "triggers": marks,
@@ -74,11 +81,11 @@ def held_text(
     }
     # What ends thoughts and begins a call does so anywhere.
     if thoughts is None or thoughts.ended_by or is_over(thoughts, prompt):
-        return node
+        return text
     begin, end = thoughts.block
-    node["thoughts"] = {"begin": "" if begins_inside(thoughts, prompt) else begin, "end": end}
-    node["spelled"] += [mark for mark in (begin, end) if mark not in thoughts.tokens]
-    return node
+    text["thoughts"] = {"begin": "" if begins_inside(thoughts, prompt) else begin, "end": end}
+    text["spelled"] += [mark for mark in (begin, end) if mark not in thoughts.tokens]
+    return text
 
 
 def unheld(form: CallFormat, written: Written, tools: Mapping[str, Any]) -> list[str]:
@@ -110,10 +117,21 @@ def _bare(
 ) -> list[Node]:
     """Calls without marks, which an answer may begin with: objects whose first member is the name.
     Where separators are the format's, more of them may follow, and nothing else."""
+    if "object" not in form.bodies:
+        more = sequence(text_node(written.between), list_of(written, tags))
+        end = sequence(text_node(written.end), either(text_node(written.after), more))
+        head = _SPACE + re.escape(written.before + written.begin)
+        return [
+            {
+                "pattern": f"{head}{re.escape(name + written.head_end)}",
+                "content": sequence(node, end),
+            }
+            for name, node in arguments.items()
+        ]
     (name_key, *_), arguments_keys = form.keys
     head = rf'{_SPACE}{_FENCE if form.fenced else ""}\{{{_SPACE}"{name_key}"{_SPACE}:{_SPACE}'
     comma = rf'{_SPACE},{_SPACE}"({"|".join(map(re.escape, arguments_keys))})"{_SPACE}:{_SPACE}'
-    end: Node = {"type": "regex", "pattern": rf"{_SPACE}\}}"}
+    end = {"type": "regex", "pattern": rf"{_SPACE}\}}"}
     if form.separators:
         more = sequence(text_node(written.between), list_of(written, tags))
         end = sequence(end, either(text_node(""), more), {"type": "regex", "pattern": _SPACE})

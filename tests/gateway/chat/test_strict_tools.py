@@ -96,7 +96,7 @@ async def test_only_strict_tools_are_held(engine: FakeEngineClient, api: Any) ->
 @pytest.mark.parametrize(
     ("level", "more", "expected"),
     [
-        ("function", {}, [ANY, ANY]),
+        ("function", {}, [ANY]),
         ("function", {"strict": True}, [ANY, SCHEMA]),
         ("parameter", {}, [SCHEMA, SCHEMA]),
     ],

@@ -72,6 +72,17 @@ def objects(begin: str, between: str, end: str, template: str = "") -> tuple[str
     return template, one, between, f'{{"name": "now", "arguments": {{}}}}{end}'
 
 
+def python(begin: str, between: str, end: str) -> tuple[str, str, str, str]:
+    city = json.dumps(WEATHER["city"], ensure_ascii=False)
+    return "", f"{begin}get_weather(city={city}, days=3)", between, f"now(){end}"
+
+
+def gemma(begin: str, quote: str, end: str) -> tuple[str, str, str, str]:
+    city = f"{quote}{WEATHER['city']}{quote}"
+    one = f"{begin}call:get_weather{{city:{city},days:3}}{end}"
+    return "", one, "", f"{begin}call:now{{}}{end}"
+
+
 WRITTEN: dict[str, list[tuple[str, str, str, str]]] = {
     "hermes": [
         (
@@ -186,6 +197,11 @@ WRITTEN: dict[str, list[tuple[str, str, str, str]]] = {
             f'{INTERNLM}{{"name": "now", "parameters": {{}}}}<|action_end|>',
         )
     ],
+    "lfm2": [python("<|tool_call_start|>[", ", ", "]<|tool_call_end|>")],
+    "llama4_pythonic": [python("[", ", ", "]")],
+    "olmo3": [python("<function_calls>\n", "\n", "\n</function_calls>")],
+    "gemma4": [gemma("<|tool_call>", '<|"|>', "<tool_call|>")],
+    "functiongemma": [gemma("<start_function_call>", "<escape>", "<end_function_call>")],
     "functionary_v3_llama_31": [
         ("", f"<function=get_weather>{JSON}</function>", "", "<function=now>{}</function>")
     ],

@@ -29,7 +29,7 @@ FREE: dict[str, Any] = {**TOOLS, "get_weather": None}
 OTHER = "<|other|>"
 """A special token that is no mark."""
 Admits = Callable[..., bool]
-BARE_ONLY = {"llama3_json"}
+BARE_ONLY = {"llama3_json", "llama4_pythonic"}
 """Formats whose calls are written without marks: the answer must begin with them."""
 
 

@@ -3,7 +3,7 @@
 <|tool_call_start|>[get_weather(city="Paris"), now()]<|tool_call_end|>
 """
 
-from penstock.parsing.format import CallFormat, MarkPair, Recognised
+from penstock.parsing.format import PYTHON, CallFormat, MarkPair, Recognised, Written
 
 LFM2 = CallFormat(
     names=("lfm2",),
@@ -16,5 +16,17 @@ LFM2 = CallFormat(
     call=MarkPair("<|tool_call_start|>", "<|tool_call_end|>"),
     bodies=("list", "object", "python"),
     list_of="python",
+    written=(
+        Written(
+            before="<|tool_call_start|>[",
+            begin="",
+            head_end="(",
+            key_end="=",
+            values=PYTHON,
+            end=")",
+            between=", ",
+            after="]<|tool_call_end|>",
+        ),
+    ),
     tokens=("<|tool_call_start|>", "<|tool_call_end|>"),
 )

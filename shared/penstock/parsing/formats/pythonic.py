@@ -11,7 +11,20 @@ now()
 Since a list may just as well be content, it is calls only of functions that the request offers.
 """
 
-from penstock.parsing.format import CallFormat, MarkPair, Recognised
+from dataclasses import replace
+
+from penstock.parsing.format import PYTHON, CallFormat, MarkPair, Recognised, Written
+
+_LIST = Written(
+    before="[",
+    begin="",
+    head_end="(",
+    key_end="=",
+    values=PYTHON,
+    end=")",
+    between=", ",
+    after="]",
+)
 
 PYTHONIC = CallFormat(
     names=("llama4_pythonic", "pythonic"),
@@ -20,6 +33,7 @@ PYTHONIC = CallFormat(
     call=MarkPair("<|python_start|>", "<|python_end|>"),
     bodies=("list",),
     list_of="python",
+    written=(_LIST,),
     bare=True,
     only_known=True,
     tokens=("<|python_start|>", "<|python_end|>"),
@@ -30,4 +44,12 @@ OLMO3 = CallFormat(
     recognised=Recognised(all_of=("<function_calls>", "</functions>"), none_of=("DSML", "atem:")),
     block=MarkPair("<function_calls>", "</function_calls>"),
     bodies=("python",),
+    written=(
+        replace(
+            _LIST,
+            before="<function_calls>\n",
+            between="\n",
+            after="\n</function_calls>",
+        ),
+    ),
 )
