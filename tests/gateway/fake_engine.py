@@ -26,7 +26,7 @@ from penstock.protocol.common import FinishReason, NamedAdapter, TokenLogprobs, 
 from penstock.protocol.to_frontend import Limits, Status, Welcome
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
-from penstock.text.as_written import PackedMessages
+from penstock.text.as_written import PackedMessages, Place, read_texts
 from penstock.text.template import RenderedChat
 
 MODEL = "org/tiny-model"
@@ -115,13 +115,16 @@ class LineTemplate:
     def _read(self, given: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Messages and variables, as the renderer's process sees them."""
         messages = given["messages"]
+        places: list[Place] = []
         if isinstance(messages, PackedMessages):
-            given = {**given, "messages": messages.packed}
+            given, places = {**given, "messages": messages.packed}, messages.places
         read = {
             name: msgspec.msgpack.decode(value) if isinstance(value, msgspec.Raw) else value
             for name, value in given.items()
         }
-        return read.pop("messages"), read
+        told = read.pop("messages")
+        read_texts(told, places)
+        return told, read
 
     def _rendered(self, text: str) -> RenderedChat:
         return RenderedChat(

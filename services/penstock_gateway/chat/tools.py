@@ -56,12 +56,14 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     type: str = "function"
 
     def for_template(self) -> dict[str, Any]:
-        """As chat templates expect it."""
-        function: dict[str, Any] = {"name": self.function.name}
-        if self.function.description is not None:
-            function["description"] = self.function.description
-        if self.function.parameters is not None:
-            function["parameters"] = self.function.parameters
+        """As chat templates expect it, with all that they look at: many refuse a conversation where
+        a function has no description or no properties."""
+        given = self.function.parameters or {"type": "object"}
+        function = {
+            "name": self.function.name,
+            "description": self.function.description or "",
+            "parameters": given if "properties" in given else {**given, "properties": {}},
+        }
         return {"type": "function", "function": function}
 
 

@@ -125,6 +125,11 @@ class Written:
     def __repr__(self) -> str:
         return repr(self._members())
 
+    def __eq__(self, other: object) -> bool:
+        return bool(self._members() == (other._members() if isinstance(other, Written) else other))
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __len__(self) -> int:
         return len(self._members())
 

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from penstock.config.settings import GatewayConfig
+from penstock.text.as_written import text_of
 from penstock_gateway.app import create_app
 from penstock_gateway.chat.call_arguments import INVALID
 from tests.gateway.anthropic.test_messages import said
@@ -433,3 +434,17 @@ async def test_thoughts_of_turns_that_become_one_are_all_kept(engine: FakeEngine
         await posted(http, "/v1/messages", body)
     seen, _ = engine.template.calls[-1]
     assert [message.get("reasoning_content") for message in seen] == [None, "One.\nTwo.", None]
+
+
+@pytest.mark.parametrize("api", [chat, chat_streamed, responses, responses_streamed])
+@pytest.mark.parametrize("more", ["", f', "y": {2**256 - 1}'])
+async def test_arguments_reach_the_template_as_the_model_wrote_them(
+    engine: FakeEngineClient, api: Any, more: str
+) -> None:
+    spelled = '{"x":  [1.0, 1e5,{"b": "\\u00e9"}], "a": -0' + more + "}"
+    engine.script = said(CALL % spelled)
+    async with gateway(engine, "none") as http:
+        await api(http, "Rain.")
+    seen, _ = engine.template.calls[-1]
+    calls = [call for message in seen for call in message.get("tool_calls") or ()]
+    assert [text_of(call["function"]["arguments"]) for call in calls] == [spelled]

@@ -55,11 +55,7 @@ releases = pytest.mark.skipif(
 pytestmark = pytest.mark.timeout(120)
 
 ASKED = {"role": "user", "content": "What is the weather?"}
-NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
-OFFERED = [
-    FunctionDefinition(name=name, description="d", parameters=schema or NOTHING)
-    for name, schema in TOOLS.items()
-]
+OFFERED = [FunctionDefinition(name=name, parameters=schema) for name, schema in TOOLS.items()]
 USE = ToolUse(tuple(Tool(function=each) for each in OFFERED), "free")
 THINKING = {"enable_thinking": True, "thinking": True}
 
@@ -160,6 +156,19 @@ def test_a_release_s_template_shows_what_its_model_wrote(name: str, hand: Hand) 
         trip = round_trip(model, TURNS[turn])
         whole = expected(trip, name, turn)
         assert trip.shown.text[: len(whole)] == whole, turn
+    model.template.close()
+
+
+@releases
+@pytest.mark.parametrize("name", [name for hand in HANDS for name in hand.templates])
+def test_a_release_s_template_takes_functions_without_anything(name: str) -> None:
+    """Clients leave out descriptions and parameters; ten of these templates look at them."""
+    model = model_of((FOLDER / f"{name}.jinja").read_text(), HANDS[0], tiny_tokenizer())
+    bare = [FunctionDefinition(name="now"), FunctionDefinition(name="f", parameters={})]
+    bare.append(FunctionDefinition(name="g", parameters={"type": "object"}))
+    use = ToolUse(tuple(Tool(function=each) for each in bare), "free")
+    filled = model.template.filled([ASKED], tools=use.for_template())
+    assert "What is the weather?" in filled.text
     model.template.close()
 
 

@@ -223,7 +223,8 @@ async def test_none_shows_no_tools(http: httpx.AsyncClient, engine: FakeEngineCl
     assert "tools" not in engine.template.calls[-1][1]
     await choice_of(http)
     shown = engine.template.calls[-1][1]["tools"]
-    assert shown == [WEATHER, {"type": "function", "function": {"name": "now"}}]
+    whole = {"name": "now", "description": "", "parameters": {"type": "object", "properties": {}}}
+    assert shown == [WEATHER, {"type": "function", "function": whole}]
 
 
 async def test_special_tokens_that_mark_calls_are_shown(

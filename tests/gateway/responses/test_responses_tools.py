@@ -345,7 +345,14 @@ async def test_none_shows_no_tools(http: httpx.AsyncClient, engine: FakeEngineCl
     function = {"name": "get_weather", "description": "Weather of a city.", "parameters": SCHEMA}
     assert engine.template.calls[-1][1]["tools"] == [
         {"type": "function", "function": function},
-        {"type": "function", "function": {"name": "now"}},
+        {
+            "type": "function",
+            "function": {
+                "name": "now",
+                "description": "",
+                "parameters": {"type": "object", "properties": {}},
+            },
+        },
     ]
 
 
