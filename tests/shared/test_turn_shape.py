@@ -221,6 +221,15 @@ def test_calls_stay_together_where_a_template_shows_them() -> None:
         assert template.arranged(CALLING) == CALLING
 
 
+def test_thoughts_are_given_once() -> None:
+    """Under three names, 32 MB of them held the event loop for 0.07 s."""
+    message = {"role": "assistant", "content": "birch"}
+    thoughts = {"reasoning_content": "hazel"}
+    for shown, given in (("content", thoughts), ("thinking", {"thinking": "hazel"})):
+        template = template_of(f"{{% for m in messages %}}{{{{ m.{shown} }}}}{{% endfor %}}")
+        assert template.arranged([message | thoughts]) == [message | given]
+
+
 @pytest.mark.parametrize("name", ["thinking", "reasoning", "reasoning_content"])
 def test_thoughts_have_the_name_that_a_template_knows(name: str) -> None:
     said = f"{{% for m in messages %}}{{{{ m.{name} or '' }}}}|{{{{ m.content }}}};{{% endfor %}}"

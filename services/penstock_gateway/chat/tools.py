@@ -165,7 +165,7 @@ def check_tools(tools: list[Tool], limits: ToolLimits) -> None:
                 param=f"{where}.function",
                 code="missing_required_parameter",
             )
-        if _NAME.fullmatch(name) is None or len(name) > limits.name:
+        if len(name) > limits.name or _NAME.fullmatch(name) is None:
             raise InvalidRequest(
                 f"{where}.function.name is {clip(name)}; it must have 1 to {limits.name} letters, "
                 "digits, underscores and dashes",

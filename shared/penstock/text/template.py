@@ -86,7 +86,8 @@ class ChatTemplate:
         self._turns: TurnShape | None = None
         self._call_space: str | None = None
         self._thought_parts: bool | None = None
-        self._common_thoughts = self.names("reasoning_content")
+        known = [name for name in _THOUGHTS if self.names(name)]
+        self._thoughts = None if _THOUGHTS[0] in known else known
         self._pool = pool or shared_pool()
         self._leave = weakref.finalize(self, self._pool.join())
 
@@ -181,14 +182,14 @@ class ChatTemplate:
         conversation whose turns are not simple asks the template, and blocks meanwhile. Thoughts
         have the name that the template knows them by."""
         turns = self._spaced(self._in_turns(messages))
-        if self._common_thoughts or not any(map(_thoughts_of, turns)):
+        names = self._thoughts
+        if names is None or not any(map(_thoughts_of, turns)):
             return turns
         if self._thought_parts is None:
             self._thought_parts = takes_thoughts(self.render)
-        return [
-            _with_thought_part(each) if self._thought_parts else _with_other_names(each)
-            for each in turns
-        ]
+        if self._thought_parts:
+            return [_with_thought_part(each) for each in turns]
+        return [_with_thoughts_as(each, names) for each in turns]
 
     def _in_turns(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if simple_turns(messages):
@@ -214,7 +215,7 @@ class ChatTemplate:
         """Whether `arranged` asks nothing."""
         turns = self._turns is not None or simple_turns(messages)
         space = self._call_space is not None or not any(map(ends_before_calls, messages))
-        known = self._common_thoughts or self._thought_parts is not None
+        known = self._thoughts is None or self._thought_parts is not None
         return turns and space and (known or not any(map(_thoughts_of, messages)))
 
     def _rendered(self, filled: Filled) -> RenderedChat:
@@ -268,8 +269,13 @@ def _given(
     }
 
 
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""Names of a message's thoughts: ours and most templates', and those that gpt-oss, LFM2.5 and Solar
+have."""
+
+
 def _thoughts_of(message: dict[str, Any]) -> Any:
-    return message.get("reasoning_content")
+    return message.get(_THOUGHTS[0])
 
 
 def _with_thought_part(message: dict[str, Any]) -> dict[str, Any]:
@@ -282,13 +288,14 @@ def _with_thought_part(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": [thought_part(thoughts), *content]}
 
 
-def _with_other_names(message: dict[str, Any]) -> dict[str, Any]:
-    """Thoughts under the names that gpt-oss, LFM2.5 and Solar have for them. gpt-oss refuses those
-    beside a content in a turn of calls, so there they stay unknown."""
+def _with_thoughts_as(message: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """Thoughts under those names in place of ours. gpt-oss refuses them beside a content in a turn
+    of calls, so there they stay unknown."""
     thoughts = _thoughts_of(message)
-    if not thoughts or (message["content"] and message.get("tool_calls")):
+    if not thoughts or not names or (message["content"] and message.get("tool_calls")):
         return message
-    return {"reasoning": thoughts, "thinking": thoughts, **message}
+    others = {name: value for name, value in message.items() if name != _THOUGHTS[0]}
+    return {**dict.fromkeys(names, thoughts), **others}
 
 
 def _of_shape(turns: list[dict[str, Any]], *, texts: bool) -> list[dict[str, Any]]:
