@@ -1,4 +1,4 @@
-"""Requests and tokens a minute, counted by the `limits` library.
+"""Requests and tokens a minute, counted in this process, or in Redis by the `limits` library.
 
 A sliding window of a minute: the count of the running minute, and the part of the one before that
 is less than a minute ago.  A request is counted when it arrives.  The tokens of its prompt are
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock import logs
@@ -20,7 +22,7 @@ from penstock_gateway.http.errors import HTTPError, unavailable
 from penstock_gateway.keys.caller import Caller
 
 if TYPE_CHECKING:
-    from limits.aio.storage import MemoryStorage, RedisStorage
+    from limits.aio.storage import RedisStorage
 
 log = logs.get(__name__)
 
@@ -55,6 +57,32 @@ class Window(NamedTuple):
         if self.now <= used:
             return over * MINUTE / self.before
         return self.left + MINUTE * (1 - max(used, 0) / self.now)
+
+
+class ProcessWindows:
+    """Counts of this process, as the library's storages have them, by a clock that nobody sets."""
+
+    def __init__(self) -> None:
+        self._minutes: dict[float, Counter[str]] = {}
+        """The running one, and the one before."""
+
+    async def acquire_sliding_window_entry(
+        self, name: str, limit: int, expiry: int, amount: int
+    ) -> bool:
+        """Counts so many more, if the limit allows that."""
+        before, before_left, now, _ = await self.get_sliding_window(name, expiry)
+        if math.floor(before * before_left / expiry) + now + amount > limit:
+            return False
+        self._minutes[max(self._minutes)][name] += amount
+        return True
+
+    async def get_sliding_window(self, name: str, expiry: int) -> tuple[int, float, int, float]:
+        """See Window."""
+        number, passed = divmod(time.monotonic(), expiry)
+        kept = {each: self._minutes.get(each, Counter()) for each in (number - 1, number)}
+        self._minutes = kept
+        left = expiry - passed
+        return kept[number - 1][name], left, kept[number][name], left
 
 
 class RateLimits:
@@ -128,12 +156,12 @@ class RateLimits:
         return Window(before, before_left, now, left - MINUTE if left > MINUTE else left)
 
 
-def _storage(uri: str) -> MemoryStorage | RedisStorage:
-    # Only a gateway with keys pays for loading it.
-    from limits.aio.storage import MemoryStorage, RedisStorage
-
+def _storage(uri: str) -> ProcessWindows | RedisStorage:
     if uri == "memory":
-        return MemoryStorage()
+        return ProcessWindows()
+    # Only a gateway that needs it pays for loading it.
+    from limits.aio.storage import RedisStorage
+
     return RedisStorage(
         f"async+{uri}",
         implementation="redispy",

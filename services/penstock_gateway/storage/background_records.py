@@ -130,7 +130,7 @@ class BackgroundRecords:
             gone = delete(background).where(*_holds(runner, work))
             if not connection.execute(gone).rowcount:
                 return False
-            store_response(connection, work.owner, work.id, response)
+            self._kept.end(connection, work.owner, work.id, response)
             return True
 
         return await self._database.run(ending)
@@ -160,7 +160,7 @@ class BackgroundRecords:
         def cancelling(connection: Connection) -> bool:
             gone = connection.execute(delete(background).where(*_one(owner, id))).rowcount > 0
             if gone and response is not None:
-                store_response(connection, owner, id, response)
+                self._kept.end(connection, owner, id, response)
             return gone
 
         return await self._database.run(cancelling, "free")

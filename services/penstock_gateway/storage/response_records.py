@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, exists, func, insert, select, update
 
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.storage.database import Database
-from penstock_gateway.storage.tables import responses
+from penstock_gateway.storage.tables import background, responses
 
 MAX_LINKS = 1000
 """Responses of one conversation."""
@@ -31,7 +31,7 @@ class UnfitChain(Exception):
 
 class ResponseRecords:
     """Whoever asks sees the responses of one owner only. most, most_bytes: of an owner; the oldest
-    makes way.  seconds: how long each is kept, from when it was last gone on from."""
+    makes way.  seconds: how long each is kept, from when it ended or was last gone on from."""
 
     def __init__(self, database: Database, *, most: int, most_bytes: int, seconds: int) -> None:
         self._database = database
@@ -161,9 +161,16 @@ class ResponseRecords:
         """Of everybody."""
 
         def work(connection: Connection) -> None:
-            connection.execute(delete(responses).where(responses.c.expires_at <= int(time.time())))
+            over = responses.c.expires_at <= int(time.time())
+            connection.execute(delete(responses).where(over, ~_open()))
 
         await self._database.run(work, "free")
+
+    def end(self, connection: Connection, owner: str, id: str, response: str) -> None:
+        """Of one in the background, within the caller's transaction: from now on it is kept."""
+        store_response(connection, owner, id, response)
+        ended = update(responses).where(*_one(owner, id))
+        connection.execute(ended.values(expires_at=int(time.time()) + self._seconds))
 
 
 def store_response(connection: Connection, owner: str, id: str, response: str) -> None:
@@ -183,4 +190,10 @@ def _one(owner: str, id: str) -> tuple[ColumnElement[bool], ...]:
 
 
 def _living(owner: str, id: str) -> tuple[ColumnElement[bool], ...]:
-    return *_one(owner, id), responses.c.expires_at > int(time.time())
+    return *_one(owner, id), (responses.c.expires_at > int(time.time())) | _open()
+
+
+def _open() -> ColumnElement[bool]:
+    """It is being answered, or is to be, in the background."""
+    same = background.c.owner == responses.c.owner, background.c.id == responses.c.id
+    return exists().where(*same)

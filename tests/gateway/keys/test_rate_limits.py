@@ -71,10 +71,10 @@ async def http(
 
 @pytest.fixture
 def early_in_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory's minutes begin with the clock's: what is counted here must not be cut in two."""
-    passed = time.time() % MINUTE
-    clock = SimpleNamespace(time=lambda: time.time() - passed)
-    monkeypatch.setattr("limits.aio.storage.memory.time", clock)
+    """The process's minutes begin with the clock's: what is counted here must not be cut in two."""
+    passed = time.monotonic() % MINUTE
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() - passed)
+    monkeypatch.setattr(rate_limits, "time", clock)
 
 
 def client(engine: FakeEngineClient, config: GatewayConfig) -> httpx.AsyncClient:
@@ -187,6 +187,19 @@ async def test_several_gateways_count_together_in_redis(config: GatewayConfig) -
     ):
         statuses = [(await post(http, ALICE)).status_code for http in (one, two, one, two, one)]
     assert statuses == [200, 200, 200, 429, 429]
+
+
+@pytest.mark.parametrize("storage", ["memory"], indirect=True)
+@pytest.mark.parametrize("seconds", [-3600, 3600])
+async def test_a_clock_that_is_set_gives_nobody_another_minute(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    """Nor does it take one away an hour later, when it comes to that minute again."""
+    for status in (200, 200, 200, 429):
+        assert (await post(http, ALICE)).status_code == status
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + seconds)
+    assert (await post(http, ALICE)).status_code == 429
 
 
 async def test_requests_at_once_do_not_slip_through(http: httpx.AsyncClient) -> None:

@@ -17,7 +17,7 @@ from penstock.config.settings import GatewayConfig
 from penstock.errors import Overloaded
 from penstock_gateway.batches.background import BackgroundRunner
 from penstock_gateway.batches.runner import caller_of
-from penstock_gateway.storage import background_records
+from penstock_gateway.storage import background_records, response_records
 from tests.gateway.batches.storing import Storing, storing
 from tests.gateway.fake_engine import FakeEngineClient, say
 from tests.gateway.keyring import ALICE, BOB, bearer, key, write
@@ -181,6 +181,22 @@ async def test_a_clock_that_is_set_back_keeps_no_response_waiting(
     async with running(gateway), asyncio.timeout(60):
         for each in ids:
             assert (await until(gateway, each, "completed"))["output"]
+
+
+async def test_one_that_is_open_does_not_expire(
+    gateway: Storing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it waits, or wherever a clock is set to: it is kept from its end on."""
+    queued = await begin(gateway)
+    now = time.time
+    monkeypatch.setattr(response_records.time, "time", lambda: now() + 366 * 86_400)
+    await gateway.store.responses.forget_expired()
+    assert (await seen(gateway, queued["id"]))["status"] == "queued"
+    gateway.engine.script = say("Yes.")
+    async with running(gateway), asyncio.timeout(60):
+        assert (await until(gateway, queued["id"], "completed"))["output"]
+    await gateway.store.responses.forget_expired()
+    assert (await seen(gateway, queued["id"]))["status"] == "completed"
 
 
 async def test_one_that_leaves_hands_over_at_once(gateway: Storing) -> None:
