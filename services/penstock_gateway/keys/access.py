@@ -66,9 +66,9 @@ class Access:
         key = ring.find(scope)
         if key is None:
             raise unauthorized()
+        caller = scope[CALLER] = Caller(key)
         if scope["path"] in self._admin and not key.admin:
             raise forbidden(f"{scope['path']} needs an admin API key")
-        caller = scope[CALLER] = Caller(key)
         return caller
 
     async def _admit(self, caller: Caller, scope: Scope) -> None:

@@ -61,6 +61,13 @@ async def test_a_line_says_who_asked_for_what_and_how_it_went(gateway, capsys, t
     assert all(ALICE not in json.dumps(line) for line in (good, bad, stranger, lost))
 
 
+async def test_who_is_refused_what_admins_may_is_named(gateway, capsys, tmp_path: Path):
+    async with gateway("json", api_keys=write(tmp_path / "keys.json", key(ALICE))) as http:
+        assert (await http.get("/live", headers=bearer(ALICE))).status_code == 403
+    (refused,) = lines(capsys)
+    assert (refused["status"], refused["key"]) == (403, "alice")
+
+
 async def test_health_checks_and_prompts_are_left_out(gateway, capsys, engine):
     async with gateway("json") as http:
         engine.connected = False
