@@ -11,9 +11,9 @@ from typing import Any
 from penstock.parsing.format import CallFormat, KeyedValues, LooseObject, Written
 from penstock.parsing.nodes import Node, either, schema_node, sequence, text_node, until
 from penstock.parsing.values import is_text, types_of
-from penstock.parsing.written_values import any_arguments, written_arguments
+from penstock.parsing.written_values import NOTES, any_arguments, written_arguments
 
-_NOTES = frozenset({"title", "description", "default", "examples", "type", "deprecated"})
+_NOTES = NOTES | {"type"}
 """Keywords that don't limit a string."""
 _DEFINED = ("$defs", "definitions")
 _LIMITS = frozenset({"type", "properties", "required", "additionalProperties", *_DEFINED})

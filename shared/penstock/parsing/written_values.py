@@ -13,8 +13,14 @@ MAX_MEMBERS = 48
 """Of an object. Where none is required, there are as many ways to begin."""
 MAX_DEPTH = 8
 """Of schemas in one another, references included."""
-_NOTES = frozenset({"title", "description", "default", "examples", "deprecated", "$comment"})
-_DEFINED = frozenset({"$defs", "definitions", "$schema"})
+NOTES = frozenset(
+    {
+        *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
+        *("$comment", "$id", "$schema"),
+    }
+)
+"""Keywords that limit nothing."""
+_DEFINED = frozenset({"$defs", "definitions"})
 _OF_STRINGS = frozenset({"minLength", "maxLength", "pattern", "format"})
 _OF_NUMBERS = frozenset(
     {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
@@ -78,7 +84,7 @@ class _Values:
         """Of an object, in the schema's order, or sorted. key: around each key."""
         if not isinstance(schema, dict) or depth > MAX_DEPTH:
             return None
-        if not schema.keys() - _NOTES - _DEFINED - {"type"} <= _OF_OBJECTS:
+        if not schema.keys() - NOTES - _DEFINED - {"type"} <= _OF_OBJECTS:
             return None
         properties, required = schema.get("properties") or {}, schema.get("required") or []
         if schema.get("additionalProperties") not in (None, False) or not isinstance(
@@ -113,7 +119,7 @@ class _Values:
     def _value(self, schema: Any, depth: int) -> Node | None:
         if not isinstance(schema, dict) or depth > MAX_DEPTH:
             return None
-        limits = schema.keys() - _NOTES
+        limits = schema.keys() - NOTES
         if limits == {"$ref"}:
             return self._value(self._referred(schema["$ref"]), depth + 1)
         if limits == {"anyOf"} and isinstance(schema["anyOf"], list):

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
@@ -216,26 +217,33 @@ Admits = Callable[[str, str, int | None, str], bool]
 
 
 @pytest.fixture(scope="module")
-def admits(default_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Admits:
-    """Whether the grammar of forced calls in a format admits a text as the whole of an answer."""
-
+def library(
+    default_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Library, Tokenizer]:
+    """Over a tokenizer that has all formats' marks."""
     marks = {mark for name in WRITTEN for mark in form_of(name).tokens}
     tokenizer = Tokenizer.from_file(str(default_folder / "tokenizer.json"))
     tokenizer.add_tokens([AddedToken(mark, normalized=False) for mark in sorted(marks)])
     path = tmp_path_factory.mktemp("marks") / "tokenizer.json"
     tokenizer.save(str(path))
-    library = Library(path, tokenizer.get_vocab_size(), (EOS,))
+    return Library(path, tokenizer.get_vocab_size(), (EOS,)), tokenizer
+
+
+@pytest.fixture(scope="module")
+def admits(library: tuple[Library, Tokenizer]) -> Admits:
+    """Whether the grammar of forced calls in a format admits a text as the whole of an answer."""
+    made_for, tokenizer = library
 
     @cache
     def source(name: str, template: str, most: int | None) -> str:
         tag = forced_tag(form_of(name), template, TOOLS, most)
         assert tag is not None
-        made = library.source(StructuredOutputs(structural_tag={"format": tag}).definition())
-        library.probe(made)
+        made = made_for.source(StructuredOutputs(structural_tag={"format": tag}).definition())
+        made_for.probe(made)
         return made
 
     def admits(name: str, template: str, most: int | None, text: str) -> bool:
-        matcher = library.matcher(source(name, template, most))
+        matcher = made_for.matcher(source(name, template, most))
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         whole = matcher.try_consume_tokens(ids) == len(ids)
         return whole and bool(matcher.is_accepting())
@@ -304,3 +312,79 @@ def test_what_a_format_cannot_be_held_to_is_json(schema: Any) -> None:
 def test_every_format_s_own_calls_are_tried() -> None:
     written = {form.name for form in FORMATS if isinstance(form, CallFormat) and form.written}
     assert written == set(WRITTEN)
+
+
+NESTED: dict[str, Any] = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "type": "object",
+    "properties": {
+        "a": {"type": "integer", "maximum": 9},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "deep": {
+            "type": "object",
+            "properties": {"x": {"type": ["number", "null"]}, "on": {"type": "boolean"}},
+        },
+        "kind": {"enum": ["p", "q"]},
+        "tree": {"$ref": "#/$defs/leaf"},
+    },
+    "additionalProperties": False,
+    "$defs": {"leaf": {"anyOf": [{"type": "boolean"}, {"const": "none"}]}},
+}
+LFM2 = "<|tool_call_start|>[f({})]<|tool_call_end|>"
+GEMMA = "<|tool_call>call:f{{{}}}<tool_call|>"
+VALUES = [
+    ("lfm2", LFM2, 'a=1, tags=["x", \'y\'], deep={"x": None, "on": True}, kind="p"', True),
+    ("lfm2", LFM2, "tags=[], deep={}, tree=False", True),
+    ("lfm2", LFM2, 'tree="none"', True),
+    ("lfm2", LFM2, "", True),
+    ("lfm2", LFM2, "a=10", False),
+    ("lfm2", LFM2, "tags=[1]", False),
+    ("lfm2", LFM2, "deep={x: 1}", False),
+    ("lfm2", LFM2, "tags=[], a=1", False),
+    ("lfm2", LFM2, "a=1,", False),
+    ("lfm2", LFM2, 'kind="r"', False),
+    ("lfm2", LFM2, 'tree="all"', False),
+    ("gemma4", GEMMA, 'a:1,deep:{on:true,x:-1.5},kind:<|"|>p<|"|>,tags:[<|"|>"}<|"|>]', True),
+    ("gemma4", GEMMA, "deep:{x:null},tree:false", True),
+    ("gemma4", GEMMA, "", True),
+    ("gemma4", GEMMA, "tree:false,deep:{}", False),
+    ("gemma4", GEMMA, "kind:p", False),
+    ("gemma4", GEMMA, "tags:[1]", False),
+    ("qwen3_coder", "<tool_call>\n<function=f>\n{}</function>\n</tool_call>", "", True),
+]
+"""Formats, a call, its arguments, and whether they fit the schema."""
+
+
+@pytest.mark.parametrize(("name", "call", "arguments", "fits"), VALUES)
+def test_values_that_are_not_json_keep_to_the_schema(
+    library: tuple[Library, Tokenizer], name: str, call: str, arguments: str, fits: bool
+) -> None:
+    made, tokenizer = library
+    tag = forced_tag(form_of(name), "", {"f": NESTED}, None)
+    assert tag is not None
+    definition = StructuredOutputs(structural_tag={"format": tag}).definition()
+    matcher = made.matcher(made.source(definition))
+    text = call.format(arguments)
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    whole = matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+    assert whole is fits
+    if fits:
+        parser = tool_parser(name, "")({"f": NESTED})
+        events = [*parser.push(text), *parser.finish()]
+        said = "".join(event.text for event in events if isinstance(event, CallArguments))
+        jsonschema.validate(json.loads(said), NESTED)
+
+
+@pytest.mark.parametrize("name", ["lfm2", "gemma4"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {}}},
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        {"type": "object", "properties": {"a": {"type": "array", "minItems": 2}}},
+        {"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}},
+        {"type": "object", "properties": {"a": {"not": {"type": "null"}}}},
+    ],
+)
+def test_what_values_that_are_not_json_cannot_express(name: str, schema: Any) -> None:
+    assert forced_tag(form_of(name), "", {"f": schema}, None) is None

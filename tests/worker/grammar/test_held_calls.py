@@ -19,6 +19,7 @@ from penstock.parsing.formats import FORMATS
 from penstock.parsing.held_calls import held_text
 from penstock.structured_outputs import StructuredOutputs
 from penstock_worker.grammar_text.compile import Library
+from penstock_worker.grammar_text.errors import GrammarError
 from tests.worker.grammar.test_forced_formats import CASES, TOOLS, WRITTEN, form_of
 
 pytestmark = pytest.mark.timeout(300)
@@ -170,3 +171,32 @@ def test_what_cannot_be_expressed_is_free(admits: Admits) -> None:
     call = "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>"
     for value in ("xx", "y"):
         assert admits("qwen3_coder", call.format(value), tools={"f": schema, **TOOLS})
+
+
+TAG = {"type": "tag", "begin": "<a>", "content": {"type": "any_text"}, "end": ""}
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"triggers": [1]}, "text_with_tags needs triggers"),
+        ({"triggers": ["<b>"]}, "has no trigger for a tag"),
+        ({"starts": 7}, "needs starts, a list"),
+        ({"starts": [7]}, "starts needs pattern"),
+        ({"spelled": {}}, "needs spelled, a list"),
+        ({"thoughts": 1}, "thoughts needs begin"),
+        ({"thoughts": {"begin": ""}}, "thoughts needs end"),
+        ({"tags": [{**TAG, "content": {"type": "shared", "index": 0}}]}, "has the index 0"),
+        ({"tags": [{**TAG, "content": {"type": "shared"}}]}, "needs index, a number"),
+        ({"shared": [{}]}, "format needs type"),
+    ],
+)
+def test_a_node_that_is_malformed_is_refused(
+    default_folder: Path, fields: dict[str, Any], says: str
+) -> None:
+    """Clients can send it, too."""
+    library = Library(default_folder / "tokenizer.json", 49152, (EOS,))
+    node = {"type": "text_with_tags", "triggers": ["<a>"], "tags": [TAG], **fields}
+    definition = StructuredOutputs(structural_tag={"format": node}).definition()
+    with pytest.raises(GrammarError, match=says):
+        library.source(definition)
