@@ -37,6 +37,28 @@ def check_amount_now(text: bytes) -> None:
         pass
 
 
+class ConversationAmount:
+    """Of what a request goes on from, which is counted as if it brought all of it. size: bytes of
+    all of it, at most."""
+
+    def __init__(self, size: int) -> None:
+        self._is_small = _MOST_OF_A_BYTE * size <= MAX_UNITS
+        self._units = 0.0
+
+    async def add(self, text: bytes, what: str, param: str | None) -> None:
+        """Others have their turn meanwhile. Raises InvalidRequest where it is too much with what
+        was added before. what: all of it is called."""
+        if self._is_small:
+            return
+        reading = _Reading()
+        for piece in _pieces(text):
+            reading.add(piece)
+            if self._units + reading.units > MAX_UNITS:
+                raise _too_much(what, self._units + reading.units, param=param)
+            await asyncio.sleep(0)
+        self._units += reading.units
+
+
 class TextsAmount:
     """Of the JSON texts within one body, which are counted together. Values in their strings count
     too: there are fewer of them than a body may have."""
@@ -59,16 +81,21 @@ def _checking(text: bytes) -> Iterator[None]:
     if len(text) <= _SHORT and _units(text.translate(None, _OTHERS)) <= MAX_UNITS:
         return
     reading = _Reading()
+    for piece in _pieces(text):
+        reading.add(piece)
+        if reading.units > MAX_UNITS:
+            raise _too_much("the request body", reading.units)
+        yield
+
+
+def _pieces(text: bytes) -> Iterator[bytes]:
     at = 0
     while at < len(text):
         piece = text[at : at + _PIECE]
         if (len(piece) - len(piece.rstrip(b"\\"))) % 2 and len(piece) > 1:
             piece = piece[:-1]  # An escape stays whole.
         at += len(piece)
-        reading.add(piece)
-        if reading.units > MAX_UNITS:
-            raise _too_much("the request body", reading.units)
-        yield
+        yield piece
 
 
 def _too_much(what: str, units: float, param: str | None = None) -> InvalidRequest:

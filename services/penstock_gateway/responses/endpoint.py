@@ -34,10 +34,10 @@ from penstock_gateway.responses.background import (
 )
 from penstock_gateway.responses.chat_translation import ChatTranslation
 from penstock_gateway.responses.inputs import INCLUDE
-from penstock_gateway.responses.memory import conversation_before, keep, keeps, not_kept
+from penstock_gateway.responses.memory import conversation_before, keep, keeps
 from penstock_gateway.responses.output import EventWriter
 from penstock_gateway.responses.references import with_items
-from penstock_gateway.responses.replay import follow
+from penstock_gateway.responses.replay import OPEN, follow
 from penstock_gateway.responses.reply import ID_PREFIX, Response, ResponsesFormat
 from penstock_gateway.responses.request import STATELESS, ResponsesRequest, check
 from penstock_gateway.service import Service
@@ -159,11 +159,18 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         request = await with_items(self._service, request, terms.tenant)
         if request.background:
             return [await self._begin(request, terms, recorder)]
-        pieces = await super()._whole(request, terms, recorder)
-        if keeps(self._service, request):
-            payload = b"".join(pieces)
-            if not await keep(self._service, request, terms.tenant, payload):
-                return [not_kept(payload)]
+        return await super()._whole(request, terms, recorder)
+
+    async def _answered(
+        self, job: Job, asked: AskedModel, terms: Terms, recorder: TimelineRecorder
+    ) -> list[bytes]:
+        pieces = await super()._answered(job, asked, terms, recorder)
+        reply = job.reply
+        if isinstance(reply, ResponsesFormat) and reply.response.store:
+            id = reply.response.id
+            if not await keep(self._service, reply.request, terms.tenant, id, pieces):
+                reply.response.store = False
+                return reply.encoded()
         return pieces
 
     async def _stream(
@@ -211,9 +218,9 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
             async def keep_it() -> None:
                 if reply.response.status not in ("completed", "incomplete"):
                     return
-                whole = b"".join(reply.encoded())
+                id, whole = reply.response.id, reply.encoded()
                 try:
-                    kept = await keep(self._service, request, terms.tenant, whole)
+                    kept = await keep(self._service, request, terms.tenant, id, whole)
                 except HTTPError:
                     await events.write(reply.without_end())
                     raise
@@ -272,10 +279,11 @@ def routes(service: Service) -> list[OperationRoute]:
 
     async def cancel(request: Request) -> HTTPResponse:
         id, records, owner = request.path_params["id"], _records(service), tenant_of(request.scope)
-        found = _there(await records.find(owner, id), id).decode()
-        cancelled = moved_response(found, "cancelled")
-        if await _background(service).cancel(owner, id, cancelled):
-            return _json(cancelled.encode())
+        found = await records.find(owner, id) or ""
+        if not found or msgspec.json.decode(found, type=_InBackground).status in OPEN:
+            cancelled = moved_response(_there(found or None, id).decode(), "cancelled")
+            if await _background(service).cancel(owner, id, cancelled):
+                return _json(cancelled.encode())
         now = _there(await records.find(owner, id), id)
         if msgspec.json.decode(now, type=_InBackground).background:
             return _json(now)  # It has ended meanwhile, or was cancelled before.
@@ -314,6 +322,7 @@ class _Named(msgspec.Struct):
 
 class _InBackground(msgspec.Struct):
     background: bool = False
+    status: str = ""
 
 
 def _there(response: str | None, id: str) -> bytes:

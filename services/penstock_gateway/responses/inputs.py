@@ -13,6 +13,7 @@ from penstock.errors import InvalidRequest
 from penstock_gateway.chat import request as chat_request
 from penstock_gateway.chat.endpoint import prompt_of, tools_of
 from penstock_gateway.chat.prompt import ChatMedia
+from penstock_gateway.generate.pieces import Pace
 from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.http.operations import Operation, OperationRoute, posting
@@ -116,25 +117,18 @@ def routes(service: Service) -> list[OperationRoute]:
 
     async def items(request: Request) -> Response:
         id = request.path_params["id"]
-        found = named(id, await input_of(service, tenant_of(request.scope), id))
+        items = await input_of(service, tenant_of(request.scope), id)
+        found = [KeptItem(id, place, item) for place, item in enumerate(items)]
         if asked(request, "order") == "desc":
             found = found[::-1]
         after, limit = asked(request, "after"), asked(request, "limit")
         if after is not None:
-            ids = [each["id"] for each in found]
-            if after not in ids:
-                raise HTTPError(
-                    404,
-                    f"after is {clip(after)}, which is no input item of this response",
-                    param="after",
-                    code="item_not_found",
-                )
-            found = found[ids.index(after) + 1 :]
-        page = found[:limit]
+            found = found[await _place_of(found, after) + 1 :]
+        page = [each.shown() for each in found[:limit]]
         told = ItemPage(
             data=page,
-            first_id=page[0]["id"] if page else None,
-            last_id=page[-1]["id"] if page else None,
+            first_id=found[0].id() if page else None,
+            last_id=found[len(page) - 1].id() if page else None,
             has_more=len(found) > limit,
         )
         return Response(msgspec.json.encode(told), media_type="application/json")
@@ -142,20 +136,61 @@ def routes(service: Service) -> list[OperationRoute]:
     return [ITEMS.route(items), TOKENS.route(CountInputTokens(service))]
 
 
-def named(response_id: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The items, each with an id and a type; a message's text is a part, as OpenAI shows it."""
-    base = response_id.removeprefix(ID_PREFIX)
-    return [_named(f"in_{base}_{place}", item) for place, item in enumerate(items)]
+async def _place_of(items: list[KeptItem], id: str) -> int:
+    """Raises HTTPError 404 where none has that id."""
+    pace = Pace()
+    for place, each in enumerate(items):
+        if each.id() == id:
+            return place
+        await pace.rest()
+    raise HTTPError(
+        404,
+        f"after is {clip(id)}, which is no input item of this response",
+        param="after",
+        code="item_not_found",
+    )
 
 
-def _named(id: str, item: dict[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {"id": id, "type": "message", **item}
-    content = made.get("content")
-    if made["type"] == "message":
-        made.setdefault("status", "completed")
-    if isinstance(content, str):
-        part: dict[str, Any] = {"type": "input_text", "text": content}
-        if made.get("role") == "assistant":
-            part = {"type": "output_text", "text": content, "annotations": []}
-        made["content"] = [part]
-    return made
+class _Named(msgspec.Struct):
+    id: str | None = None
+
+
+_NAMED = msgspec.json.Decoder(_Named)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_PARTS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_NOTHING = b"null"
+_MESSAGE = b'"message"'
+
+
+class KeptItem:
+    """An item of what a response answers, by its place there. What may be large in it stays JSON.
+
+    Shown with an id and a type; a message's text is a part, as OpenAI shows it.
+    """
+
+    def __init__(self, response_id: str, place: int, item: msgspec.Raw) -> None:
+        self._own_id = f"in_{response_id.removeprefix(ID_PREFIX)}_{place}"
+        self._item = item
+
+    def id(self) -> str:
+        return _NAMED.decode(self._item).id or self._own_id
+
+    def shown(self) -> dict[str, Any]:
+        fields = _FIELDS.decode(self._item)
+        made: dict[str, Any] = {"id": self._own_id, "type": msgspec.Raw(_MESSAGE), **fields}
+        content = bytes(made.get("content", b""))
+        if bytes(made["type"]) == _MESSAGE:
+            made.setdefault("status", "completed")
+        if content.startswith(b"["):
+            made["content"] = [_without_nothing(part) for part in _PARTS.decode(content)]
+        elif content.startswith(b'"') and bytes(made["type"]) == _MESSAGE:
+            part: dict[str, Any] = {"type": "input_text", "text": fields["content"]}
+            if bytes(made.get("role", b"")) == b'"assistant"':
+                part = {"type": "output_text", "text": fields["content"], "annotations": []}
+            made["content"] = [part]
+        return made
+
+
+def _without_nothing(part: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    """Without the fields that it doesn't have."""
+    return {name: value for name, value in part.items() if bytes(value) != _NOTHING}

@@ -90,12 +90,12 @@ class ApplyPatchCallItem(msgspec.Struct, tag_field="type", tag="apply_patch_call
     operation: dict[str, Any]
 
 
-OutputItem = (
-    OutputMessage
-    | ReasoningItem
+OtherItem = (
+    ReasoningItem
     | FunctionCallItem
     | CustomCallItem
     | LocalShellCallItem
     | ShellCallItem
     | ApplyPatchCallItem
 )
+OutputItem = OutputMessage | OtherItem

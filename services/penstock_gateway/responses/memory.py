@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.keys.caller import current
+from penstock_gateway.request.amount import ConversationAmount
 from penstock_gateway.responses.input_items import InputItem
 from penstock_gateway.responses.request import STATELESS, ResponsesRequest
 from penstock_gateway.service import Service
 
+LARGE = 1 << 20
+"""Bytes."""
 _ITEMS = msgspec.json.Decoder(list[InputItem])
+_RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class _Output(msgspec.Struct):
@@ -22,6 +28,13 @@ class _Output(msgspec.Struct):
 
 GONE_ON_FROM = ("completed", "incomplete")
 _OUTPUT = msgspec.json.Decoder(_Output)
+
+
+class _RawOutput(msgspec.Struct):
+    output: list[msgspec.Raw]
+
+
+_RAW_OUTPUT = msgspec.json.Decoder(_RawOutput)
 
 
 async def conversation_before(
@@ -60,8 +73,13 @@ async def conversation_before(
             f"the conversation of {clip(previous)} {unfit}", param="previous_response_id"
         ) from None
     said: list[InputItem] = []
+    amount, what = ConversationAmount(sum(len(items) for items, _ in links)), clip(previous)
     for items, response in links:
+        await amount.add(
+            items.encode(), f"the conversation of {what}", param="previous_response_id"
+        )
         said += _ITEMS.decode(items)
+        await asyncio.sleep(0)
         answered = _OUTPUT.decode(response)
         if answered.status not in GONE_ON_FROM:
             raise InvalidRequest(
@@ -71,12 +89,14 @@ async def conversation_before(
                 code="response_not_ended",
             )
         said += answered.output
+        await asyncio.sleep(0)
     return said
 
 
-async def input_of(service: Service, owner: str, id: str) -> list[dict[str, object]]:
-    """All that a stored response answers: the conversation before it, and what its request brought.
-    Raises HTTPError 404 where it, or a response that it goes on from, isn't there."""
+async def input_of(service: Service, owner: str, id: str) -> list[msgspec.Raw]:
+    """All that a stored response answers: the items, as JSON, of the conversation before it, and
+    what its request brought. Raises HTTPError 404 where it, or a response that it goes on from,
+    isn't there."""
     records = None if service.store is None else service.store.responses
     if records is None:
         raise HTTPError(404, STATELESS, code="storage_off")
@@ -92,11 +112,13 @@ async def input_of(service: Service, owner: str, id: str) -> list[dict[str, obje
         raise HTTPError(404, whose, code="response_not_found") from None
     except UnfitChain as unfit:
         raise InvalidRequest(f"the conversation of {clip(id)} {unfit}") from None
-    said: list[dict[str, object]] = []
+    said: list[msgspec.Raw] = []
     for place, (items, response) in enumerate(links):
-        said += [_plain(item) for item in msgspec.json.decode(items)]
+        said += _RAW_ITEMS.decode(items)
+        await asyncio.sleep(0)
         if place + 1 < len(links):
-            said += msgspec.json.decode(response)["output"]
+            said += _RAW_OUTPUT.decode(response).output
+            await asyncio.sleep(0)
     return said
 
 
@@ -108,16 +130,18 @@ def keeps(service: Service, request: ResponsesRequest) -> bool:
     return request.store is True or (request.store is None and not current.get().background)
 
 
-async def keep(service: Service, request: ResponsesRequest, owner: str, response: bytes) -> bool:
-    """response: as it goes out, one that `keeps`. False: the storage can't keep it now. Raises
-    HTTPError 503 for that where the request demands it."""
+async def keep(
+    service: Service, request: ResponsesRequest, owner: str, id: str, response: list[bytes]
+) -> bool:
+    """response: as it goes out, one that `keeps`, in pieces. False: the storage can't keep it now.
+    Raises HTTPError 503 for that where the request demands it."""
     records = None if service.store is None else service.store.responses
     if records is None:
         return False
-    id = msgspec.json.decode(response, type=_Named).id
+    whole = await _joined(response)
     told = items_of(request)
     try:
-        await records.save(owner, id, request.previous_response_id, told, response.decode())
+        await records.save(owner, id, request.previous_response_id, told, whole)
     except HTTPError as error:
         if request.store is True or error.status != 503:
             raise
@@ -125,10 +149,12 @@ async def keep(service: Service, request: ResponsesRequest, owner: str, response
     return True
 
 
-def not_kept(response: bytes) -> bytes:
-    """The response, as one that says that it isn't stored."""
-    fields: dict[str, object] = msgspec.json.decode(response)
-    return msgspec.json.encode({**fields, "store": False})
+async def _joined(pieces: list[bytes]) -> str:
+    """Of much, joining gives up the interpreter's lock in a thread."""
+    if sum(map(len, pieces)) <= LARGE:
+        return b"".join(pieces).decode()
+    joined = await asyncio.to_thread(b"".join, pieces)
+    return joined.decode()
 
 
 def items_of(request: ResponsesRequest) -> str:
@@ -136,19 +162,6 @@ def items_of(request: ResponsesRequest) -> str:
     own = request.input
     items = [InputItem(role="user", content=own)] if isinstance(own, str) else own or []
     return msgspec.json.encode([_without_nothing(item) for item in items]).decode()
-
-
-class _Named(msgspec.Struct):
-    id: str
-
-
-def _plain(item: dict[str, object]) -> dict[str, object]:
-    """Without the fields that its parts don't have."""
-    parts = item.get("content")
-    if not isinstance(parts, list):
-        return item
-    made = [{name: value for name, value in part.items() if value is not None} for part in parts]
-    return {**item, "content": made}
 
 
 def _without_nothing(item: InputItem) -> dict[str, object]:

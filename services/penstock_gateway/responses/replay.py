@@ -7,16 +7,19 @@ whoever answers, and however far the answer has come.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
 
+from penstock_gateway.generate.pieces import Pace
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.events import EventStream
+from penstock_gateway.request.tokenising import loop_turn
 from penstock_gateway.responses.items import (
     CustomCallItem,
     FunctionCallItem,
+    OtherItem,
     OutputItem,
     OutputMessage,
     OutputText,
@@ -37,7 +40,23 @@ OPEN = ("queued", "in_progress")
 _LAST = {"completed": "completed", "failed": "failed"}
 """The last event, by status. That of a cancelled one is as of others that are incomplete: the SDKs
 know no other."""
-_RESPONSE = msgspec.json.Decoder(Response)
+
+
+class KeptText(OutputText, tag_field="type", tag="output_text"):
+    """Its log-probabilities are only handed on, and may be many: they stay JSON."""
+
+    logprobs: list[msgspec.Raw] = msgspec.field(default_factory=list)  # type: ignore[assignment]
+
+
+class KeptMessage(OutputMessage, tag_field="type", tag="message"):
+    content: list[KeptText]  # type: ignore[assignment]
+
+
+class KeptResponse(Response, tag_field="object", tag="response"):
+    output: list[KeptMessage | OtherItem]  # type: ignore[assignment]
+
+
+_RESPONSE = msgspec.json.Decoder(KeptResponse)
 
 
 class LaterEvents(EventWriter):
@@ -66,6 +85,12 @@ class LaterEvents(EventWriter):
 
 def write_events(events: LaterEvents, response: Response) -> bool:
     """Writes them; whether they are all that there will be."""
+    *_, is_whole = writing(events, response)
+    return is_whole
+
+
+def writing(events: LaterEvents, response: Response) -> Iterator[bool]:
+    """The same in pieces; the last one tells."""
     begun = msgspec.structs.replace(
         response,
         status="queued" if response.background else "in_progress",
@@ -79,19 +104,22 @@ def write_events(events: LaterEvents, response: Response) -> bool:
     if response.background:
         events.send("queued", response=begun)
     if response.status == "queued":
-        return False
+        yield False
+        return
     events.send("in_progress", response=msgspec.structs.replace(begun, status="in_progress"))
     kinds = ItemKinds(events, response.id.removeprefix(ID_PREFIX))
     for index, item in enumerate(response.output):
-        _write_item(kinds, index, item)
+        for _ in _writing_item(kinds, index, item):
+            yield False
     if response.status in OPEN:
-        return False
+        yield False
+        return
     events.send_last(_LAST.get(response.status, "incomplete"), response=response)
-    return True
+    yield True
 
 
-def _write_item(kinds: ItemKinds, index: int, item: OutputItem) -> None:
-    """As far as it has come."""
+def _writing_item(kinds: ItemKinds, index: int, item: OutputItem) -> Iterator[None]:
+    """As far as it has come, in pieces."""
     written, logprobs = kinds.again(index, item), []
     if isinstance(item, OutputMessage):
         logprobs = [each for part in item.content for each in part.logprobs]
@@ -102,8 +130,10 @@ def _write_item(kinds: ItemKinds, index: int, item: OutputItem) -> None:
     for start in range(0, len(text), STEP):
         last = start + STEP >= len(text) and not is_open
         written.add(text[start : start + STEP], logprobs if last else [])
+        yield
     if not is_open:
         written.finish(item.status)
+        yield
 
 
 async def follow(
@@ -123,7 +153,11 @@ async def follow(
         if found != known:
             known = found
             events = LaterEvents(after)
-            is_whole = write_events(events, _RESPONSE.decode(found))
+            async with loop_turn():
+                pace, response = Pace(), _RESPONSE.decode(found)
+                for told in writing(events, response):
+                    is_whole = told
+                    await pace.rest()
             after = events.latest
             if events.out:
                 await stream.write(events.splices.spliced(events.out), last=is_whole)

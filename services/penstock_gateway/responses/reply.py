@@ -129,6 +129,7 @@ class ResponsesFormat(WrittenAtOnce):
         *,
         stored: bool,
     ) -> None:
+        self.request = request
         self._tokenizer = tokenizer
         self._logprobs = params.logprobs is not None
         self._skips_special_tokens = params.skip_special_tokens

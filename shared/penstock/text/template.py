@@ -234,14 +234,15 @@ class ChatTemplate:
         return self._encoder.encode(text, disarmed.restore, most=most)
 
     def _asked(self, given: dict[str, Any], continued: bool, *, apart: bool = True) -> Fill:
+        told: Any
         messages = given["messages"]
         if isinstance(messages, PackedMessages):
-            messages, written = messages.packed, messages.places
+            told, written = messages.packed, messages.places
         else:
-            messages, written = with_texts(messages)
+            told, written = with_texts(messages)
         return Fill(
             self._number,
-            {**given, "messages": messages},
+            {**given, "messages": told},
             MAX_RENDERED_LENGTH,
             apart=apart,
             continued=continued,

@@ -6,6 +6,8 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,28 +15,41 @@ import pytest
 from penstock.config.settings import StorageSettings
 from penstock_gateway.responses.request import LOGPROBS
 from penstock_gateway.storage.store import Store
+from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.heartbeat.beaten import PATIENCE, BeatenGateway, beaten
 from tests.gateway.heartbeat.beating import collecting_as_a_gateway, latest
-from tests.gateway.heartbeat.engines import TellingEngine
+from tests.gateway.heartbeat.engines import GeneratingEngine, TellingEngine
 
 pytestmark = pytest.mark.timeout(300)
 
 URL = "/v1/responses"
 MANY = 8192
 """Tokens of an answer: with 20 log-probabilities each, 16 MB of JSON."""
-LINKS = 12
-MESSAGES = 1500
-"""Of a link: 30,000 units, so 12 links have fewer than a request may."""
+LINKS, MESSAGES = 12, 1200
+"""Of a conversation, and of each link: together nearly as many tokens as the context has."""
+PARTS = 8000
+"""Without text: 22 units each."""
+
+
+@contextmanager
+def storing(engine: FakeEngineClient, folder: Path) -> Iterator[BeatenGateway]:
+    store = Store(StorageSettings(stored_response_hours=1), str(folder))
+    with collecting_as_a_gateway(), beaten(engine, store) as found:
+        yield found
+    store.close()
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BeatenGateway]:
-    folder = tmp_path_factory.mktemp("stored")
-    settings = StorageSettings(data_dir=str(folder), stored_response_hours=1)
-    store = Store(settings, str(folder))
-    with collecting_as_a_gateway(), beaten(TellingEngine(MANY), store) as found:
+    """Its answers are long."""
+    with storing(TellingEngine(MANY), tmp_path_factory.mktemp("stored")) as found:
         yield found
-    store.close()
+
+
+@pytest.fixture(scope="module")
+def terse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BeatenGateway]:
+    with storing(GeneratingEngine(), tmp_path_factory.mktemp("terse")) as found:
+        yield found
 
 
 def ask(gateway: BeatenGateway, body: dict[str, Any]) -> dict[str, Any]:
@@ -64,15 +79,18 @@ def large(gateway: BeatenGateway) -> str:
     return str(ask(gateway, LARGE)["id"])
 
 
-@pytest.fixture(scope="module")
-def long(gateway: BeatenGateway) -> str:
-    """The id of the last response of a long conversation."""
+def conversation(gateway: BeatenGateway, links: int, items: list[dict[str, Any]]) -> str:
+    """The id of the last response of one whose links bring these items each."""
     id = None
-    message = {"role": "user", "content": "a"}
-    for _ in range(LINKS):
-        body = {"input": [message] * MESSAGES, "max_output_tokens": 1, "previous_response_id": id}
+    for _ in range(links):
+        body = {"input": items, "max_output_tokens": 1, "previous_response_id": id}
         id = str(ask(gateway, body)["id"])
     return str(id)
+
+
+@pytest.fixture(scope="module")
+def long(terse: BeatenGateway) -> str:
+    return conversation(terse, LINKS, [{"role": "user", "content": "a"}] * MESSAGES)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -80,7 +98,7 @@ def test_keeping_one_holds_nothing_up(gateway: BeatenGateway, stream: bool) -> N
     body = json.dumps({**LARGE, "stream": stream}).encode()
     (status, found), late = gateway.watched(lambda: gateway.answer(URL, body))
     assert status == 200
-    assert len(found) > 10_000_000
+    assert len(found) > 7_000_000
     assert late <= latest()
 
 
@@ -90,41 +108,40 @@ def test_telling_one_again_holds_nothing_up(gateway: BeatenGateway, large: str, 
     assert late <= latest()
 
 
-@pytest.mark.parametrize("which", ["large", "long"])
-def test_going_on_from_one_holds_nothing_up(
-    gateway: BeatenGateway, which: str, request: pytest.FixtureRequest
-) -> None:
-    id = request.getfixturevalue(which)
+@pytest.fixture(params=["large", "long"])
+def known(request: pytest.FixtureRequest) -> tuple[BeatenGateway, str]:
+    """A gateway, and the id of what it stores: much of a response, or many links."""
+    named = {"large": "gateway", "long": "terse"}[request.param]
+    return request.getfixturevalue(named), request.getfixturevalue(request.param)
+
+
+def test_going_on_from_one_holds_nothing_up(known: tuple[BeatenGateway, str]) -> None:
+    gateway, id = known
     body = {"input": "Hi", "max_output_tokens": 1, "previous_response_id": id, "store": False}
     _, late = gateway.watched(lambda: ask(gateway, body))
     assert late <= latest()
 
 
-@pytest.mark.parametrize("which", ["large", "long"])
-def test_listing_what_it_answers_holds_nothing_up(
-    gateway: BeatenGateway, which: str, request: pytest.FixtureRequest
-) -> None:
-    """The last link of a long conversation, too: its items are behind all the others."""
-    id = request.getfixturevalue(which)
+def test_listing_what_it_answers_holds_nothing_up(known: tuple[BeatenGateway, str]) -> None:
+    gateway, id = known
     body = {"input": "Hi", "max_output_tokens": 1, "previous_response_id": id}
     last = ask(gateway, body)["id"]
     page, late = gateway.watched(lambda: get(gateway, f"{last}/input_items?limit=100&order=asc"))
     assert late <= latest()
-    first = json.loads(page)["data"][0]
-    _, late = gateway.watched(
-        lambda: get(gateway, f"{last}/input_items?limit=1&order=desc&after={first['id']}")
-    )
+    first = json.loads(page)["data"][0]["id"]
+    query = f"{last}/input_items?limit=1&order=desc&after={first}"  # It is the last one then.
+    found, late = gateway.watched(lambda: get(gateway, query))
+    assert json.loads(found)["data"] == []
     assert late <= latest()
 
 
-def test_a_conversation_of_more_than_a_request_may_hold_is_refused(gateway: BeatenGateway) -> None:
-    item = {"role": "user", "content": "a"}
-    id = None
-    for _ in range(2):
-        body = {"input": [item] * 12_000, "max_output_tokens": 1, "previous_response_id": id}
-        id = ask(gateway, body)["id"]
-    third = {"input": "Hi", "previous_response_id": id}
-    (status, found), late = gateway.watched(lambda: gateway.answer(URL, json.dumps(third).encode()))
-    assert status == 400
-    assert "holds too many values" in json.loads(found)["error"]["message"]
+def test_a_conversation_of_more_than_a_request_may_hold_is_refused(terse: BeatenGateway) -> None:
+    """Each link by itself was accepted."""
+    parts = [{"type": "input_text", "text": ""}] * PARTS
+    id = conversation(terse, 3, [{"role": "user", "content": parts}])
+    body = json.dumps({"input": "Hi", "previous_response_id": id}).encode()
+    (status, found), late = terse.watched(lambda: terse.answer(URL, body))
+    error = json.loads(found)["error"]
+    assert (status, error["param"]) == (400, "previous_response_id")
+    assert "holds too many values" in error["message"]
     assert late <= latest()
