@@ -12,12 +12,22 @@ VALUES: tuple[Any, ...] = (None, True, False, 0, 1, 2, 2.5, -3, "", "x", "xy", '
 
 
 def leaves(*, opposite: bool = False) -> st.SearchStrategy[Any]:
-    """Of one value. opposite: only such whose opposite can be said in full."""
+    """Of one value. opposite: mostly such whose opposite can be said in full."""
     scalars = [value for value in VALUES if not isinstance(value, list | dict)]
     values = [value for value in VALUES if not (opposite and value == ["x"])]
     types = ["null", "boolean", "number", "string", "array", "object"]
     if not opposite:
         types.append("integer")
+    said_in_part = [
+        {"multipleOf": 2},
+        {"type": "integer"},
+        {"items": {"type": "string"}},
+        {"type": "array", "prefixItems": [{"const": "x"}], "items": False},
+        {"const": ["x"]},
+        {"patternProperties": {"^[xy]": {"type": "integer"}}},
+        {"type": "object", "additionalProperties": False},
+        {"minProperties": 1},
+    ]
     return st.one_of(
         st.sampled_from([True, {}]),
         st.sampled_from(scalars).map(lambda value: {"const": value}),
@@ -35,6 +45,7 @@ def leaves(*, opposite: bool = False) -> st.SearchStrategy[Any]:
                 {"type": "string", "maxLength": 1},
                 {"type": "array", "maxItems": 0},
                 {"minItems": 1},
+                *said_in_part,
             ]
         ),
     )
@@ -50,6 +61,17 @@ def conditions() -> st.SearchStrategy[Any]:
         names.map(lambda each: {"required": each}),
         properties.map(lambda each: {"properties": each}),
         properties.map(lambda each: {"properties": each, "required": list(each)}),
+        leaves(opposite=True).map(lambda each: {"additionalProperties": each}),
+        properties.map(lambda each: {"properties": each, "additionalProperties": False}),
+        st.sampled_from(
+            [
+                {"patternProperties": {"^[bx]": {"type": "integer"}}},
+                {"patternProperties": {"^[bx]": False}},
+                {"maxProperties": 1},
+                {"maxProperties": 2},
+                {"minProperties": 2},
+            ]
+        ),
     )
     return st.recursive(plain, _combined, max_leaves=4)
 
@@ -120,6 +142,8 @@ def array_schemas(draw: st.DrawFn) -> dict[str, Any]:
         leaves().map(lambda each: {"contains": each}),
         st.just({"uniqueItems": True}),
         st.sampled_from([{"minItems": 1}, {"minItems": 2}, {"maxItems": 1}, {"maxItems": 2}]),
+        leaves().map(lambda each: {"items": each}),
+        leaves().map(lambda each: {"prefixItems": [each], "items": {"type": "string"}}),
     )
     several = st.lists(said, min_size=2, max_size=2)
     combined = st.one_of(

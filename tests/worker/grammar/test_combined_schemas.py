@@ -58,11 +58,12 @@ def check(schema: dict[str, Any], several: list[Any], seed: int) -> None:
 
 
 def _in_part(schema: dict[str, Any]) -> bool:
-    """Whether only some of the valid documents are admitted: where an opposite can't be said."""
+    """Whether only some of the valid documents are admitted: where an opposite can't be said, or
+    not in full."""
     try:
         return NARROWED in json.dumps(rewritten(schema, lambda each: False))
     except GrammarError:
-        return False
+        return True
 
 
 @settings(max_examples=EXAMPLES, phases=PHASES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -375,6 +376,135 @@ SERVED: dict[str, tuple[Any, list[Any], list[Any]]] = {
         [[1], [2, 1], [1, *range(40)], [*[2] * 15, 1]],
         [[], [2], [2, 3, "1"]],
     ),
+    "multiples of one of two": (
+        {"oneOf": [{"type": "integer", "multipleOf": 2}, {"type": "integer", "multipleOf": 3}]},
+        [2, 3, 4, -3, -2],
+        [6, 0, 1, "x"],
+    ),
+    "no multiples, between bounds": (
+        {"type": "number", "minimum": 100, "not": {"multipleOf": 0.1}},
+        [100.05, 100.25],
+        [100, 100.5, 0.05],
+    ),
+    "a number that is no integer": (
+        {"type": "number", "not": {"type": "integer"}},
+        [0.5, -1.25],
+        [1, 2.0, "x"],
+    ),
+    "if on items": (
+        {"if": {"items": {"type": "string"}}, "then": {"minItems": 1}},
+        [["x"], [1], ["x", 1], 1, "x"],
+        [[]],
+    ),
+    "not only such items": (
+        {"type": "array", "not": {"items": {"type": "string"}}},
+        [[1], ["a", None], ["a"] * 7 + [1]],
+        [[], ["a"], ["a", "b"]],
+    ),
+    "one of two, of items that have nothing in common": (
+        {
+            "oneOf": [
+                {"type": "array", "items": {"type": "number"}},
+                {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+            ]
+        },
+        [[1], [[1, 2], []], [[]]],
+        [[], [1, []]],
+    ),
+    "not this array, and not that": (
+        {"type": "array", "not": {"enum": [["a", 1], []]}},
+        [["a"], ["a", 2], ["b", 1], ["a", 1, 2]],
+        [["a", 1], []],
+    ),
+    "not this object": (
+        {"type": "object", "not": {"const": {"a": 1, "b": {"c": 2}}}},
+        [{}, {"a": 1}, {"a": 1, "b": 2}, {"a": 1, "b": {"c": 2}, "d": 1}, {"a": 1, "b": {}}],
+        [{"a": 1, "b": {"c": 2}}],
+    ),
+    "a property that isn't listed": (
+        {"type": "object", "not": {"properties": {"a": {}}, "additionalProperties": False}},
+        [{"x": 1}, {"other": 1, "x": 2}],
+        [{}, {"a": 1}],
+    ),
+    "a property that another closed object hasn't got": (
+        {
+            "oneOf": [
+                {"properties": {"a": {}, "b": {}}, "additionalProperties": False},
+                {"properties": {"a": {}, "c": {}}, "additionalProperties": False},
+            ],
+            "type": "object",
+        },
+        [{"b": 1}, {"a": 1, "b": 2}, {"c": 3}],
+        [{}, {"a": 1}, {"b": 1, "c": 1}],
+    ),
+    "not all that a pattern is about": (
+        {
+            "type": "object",
+            "properties": {"x-a": {}, "b": {}},
+            "not": {"patternProperties": {"^x-": {"type": "string"}}},
+        },
+        [{"x-a": 1}, {"x-a": 1, "b": 2}],
+        [{}, {"x-a": "a"}, {"b": 1}],
+    ),
+    "more properties": (
+        ABC | {"not": {"maxProperties": 1}},
+        [{"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 3}],
+        [{}, {"a": 1}],
+    ),
+    "the opposite of what was said in part": (
+        {
+            "$defs": {"some": {"not": {"patternProperties": {"^x": {"type": "integer"}}}}},
+            "type": "object",
+            "not": {"$ref": "#/$defs/some"},
+            "patternProperties": {"^x": {}},
+            "additionalProperties": False,
+        },
+        [{}, {"x": 1, "xy": 2}],
+        [{"x": "a"}, {"b": 1}],
+    ),
+    "a circle with more beside each reference": (
+        {
+            "$ref": "#/$defs/node",
+            "$defs": {
+                "node": {
+                    "type": "object",
+                    "properties": {"name": {"type": "string"}, "next": {"$ref": "#/$defs/named"}},
+                },
+                "named": {"allOf": [{"$ref": "#/$defs/node"}, {"required": ["name"]}]},
+            },
+        },
+        [{}, {"next": {"name": "a"}}, {"name": "a", "next": {"name": "b", "next": {"name": "c"}}}],
+        [{"next": {}}, {"next": {"name": "a", "next": {}}}],
+    ),
+    "a circle through what a pattern says of a listed property": (
+        {
+            "$ref": "#/$defs/tree",
+            "$defs": {
+                "tree": {
+                    "type": "object",
+                    "properties": {"top": {"$ref": "#/$defs/tree", "required": ["leaf"]}},
+                    "patternProperties": {".*": {"$ref": "#/$defs/tree"}},
+                    "additionalProperties": False,
+                }
+            },
+        },
+        [{}, {"top": {"leaf": {}}}, {"a": {"top": {"leaf": {}}, "b": {}}}],
+        [{"top": {}}, {"a": 1}, {"a": {"top": {}}}],
+    ),
+    "a circle of alternatives": (
+        {
+            "$ref": "#/$defs/any",
+            "$defs": {
+                "any": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/map"}]},
+                "map": {
+                    "type": "object",
+                    "additionalProperties": {"allOf": [{"$ref": "#/$defs/any"}, {"minLength": 2}]},
+                },
+            },
+        },
+        ["", {}, {"a": "xy"}, {"a": {"b": "xy"}}],
+        [1, {"a": "x"}, {"a": {"b": "x"}}],
+    ),
     "an optional property that can't be": (
         OPEN | {"properties": {"a": False, "b": {}}},
         [{"b": 1}, {"x": 1}],
@@ -396,27 +526,54 @@ def test_what_a_keyword_leaves(name: str) -> None:
         assert not served.admits(document), document
 
 
+@pytest.mark.parametrize(
+    ("schema", "fit", "unfit"),
+    [
+        ({"type": "string", "not": {"format": "ipv4"}}, ["x", "::1"], ["1.2.3.4"]),
+        (
+            {"oneOf": [{"type": "string", "format": name} for name in ("hostname", "ipv4")]},
+            ["example.org", "localhost"],
+            ["1.2.3.4", "a b"],
+        ),
+        ({"oneOf": [{"type": "string", "format": "ipv6"}, {"type": "string"}]}, ["x"], ["::1"]),
+        ({"type": "string", "not": {"format": "date"}}, ["soon"], ["2026-01-02"]),
+        ({"type": "string", "not": {"format": "email"}}, ["a"], ["a@b.org"]),
+        ({"type": "string", "not": {"format": "duration"}}, ["1 day"], ["P1D"]),
+    ],
+)
+def test_what_fails_a_format(schema: Any, fit: list[str], unfit: list[str]) -> None:
+    served = Served(schema)
+    known = jsonschema.Draft202012Validator.FORMAT_CHECKER
+    checker = jsonschema.Draft202012Validator(schema, format_checker=known)
+    for text in fit:
+        if "duration" in known.checkers or "duration" not in str(schema):
+            assert checker.is_valid(text), text
+        assert served.admits(text), text
+    for text in unfit:
+        assert not served.admits(text), text
+
+
 REFUSED = {
     "no output can match this schema": False,
-    "at /properties/a: this not is not supported: what fails 'format'": {
-        "properties": {"a": {"type": "string", "not": {"format": "ipv4"}}}
+    "at #/$defs/a: this if is not supported": {
+        "$ref": "#/$defs/a",
+        "$defs": {"a": {"if": {"pattern": "a{40}"}, "then": {"minLength": 1}}},
+    },
+    "at /allOf/1/items: this not": {
+        "allOf": [
+            {"if": {"required": ["a"]}, "then": {"required": ["b"]}},
+            {"items": {"type": "string", "not": {"pattern": "a{40}"}}},
+        ]
+    },
+    "branches 0 and 1 of oneOf may both match, and what fails a pattern": {
+        "oneOf": [{"type": "string", "pattern": "a{40}"}, {"type": "string", "pattern": "b{40}"}]
     },
     "a schema that can't be said in full can't be excluded": {
         "type": "string",
         "not": {"pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"},
     },
-    "branches 0 and 1 of oneOf may both match": {
-        "oneOf": [{"type": "integer", "multipleOf": 2}, {"type": "integer", "multipleOf": 3}]
-    },
-    "branches 0 and 1 of oneOf may both match, and what fails 'format'": {
-        "oneOf": [{"type": "string", "format": "ipv4"}, {"type": "string"}]
-    },
     "no output can match this schema: it is false, or equivalent to false": {
         "oneOf": [{"type": "string"}, {"type": "string"}]
-    },
-    "at #/$defs/a: this if is not supported": {
-        "$ref": "#/$defs/a",
-        "$defs": {"a": {"if": {"items": {"type": "string"}}, "then": {"minItems": 1}}},
     },
     "at most 8 are allowed": {
         "type": "object",
@@ -454,12 +611,6 @@ REFUSED = {
         "if": {"required": ["a"]},
         "then": {"properties": {"a": {}}},
         "unevaluatedProperties": False,
-    },
-    "at /allOf/1/items: this not": {
-        "allOf": [
-            {"if": {"required": ["a"]}, "then": {"required": ["b"]}},
-            {"items": {"type": "string", "not": {"format": "ipv4"}}},
-        ]
     },
     "$dynamicRef is not supported": {"$dynamicRef": "#x"},
 }
@@ -538,6 +689,19 @@ def test_a_class_admits_what_it_excludes_in_no_disguise(
         assert bool(re.search(pattern, value)) == (value in fit)
         assert text.admits(value) == (value in fit), value
         assert name.admits({value: 1}) == (value in fit), value
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), itertools.combinations([-1.5, -1, -0.5, 0, 0.1, 1, 1.5], 2)
+)
+def test_a_number_is_between_its_bounds(low: float, high: float) -> None:
+    for least, most in itertools.product(
+        ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+    ):
+        schema = {"type": "number", least: low, most: high}
+        served, judge = Served(schema), jsonschema.Draft202012Validator(schema)
+        for value in (low, high, (low + high) / 2, -2, -1, 0, 1, 2, -0.05, 0.05, 0.001, 1.01):
+            assert served.admits(value) == judge.is_valid(value), (schema, value)
 
 
 @pytest.mark.parametrize("kind", ["oneOf", "anyOf"])

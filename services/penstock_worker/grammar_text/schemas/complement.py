@@ -92,7 +92,7 @@ class _Automaton:
     def _step(self, kind: Any, value: Any, start: int) -> int:
         end = self.node()
         if kind in (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN):
-            self.edge(start, _ranges(kind, value), end)
+            self.edge(start, ranges_of(kind, value), end)
         elif kind == sre.BRANCH:
             for each in value[1]:
                 self.free(self.of(each, start), end)
@@ -138,7 +138,7 @@ class _Automaton:
                 moves.append({})
             for at, (low, _) in enumerate(letters):
                 reached = {
-                    to for node in nodes for ranges, to in self._edges[node] if _has(ranges, low)
+                    to for node in nodes for ranges, to in self._edges[node] if has(ranges, low)
                 }
                 target = self._closure(reached)
                 if target not in states:
@@ -242,11 +242,11 @@ def _letters(all_ranges: Iterator[Ranges]) -> Iterator[tuple[int, int]]:
         yield low, above - 1
 
 
-def _has(ranges: Ranges, character: int) -> bool:
+def has(ranges: Ranges, character: int) -> bool:
     return any(low <= character <= high for low, high in ranges)
 
 
-def _ranges(kind: Any, value: Any) -> Ranges:
+def ranges_of(kind: Any, value: Any) -> Ranges:
     """Of all characters that it matches in some dialect."""
     if kind == sre.LITERAL:
         return ((value, value),)

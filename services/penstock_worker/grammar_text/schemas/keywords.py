@@ -49,6 +49,8 @@ ABOUT = {
 NARROWED = "x-narrowed"
 """Of a rewritten schema that admits only a part of what it should: its opposite would admit too
 much, and what it has in common with another says nothing.  Its value says why."""
+OPPOSITE = "x-opposite"
+"""Beside NARROWED: the schema whose opposite this is a part of."""
 _DRAFTS = {"04": 4, "06": 6, "07": 7, "2019-09": 8, "2020-12": 9}
 NEWEST = 9
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.schemas import keywords
@@ -23,18 +23,28 @@ nothing counts there. Whoever wrote them means documents that have those propert
 _LISTING = frozenset(("properties", "required", "patternProperties", "allOf", "anyOf"))
 
 
+class Attempt(NamedTuple):
+    """How a schema is rewritten.  leave_one_of: a `oneOf` whose branches may overlap stays as it
+    is.  in_part: of what fails a keyword, a part is enough."""
+
+    leave_one_of: bool = False
+    in_part: bool = False
+
+
+IN_FULL = Attempt()
+
+
 def rewritten(
-    document: Any, impossible: Callable[[Any], bool], *, leave_one_of: bool = False
+    document: Any, impossible: Callable[[Any], bool], attempt: Attempt = IN_FULL
 ) -> Schema:
     """What admits the same documents, or some of them, in keywords that llguidance serves exactly.
 
     impossible: whether llguidance says of a rewritten schema that it has no document.
-    leave_one_of: a `oneOf` whose branches may overlap stays as it is.
     Raises GrammarError, which says where, and RecursionError.
     """
     if not isinstance(document, dict):
         return _whole(document)
-    return _Rewriter(document, impossible, leave_one_of).whole(document)
+    return _Rewriter(document, impossible, attempt).whole(document)
 
 
 def _whole(document: Any) -> bool:
@@ -45,24 +55,26 @@ def _whole(document: Any) -> bool:
 
 class _Rewriter:
     def __init__(
-        self, document: dict[str, Any], impossible: Callable[[Any], bool], leave_one_of: bool
+        self, document: dict[str, Any], impossible: Callable[[Any], bool], attempt: Attempt
     ) -> None:
         self._draft = keywords.draft_of(document)
         self._references = References(document, self._draft)
         self._definitions = _Definitions(self._definition)
         self._extended: set[str] = set()
         self._impossible = impossible
-        negation = Negation(self._definitions)
+        negation = Negation(self._definitions, in_part=attempt.in_part)
         disjointness = Disjointness(self._definitions, self._is_impossible)
-        self._context = Context(self._definitions, negation, disjointness, FEATURES, leave_one_of)
+        self._context = Context(
+            self._definitions, negation, disjointness, FEATURES, attempt.leave_one_of
+        )
 
     def whole(self, document: dict[str, Any]) -> Schema:
         made = self._schema(document, self._references.base(document, ""), "")
         definitions = self._definitions.complete()
         if isinstance(made, dict) and definitions:
-            made["$defs"] = definitions
+            made = made | {"$defs": definitions}
         if isinstance(made, dict) and self._extended:
-            made[EXTENDED] = sorted(self._extended)
+            made = made | {EXTENDED: sorted(self._extended)}
         return made
 
     def _is_impossible(self, schema: dict[str, Any]) -> bool:
@@ -134,7 +146,9 @@ def _conjoined(made: dict[str, Any], context: Context) -> Schema:
                 return False
             if not isinstance(said, dict):
                 continue
-            if said.keys() == {"anyOf"} and "anyOf" not in made and "anyOf" not in out:
+            if keywords.OPPOSITE in said:
+                more.append(said)
+            elif said.keys() == {"anyOf"} and "anyOf" not in made and "anyOf" not in out:
                 out["anyOf"] = said["anyOf"]
             elif _independent(said, made, out):
                 out |= said
@@ -146,7 +160,7 @@ def _conjoined(made: dict[str, Any], context: Context) -> Schema:
         out["allOf"] = [*out.get("allOf", ()), *more]
     if not out.get("allOf", True):
         del out["allOf"]
-    return out
+    return out["allOf"][0] if out.keys() == {"allOf"} and len(out["allOf"]) == 1 else out
 
 
 _ABOUT_REST = (

@@ -7,12 +7,20 @@ from typing import Any
 
 from penstock_worker.grammar_text.closed_objects import closed
 from penstock_worker.grammar_text.errors import GrammarError
+from penstock_worker.grammar_text.schemas import circles
 from penstock_worker.grammar_text.schemas.depth import whitespace
 from penstock_worker.grammar_text.schemas.errors import Unservable
-from penstock_worker.grammar_text.schemas.keywords import NARROWED, changed, inner, together
+from penstock_worker.grammar_text.schemas.keywords import (
+    NARROWED,
+    OPPOSITE,
+    changed,
+    inner,
+    together,
+)
+from penstock_worker.grammar_text.schemas.number_bounds import with_careful_bounds
 from penstock_worker.grammar_text.schemas.patterns import with_careful_patterns
 from penstock_worker.grammar_text.schemas.property_counts import counted
-from penstock_worker.grammar_text.schemas.rewriter import rewritten
+from penstock_worker.grammar_text.schemas.rewriter import IN_FULL, Attempt, rewritten
 
 MAX_OPTIONAL = 240
 """Optional properties of one object. The library follows each in four ways at once, and gives up at
@@ -27,26 +35,27 @@ def served(document: Any, complaint: Callable[[Any], str]) -> dict[str, Any]:
     complaint: what llguidance says is wrong with a schema; empty where it would serve it.
     Raises GrammarError, which says where, and RecursionError.
     """
-    try:
-        made = _served(document, complaint, leave_one_of=True)
-    except GrammarError:
-        pass
-    else:
-        if not _has_one_of(made) or _ONE_OF not in complaint(made):
-            return made
-    return _served(document, complaint, leave_one_of=False)
+    for attempt in ATTEMPTS:
+        try:
+            made = _served(document, complaint, attempt)
+        except GrammarError as error:
+            refusal = error
+        else:
+            if not _has_one_of(made) or _ONE_OF not in complaint(made):
+                return made
+    raise refusal
 
 
+ATTEMPTS = (Attempt(leave_one_of=True), IN_FULL, Attempt(in_part=True))
+"""The first that succeeds is served."""
 _ONE_OF = "oneOf constraints are not supported"
 
 
-def _served(
-    document: Any, complaint: Callable[[Any], str], *, leave_one_of: bool
-) -> dict[str, Any]:
+def _served(document: Any, complaint: Callable[[Any], str], attempt: Attempt) -> dict[str, Any]:
     def impossible(schema: Any) -> bool:
         return complaint(_without_formats(schema)).startswith("Unsatisfiable schema")
 
-    made = rewritten(document, impossible, leave_one_of=leave_one_of)
+    made = rewritten(document, impossible, attempt)
     if made is False:
         raise GrammarError("no output can match this schema: it is false, or equivalent to false")
     try:
@@ -56,7 +65,10 @@ def _served(
         made = changed(made, lambda node: _without_implied(node, definitions))
         made = changed(made, counted)
         made = changed(made, with_careful_patterns)
+        made = changed(made, with_careful_bounds)
         _check_optional(made)
+        if "$defs" in made and complaint(made).startswith(circles.COMPLAINT):
+            made = circles.unrolled(made)
     except Unservable as error:
         raise GrammarError(str(error)) from None
     if reasons and impossible(made):
@@ -82,6 +94,7 @@ def _reasons(schema: Any) -> list[str]:
 
 def _unmarked(node: dict[str, Any]) -> dict[str, Any]:
     node.pop(NARROWED, None)
+    node.pop(OPPOSITE, None)
     return node
 
 

@@ -7,11 +7,16 @@ from typing import Any
 from penstock_worker.grammar_text.schemas.combining import any_of
 from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.features.interface import Context, Feature
-from penstock_worker.grammar_text.schemas.keywords import NARROWED, Schema, is_narrowed
+from penstock_worker.grammar_text.schemas.keywords import (
+    NARROWED,
+    OPPOSITE,
+    Schema,
+    is_narrowed,
+)
 from penstock_worker.grammar_text.schemas.other_texts import literal
 from penstock_worker.grammar_text.schemas.values import listed
 
-_TEXT = frozenset({"type", "pattern", "minLength", "maxLength", NARROWED})
+_TEXT = frozenset({"type", "pattern", "minLength", "maxLength", NARROWED, OPPOSITE})
 
 
 class PropertyNames(Feature):
