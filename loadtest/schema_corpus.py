@@ -32,6 +32,7 @@ from penstock_worker.grammar_text.compile import Library
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.trial import Trial
 from penstock_worker.grammar_text.trial_processes import TrialProcesses
+from penstock_worker.grammar_text.unique_arrays import UniqueArrays
 
 MODEL = "smollm2-135m"
 NARROWER = (
@@ -101,11 +102,14 @@ class Judge:
     def _admits(self, source: str, data: Any) -> bool | None:
         """None where a limit of the matcher was met."""
         matcher = self._library.matcher(source)
-        ids = self._tokenizer.encode(json.dumps(data, ensure_ascii=False))
+        text = json.dumps(data, ensure_ascii=False)
+        ids = self._tokenizer.encode(text)
         taken = matcher.try_consume_tokens(ids)
         if matcher.is_error():
             return None
-        return bool(taken == len(ids) and matcher.is_accepting())
+        arrays = UniqueArrays.of_source(source)
+        differ = arrays is None or arrays.begin().push(text.encode())
+        return bool(taken == len(ids) and matcher.is_accepting() and differ)
 
 
 def measure(flags: Flags) -> Document:

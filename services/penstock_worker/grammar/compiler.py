@@ -13,6 +13,8 @@ import numpy as np
 
 from penstock import logs
 from penstock.protocol.common import Grammar
+from penstock_worker.grammar.different_items import DifferentItems
+from penstock_worker.grammar.interface import Matcher
 from penstock_worker.grammar.number_digits import DigitRow, NumberDigits
 from penstock_worker.grammar_text.compile import Library, complaint
 from penstock_worker.grammar_text.errors import GrammarError
@@ -20,6 +22,7 @@ from penstock_worker.grammar_text.fork_server import NICENESS
 from penstock_worker.grammar_text.structural_tag import holds_only_json
 from penstock_worker.grammar_text.trial import Trial
 from penstock_worker.grammar_text.trial_processes import TrialProcesses
+from penstock_worker.grammar_text.unique_arrays import Follower, UniqueArrays
 
 log = logs.get(__name__)
 
@@ -45,6 +48,7 @@ class Compiler:
     ) -> None:
         self._number_digits = number_digits
         self._digits: NumberDigits | None = None
+        self._different: DifferentItems | None = None
         self._model = (tokenizer, vocab_size, tuple(eos_token_ids))
         self._vocab_size = vocab_size
         self._lock = threading.Lock()
@@ -99,13 +103,26 @@ class Compiler:
         if trial is None:
             trial = self._own.trial = Trial(self._processes)
             self._trials.append(trial)
-        template = self._library.matcher(trial.source(definition))
+        source = trial.source(definition)
+        template = self._library.matcher(source)
         whole = definition.kind in JSON_KINDS
         bounded = whole or (definition.kind == "structural_tag" and holds_only_json(definition))
         row = DigitRow(whole=whole)
-        compiled = _Compiled(template, self._vocab_size, self._digits if bounded else None, row)
+        unique = self._unique(source) if whole else None
+        compiled = _Compiled(
+            template, self._vocab_size, self._digits if bounded else None, row, unique
+        )
         compiled.matcher().allowed()  # One that allows nothing at all is refused here.
         return compiled
+
+    def _unique(self, source: str) -> tuple[DifferentItems, Follower] | None:
+        arrays = UniqueArrays.of_source(source)
+        if arrays is None:
+            return None
+        with self._lock:
+            if self._different is None and self._library is not None:
+                self._different = DifferentItems(list(self._library.pieces()))
+            return None if self._different is None else (self._different, arrays.begin())
 
     def close(self) -> None:
         """Ends the processes. Nobody may ask for anything any more."""
@@ -116,15 +133,25 @@ class Compiler:
 
 class _Compiled:
     def __init__(
-        self, template: Any, vocab_size: int, digits: NumberDigits | None, row: DigitRow
+        self,
+        template: Any,
+        vocab_size: int,
+        digits: NumberDigits | None,
+        row: DigitRow,
+        unique: tuple[DifferentItems, Follower] | None,
     ) -> None:
+        self._unique = unique
         self._digits = digits
         self._row = row
         self._template = template
         self._vocab_size = vocab_size
 
-    def matcher(self) -> _Matcher:
-        return _Matcher(self._template.deep_copy(), self._vocab_size, self._digits, copy(self._row))
+    def matcher(self) -> Matcher:
+        made = _Matcher(self._template.deep_copy(), self._vocab_size, self._digits, copy(self._row))
+        if self._unique is None:
+            return made
+        different, begin = self._unique
+        return _DifferingMatcher(made, different, begin.copy())
 
 
 class _Matcher:
@@ -157,3 +184,24 @@ class _Matcher:
         if not allowed.any():
             raise GrammarError("the grammar allows no next token: it matches nothing")
         return allowed if self._digits is None else self._digits.narrowed(allowed, self._row)
+
+
+class _DifferingMatcher:
+    """One whose arrays have no equal items."""
+
+    def __init__(self, matcher: Matcher, different: DifferentItems, follower: Follower) -> None:
+        self._matcher = matcher
+        self._different = different
+        self._follower = follower
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        self._matcher.advance(tokens)
+        for token in tokens:
+            if not self._follower.push(self._different.pieces[token]):
+                raise GrammarError("two items of an array are the same (uniqueItems)")
+
+    def forced(self) -> list[int]:
+        return self._matcher.forced()
+
+    def allowed(self) -> np.ndarray:
+        return self._different.narrowed(self._matcher.allowed(), self._follower)

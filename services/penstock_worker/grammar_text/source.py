@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from penstock.protocol.common import Grammar
@@ -47,18 +48,20 @@ def _source(library: Any, definition: Grammar, special: Mapping[str, int]) -> st
             return str(compile.grammar_from_lark(_from_gbnf(definition.text)))
         case "structural_tag":
             tag = json.loads(definition.text)
-            return to_grammar(tag, special, lambda schema: schema_text(library, schema), _lark_of)
+            part = partial(schema_text, library, followed=False)
+            return to_grammar(tag, special, part, _lark_of)
     raise GrammarError(f"no such kind of grammar: {definition.kind}")
 
 
-def schema_text(library: Any, schema: Any) -> str:
-    """A JSON schema as the library serves it, with options. Raises GrammarError."""
+def schema_text(library: Any, schema: Any, *, followed: bool = True) -> str:
+    """A JSON schema as the library serves it, with options. followed: as `served` has it.  Raises
+    GrammarError."""
 
     def complaint(served_so_far: Any) -> str:
         grammar = library.LLMatcher.grammar_from_json_schema(json.dumps(served_so_far))
         return str(library.LLMatcher.validate_grammar(grammar))
 
-    return json.dumps(served(schema, complaint), ensure_ascii=False)
+    return json.dumps(served(schema, complaint, followed=followed), ensure_ascii=False)
 
 
 def _choices(definition: Grammar) -> list[str]:

@@ -12,17 +12,25 @@ import numpy as np
 from penstock.protocol.common import Grammar
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.source import source_of
+from penstock_worker.grammar_text.unique_arrays import UniqueArrays
 
 TOKENIZER = llguidance.LLTokenizer("byte")
 CLOSING = b'"}],:'
 
 
+def source(schema: Any, kind: Any = "json_schema") -> str:
+    """llguidance's text for it. Raises GrammarError."""
+    return source_of(llguidance, Grammar(kind, json.dumps(schema)), {})
+
+
 class Served:
-    """A schema's grammar. Raises GrammarError where the schema is refused."""
+    """A schema's grammar, and what is followed beside it. Raises GrammarError where the schema is
+    refused."""
 
     def __init__(self, schema: Any, kind: Any = "json_schema") -> None:
-        source = source_of(llguidance, Grammar(kind, json.dumps(schema)), {})
-        self._matcher = llguidance.LLMatcher(TOKENIZER, source, log_level=0)
+        text = source(schema, kind)
+        self._arrays = UniqueArrays.of_source(text)
+        self._matcher = llguidance.LLMatcher(TOKENIZER, text, log_level=0)
         if self._matcher.is_error():
             raise GrammarError(self._matcher.get_error())
 
@@ -30,7 +38,14 @@ class Served:
         """Whether it is a whole document."""
         matcher = self._matcher.deep_copy()
         tokens = TOKENIZER.tokenize_str(text)
+        if self._arrays is not None and not self._arrays.begin().push(text.encode()):
+            return False
         return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+    def begins(self, text: str) -> bool:
+        """Whether a document begins so, whatever only following it could tell."""
+        tokens = TOKENIZER.tokenize_str(text)
+        return self._matcher.deep_copy().try_consume_tokens(tokens) == len(tokens)
 
     def admits(self, value: Any) -> bool:
         return self.accepts(json.dumps(value, ensure_ascii=False))
@@ -39,13 +54,18 @@ class Served:
         """A document of bytes drawn from whatever the mask allows, those that close something
         rather; None where it didn't end."""
         matcher, made = self._matcher.deep_copy(), bytearray()
+        follower = None if self._arrays is None else self._arrays.begin()
         while len(made) < most:
             allowed = allowed_bytes(matcher)
+            if follower is not None:
+                allowed = [byte for byte in allowed if follower.copy().push(bytes((byte,)))]
             if not allowed or (matcher.is_accepting() and choose.random() < 0.5):
                 break
             closing = [byte for byte in allowed if byte in CLOSING]
             made.append(choose.choice(closing if closing and choose.random() < 0.5 else allowed))
             assert matcher.consume_token(made[-1])
+            if follower is not None:
+                follower.push(made[-1:])
         return made.decode("utf-8", "surrogateescape") if matcher.is_accepting() else None
 
 

@@ -598,9 +598,9 @@ REFUSED = {
         "contains": {"const": 1},
         "minContains": 2,
     },
-    "uniqueItems needs at most one item": {
+    "uniqueItems is not supported for items that are arrays or objects": {
         "type": "array",
-        "items": {"type": "string"},
+        "items": {"type": "object"},
         "uniqueItems": True,
     },
     "at /items: required must be an array": {"type": "array", "items": {"required": True}},
@@ -692,7 +692,7 @@ def test_a_class_admits_what_it_excludes_in_no_disguise(
 
 
 @pytest.mark.parametrize(
-    ("low", "high"), itertools.combinations([-1.5, -1, -0.5, 0, 0.1, 1, 1.5], 2)
+    ("low", "high"), list(itertools.combinations([-1.5, -1, -0.5, 0, 0.1, 1, 1.5], 2))
 )
 def test_a_number_is_between_its_bounds(low: float, high: float) -> None:
     for least, most in itertools.product(

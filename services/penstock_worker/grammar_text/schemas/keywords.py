@@ -51,6 +51,9 @@ NARROWED = "x-narrowed"
 much, and what it has in common with another says nothing.  Its value says why."""
 OPPOSITE = "x-opposite"
 """Beside NARROWED: the schema whose opposite this is a part of."""
+UNIQUE = "x-unique"
+"""Of an array: that no two of its items are the same, which only who follows an output can see.
+Its value: the items that there may be, as texts; null where they can't be listed."""
 _DRAFTS = {"04": 4, "06": 6, "07": 7, "2019-09": 8, "2020-12": 9}
 NEWEST = 9
 

@@ -146,7 +146,7 @@ def _conjoined(made: dict[str, Any], context: Context) -> Schema:
                 return False
             if not isinstance(said, dict):
                 continue
-            if keywords.OPPOSITE in said:
+            if keywords.OPPOSITE in said or keywords.UNIQUE in said:
                 more.append(said)
             elif said.keys() == {"anyOf"} and "anyOf" not in made and "anyOf" not in out:
                 out["anyOf"] = said["anyOf"]

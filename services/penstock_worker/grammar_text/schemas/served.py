@@ -13,6 +13,7 @@ from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.keywords import (
     NARROWED,
     OPPOSITE,
+    UNIQUE,
     changed,
     inner,
     together,
@@ -29,10 +30,13 @@ compile.MAX_ITEMS_IN_ROW: in the middle of an output, were it not refused here."
 SHORT_ESCAPES = 'nrbtf\\"'
 
 
-def served(document: Any, complaint: Callable[[Any], str]) -> dict[str, Any]:
+def served(
+    document: Any, complaint: Callable[[Any], str], *, followed: bool = True
+) -> dict[str, Any]:
     """A schema for llguidance, with options for it in `x-guidance`.
 
     complaint: what llguidance says is wrong with a schema; empty where it would serve it.
+    followed: whether an output will be followed for what only that can tell (UNIQUE).
     Raises GrammarError, which says where, and RecursionError.
     """
     for attempt in ATTEMPTS:
@@ -41,9 +45,21 @@ def served(document: Any, complaint: Callable[[Any], str]) -> dict[str, Any]:
         except GrammarError as error:
             refusal = error
         else:
+            if not followed and _any(made, _is_unique):
+                raise GrammarError(_NOT_FOLLOWED)
             if not _has_one_of(made) or _ONE_OF not in complaint(made):
                 return made
     raise refusal
+
+
+_NOT_FOLLOWED = (
+    "in a structural tag, uniqueItems needs at most one item (maxItems), or items that are one of "
+    "at most 4 values (enum)"
+)
+
+
+def _is_unique(node: dict[str, Any]) -> bool:
+    return UNIQUE in node
 
 
 ATTEMPTS = (Attempt(leave_one_of=True), IN_FULL, Attempt(in_part=True))
@@ -74,7 +90,7 @@ def _served(document: Any, complaint: Callable[[Any], str], attempt: Attempt) ->
     if reasons and impossible(made):
         raise GrammarError(reasons[0])  # What is left of it has no document.
     options: dict[str, Any] = {"whitespace_pattern": whitespace(made)}
-    if _names_may_be_escaped(made):
+    if _names_may_be_escaped(made) or _any(made, _is_unique):
         options["json_allowed_escapes"] = SHORT_ESCAPES
     return made | {"x-guidance": options}
 
