@@ -38,7 +38,7 @@ def check(schema: dict[str, Any], several: list[Any], seed: int) -> None:
     judge = jsonschema.Draft202012Validator(schema)
     served, refusal = _serve(schema)
     if served is None:
-        seen["refused"] += 1
+        seen["impossible" if _impossible(refusal) else "refused"] += 1
         assert not (_impossible(refusal) and any(map(judge.is_valid, several))), refusal
         return
     seen["served"] += 1
@@ -93,7 +93,7 @@ def _impossible(complaint: str) -> bool:
     return complaint.startswith(("no output can match", "Unsatisfiable"))
 
 
-@pytest.mark.parametrize(("check_all", "least"), [(check_objects, 0.6), (check_arrays, 0.4)])
+@pytest.mark.parametrize(("check_all", "least"), [(check_objects, 0.5), (check_arrays, 0.4)])
 def test_the_mask_and_the_judge_agree(check_all: Callable[[], None], least: float) -> None:
     seen.clear()
     check_all()
