@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock import SamplingParams
+from penstock import SamplingParams, logs
 from penstock.client import EngineClient
 from penstock.client import media as media_module
 from penstock.client.media import LARGE, MediaFiles, PreparedMedia
@@ -237,3 +238,18 @@ def test_other_pictures_have_other_favourites() -> None:
         prefix_key(RoutingRequest([5] * 60, 32, media=media), 16) for media in (None, behind)
     )
     assert plain == later, "what lies behind the covered tokens doesn't count"
+
+
+def test_items_for_which_there_is_no_room_are_one_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk each picture was one: any client could write the log."""
+    monkeypatch.setattr(media_module, "_note_no_file", logs.Seldom(media_module.log.warning))
+    files = MediaFiles(tmp_path)
+    folder = files._make()
+    assert folder is not None
+    shutil.rmtree(folder.path)
+    for number in range(20):
+        assert files.hold(f"{number:064}", memoryview(b"item")) is None
+    assert caplog.messages == ["an item can't be a file"]
+    files.close()

@@ -18,6 +18,9 @@ from deploy.local import free_port
 from testing.descendants import descendants
 from testing.processes import PENSTOCK
 from testing.serving import PATIENCE, wait_until
+from testing.trained.seeing import FOLDER
+from testing.trained.seeing.exam import Task, whole
+from tests.system.test_seeing import asked
 
 pytestmark = [pytest.mark.timeout(300)]
 
@@ -26,8 +29,8 @@ SIZE = 2 * 2**20
 
 
 class SmallDisk:
-    """A system whose log, stored KV and runtime folder lie on a disk of SIZE bytes, which nobody
-    else sees. folder: of the disk, as seen from outside."""
+    """A system whose log, stored KV and runtime folder, with pictures on their way to workers, lie
+    on a disk of SIZE bytes, which nobody else sees. folder: of the disk, as seen from outside."""
 
     def __init__(self, place: Path, *flags: str) -> None:
         self.url = f"http://127.0.0.1:{(port := free_port())}"
@@ -83,6 +86,14 @@ class SmallDisk:
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: pid() not in (None, victim))
 
+    def says(self, task: Task) -> str:
+        """What a model that sees answers."""
+        body = {"messages": [{"role": "user", "content": asked(task)}], "temperature": 0}
+        reply = httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=PATIENCE)
+        assert reply.status_code == 200, reply.text
+        text: str = reply.json()["choices"][0]["message"]["content"]
+        return text
+
     def blocks(self) -> int:
         return sum(path.stat().st_size for path in self.folder.glob("kv/*/*.kv"))
 
@@ -98,9 +109,9 @@ def start(tiny_model: str) -> Iterator[Callable[..., SmallDisk]]:
         pytest.skip("only root can mount a small disk, in a namespace of its own")
     with tempfile.TemporaryDirectory(prefix="pst-") as place:
 
-        def start(*flags: str) -> SmallDisk:
+        def start(*flags: str, model: str = tiny_model) -> SmallDisk:
             kept = ("--disk-kv-dir", f"{place}/kv", "--disk-kv-gib", "0.01")
-            server = SmallDisk(Path(place), tiny_model, *kept, *flags)
+            server = SmallDisk(Path(place), model, *kept, *flags)
             started.append(server)
             return server
 
@@ -130,3 +141,15 @@ def test_a_disk_that_fills_up_ends_nothing(start: Callable[..., SmallDisk]) -> N
     server.fill()
     server.process.terminate()
     assert server.process.wait(PATIENCE) == 0
+
+
+def test_pictures_find_their_way_without_files(start: Callable[..., SmallDisk]) -> None:
+    """They are sent in messages where no file can be written for them."""
+    server = start("--num-kv-blocks", "128", model=str(FOLDER))
+    server.wait_ready()
+    tasks = whole(40)[::8]
+    undisturbed = [server.says(task) for task in tasks]
+    server.fill()
+    server.kill("worker 0")  # Its successor has seen none.
+    server.wait_ready()
+    assert [server.says(task) for task in tasks] == undisturbed

@@ -18,6 +18,7 @@ from penstock.protocol.from_frontend import FromFrontend, MediaChunk, MediaFile,
 from penstock.protocol.to_frontend import NeedMedia
 
 log = logs.get(__name__)
+_note_no_file = logs.Seldom(log.warning)
 
 MEDIA_FOLDER = "media"
 """Beside the engine core's socket, in the private run folder."""
@@ -168,7 +169,7 @@ def _made(path: Path, data: memoryview) -> bool:
     try:
         _write(path, data)
     except OSError as error:
-        log.warning("an item can't be a file", reason=error.strerror, size=len(data))
+        _note_no_file("an item can't be a file", reason=error.strerror, size=len(data))
         path.unlink(missing_ok=True)
         return False
     return True
