@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from penstock_gateway.chat.call_arguments import call_arguments
+from penstock.text.call_arguments import call_arguments
 from penstock_gateway.generate.logprobs import ChatLogprob
 
 

@@ -18,6 +18,7 @@ from penstock.model_config import GenerationDefaults
 from penstock.protocol.common import SessionTerms
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
+from penstock.text.call_arguments import written_arguments
 from penstock.text.content_shape import Marks, media_part, shaped, stand_ins
 from penstock.text.template import ChatTemplate, RenderedChat
 
@@ -305,7 +306,20 @@ def _plain_message(message: Any, where: str, sources: list[MediaSource]) -> Mess
         content = _content(content, where, sources)
     if message["role"] == "user" and (not isinstance(content, (str, list)) or not content):
         raise InvalidRequest("a user message's content must be text that is not empty")
-    return {**message, "content": content or ""}
+    plain = {**message, "content": content or ""}
+    if isinstance(message.get("tool_calls"), (list, tuple)):
+        plain["tool_calls"] = [_with_arguments(call) for call in message["tool_calls"]]
+    return plain
+
+
+def _with_arguments(call: Any) -> Any:
+    """A call whose arguments are a JSON text, as in OpenAI's API, with the object that templates
+    take."""
+    function = call.get("function") if isinstance(call, dict) else None
+    text = function.get("arguments") if isinstance(function, dict) else None
+    if not isinstance(function, dict) or not isinstance(text, str):
+        return call
+    return {**call, "function": {**function, "arguments": written_arguments(text)}}
 
 
 def _content(

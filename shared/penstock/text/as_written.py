@@ -27,7 +27,7 @@ _PART = re.compile(rf"({_STRING})|([,:])", re.DOTALL)
 _SPACE = re.compile(r"[ \t\n\r]*+")
 
 
-class CallArguments(dict[str, Any]):
+class SentArguments(dict[str, Any]):
     """A call's arguments, and the JSON text that a client sent for them."""
 
     def __init__(self, values: Mapping[str, Any], text: str) -> None:
@@ -44,7 +44,7 @@ class PackedMessages:
 
 
 def with_texts(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Place]]:
-    """The messages with texts for CallArguments, and where these stand."""
+    """The messages with texts for SentArguments, and where these stand."""
     places: list[Place] = []
     told = []
     for at, message in enumerate(messages):
@@ -77,7 +77,7 @@ def read_texts(messages: list[dict[str, Any]], places: Sequence[Place]) -> None:
 def _text_of_call(call: Any) -> str | None:
     function = call.get("function") if isinstance(call, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
-    return arguments.text if isinstance(arguments, CallArguments) else None
+    return arguments.text if isinstance(arguments, SentArguments) else None
 
 
 def _with_arguments(call: dict[str, Any], arguments: str) -> dict[str, Any]:
@@ -111,7 +111,7 @@ _PLAIN = json.JSONDecoder(strict=False)
 _LEAF = json.JSONDecoder(strict=False, parse_float=WrittenFloat)
 
 
-class Written:
+class WrittenValue:
     """An object or an array, and its JSON. Names begin with `_`, as templates take any other for a
     key of theirs.
 
@@ -126,7 +126,9 @@ class Written:
         return repr(self._members())
 
     def __eq__(self, other: object) -> bool:
-        return bool(self._members() == (other._members() if isinstance(other, Written) else other))
+        return bool(
+            self._members() == (other._members() if isinstance(other, WrittenValue) else other)
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -166,7 +168,7 @@ class Written:
         return self._space(at + 1) if self._text[at] == "," else at
 
 
-class WrittenObject(Written, Mapping[str, Any]):
+class WrittenObject(WrittenValue, Mapping[str, Any]):
     """A JSON object."""
 
     def _one_level(self) -> dict[str, Any]:
@@ -180,7 +182,7 @@ class WrittenObject(Written, Mapping[str, Any]):
         return found
 
 
-class WrittenArray(Written, Sequence[Any]):
+class WrittenArray(WrittenValue, Sequence[Any]):
     """A JSON array."""
 
     def _one_level(self) -> list[Any]:
@@ -209,15 +211,15 @@ class WrittenArguments(WrittenObject):
 
 def text_of(value: object) -> str | None:
     """The JSON that a value was read from; None: nobody knows it."""
-    return value._text if isinstance(value, Written | WrittenFloat) else None
+    return value._text if isinstance(value, WrittenValue | WrittenFloat) else None
 
 
-def plain(value: Written) -> Any:
+def plain(value: WrittenValue) -> Any:
     """As dicts and lists, which know nothing of their text."""
     return _PLAIN.decode(value._text)
 
 
-def changed(value: Written, change: Callable[[Any], Any], text: str) -> Written:
+def changed(value: WrittenValue, change: Callable[[Any], Any], text: str) -> WrittenValue:
     """With this text, and members to which `change` was done."""
     made = type(value)(text)
     members = value._members()

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock.text.as_written import Written, changed, plain, text_of
+from penstock.text.as_written import WrittenValue, changed, plain, text_of
 
 PRIVATE_USE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE))
 MAX_DEPTH = 64
@@ -173,7 +173,7 @@ def _strings(value: Any, depth: int, where: str) -> Iterator[str]:
         raise too_deep(where)
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Written):
+    elif isinstance(value, WrittenValue):
         yield text_of(value) or ""
         yield from _strings(plain(value), depth, where)
     elif isinstance(value, Mapping):
@@ -189,7 +189,7 @@ def _rebuilt(value: Any, breaker: Breaker, stand_ins: dict[str, str]) -> Any:
     """The value with the strings exchanged. The depth has been checked."""
     if isinstance(value, str):
         return breaker.exchange(value, stand_ins)
-    if isinstance(value, Written):
+    if isinstance(value, WrittenValue):
         text = breaker.exchange(text_of(value) or "", stand_ins)
         return changed(value, lambda each: _rebuilt(each, breaker, stand_ins), text)
     if isinstance(value, Mapping):

@@ -21,7 +21,7 @@ from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from penstock.text.as_written import Written, plain, text_of
+from penstock.text.as_written import WrittenValue, plain, text_of
 
 _STAND_IN = secrets.token_hex(16)
 """Begins what stands in a JSON text for one that is put in its place. No client can know it."""
@@ -74,7 +74,7 @@ def _tojson(
 
     def unknown(inner: Any) -> Any:
         """Called for what json doesn't know."""
-        if not isinstance(inner, Written):
+        if not isinstance(inner, WrittenValue):
             raise TypeError(f"Object of type {type(inner).__name__} is not JSON serializable")
         if own_form:
             return plain(inner)

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from penstock.errors import InvalidRequest
-from penstock.text.as_written import CallArguments
+from penstock.text.as_written import SentArguments
 
 Message = dict[str, Any]
 _WORDS = ("QUINCE", "MEDLAR", "SORREL", "TANSY", "LOVAGE", "BORAGE")
@@ -78,7 +78,7 @@ def _shows_calls(render: Callable[[list[Message]], str], count: int) -> bool:
 
 
 def _call(id: str, word: str) -> dict[str, Any]:
-    arguments = CallArguments({"at": word}, f'{{"at": "{word}"}}')
+    arguments = SentArguments({"at": word}, f'{{"at": "{word}"}}')
     return {"id": id, "type": "function", "function": {"name": "probe", "arguments": arguments}}
 
 

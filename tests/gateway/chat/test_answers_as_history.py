@@ -13,8 +13,8 @@ import pytest
 
 from penstock.config.settings import GatewayConfig
 from penstock.text.as_written import text_of
+from penstock.text.call_arguments import INVALID
 from penstock_gateway.app import create_app
-from penstock_gateway.chat.call_arguments import INVALID
 from tests.gateway.anthropic.test_messages import said
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 

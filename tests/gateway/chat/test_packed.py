@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.errors import InvalidRequest
-from penstock.text.as_written import CallArguments, PackedMessages
+from penstock.text.as_written import PackedMessages, SentArguments
 from penstock.text.template import ChatTemplate
 from penstock_gateway.chat.prompt import packed
 from tests.gateway.heartbeat.engines import model_text
@@ -28,7 +28,7 @@ async def test_it_is_filled_in_as_it_was(x: Any) -> None:
 
 
 async def test_calls_keep_what_the_model_wrote() -> None:
-    arguments = CallArguments({"x": 1e5}, '{"x":  1e5}')
+    arguments = SentArguments({"x": 1e5}, '{"x":  1e5}')
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
     messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
     sent, _ = packed({"messages": messages}, 1000)

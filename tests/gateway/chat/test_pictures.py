@@ -14,7 +14,7 @@ from penstock.media.prepared import read
 from penstock.media.resize import prepare
 from penstock_engine.handlers.media_validation import check_media
 from testing.processes import freeze
-from tests.gateway.fake_engine import FakeEngineClient
+from tests.gateway.fake_engine import MODEL, FakeEngineClient
 from tests.gateway.media import (
     PARTS,
     ROWS,
@@ -209,6 +209,107 @@ async def test_a_file_is_what_its_uri_says() -> None:
         reply = await gateway.client.post("/v1/responses", json=body)
         assert reply.status_code == 200, reply.text
         assert engine.submitted[1][0] == ids_of(engine, "user:<image>;")
+
+
+LOOK = {"name": "look", "arguments": "{}"}
+SHOWN_BY_TOOLS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "chat": (
+        "/v1/chat/completions",
+        {
+            "messages": [
+                {"role": "user", "content": "Q"},
+                {"role": "assistant", "tool_calls": [{"id": "1", "function": LOOK}]},
+                {"role": "tool", "tool_call_id": "1", "content": [text("Here:"), image()]},
+            ]
+        },
+        "user:Q;assistant:;tool:Here:<image>;",
+    ),
+    "responses": (
+        "/v1/responses",
+        {
+            "input": [
+                {"role": "user", "content": "Q"},
+                {"type": "function_call", "call_id": "1", **LOOK},
+                {
+                    "type": "function_call_output",
+                    "call_id": "1",
+                    "output": [
+                        {"type": "input_text", "text": "Here:"},
+                        {"type": "input_image", "image_url": data_uri()},
+                    ],
+                },
+            ]
+        },
+        "user:Q;assistant:;tool:Here:;user:<image>;",
+    ),
+    "messages": (
+        "/v1/messages",
+        {
+            "max_tokens": 8,
+            "messages": [
+                {"role": "user", "content": "Q"},
+                {
+                    "role": "assistant",
+                    "content": [{"type": "tool_use", "id": "1", "name": "look", "input": {}}],
+                },
+                {
+                    "role": "user",
+                    "content": [
+                        {
+                            "type": "tool_result",
+                            "tool_use_id": "1",
+                            "is_error": True,
+                            "content": [
+                                {"type": "text", "text": "Here:"},
+                                {
+                                    "type": "image",
+                                    "source": {
+                                        "type": "base64",
+                                        "media_type": "image/png",
+                                        "data": data_uri().partition(",")[2],
+                                    },
+                                },
+                            ],
+                        }
+                    ],
+                },
+            ],
+        },
+        "user:Q;assistant:;tool:Here:;user:<image>;",
+    ),
+    "ollama": (
+        "/api/chat",
+        {
+            "stream": False,
+            "messages": [
+                {"role": "user", "content": "Q"},
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [{"function": {"name": "look", "arguments": {}}}],
+                },
+                {
+                    "role": "tool",
+                    "tool_name": "look",
+                    "content": "Here:",
+                    "images": [data_uri().partition(",")[2]],
+                },
+            ],
+        },
+        "user:Q;assistant:;tool:<image>Here:;",
+    ),
+}
+
+
+@pytest.mark.parametrize("api", SHOWN_BY_TOOLS)
+async def test_a_picture_that_a_tool_shows(api: str) -> None:
+    path, body, filled = SHOWN_BY_TOOLS[api]
+    engine = SeeingEngine()
+    async with SeeingGateway(engine) as gateway:
+        reply = await gateway.client.post(path, json={"model": MODEL, **body})
+        assert reply.status_code == 200, reply.text
+    assert engine.submitted[0][0] == ids_of(engine, filled)
+    assert len(engine.media[0].items) == 1
 
 
 PDF = "data:application/pdf;base64,AAAA"

@@ -18,7 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.client import ModelText
 from penstock.config.settings import GatewayConfig
+from penstock.llm.prompts import render_chat
 from penstock.model_config import GenerationDefaults
 from penstock.sampling_params import SamplingParams
 from penstock.text.detokenizer import make_detokenizer
@@ -349,3 +351,14 @@ def test_what_a_client_writes_in_a_call_ends_no_turn(ours: Model) -> None:
         filled = ours.filled([ASKED, {"role": "assistant", "tool_calls": [call]}])
         assert text in filled.text
         assert filled.encode(None).count(ours.tokenizer.special_tokens["<|im_end|>"]) == 2
+
+
+def test_the_library_shows_calls_as_the_gateway_does(ours: Model) -> None:
+    """Arguments are a text in OpenAI's API; an object is taken, too."""
+    text = '{"a":  1e5, "b": "\\u00e9"}'
+    known = ModelText(ours.tokenizer, ours.template)
+    for arguments, shown in ((text, text), ({"a": 1}, '{"a": 1}')):
+        call = {"id": "1", "function": {"name": "add", "arguments": arguments}}
+        turn = {"role": "assistant", "content": None, "tool_calls": [call]}
+        filled = render_chat([ASKED, turn, ASKED], known, add_generation_prompt=True)
+        assert f'{{"name": "add", "arguments": {shown}}}\n' in filled

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from penstock.text.as_written import CallArguments
+from penstock.text.as_written import SentArguments
 
 INVALID = "INVALID_JSON"
 """Under which the text of a call stands that is no JSON object, as in an answer cut short."""
@@ -31,7 +31,7 @@ def written_arguments(text: str | None) -> dict[str, Any]:
         values = msgspec.json.decode(text.encode(), type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
         return _leniently(text)
-    return CallArguments(values, text.strip())
+    return SentArguments(values, text.strip())
 
 
 def _leniently(text: str) -> dict[str, Any]:
