@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from penstock.protocol.common import Grammar
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.free_text import (
+    ANYTHING,
     FreeText,
     SpecialTokens,
     lazy,
@@ -178,7 +179,8 @@ class _Writer:
             _refuse("tag", "needs end, a string")
         content = node.get("content")
         if isinstance(content, dict) and content.get("type") == "any_text" and end:
-            return self._rule(f"{self._literal(begin)} {self._until(end)}")
+            text = self._bounded(content) if "without" in content else "TEXT"
+            return self._rule(f"{self._literal(begin)} {self._until(end, text)}")
         return self._rule(f"{self._literal(begin)} {self.format(content)} {self._literal(end)}")
 
     def _by_trigger(self, node: Any, kind: str) -> dict[str, list[str]]:
@@ -263,11 +265,22 @@ class _Writer:
             begun = f"({space} {self._literal(begin)} | {begun})"
         return self._rule(f"{begun} {thinking} | {answer}")
 
-    def _until(self, end: str) -> str:
-        """Free text up to, and with, the first `end`."""
+    def _bounded(self, node: Any) -> str:
+        """Text of certain lengths without a mark (see penstock.parsing.nodes)."""
+        low, high = (
+            _get({"min_length": 0, "max_length": -1, **node}, name, int, "any_text")
+            for name in ("min_length", "max_length")
+        )
+        mark = re.escape(_get(node, "without", str, "any_text"))
+        end = "" if high < 0 else high
+        body = f"{lazy(f'{ANYTHING}{{{low},{end}}}')} & ~{lazy(f'{ANYTHING}*{mark}{ANYTHING}*')}"
+        return self._rule(body, "terminal")
+
+    def _until(self, end: str, text: str = "TEXT") -> str:
+        """Free text up to, and with, the first `end`. text: its terminal."""
         if self._special.has(end):
-            return self._rule(f"TEXT {self._literal(end)}")
-        return self._rule(f"TEXT {quoted(end)}", "[lazy]")
+            return self._rule(f"{text} {self._literal(end)}")
+        return self._rule(f"{text} {quoted(end)}", "[lazy]")
 
     def _rule(self, body: str, options: str = "") -> str:
         """options: "terminal", or what stands behind the rule's name."""

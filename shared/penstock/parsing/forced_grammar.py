@@ -9,7 +9,16 @@ from itertools import takewhile
 from typing import Any
 
 from penstock.parsing.format import CallFormat, KeyedValues, LooseObject, Written
-from penstock.parsing.nodes import Node, either, schema_node, sequence, text_node, until
+from penstock.parsing.nodes import (
+    LENGTHS,
+    Node,
+    bounded_text,
+    either,
+    schema_node,
+    sequence,
+    text_node,
+    until,
+)
 from penstock.parsing.values import is_text, types_of
 from penstock.parsing.written_values import NOTES, any_arguments, written_arguments
 
@@ -167,4 +176,8 @@ def _value(written: Written, mark: str, key: str, schema: Any, root: Node) -> No
             "content": either(*map(text_node, values)),
             "end": end,
         }
-    return None  # The reader takes it as it is, so it can't be held to JSON's rules.
+    text = bounded_text(schema, mark) if limits <= LENGTHS else None
+    if text is None:
+        return None  # The reader takes it as it is, so it can't be held to JSON's rules.
+    padding, _, rest = end.partition(mark)
+    return sequence(until(padding + mark, begin=begin, text=text), text_node(rest))

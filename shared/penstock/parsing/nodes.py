@@ -7,6 +7,9 @@ from typing import Any
 Node = dict[str, Any]
 """One format of a structural tag."""
 ANY_TEXT: Node = {"type": "any_text"}
+MAX_LENGTH = 1000
+"""Characters that a text without quotes may have to have, or not to have."""
+LENGTHS = frozenset({"minLength", "maxLength"})
 
 
 def schema_node(schema: Any) -> Node:
@@ -26,6 +29,18 @@ def either(*nodes: Node) -> Node:
     return nodes[0] if len(nodes) == 1 else {"type": "or", "elements": list(nodes)}
 
 
-def until(end: str, *, begin: str = "") -> Node:
-    """Any text, and the mark that ends it."""
-    return {"type": "tag", "begin": begin, "content": ANY_TEXT, "end": end}
+def until(end: str, *, begin: str = "", text: Node = ANY_TEXT) -> Node:
+    """Any text, and the mark that ends it. text: ANY_TEXT or `bounded_text`."""
+    return {"type": "tag", "begin": begin, "content": text, "end": end}
+
+
+def bounded_text(schema: dict[str, Any], without: str) -> Node | None:
+    """Any text of a schema's lengths, which are ours alone, that doesn't hold a mark. None where
+    they are no lengths that can be followed."""
+    low, high = schema.get("minLength", 0), schema.get("maxLength", MAX_LENGTH)
+    if type(low) is not int or type(high) is not int or not 0 <= low <= high:
+        return None
+    if low > MAX_LENGTH or ("maxLength" in schema and high > MAX_LENGTH):
+        return None
+    node = {"type": "any_text", "without": without, "min_length": low}
+    return {**node, "max_length": high} if "maxLength" in schema else node

@@ -7,7 +7,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock.parsing.format import ValueMarks, Written
-from penstock.parsing.nodes import Node, either, schema_node, sequence, text_node, until
+from penstock.parsing.nodes import (
+    LENGTHS,
+    Node,
+    bounded_text,
+    either,
+    schema_node,
+    sequence,
+    text_node,
+    until,
+)
 
 MAX_MEMBERS = 48
 """Of an object. Where none is required, there are as many ways to begin."""
@@ -157,8 +166,10 @@ class _Values:
     def _string(self, schema: Any, limits: set[str]) -> Node | None:
         if not limits:
             return _any_string(self._marks)
-        if self._marks.quote:
-            return None
+        quote = self._marks.quote
+        if quote:
+            text = bounded_text(schema, quote) if limits <= LENGTHS else None
+            return text and until(quote, begin=quote, text=text)
         return schema_node({"type": "string", **{name: schema[name] for name in limits}})
 
     def _literal(self, value: Any) -> Node:

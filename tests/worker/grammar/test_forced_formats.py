@@ -375,6 +375,34 @@ def test_values_that_are_not_json_keep_to_the_schema(
         jsonschema.validate(json.loads(said), NESTED)
 
 
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>"),
+        ("seed_oss", "<seed:tool_call>\n<function=f>\n<parameter=a>{}</parameter>\n</function>"),
+        ("glm45", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"),
+        ("gemma4", '<|tool_call>call:f{{a:<|"|>{}<|"|>}}<tool_call|>'),
+    ],
+)
+def test_lengths_of_texts_without_quotes(
+    library: tuple[Library, Tokenizer], name: str, call: str
+) -> None:
+    made, tokenizer = library
+    text = {"type": "string", "minLength": 2, "maxLength": 5}
+    schema = {"type": "object", "properties": {"a": text}, "required": ["a"]}
+    tag = forced_tag(form_of(name), "", {"f": schema}, None)
+    definition = StructuredOutputs(structural_tag={"format": tag}).definition()
+    source = made.source(definition)
+
+    def fits(value: str) -> bool:
+        ids = tokenizer.encode(call.format(value), add_special_tokens=False).ids
+        return bool(made.matcher(source).try_consume_tokens(ids) == len(ids))
+
+    assert [fits("é" * length) for length in range(8)] == [2 <= each <= 5 for each in range(8)]
+    assert fits("<\n>")
+    assert not fits("</parameter></parameter>")
+
+
 @pytest.mark.parametrize("name", ["lfm2", "gemma4"])
 @pytest.mark.parametrize(
     "schema",
