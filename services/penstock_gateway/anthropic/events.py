@@ -19,7 +19,7 @@ class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
 
 
 class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
-    """What the model thought to itself. signature: empty; nothing here checks one."""
+    """What the model thought to itself. signature: UNSIGNED, once the thoughts are whole."""
 
     thinking: str
     signature: str = ""
@@ -34,6 +34,9 @@ class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
     input: dict[str, Any]
 
 
+UNSIGNED = "unsigned"
+"""In place of a signature, which nothing here checks. It isn't empty: clients take thoughts without
+one for broken, and leave them out of the conversation or send them as the user's words."""
 Block = TextBlock | ThinkingBlock | ToolUseBlock
 
 
@@ -102,8 +105,16 @@ class OpenText(OpenBlock):
 
 
 class OpenThinking(OpenBlock):
+    _signature = ""
+
+    def finish(self, status: str) -> Block:
+        self._signature = UNSIGNED
+        delta = {"type": "signature_delta", "signature": UNSIGNED}
+        self._events.send("content_block_delta", index=self._index, delta=delta)
+        return super().finish(status)
+
     def _block(self, text: str) -> ThinkingBlock:
-        return ThinkingBlock(text)
+        return ThinkingBlock(text, self._signature)
 
     def _delta(self, text: str) -> dict[str, str]:
         return {"type": "thinking_delta", "thinking": text}

@@ -20,6 +20,7 @@ from penstock_gateway.responses.request import (
     ResponsesRequest,
     TextOptions,
 )
+from penstock_gateway.responses.thoughts import unsealed
 from penstock_gateway.responses.tool_kinds import BY_CALL, OUTPUTS, missing, needed
 from penstock_gateway.responses.tools import ResponseTools
 
@@ -133,9 +134,9 @@ class ChatTranslation:
                 self._take_output(item, where)
             case "reasoning":
                 self._show_pictures()
-                if item.content:
-                    # A template may show the model those of the turn that is going on.
-                    self._thoughts.append(_content(item.content, f"{where}.content"))
+                # A template may show the model those of the turn that is going on.
+                if thoughts := _thoughts(item, where):
+                    self._thoughts.append(thoughts)
             case other if other in LEFT_OUT_ITEMS:
                 """What another server's own tools did."""
             case _:
@@ -284,6 +285,15 @@ def _command_output(part: InputPart) -> str:
     elif outcome.get("exit_code"):
         said.append(f"exit code {outcome['exit_code']}")
     return "\n".join(said)
+
+
+def _thoughts(item: InputItem, where: str) -> str:
+    """Of an item, from the first field that has them; clients leave out one or the other."""
+    if item.content:
+        return _content(item.content, f"{where}.content")
+    if sealed := unsealed(item.encrypted_content):
+        return sealed
+    return _content(item.summary, f"{where}.summary") if item.summary else ""
 
 
 def _message_content(item: InputItem, where: str) -> str | list[dict[str, Any]]:

@@ -31,13 +31,19 @@ class ReasoningText(msgspec.Struct, tag_field="type", tag="reasoning_text"):
     text: str
 
 
+class SummaryText(msgspec.Struct, tag_field="type", tag="summary_text"):
+    text: str
+
+
 class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
-    """What the model thought to itself. summary: there is none."""
+    """What the model thought to itself. summary: the same, if a summary was asked for.
+    encrypted_content: the same again, where that was to be included."""
 
     id: str
     status: str
     content: list[ReasoningText]
-    summary: list[Any] = []
+    summary: list[SummaryText] = []
+    encrypted_content: str | UnsetType = UNSET
 
 
 class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):

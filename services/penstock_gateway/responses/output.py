@@ -13,8 +13,6 @@ from penstock_gateway.responses.items import (
     OutputItem,
     OutputMessage,
     OutputText,
-    ReasoningItem,
-    ReasoningText,
 )
 
 
@@ -154,21 +152,3 @@ class OpenMessage(OpenItem):
             return []
         shown: list[ChatLogprob] = self._events.splices.put(self._logprobs.pieces())
         return shown
-
-
-class OpenReasoning(OpenItem):
-    """Thoughts, in one part."""
-
-    def _item(self, status: str, text: str) -> ReasoningItem:
-        content = [] if status == "in_progress" else [ReasoningText(text)]
-        return ReasoningItem(self.id, status, content)
-
-    def _begun(self) -> None:
-        self._tell_part("content_part.added", part=ReasoningText(""))
-
-    def _added(self, text: str, logprobs: list[ChatLogprob]) -> None:
-        self._tell_part("reasoning_text.delta", delta=text)
-
-    def _finished(self, text: str) -> None:
-        self._tell_part("reasoning_text.done", text=text)
-        self._tell_part("content_part.done", part=ReasoningText(text))

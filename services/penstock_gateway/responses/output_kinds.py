@@ -22,7 +22,8 @@ from penstock_gateway.responses.items import (
     ReasoningItem,
     ShellCallItem,
 )
-from penstock_gateway.responses.output import Events, OpenItem, OpenMessage, OpenReasoning
+from penstock_gateway.responses.output import Events, OpenItem, OpenMessage
+from penstock_gateway.responses.thoughts import OpenReasoning, ThoughtsShown
 from penstock_gateway.responses.tool_kinds import (
     BY_CALL,
     CUSTOM,
@@ -157,8 +158,8 @@ class ItemKinds:
     def text(self, index: int) -> OpenMessage:
         return OpenMessage(self._events, self._id("msg", index), index)
 
-    def thoughts(self, index: int) -> OpenReasoning:
-        return OpenReasoning(self._events, self._id("rs", index), index)
+    def _thoughts(self, index: int, shown: ThoughtsShown) -> OpenReasoning:
+        return OpenReasoning(self._events, self._id("rs", index), index, shown=shown)
 
     def again(self, index: int, item: OutputItem) -> OpenItem:
         """One like an item that there is. Its text is what `text_of` finds in that."""
@@ -166,7 +167,7 @@ class ItemKinds:
             case OutputMessage():
                 return self.text(index)
             case ReasoningItem():
-                return self.thoughts(index)
+                return self._thoughts(index, ThoughtsShown.in_item(item))
             case FunctionCallItem():
                 called = NamedTool(FUNCTION, item.name, item.namespace or None)
             case CustomCallItem():
@@ -192,11 +193,21 @@ class ItemKinds:
 
 class AnswerKinds(ItemKinds):
     """Those of an answer as the model writes it. called: the tool that a function's name stands
-    for."""
+    for.  shown: where thoughts are shown."""
 
-    def __init__(self, events: Events, base: str, called: Callable[[str], NamedTool]) -> None:
+    def __init__(
+        self,
+        events: Events,
+        base: str,
+        called: Callable[[str], NamedTool],
+        shown: ThoughtsShown,
+    ) -> None:
         super().__init__(events, base)
         self._called = called
+        self._shown = shown
+
+    def thoughts(self, index: int) -> OpenReasoning:
+        return self._thoughts(index, self._shown)
 
     def call(self, index: int, call_id: str, name: str) -> OpenFunctionCall:
         """Its text is the arguments of the function that stands for the tool."""
@@ -207,12 +218,13 @@ def output_items(
     events: Events,
     base: str,
     called: Callable[[str], NamedTool],
+    shown: ThoughtsShown,
     parsing: Parsing | None,
     detokenizer: Detokenizer | None,
 ) -> AnswerParts[OutputItem]:
     """The items of one answer. Where nothing is parsed it is one message, which is there from the
-    beginning. base, called: as AnswerKinds has them.  detokenizer: as AnswerParts has it."""
-    kinds = AnswerKinds(events, base, called)
+    beginning. base, called, shown: as AnswerKinds has them.  detokenizer: as AnswerParts has it."""
+    kinds = AnswerKinds(events, base, called, shown)
     items: AnswerParts[OutputItem] = AnswerParts(kinds, parsing, detokenizer)
     if parsing is None:
         items.begin_text()

@@ -214,6 +214,8 @@ class AnswerSoFar:
                 del self._texts[index]
             case "completed" | "incomplete" | "failed":
                 self.whole = bytes(event.response)
+            case "reasoning_summary_text.delta":
+                """The content has the same."""
             case kind if kind.endswith(".delta") and index in self._texts:
                 self._texts[index].append(event.delta)
 

@@ -27,6 +27,7 @@ from penstock_gateway.responses.items import OutputItem
 from penstock_gateway.responses.output import Events, EventWriter, NoEvents
 from penstock_gateway.responses.output_kinds import output_items
 from penstock_gateway.responses.request import ReasoningOptions
+from penstock_gateway.responses.thoughts import ThoughtsShown
 from penstock_gateway.responses.tools import ResponseTools
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class ResponsesFormat(WrittenAtOnce):
         self._base = head.id.removeprefix(ID_PREFIX)
         self._parsing = parsing
         self._called = tools.called
+        self._shown = ThoughtsShown.asked_for(request)
         self._events = EventWriter()
         self._items: AnswerParts[OutputItem] | None = None
         self._response = Response(
@@ -266,7 +268,9 @@ class ResponsesFormat(WrittenAtOnce):
         detokenizer = None
         if self._logprobs and self._parsing is not None:
             detokenizer = make_detokenizer(self._tokenizer, self._skips_special_tokens)
-        return output_items(events, self._base, self._called, self._parsing, detokenizer)
+        return output_items(
+            events, self._base, self._called, self._shown, self._parsing, detokenizer
+        )
 
     def _logprobs_of(
         self, ids: list[int], logprobs: list[TokenLogprobs] | None

@@ -18,9 +18,10 @@ from penstock_gateway.responses.input_items import InputItem
 from penstock_gateway.responses.tools import FunctionChoice, Tools
 
 LOGPROBS = "message.output_text.logprobs"
+ENCRYPTED = "reasoning.encrypted_content"
 INCLUDES = (
     LOGPROBS,
-    "reasoning.encrypted_content",
+    ENCRYPTED,
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",
@@ -28,8 +29,8 @@ INCLUDES = (
     "web_search_call.action.sources",
     "web_search_call.results",
 )
-"""Clients ask for all that they know. Those behind the first add nothing: they belong to items that
-no answer has."""
+"""Clients ask for all that they know. Those behind the first two add nothing: they belong to items
+that no answer has."""
 SUMMARIES = ("auto", "concise", "detailed")
 TRUNCATIONS = ("disabled", "auto")
 STATELESS = (
@@ -55,9 +56,8 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """effort: a variable for the chat template.  summary: auto, concise or detailed, without
-    effect, for there are none: the thoughts themselves are shown.  generate_summary: its older
-    name."""
+    """effort: a variable for the chat template.  summary: auto, concise or detailed, all of which
+    show the thoughts themselves as the summary.  generate_summary: its older name."""
 
     effort: Text = None
     summary: Text = None

@@ -263,6 +263,11 @@ async def test_thoughts(engine: FakeEngineClient) -> None:
         events = await events_of(http)
         kinds = [e["content_block"]["type"] for e in events if e["type"] == "content_block_start"]
         assert kinds == ["thinking", "text"]
+        # Clients leave out thoughts without a signature, or send them as the user's words.
+        assert thoughts["signature"]
+        deltas = [e["delta"] for e in events if e["type"] == "content_block_delta"]
+        *_, last = [delta for delta in deltas if delta["type"] != "text_delta"]
+        assert last == {"type": "signature_delta", "signature": thoughts["signature"]}
         history = [user("Hi"), {"role": "assistant", "content": reply["content"]}, user("More")]
         await whole(http, messages=history)
     assert engine.template.calls[0][1]["enable_thinking"] is True
