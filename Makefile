@@ -29,6 +29,8 @@ export PENSTOCK_NO_CLIENTS
 VENV := .venv
 CLIENTS := .venv-clients
 CLIENTS_LIST := tests/system/clients/requirements.txt
+CLIENTS_OPENAI3 := tests/system/clients/requirements-openai3.txt
+CLIENTS_NODE := tests/system/clients/node
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
@@ -108,11 +110,16 @@ test: setup
 # All of them are pinned and none is resolved: that takes pip minutes.
 clients: setup
 	@exec 9<$(CLIENTS_LIST); if command -v flock >/dev/null; then flock 9; fi; \
-	key=$$(sha256sum $(CLIENTS_LIST) | cut -d' ' -f1); \
+	key=$$(cat $(CLIENTS_LIST) $(CLIENTS_OPENAI3) $(CLIENTS_NODE)/*.json <(command -v npm) | \
+	  sha256sum | cut -d' ' -f1); \
 	if [ "$$(cat $(CLIENTS)/.installed 2>/dev/null)" = "$$key" ]; then exit 0; fi; \
 	set -e; echo "Making $(CLIENTS)"; $(BIN)/python -m venv --clear $(CLIENTS); \
 	$(CLIENTS)/bin/python -m pip --disable-pip-version-check install -q --no-compile --no-deps \
 	  -r $(CLIENTS_LIST); \
+	$(CLIENTS)/bin/python -m pip --disable-pip-version-check install -q --no-compile --no-deps \
+	  --target $(CLIENTS)/openai3 -r $(CLIENTS_OPENAI3); \
+	if command -v npm >/dev/null; then cp -r $(CLIENTS_NODE) $(CLIENTS)/node; \
+	  npm ci --prefix $(CLIENTS)/node --ignore-scripts --no-audit --no-fund --loglevel=error; fi; \
 	echo "$$key" >$(CLIENTS)/.installed
 
 sanitize: setup

@@ -46,6 +46,7 @@ WHOLE: tuple[tuple[str, ...], ...] = (
         "tests/loadtest/test_routing.py",
         "tests/shared/test_curve.py",
         "tests/system/clients/test_aiperf.py",
+        "tests/system/clients/test_loops.py",
         "tests/system/clients/test_triton.py",
         "tests/system/page/test_pictures.py",
         "tests/system/page/test_safety.py",

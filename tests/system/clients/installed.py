@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,24 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-REQUIREMENTS = HERE / "requirements.txt"
+REQUIREMENTS = (HERE / "requirements.txt", HERE / "requirements-openai3.txt")
+PACKAGES = HERE / "node" / "package.json"
 SCRIPTS = HERE / "scripts"
 PATIENCE = 400.0
 
 CLIENTS = {
     "openai": "chat, stream, models, tools (named, required, streamed; results told), "
     "`parse` by a JSON schema, embeddings",
-    "litellm": "chat, stream, tools, embeddings, as `openai/` and as `hosted_vllm/`",
+    "litellm": "chat, stream, tools, embeddings; loops; as `openai/`, `hosted_vllm/`, `anthropic/`",
     "langchain-openai": "chat, stream, tools, structured output, embeddings",
-    "instructor": "Pydantic objects by JSON schema and by tool call",
+    "instructor": "Pydantic objects by JSON schema and by tool call; loops with parallel calls",
+    "langchain": "agents' loops over chat and responses, whole, streamed, with a structured answer",
+    "openai-agents": "the same",
+    "pydantic-ai-slim": "the same, and over messages; its answer by a tool",
+    "llama-index-llms-openai-like": "the same over chat",
+    "anthropic": "the same by its tool runner",
+    "ollama": "the same over Ollama's chat",
+    "ai": "Vercel's AI SDK: the same over chat (`openai-compatible` and `openai`), responses, messages",
     "lm_eval": "`local-completions` on a task of our own (echo, log-probabilities)",
     "tritonclient": "over gRPC: state, metadata, `infer`, a stream, embeddings",
     "aiperf": "streamed chat under concurrency, its own count of tokens and errors",
@@ -49,8 +59,21 @@ def venv() -> Path:
 
 def run_script(name: str, *arguments: str, **environment: str) -> dict[str, Any]:
     """Runs a script with the clients' Python: what each of its features got, or its error."""
+    command = [venv() / "bin" / "python", SCRIPTS / f"{name}.py", *arguments]
+    return _run(command, environment)
+
+
+def run_node_script(name: str, *arguments: str) -> dict[str, Any]:
+    """The same with Node and what npm has installed. Skips the test where there is none."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("there is no node and npm to run Vercel's AI SDK with")
+    packages = str(venv() / "node")
+    return _run(["node", SCRIPTS / f"{name}.mjs", *arguments], {"NODE_PACKAGES": packages})
+
+
+def _run(command: Sequence[str | Path], environment: dict[str, str]) -> dict[str, Any]:
     done = subprocess.run(
-        [venv() / "bin" / "python", SCRIPTS / f"{name}.py", *arguments],
+        command,
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -77,9 +100,11 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 
 def pinned() -> dict[str, str]:
-    """Versions in requirements.txt."""
-    lines = REQUIREMENTS.read_text(encoding="utf-8").splitlines()
-    return dict(re.findall(r"^([\w.-]+)==(\S+)", "\n".join(lines), re.MULTILINE))
+    """Versions of all that is installed; of openai, the older one."""
+    text = "\n".join(file.read_text(encoding="utf-8") for file in reversed(REQUIREMENTS))
+    found = dict(re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE))
+    packages: dict[str, str] = json.loads(PACKAGES.read_text(encoding="utf-8"))["dependencies"]
+    return {**found, **packages}
 
 
 def table() -> str:
