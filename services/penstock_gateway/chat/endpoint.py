@@ -101,6 +101,7 @@ def _fitted(
         source="messages",
         sequences=sequences,
         many=many,
+        oversized=engine.config.oversized_max_tokens,
     )
     params = sampling_params(
         request,

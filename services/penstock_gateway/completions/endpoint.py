@@ -76,6 +76,7 @@ class Completions(GenerateEndpoint[CompletionRequest]):
                 source="prompt",
                 sequences=sequences,
                 many=many,
+                oversized=engine.config.oversized_max_tokens,
             )
             for ids in prompt_token_ids
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from penstock.client.refusals import max_output
+from penstock.config.settings import OversizedMaxTokens
 from penstock.errors import InvalidRequest
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.sampling_params import MAX_SEED, SamplingParams
@@ -87,13 +88,15 @@ def room_for_output(
     source: str,
     sequences: int = 1,
     many: str = "n",
+    oversized: OversizedMaxTokens = "error",
 ) -> int:
     """max_tokens of a prompt.
 
     wanted: what the request says, None if it is silent; then `default`, or less where the context
     (prompt and output), or what one request may have, leaves less; None: all that they leave.
-    sequences: of each prompt.  Raises InvalidRequest when the prompt leaves no room, or less than
-    was asked for.  field, source, many: the request's names for max_tokens, prompt and sequences.
+    sequences: of each prompt.  oversized: whether more than the room is an error.  Raises
+    InvalidRequest when the prompt leaves no room, or less than was asked for.  field, source, many:
+    the request's names for max_tokens, prompt and sequences.
     """
     limit = limits.max_model_len
     room = limit - prompt_tokens
@@ -107,11 +110,14 @@ def room_for_output(
     if wanted is None:
         most = max_output(prompt_tokens, None, sequences, limits, many=many)
         return most if default is None else min(default, most)
-    if wanted > room:
+    if wanted > room and oversized == "reduce":
+        wanted = room
+    elif wanted > room:
         raise InvalidRequest(
             f"the prompt has {prompt_tokens} tokens and {field} is {wanted}: together "
             f"{prompt_tokens + wanted}, more than this model's context of {limit} tokens; "
-            f"at most {room} are left for the output",
+            f"at most {room} are left for the output (with the server's setting "
+            "--oversized-max-tokens reduce, it would be that many)",
             param=field,
             code="context_length_exceeded",
         )

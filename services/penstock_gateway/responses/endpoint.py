@@ -129,6 +129,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
                 limits,
                 field="max_output_tokens",
                 source="input",
+                oversized=engine.config.oversized_max_tokens,
             )
 
         chat_request = conversation.chat

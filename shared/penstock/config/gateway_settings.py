@@ -15,6 +15,7 @@ AccessLog = Literal["off", "text", "json"]
 Routing = Literal["prefix", "least-loaded", "round-robin"]
 UnknownFields = Literal["error", "ignore"]
 ToolStrictLevel = Literal["auto", "function", "parameter"]
+OversizedMaxTokens = Literal["error", "reduce"]
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -144,6 +145,15 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " names it and the nearest known field, as OpenAI does, because a misspelt"
             " `temprature` would otherwise change the answer unnoticed; ignore: skip it, as vLLM"
             " and llama-server do."
+        ),
+    ] = "error"
+    oversized_max_tokens: Annotated[
+        OversizedMaxTokens,
+        Meta(
+            description="What to do with a max_tokens that the context has no room for: error: a"
+            " 400 that says how much there is, as vLLM does; reduce: answer as long as there is"
+            " room, as llama-server does, for agents that always ask for as much as a large model"
+            " could say. Messages and Ollama's API always reduce it."
         ),
     ] = "error"
     max_header_bytes: Annotated[

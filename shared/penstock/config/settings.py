@@ -13,7 +13,13 @@ import msgspec
 from msgspec import Meta
 
 from penstock.config.cache_settings import CacheDtype, CacheSettings
-from penstock.config.gateway_settings import AccessLog, GatewayConfig, Routing, UnknownFields
+from penstock.config.gateway_settings import (
+    AccessLog,
+    GatewayConfig,
+    OversizedMaxTokens,
+    Routing,
+    UnknownFields,
+)
 from penstock.config.lora_settings import LoraSettings
 from penstock.config.media_settings import MediaSettings
 from penstock.config.model_settings import (
@@ -57,6 +63,7 @@ __all__ = [
     "ModelImpl",
     "ModelSettings",
     "ModelsSettings",
+    "OversizedMaxTokens",
     "ParallelSettings",
     "PreemptionMode",
     "Quantization",

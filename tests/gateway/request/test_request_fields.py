@@ -7,10 +7,13 @@ from typing import Any
 import httpx
 import pytest
 
+from penstock.config.settings import GatewayConfig
+from penstock_gateway.app import create_app
 from tests.gateway.fake_engine import CONTEXT, MODEL, FakeEngineClient
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
+USER = [{"role": "user", "content": "Hi"}]
 BODIES: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "Hi"}]},
     TEXT: {"prompt": "Hi"},
@@ -268,6 +271,29 @@ async def test_max_tokens_beyond_the_context(http: httpx.AsyncClient, field: str
     assert error["param"] == field
     for number in (prompt, CONTEXT, prompt + CONTEXT, CONTEXT - prompt):
         assert str(number) in error["message"]
+    assert "--oversized-max-tokens reduce" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("url", "fields", "prompt"),
+    [
+        (CHAT, {"messages": USER, "max_tokens": 32_000}, "user: Hi\nassistant:"),
+        (CHAT, {"messages": USER, "max_completion_tokens": CONTEXT}, "user: Hi\nassistant:"),
+        (TEXT, {"prompt": "Hi", "max_tokens": 32_000}, "Hi"),
+        ("/v1/responses", {"input": "Hi", "max_output_tokens": 32_000}, "user: Hi\nassistant:"),
+        (CHAT, {"messages": USER, "max_tokens": 5}, None),
+    ],
+)
+async def test_max_tokens_beyond_the_context_can_be_reduced(
+    engine: FakeEngineClient, url: str, fields: dict[str, Any], prompt: str | None
+) -> None:
+    app = create_app(engine, GatewayConfig(oversized_max_tokens="reduce"))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        reply = await http.post(url, json={"model": MODEL, **fields})
+    assert reply.status_code == 200, reply.text
+    room = 5 if prompt is None else CONTEXT - len(prompt)
+    assert engine.submitted[-1][1].max_tokens == room
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -35,7 +35,7 @@ CLIENTS = {
     "llama-index-llms-openai-like": "the same over chat",
     "anthropic": "the same by its tool runner",
     "ollama": "the same over Ollama's chat",
-    "ai": "Vercel's AI SDK: the same over chat (`openai-compatible` and `openai`), responses, messages",
+    "ai": "Vercel's AI SDK: the same over chat (by two providers), responses, messages",
     "lm_eval": "`local-completions` on a task of our own (echo, log-probabilities)",
     "tritonclient": "over gRPC: state, metadata, `infer`, a stream, embeddings",
     "aiperf": "streamed chat under concurrency, its own count of tokens and errors",
