@@ -87,21 +87,26 @@ def main(
     )
     store = Store.of(storage or StorageSettings())
     app = create_app(reached.backends, config, gateways=gateways, media=media, store=store)
-    has_keys = app.state.service.ring is not None
+    has_keys, has_grpc = app.state.service.ring is not None, config.grpc_port is not None
     check_exposure(config, _address(sock), has_keys=has_keys)
     admin = None
     if config.admin_port is not None:
         # Port 0 is any free one for each.
         admin = listener.bind(config.host, config.admin_port and config.admin_port + index)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(reached, app, sock, admin))
+        runner.run(_serve(reached, app, sock, admin, shared=gateways - has_grpc > 1))
 
 
 async def _serve(
-    models: ReachedModels, app: FastAPI, sock: socket.socket, admin: socket.socket | None
+    models: ReachedModels,
+    app: FastAPI,
+    sock: socket.socket,
+    admin: socket.socket | None,
+    *,
+    shared: bool,
 ) -> None:
     service: Service = app.state.service
-    server = GatewayServer(app)
+    server = GatewayServer(app, shared=shared)
     await models.start()
     collecting = asyncio.create_task(_collect())
     watching = asyncio.create_task(service.ring.watch()) if service.ring is not None else None

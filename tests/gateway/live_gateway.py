@@ -22,7 +22,8 @@ from tests.gateway.fake_engine import FakeEngineClient
 
 
 class LiveGateway:
-    """Use as a context manager. parser: see protocol_class. loop: makes its event loop."""
+    """Use as a context manager. parser: see protocol_class.  loop: makes its event loop.  shared:
+    the socket, if others accept from it, too."""
 
     def __init__(
         self,
@@ -31,15 +32,16 @@ class LiveGateway:
         patience: Patience | None = None,
         parser: str = "auto",
         loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+        shared: socket.socket | None = None,
     ) -> None:
         self.engine = engine
         self.app = create_app(engine, config or GatewayConfig(), patience=patience)  # type: ignore[arg-type]
         self.service = self.app.state.service
-        self._server = GatewayServer(self.app)
+        self._server = GatewayServer(self.app, shared=shared is not None)
         self._server.config.http = http_protocol.protocol_class(
             self.service.patience, parser, self.service.config.max_header_bytes
         )
-        self._socket = listener.bind("127.0.0.1", 0)
+        self._socket = shared or listener.bind("127.0.0.1", 0)
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.loop = loop()

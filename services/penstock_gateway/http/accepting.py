@@ -8,6 +8,7 @@ connection the lowest free number, so a number says how many descriptors are in 
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import socket
 import ssl
@@ -32,6 +33,9 @@ REFUSAL = 1.0
 """Seconds that a client has to send the request that is refused, and to read the answer."""
 PAUSE = 0.1
 """Seconds until the next attempt, where the kernel gave no connection."""
+OTHERS_TURN = 1.0
+"""Seconds in which new connections are left to other gateways, where this one has no room. Those
+that still wait then are told: the others have none either."""
 
 _FULL = (
     "connections hold nearly all file descriptors that the limit (ulimit -n) allows: idle ones are"
@@ -76,7 +80,8 @@ class Acceptor:
 
     A reserve of descriptors is left to the rest of the process.  A connection that would need one
     of it takes the place of the one that has been idle longest, or is answered with 503.  In the
-    second half of the reserve there is no waiting for the request to be answered.
+    second half of the reserve there is no waiting for the request to be answered.  Where other
+    gateways accept from the same socket, they have their turn before.
     """
 
     def __init__(
@@ -87,9 +92,12 @@ class Acceptor:
         refused: Callable[[], None],
         tls: ssl.SSLContext | None = None,
         tls_seconds: float = 30.0,
+        *,
+        shared: bool = False,
     ) -> None:
         """serve: makes the protocol of a connection.  refused: called for each answer of 503.
-        tls_seconds: that a client may take to agree on keys.  Needs a running event loop."""
+        tls_seconds: that a client may take to agree on keys.  shared: other processes accept from
+        the socket, too.  Needs a running event loop."""
         self._loop = asyncio.get_running_loop()
         self._socket = sock
         self._serve = serve
@@ -97,6 +105,8 @@ class Acceptor:
         self._refused = refused
         self._tls = tls
         self._tls_seconds = None if tls is None else tls_seconds
+        self._shared = shared
+        self._others_had_theirs = False
         self._connecting: set[asyncio.Task[object]] = set()
         self._paused: asyncio.TimerHandle | None = None
         self._full = logs.Seldom(log.warning)
@@ -115,7 +125,13 @@ class Acceptor:
 
     def _accept(self) -> None:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        leaves_to_others = self._shared and not self._others_had_theirs
+        self._others_had_theirs = False
         for _ in range(A_TURN):
+            if leaves_to_others and self._is_full(limit):
+                self._others_had_theirs = True
+                self._wait(OTHERS_TURN)
+                return
             try:
                 connection, _ = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):
@@ -131,8 +147,22 @@ class Acceptor:
     def _pause(self, error: OSError) -> None:
         self._full(_FULL, why=error.strerror)
         self._idle.close_oldest()
+        self._wait(PAUSE)
+
+    def _wait(self, seconds: float) -> None:
         self._loop.remove_reader(self._socket)
-        self._paused = self._loop.call_later(PAUSE, self._resume)
+        self._paused = self._loop.call_later(seconds, self._resume)
+
+    def _is_full(self, limit: int) -> bool:
+        """Whether the next connection would need a descriptor of the reserve."""
+        if limit == resource.RLIM_INFINITY:
+            return False
+        try:
+            number = os.dup(self._socket.fileno())
+        except OSError:
+            return True
+        os.close(number)
+        return number >= limit - _reserve(limit)
 
     def _resume(self) -> None:
         self._paused = None
@@ -141,7 +171,7 @@ class Acceptor:
     def _take(self, connection: socket.socket, limit: int) -> None:
         """limit: file descriptors of this process."""
         number = connection.fileno()
-        reserve = min(MOST_RESERVED, limit // 4)
+        reserve = _reserve(limit)
         if number < limit - reserve:
             self._connect(connection, self._serve)
             return
@@ -194,6 +224,11 @@ class Acceptor:
         self._connecting.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.debug("a connection failed before its first request", why=repr(error))
+
+
+def _reserve(limit: int) -> int:
+    """Descriptors that are left to others, of so many."""
+    return min(MOST_RESERVED, limit // 4)
 
 
 class _Handshake:

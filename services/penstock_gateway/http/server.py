@@ -42,12 +42,14 @@ HAND_OVER = ROLL
 class AcceptingServer(uvicorn.Server):
     """Accepts from the sockets that it is given, as many connections as there is room for.
 
-    config.http: a class that `protocol_class` made.  Raises StartupError for a certificate that
+    config.http: a class that `protocol_class` made.  shared: other processes accept from the
+    sockets, too.  Raises StartupError for a certificate that
     won't do.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, *, shared: bool = False) -> None:
         super().__init__(config)
+        self._shared = shared
         self._tls = server_context(service.config)
         self._responses = service.responses
         self._head_seconds = service.patience.head
@@ -63,6 +65,7 @@ class AcceptingServer(uvicorn.Server):
                 self._note_refusal,
                 tls=self._tls,
                 tls_seconds=self._head_seconds,
+                shared=self._shared,
             )
             self.servers.append(acceptor)  # type: ignore[arg-type]
 
@@ -84,7 +87,7 @@ class GatewayServer(AcceptingServer):
     HAND_OVER: the same, but it accepts no more connections.  A second signal skips the waiting.
     """
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, *, shared: bool = False) -> None:
         self._service: Service = app.state.service
         config = self._service.config
         super().__init__(
@@ -103,6 +106,7 @@ class GatewayServer(AcceptingServer):
                 timeout_keep_alive=KEEP_ALIVE,
             ),
             self._service,
+            shared=shared,
         )
         self._patience = config.shutdown_timeout
         self._leave_at: float | None = None

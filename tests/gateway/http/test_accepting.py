@@ -23,6 +23,8 @@ import pytest
 from penstock import logs
 from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
+from penstock.net import listener
+from penstock_gateway.http import accepting
 from penstock_gateway.http.accepting import A_TURN
 from penstock_gateway.service import Patience
 from testing.serving import PATIENCE, wait_until
@@ -81,6 +83,12 @@ def run() -> None:
             if told == "start":
                 print(stack.enter_context(gateway_of(*arguments)).port, flush=True)
                 continue
+            if told == "share":
+                accepting.OTHERS_TURN = float(arguments[1])
+                shared = socket.socket(fileno=int(arguments[0]))
+                gateway = LiveGateway(Endless(), None, Patience(head=60.0), shared=shared)
+                print(stack.enter_context(gateway).port, flush=True)
+                continue
             if told == "leave":
                 stack.close()
             if told == "take":
@@ -99,9 +107,10 @@ class Limited:
 
     port = 0
 
-    def __init__(self) -> None:
+    def __init__(self, *shared: socket.socket) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", f"from {__name__} import run; run()"],
+            pass_fds=[each.fileno() for each in shared],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -148,6 +157,22 @@ def limited() -> Iterator[Limited]:
 def start(limited: Limited) -> Iterator[Callable[..., Limited]]:
     yield limited.start
     limited.tell("leave")
+
+
+@pytest.fixture
+def sharing() -> Iterator[Callable[[float], tuple[Limited, socket.socket]]]:
+    """A process that shares a socket with others, who have so many seconds where it is full."""
+    with ExitStack() as stack:
+
+        def share(turn: float) -> tuple[Limited, socket.socket]:
+            shared = stack.enter_context(listener.bind("127.0.0.1", 0))
+            found = Limited(shared)
+            stack.callback(found.process.communicate)
+            stack.callback(found.process.kill)
+            found.port = int(found.tell("share", str(shared.fileno()), str(turn)))
+            return found, shared
+
+        yield share
 
 
 def ask(connection: Connection) -> None:
@@ -296,3 +321,42 @@ def test_no_descriptor_at_all_is_one_line_and_no_end(
         for connection in waiting:
             assert connection.read_until(b"}").startswith(b"HTTP/1.1 200 ")
     assert [FULL in line for line in gateway.warnings()] == [True], gateway.lines
+
+
+def test_one_without_room_leaves_connections_to_the_others(
+    sharing: Callable[[float], tuple[Limited, socket.socket]],
+) -> None:
+    """To one that has room, here, however long that takes."""
+    full, shared = sharing(PATIENCE)
+    with ExitStack() as stack:
+        streams = [stack.enter_context(full.connect()) for _ in range(LIMIT)]
+        for client in streams:
+            client.post("/v1/completions", COMPLETION)
+        wait_until(lambda: full.descriptors() >= LIMIT - RESERVE)
+        stack.enter_context(LiveGateway(Endless(), None, Patience(head=60.0), shared=shared))
+        streams += [stack.enter_context(full.connect()) for _ in range(LIMIT)]
+        for client in streams[LIMIT:]:
+            client.post("/v1/completions", COMPLETION)
+        for client in streams:
+            assert client.read_until(b"data: ").startswith(b"HTTP/1.1 200 ")
+        for client in streams:
+            client.socket.close()
+    assert full.warnings() == []
+
+
+def test_where_all_are_full_clients_are_told(
+    sharing: Callable[[float], tuple[Limited, socket.socket]],
+) -> None:
+    full, _ = sharing(0.05)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(full.connect()) for _ in range(LIMIT)]
+        answers = []
+        for client in clients:
+            client.post("/v1/completions", COMPLETION)
+        for client in clients:
+            answers.append(client.read_until(b"}").split(b" ")[1])
+        assert set(answers) == {b"200", b"503"}
+        assert answers.count(b"200") > RESERVE
+        for client in clients:
+            client.socket.close()
+    assert [FULL in line for line in full.warnings()] == [True], full.lines
