@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -233,3 +234,90 @@ def test_a_rolling_restart_of_gateways_fails_nobody(start_server: Callable[..., 
         assert reading.done
         assert reading == asyncio.run(alone(server.url, number)), number
     assert all(reading.done for reading in tally.finished.values())
+
+
+FORM = b"\r\n".join(
+    (
+        b"--b\r\ncontent-disposition: form-data; name=purpose\r\n\r\nbatch",
+        b"--b\r\ncontent-disposition: form-data; name=file; filename=f\r\n\r\n{",
+    )
+)
+UNREAD = {"prompt": "x", "max_tokens": 100, "n": 8, "logprobs": 20, "stream": True}
+IN_THE_WAY = {
+    "half a head": b"GET / HTT",
+    "an idle connection": b"GET /health HTTP/1.1\r\nhost: HOST\r\n\r\n",
+    "a live view": b"GET /live HTTP/1.1\r\nhost: HOST\r\n\r\n",
+    "a body that never ends": b"POST /v1/completions HTTP/1.1\r\nhost: HOST\r\n"
+    b"content-type: application/json\r\ncontent-length: 1000000\r\n\r\n ",
+    "an upload that never ends": b"POST /v1/files HTTP/1.1\r\nhost: HOST\r\ncontent-length: 1000000"
+    b"\r\ncontent-type: multipart/form-data; boundary=b\r\n\r\n" + FORM,
+    "a stream that nobody reads": b"POST /v1/completions HTTP/1.1\r\nhost: HOST\r\n"
+    b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+    % (len(json.dumps(UNREAD)), json.dumps(UNREAD).encode()),
+}
+"""What clients send who read nothing, and go on with a blank now and then."""
+ENDLESS = [name for name in IN_THE_WAY if name.endswith("never ends")]
+
+
+async def stands_in_the_way(host: str, name: str, stop: asyncio.Event) -> None:
+    """Again and again, until `stop`."""
+    address, _, port = host.partition(":")
+    while not stop.is_set():
+        try:
+            _, writer = await asyncio.open_connection(address, int(port), limit=1)
+            writer.write(IN_THE_WAY[name].replace(b"HOST", host.encode()))
+            while not stop.is_set():
+                await asyncio.sleep(0.05)
+                if name in ENDLESS:
+                    writer.write(b" ")
+                await writer.drain()
+                if writer.transport.is_closing():
+                    break
+            writer.transport.abort()
+        except OSError:
+            await asyncio.sleep(0.05)
+
+
+def test_a_rolling_restart_ends_whoever_is_in_the_way(
+    start_server: Callable[..., Server], tiny_model: str, tmp_path: Path
+) -> None:
+    """Gateways take no longer than they may, and other clients' streams are whole."""
+    flags = ("--gateways", "2", "--shutdown-timeout", "8", "--data-dir", str(tmp_path / "data"))
+    server = start_server(tiny_model, "--num-kv-blocks", "512", *flags)
+    expected = {number: asyncio.run(alone(server.url, number)) for number in range(2)}
+    host, tally = server.url.partition("//")[2], Tally()
+
+    async def client(number: int, stop: asyncio.Event) -> None:
+        async with open_client(server.url) as client:
+            while not stop.is_set():
+                try:
+                    assert await read(client, number) == expected[number]
+                    tally.finished[len(tally.finished)] = expected[number]
+                except httpx.HTTPStatusError as error:
+                    if error.response.status_code != 503:
+                        raise
+                except (httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError):
+                    pass  # Before the first byte of its answer.
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            for name in IN_THE_WAY:
+                for _ in range(3):
+                    group.create_task(stands_in_the_way(host, name, stop))
+            for number in expected:
+                group.create_task(client(number, stop))
+            await asyncio.sleep(1)
+            before = server.processes()
+            server.process.send_signal(signal.SIGUSR2)
+            async with asyncio.timeout(2 * PATIENCE):
+                while 'event="gateways restarted"' not in server.stderr:
+                    await asyncio.sleep(0.1)
+            after = server.processes()
+            changed = {name for name, pid in after.items() if before[name] != pid}
+            assert changed == {"gateway 0", "gateway 1"}
+            stop.set()
+
+    asyncio.run(run())
+    assert tally.finished
+    wait_until(lambda: all(e["running"] == 0 for e in server.get("/status")[1]["engines"]))
