@@ -13,6 +13,7 @@ from penstock_gateway.batches import endpoint as batches
 from penstock_gateway.chat import endpoint as chat
 from penstock_gateway.completions import endpoint as completions
 from penstock_gateway.control import collective_rpc, pause, sleep, weights
+from penstock_gateway.conversations import endpoint as conversations
 from penstock_gateway.files import endpoint as files
 from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.live import endpoint as live
@@ -35,6 +36,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     completions.routes,
     responses.routes,
     response_inputs.routes,
+    conversations.routes,
     anthropic.routes,
     ollama.routes,
     ollama_embed.routes,

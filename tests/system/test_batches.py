@@ -280,6 +280,42 @@ def test_responses_outlive_every_process(server: Server, client: OpenAI) -> None
     assert second.usage.input_tokens == whole.usage.input_tokens
 
 
+def test_a_conversation_outlives_every_process(server: Server, client: OpenAI) -> None:
+    """A turn whose gateway dies before its end is not in it, and one that is answered again in the
+    background is in it once."""
+    asked = {"model": server.model, "max_output_tokens": 12, "temperature": 0}
+    conversation = client.conversations.create().id
+    client.responses.create(input="The river is", conversation=conversation, **asked)
+    whole, gateway = False, [server.child("gateway 0")]
+    try:
+        for event in client.responses.create(
+            input="Lost",
+            conversation=conversation,
+            stream=True,
+            **asked | {"max_output_tokens": 60},
+        ):
+            whole = whole or event.type in ("response.completed", "response.incomplete")
+            if event.type == "response.output_text.delta" and gateway:
+                os.kill(gateway.pop(), signal.SIGKILL)
+    except (httpx.HTTPError, APIConnectionError):
+        pass
+    wait_until(server.ready)
+    queued = client.responses.create(
+        input="And then?", conversation=conversation, background=True, **asked
+    )
+    for victim in ("batches", "gateway 0", "engine"):
+        os.kill(server.child(victim), signal.SIGKILL)
+        wait_until(server.ready)
+    wait_until(lambda: seen(client, queued.id).status in ("completed", "incomplete"))
+    items = list(client.conversations.items.list(conversation, order="asc"))
+    said = [each.content[0].text for each in items if each.role == "user"]  # type: ignore[union-attr]
+    assert said == ["The river is", *(["Lost"] if whole else []), "And then?"]
+    assert [each.role for each in items] == ["user", "assistant"] * len(said)  # type: ignore[union-attr]
+    told = [{"role": each.role, "content": each.content[0].text} for each in items[:-1]]  # type: ignore[union-attr]
+    again = client.responses.create(input=told, store=False, **asked)  # type: ignore[arg-type]
+    assert again.output_text == items[-1].content[0].text  # type: ignore[union-attr]
+
+
 def test_a_response_in_the_background_outlives_every_process(
     server: Server, client: OpenAI
 ) -> None:

@@ -247,7 +247,7 @@ def run_commands(page: str, server_of: Callable[[str], Server], folder: Path) ->
                     line = line.replace(f"{name}ID", known)
                 printed = run_line(line, server_of(line), folder)
                 for known in re.findall(
-                    r'"id":"((?:file-|[a-z]*batch[-_]|resp_)[0-9a-f]+)"', printed
+                    r'"id":"((?:file-|[a-z]*batch[-_]|resp_|conv_)[0-9a-f]+)"', printed
                 ):
                     ids.setdefault(known.rstrip("0123456789abcdef"), known)
                 shown = following.code if following is not None else ""
@@ -270,7 +270,7 @@ def can_run(line: str) -> bool:
     return False
 
 
-MADE_ID = re.compile(r'"id":"((?:file-|[a-z]*batch[-_]|resp_)[0-9a-f]+)"')
+MADE_ID = re.compile(r'"id":"((?:file-|[a-z]*batch[-_]|resp_|conv_)[0-9a-f]+)"')
 
 SHELLS = frozenset("|&;<>$`*?(){}[]~\\")
 """What means something to a shell."""
@@ -391,8 +391,11 @@ def test_python_of_the_page_about_batches(storing: Server) -> None:
 
 
 def test_python_of_the_page_about_stored_responses(storing: Server) -> None:
-    (code,) = python_of(STORED)
-    assert run(code, storing).strip()
+    in_conversation, by_ids = python_of(STORED)
+    said = run(in_conversation, storing).splitlines()
+    assert said[0] == "user Name a river."
+    assert said[-1] == "user And a lake."
+    assert run(by_ids, storing).strip()
 
 
 def test_python_of_the_page_about_adapters(adapters: Path) -> None:

@@ -68,7 +68,7 @@ def check(request: BatchRequest) -> None:
             code="unsupported_value",
         )
     window_seconds(request.completion_window)
-    _check_metadata(request.metadata or {})
+    check_metadata(request.metadata or {})
     life = request.output_expires_after
     if life is not None:
         if life.anchor != "created_at":
@@ -92,7 +92,8 @@ def window_seconds(window: str) -> int:
     return seconds
 
 
-def _check_metadata(metadata: dict[str, str]) -> None:
+def check_metadata(metadata: dict[str, str]) -> None:
+    """Raises InvalidRequest."""
     long = any(
         len(key) > MAX_METADATA_KEY or len(value) > MAX_METADATA_VALUE
         for key, value in metadata.items()

@@ -115,6 +115,8 @@ class Runner:
                     await asyncio.to_thread(contents.remove, file_id)
                 if self._store.responses is not None:
                     await self._store.responses.forget_expired()
+                if self._store.conversations is not None:
+                    await self._store.conversations.forget_expired()
                 await self._remove_abandoned()
             except DatabaseDamaged:
                 pass

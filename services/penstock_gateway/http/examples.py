@@ -32,6 +32,9 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "/v1/completions": {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0},
     "/v1/responses/input_tokens": {"input": "Name a river in Europe."},
+    "/v1/conversations": {"items": [{"role": "user", "content": "Name a river in Europe."}]},
+    "/v1/conversations/{id}": {"metadata": {"topic": "rivers"}},
+    "/v1/conversations/{id}/items": {"items": [{"role": "user", "content": "And another."}]},
     "/v1/responses": {"input": "Name a river in Europe.", "max_output_tokens": 32},
     "/v1/messages": {
         "max_tokens": 32,

@@ -46,15 +46,18 @@ class ChatTranslation:
         alone."""
         if request.instructions:
             self._add({"role": "system", "content": request.instructions}, "instructions")
+        source = PREVIOUS if request.conversation is None else CONVERSATION
         for item in before:
-            self._take(item, PREVIOUS)
+            self._take(item, source)
         known = len(self._sources), len(self._calls)
-        if request.input is None:
+        if request.input is None and not (before and request.conversation is not None):
             raise InvalidRequest(
                 "input is missing", param="input", code="missing_required_parameter"
             )
         if isinstance(request.input, str):
             self._add({"role": "user", "content": request.input}, "input")
+        elif request.input is None:
+            known = 0, 0  # It goes on from what the conversation ends with.
         else:
             for place, item in enumerate(request.input):
                 self._take(item, f"input[{place}]")
@@ -85,10 +88,10 @@ class ChatTranslation:
         place = re.match(r"messages\[(\d+)\]", param)
         if place is not None and int(place[1]) < len(self._sources):
             own, name = self._sources[int(place[1])], place[0]
-            if own == PREVIOUS:
+            if own in (PREVIOUS, CONVERSATION):
                 return type(error)(
-                    f"{PREVIOUS}: a message of that conversation is invalid: {message}",
-                    param=PREVIOUS,
+                    f"{own}: a message of that conversation is invalid: {message}",
+                    param=own,
                     code=error.code,
                 )
             if not own.startswith("input[") or own.endswith(".output"):
@@ -176,7 +179,8 @@ class ChatTranslation:
         calls.append(call)
 
 
-PREVIOUS = "previous_response_id"
+PREVIOUS, CONVERSATION = "previous_response_id", "conversation"
+"""Sources of what was said before."""
 TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 LEFT_OUT_ITEMS = frozenset(
     {

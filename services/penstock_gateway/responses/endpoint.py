@@ -33,6 +33,7 @@ from penstock_gateway.responses.background import (
     moved_response,
 )
 from penstock_gateway.responses.chat_translation import ChatTranslation
+from penstock_gateway.responses.conversation import add_turn, conversation_id
 from penstock_gateway.responses.inputs import INCLUDE
 from penstock_gateway.responses.memory import conversation_before, keep, keeps
 from penstock_gateway.responses.output import EventWriter
@@ -166,10 +167,13 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         self, job: Job, asked: AskedModel, terms: Terms, recorder: TimelineRecorder
     ) -> list[bytes]:
         pieces = await super()._answered(job, asked, terms, recorder)
-        reply = job.reply
-        if isinstance(reply, ResponsesFormat) and reply.response.store:
+        reply, owner = job.reply, terms.tenant
+        if not isinstance(reply, ResponsesFormat):
+            return pieces
+        await add_turn(self._service, reply.request, owner, pieces)
+        if reply.response.store:
             id = reply.response.id
-            if not await keep(self._service, reply.request, terms.tenant, id, pieces):
+            if not await keep(self._service, reply.request, owner, id, pieces):
                 reply.response.store = False
                 return reply.encoded()
         return pieces
@@ -213,15 +217,18 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         recorder: TimelineRecorder,
         events: EventStream,
     ) -> None:
-        reply = job.reply
-        if isinstance(reply, ResponsesFormat) and reply.response.store:
+        reply, conversation = job.reply, conversation_id(request)
+        if isinstance(reply, ResponsesFormat) and (reply.response.store or conversation):
 
             async def keep_it() -> None:
                 if reply.response.status not in ("completed", "incomplete"):
                     return
-                id, whole = reply.response.id, reply.encoded()
+                id, whole, owner = reply.response.id, reply.encoded(), terms.tenant
                 try:
-                    kept = await keep(self._service, request, terms.tenant, id, whole)
+                    await add_turn(self._service, request, owner, whole)
+                    kept = not reply.response.store or await keep(
+                        self._service, request, owner, id, whole
+                    )
                 except HTTPError:
                     await events.write(reply.without_end())
                     raise

@@ -50,3 +50,50 @@ class InputItem(msgspec.Struct, frozen=True, kw_only=True):
     status: str | None = None
     tools: list[dict[str, Any]] | None = None
     output: str | list[InputPart] | dict[str, Any] | None = None
+
+
+def without_nothing(item: InputItem) -> dict[str, Any]:
+    """Its fields, and its parts', without those of other kinds."""
+    fields = _said(item)
+    for name in ("content", "summary", "output"):
+        parts = fields.get(name)
+        if isinstance(parts, list):
+            fields[name] = [_said(part) for part in parts]
+    return fields
+
+
+def as_shown(id: str, item: dict[str, Any]) -> dict[str, Any]:
+    """The item as OpenAI shows it: with an id, unless it has one, a type, and what clients rely on;
+    a message's text is a part."""
+    made: dict[str, Any] = {"id": id, "type": "message", **item}
+    for name, value in _RELIED_ON.get(made["type"], {}).items():
+        made.setdefault(name, value)
+    content = made.get("content")
+    if isinstance(content, str):
+        kind = "output_text" if made.get("role") == "assistant" else "input_text"
+        content = [{"type": kind, "text": content}]
+    if isinstance(content, list):
+        made["content"] = [_shown_part(part) for part in content]
+    return made
+
+
+def _shown_part(part: dict[str, Any]) -> dict[str, Any]:
+    said = {name: value for name, value in part.items() if value is not None}
+    return {**_RELIED_ON.get(part.get("type"), {}), **said}
+
+
+_RELIED_ON: dict[Any, dict[str, Any]] = {
+    "message": {"status": "completed"},
+    "function_call": {"status": "completed"},
+    "function_call_output": {"status": "completed"},
+    "reasoning": {"summary": []},
+    "output_text": {"annotations": []},
+    "input_image": {"detail": "auto"},
+}
+"""Fields of items and parts that clients may leave out, and that answers have."""
+
+
+def _said(struct: msgspec.Struct) -> dict[str, Any]:
+    return {
+        name: value for name, value in msgspec.structs.asdict(struct).items() if value is not None
+    }

@@ -10,7 +10,8 @@ from penstock.errors import InvalidRequest
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.keys.caller import current
 from penstock_gateway.request.amount import ConversationAmount
-from penstock_gateway.responses.input_items import InputItem
+from penstock_gateway.responses.conversation import conversation_id, said_in
+from penstock_gateway.responses.input_items import InputItem, without_nothing
 from penstock_gateway.responses.request import STATELESS, ResponsesRequest
 from penstock_gateway.service import Service
 
@@ -20,10 +21,15 @@ _ITEMS = msgspec.json.Decoder(list[InputItem])
 _RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
+class _Named(msgspec.Struct):
+    id: str
+
+
 class _Output(msgspec.Struct):
     output: list[InputItem]
     id: str = ""
     status: str = "completed"
+    conversation: _Named | None = None
 
 
 GONE_ON_FROM = ("completed", "incomplete")
@@ -40,12 +46,14 @@ _RAW_OUTPUT = msgspec.json.Decoder(_RawOutput)
 async def conversation_before(
     service: Service, request: ResponsesRequest, owner: str, own_id: str
 ) -> list[InputItem]:
-    """What was said up to the response that a request goes on from; empty where it goes on from
-    none. It may be as large as a request that brings all of it.
+    """What was said up to the response that a request goes on from, or in its conversation; empty
+    where it goes on from none. It may be as large as a request that brings all of it.
 
     own_id: of the response to come. Raises InvalidRequest, and HTTPError 404 where the response
     that it goes on from isn't there."""
-    previous = request.previous_response_id
+    previous, conversation = request.previous_response_id, conversation_id(request)
+    if conversation is not None:
+        return await said_in(service, request, conversation, owner, own_id)
     if previous is None:
         return []
     records = None if service.store is None else service.store.responses
@@ -87,6 +95,12 @@ async def conversation_before(
                 f"only a response that is {' or '.join(GONE_ON_FROM)}",
                 param="previous_response_id",
                 code="response_not_ended",
+            )
+        if answered.conversation is not None:
+            raise InvalidRequest(
+                f"the response {clip(answered.id)} belongs to the conversation "
+                f"{clip(answered.conversation.id)}; continue that, with the field conversation",
+                param="previous_response_id",
             )
         said += answered.output
         await asyncio.sleep(0)
@@ -161,11 +175,4 @@ def items_of(request: ResponsesRequest) -> str:
     """What the request brought itself, as a JSON list."""
     own = request.input
     items = [InputItem(role="user", content=own)] if isinstance(own, str) else own or []
-    return msgspec.json.encode([_without_nothing(item) for item in items]).decode()
-
-
-def _without_nothing(item: InputItem) -> dict[str, object]:
-    """Most fields of an item are those of other kinds."""
-    return {
-        name: value for name, value in msgspec.structs.asdict(item).items() if value is not None
-    }
+    return msgspec.json.encode([without_nothing(item) for item in items]).decode()

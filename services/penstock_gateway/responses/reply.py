@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from penstock.client.deltas import SequenceDelta
 from penstock.text.detokenizer import make_detokenizer
@@ -26,7 +26,7 @@ from penstock_gateway.generate.timeline import RequestTimeline
 from penstock_gateway.responses.items import OutputItem
 from penstock_gateway.responses.output import Events, EventWriter, NoEvents
 from penstock_gateway.responses.output_kinds import output_items
-from penstock_gateway.responses.request import ReasoningOptions
+from penstock_gateway.responses.request import ConversationParam, ReasoningOptions
 from penstock_gateway.responses.thoughts import ThoughtsShown
 from penstock_gateway.responses.tools import ResponseTools
 
@@ -104,6 +104,7 @@ class Response(msgspec.Struct, tag_field="object", tag="response", kw_only=True)
     store: bool = False
     background: bool = False
     previous_response_id: str | None = None
+    conversation: ConversationParam | UnsetType = UNSET
     parallel_tool_calls: bool = True
     tool_choice: str | dict[str, Any] = "auto"
     tools: list[Any] = []
@@ -160,6 +161,7 @@ class ResponsesFormat(WrittenAtOnce):
             prompt_cache_key=request.prompt_cache_key,
             store=stored,
             previous_response_id=request.previous_response_id,
+            conversation=_conversation(request),
             parallel_tool_calls=request.parallel_tool_calls is not False,
             tool_choice=_tool_choice(request),
             tools=tools.shown,
@@ -296,6 +298,13 @@ def _tool_choice(request: ResponsesRequest) -> str | dict[str, Any]:
         return {"type": choice.type, "name": choice.name or ""}
     tools = [{"type": tool.type, "name": tool.name} for tool in choice.tools or ()]
     return {"type": choice.type, "mode": choice.mode or "auto", "tools": tools}
+
+
+def _conversation(request: ResponsesRequest) -> ConversationParam | UnsetType:
+    named = request.conversation
+    if named is None:
+        return UNSET
+    return ConversationParam(id=named) if isinstance(named, str) else named
 
 
 def _text_options(request: ResponsesRequest) -> dict[str, Any]:

@@ -64,6 +64,12 @@ class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     generate_summary: Text = None
 
 
+class ConversationParam(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """id: of a conversation."""
+
+    id: str
+
+
 class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fields beside those of RequestFields."""
 
@@ -103,8 +109,10 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
     background: Flag = None
     """It is answered by and by, and looked at by its id."""
 
+    conversation: str | ConversationParam | None = None
+    """What goes on, by its id; the request's items and the answer's are added to it."""
+
     # --- only at their neutral value
-    conversation: Any = None
     context_management: Any = None
     prompt: Any = None
 
@@ -113,13 +121,18 @@ RULES = (
     UnsupportedField("moderation"),
     UnsupportedField("context_management", ([],)),
     UnsupportedField("prompt"),
-    UnsupportedField("conversation"),
 )
 
 
 def check(request: ResponsesRequest) -> None:
     """What can be told without a conversation. Raises InvalidRequest."""
     check_unsupported(request, RULES)
+    if request.conversation is not None and request.previous_response_id is not None:
+        raise InvalidRequest(
+            "conversation and previous_response_id exclude each other: a conversation goes on from "
+            "all that is in it",
+            param="previous_response_id",
+        )
     for name in request.include or ():
         if name not in INCLUDES:
             raise InvalidRequest(

@@ -1,4 +1,4 @@
-"""Files and batches as OpenAI's API shows them. Times are Unix seconds."""
+"""Files, batches and conversations as OpenAI's API shows them. Times are Unix seconds."""
 
 from __future__ import annotations
 
@@ -80,6 +80,24 @@ class BatchRecord(msgspec.Struct, frozen=True, tag_field="object", tag="batch", 
     cancelled_at: int | None = None
     request_counts: RequestCounts = RequestCounts()
     metadata: dict[str, str] | None = None
+
+
+class ConversationRecord(
+    msgspec.Struct, frozen=True, tag_field="object", tag="conversation", kw_only=True
+):
+    """metadata: the client's own."""
+
+    id: str
+    created_at: int
+    metadata: dict[str, str] = {}
+
+
+class ConversationItem(msgspec.Struct, frozen=True, kw_only=True):
+    """What a conversation holds.  item: JSON, with that id.  size: its bytes."""
+
+    id: str
+    item: str
+    size: int
 
 
 class BatchWork(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ class Store:
         try:
             from penstock_gateway.storage.background_records import BackgroundRecords
             from penstock_gateway.storage.batch_records import BatchRecords
+            from penstock_gateway.storage.conversation_records import ConversationRecords
             from penstock_gateway.storage.database import Database, DatabaseDamaged
             from penstock_gateway.storage.file_records import FileRecords, all_ids
             from penstock_gateway.storage.held_batches import HeldBatches
@@ -60,6 +61,8 @@ class Store:
         """None: no responses are kept."""
         self.background: BackgroundRecords | None = None
         """None where no responses are kept."""
+        self.conversations: ConversationRecords | None = None
+        """The same."""
         if settings.stored_response_hours:
             self.responses = ResponseRecords(
                 self._database,
@@ -68,6 +71,13 @@ class Store:
                 seconds=3600 * settings.stored_response_hours,
             )
             self.background = BackgroundRecords(self._database, self.responses)
+            self.conversations = ConversationRecords(
+                self._database,
+                most=settings.max_stored_conversations,
+                most_items=settings.max_conversation_items,
+                most_bytes=settings.max_stored_response_bytes,
+                seconds=3600 * settings.stored_response_hours,
+            )
 
     @classmethod
     def of(cls, settings: StorageSettings) -> Store | None:

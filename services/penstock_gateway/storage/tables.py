@@ -1,4 +1,4 @@
-"""The tables, of files, batches and responses. Times are Unix seconds."""
+"""The tables, of files, batches, responses and conversations. Times are Unix seconds."""
 
 from __future__ import annotations
 
@@ -124,6 +124,37 @@ responses = Table(
 )
 """items: a JSON list, what the request brought itself.  response: as it was answered.  bytes: of
 both. A client may choose an id, so it is the owner's only."""
+
+conversations = Table(
+    "penstock_conversations",
+    metadata,
+    Column("owner", StoredName(64), primary_key=True),
+    Column("id", StoredName(64), primary_key=True),
+    Column("created_at", BigInteger, nullable=False),
+    Column("used_at", Float, nullable=False),
+    Column("expires_at", BigInteger, nullable=False, index=True),
+    Column("metadata", Text, nullable=False),
+    Column("next_place", BigInteger, nullable=False),
+    Column("item_count", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Index("penstock_conversations_by_use", "owner", "used_at"),
+)
+"""metadata: JSON.  next_place: of the next item.  item_count, bytes: of its items."""
+
+conversation_items = Table(
+    "penstock_conversation_items",
+    metadata,
+    Column("owner", StoredName(64), primary_key=True),
+    Column("conversation", StoredName(64), primary_key=True),
+    Column("place", BigInteger, primary_key=True, autoincrement=False),
+    Column("id", StoredName(160), nullable=False),
+    Column("response", StoredName(160), nullable=False),
+    Column("item", Text, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Index("penstock_conversation_items_by_id", "owner", "conversation", "id"),
+)
+"""place: the order.  response: which brought it, empty where a client added it itself.  item: JSON,
+as clients see it."""
 
 background = Table(
     "penstock_background",

@@ -88,8 +88,8 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         Meta(
             ge=0,
             le=87_600,
-            description="Hours that responses are kept for `previous_response_id`, counted from"
-            " when they were last continued; 0: they are not kept. Needs --data-dir.",
+            description="Hours that responses and conversations are kept, counted from when"
+            " they were last continued; 0: they are not kept. Needs --data-dir.",
         ),
     ] = 0
     max_stored_responses: Annotated[
@@ -110,6 +110,19 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             " oldest are deleted.",
         ),
     ] = 1_073_741_824
+    max_stored_conversations: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=10_000_000,
+            description="Conversations kept for a tenant; those not used for longest are deleted,"
+            " also beyond --max-stored-response-bytes, which conversations may take once more.",
+        ),
+    ] = 10_000
+    max_conversation_items: Annotated[
+        int,
+        Meta(ge=1, le=100_000, description="Items in one conversation; more are refused."),
+    ] = 10_000
     max_background_responses: Annotated[
         int,
         Meta(

@@ -25,6 +25,7 @@ from penstock_gateway.storage.store import Store
 from penstock_gateway.storage.tables import answers
 from testing.serving import wait_until
 from tests.gateway.batches.storing import line, storing
+from tests.gateway.conversations.test_conversations import check_shared, client
 from tests.gateway.fake_engine import FakeEngineClient, say
 
 pytest.importorskip("psycopg", reason="no psycopg: pip install 'penstock[postgres]'")
@@ -235,6 +236,28 @@ async def test_responses_go_on_and_make_way(
         await gateway.store.stock.look()
         assert gateway.store.stock.latest is not None
         assert gateway.store.stock.latest.responses == 2
+
+
+async def test_two_gateways_share_conversations(
+    url: str, tmp_path: Path, engine: FakeEngineClient
+) -> None:
+    engine.script = say("Yes.")
+    async with AsyncExitStack() as stack:
+        sdks = []
+        for _ in range(2):
+            made = storing(tmp_path / "data", engine, database_url=url, stored_response_hours=1)
+            gateway = await stack.enter_async_context(made)
+            sdks.append(await stack.enter_async_context(client(gateway)))
+        await check_shared(sdks)
+        conversation = await sdks[0].conversations.create(metadata={"a": "\0"})
+        await sdks[0].conversations.items.create(
+            conversation.id, items=[{"role": "user", "content": "a\0b"}]
+        )
+        (item,) = (await sdks[1].conversations.items.list(conversation.id)).data
+        assert item.content[0].text == "a\0b"
+        assert (await gateway.http.get("/v1/conversations/%00")).status_code == 404
+        await sdks[1].conversations.items.delete(item.id, conversation_id=conversation.id)
+        await sdks[1].conversations.delete(conversation.id)
 
 
 async def test_a_database_of_the_first_layout_is_brought_up(url: str, tmp_path: Path) -> None:

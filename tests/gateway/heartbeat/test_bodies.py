@@ -47,7 +47,7 @@ CUT = "truncate_prompt_tokens"
 def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BeatenGateway]]:
     """By what their model does."""
     folder = str(tmp_path_factory.mktemp("store"))
-    store = Store(StorageSettings(data_dir=folder), folder)
+    store = Store(StorageSettings(data_dir=folder, stored_response_hours=1), folder)
     engines = {
         "generate": GeneratingEngine(),
         "embed": PoolingEngine(),

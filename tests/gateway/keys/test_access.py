@@ -204,7 +204,10 @@ def test_other_ways_to_bring_a_key_are_none(gateway: LiveGateway) -> None:
 
 
 COMPUTES = "/v1/responses/input_tokens"
-KEPT = ("/v1/files", "/v1/batches", "/v1/messages/batches", "/v1/responses/")
+KEPT = (
+    *("/v1/files", "/v1/batches", "/v1/messages/batches"),
+    *("/v1/responses/", "/v1/conversations"),
+)
 """What a server without a folder for it doesn't have."""
 
 

@@ -16,7 +16,7 @@ from tests.gateway.keyring import ALICE, BOB, bearer, key, write
 from tests.gateway.keys.test_access import operations
 
 FILES, BATCHES, RESPONSES = "/v1/files", "/v1/batches", "/v1/responses"
-MESSAGES = "/v1/messages/batches"
+MESSAGES, CONVERSATIONS = "/v1/messages/batches", "/v1/conversations"
 STORED = [each for each in operations() if "{" in each.path and "{name:path}" not in each.path]
 LISTS = [FILES, BATCHES, MESSAGES]
 
@@ -47,6 +47,7 @@ async def stored(gateway: Storing) -> dict[str, str]:
             BATCHES, input_file_id=file, endpoint="/v1/completions", completion_window="24h"
         ),
         RESPONSES: await made(RESPONSES, input="One?", background=True),
+        CONVERSATIONS: await made(CONVERSATIONS),
         MESSAGES: await made(MESSAGES, requests=[{"custom_id": "1", "params": params}]),
     }
 
@@ -101,6 +102,14 @@ USES: dict[str, Callable[[dict[str, str]], tuple[str, dict[str, Any]]]] = {
     "a response that goes on": lambda own: (
         RESPONSES,
         {"input": "Two?", "previous_response_id": own[RESPONSES]},
+    ),
+    "a response in a conversation": lambda own: (
+        RESPONSES,
+        {"input": "Two?", "conversation": own[CONVERSATIONS]},
+    ),
+    "the conversation's tokens": lambda own: (
+        f"{RESPONSES}/input_tokens",
+        {"input": "Two?", "conversation": own[CONVERSATIONS]},
     ),
     "its tokens": lambda own: (
         f"{RESPONSES}/input_tokens",

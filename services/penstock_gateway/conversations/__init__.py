@@ -1,0 +1,1 @@
+"""/v1/conversations, as in OpenAI's API."""
