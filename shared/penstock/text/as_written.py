@@ -22,8 +22,7 @@ import msgspec
 Place = tuple[int, int]
 """Of a call: its message, and its number there."""
 
-_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_PART = re.compile(rf"({_STRING})|([,:])", re.DOTALL)
+_STRING = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*+")', re.DOTALL)
 _SPACE = re.compile(r"[ \t\n\r]*+")
 
 
@@ -86,11 +85,11 @@ def _with_arguments(call: dict[str, Any], arguments: str) -> dict[str, Any]:
 
 def _spaced(text: str) -> str:
     """JSON without spaces with those of `tojson`; any other as it is."""
-    found = list(_PART.finditer(text))
-    outside = sum(len(part[0]) for part in found if part[1] is None)
-    if outside and not re.search(r"[ \t\n\r]", _PART.sub("", text)):
-        return _PART.sub(lambda part: part[1] or f"{part[2]} ", text)
-    return text
+    if re.search(r"[ \t\n\r]", _STRING.sub("", text)):
+        return text
+    parts = _STRING.split(text)
+    parts[::2] = [part.replace(",", ", ").replace(":", ": ") for part in parts[::2]]
+    return "".join(parts)
 
 
 class WrittenFloat(float):
