@@ -162,7 +162,7 @@ class Acceptor:
         except OSError:
             return True
         os.close(number)
-        return number >= limit - _reserve(limit)
+        return number >= limit - reserve_of(limit)
 
     def _resume(self) -> None:
         self._paused = None
@@ -171,7 +171,7 @@ class Acceptor:
     def _take(self, connection: socket.socket, limit: int) -> None:
         """limit: file descriptors of this process."""
         number = connection.fileno()
-        reserve = _reserve(limit)
+        reserve = reserve_of(limit)
         if number < limit - reserve:
             self._connect(connection, self._serve)
             return
@@ -226,7 +226,7 @@ class Acceptor:
             log.debug("a connection failed before its first request", why=repr(error))
 
 
-def _reserve(limit: int) -> int:
+def reserve_of(limit: int) -> int:
     """Descriptors that are left to others, of so many."""
     return min(MOST_RESERVED, limit // 4)
 

@@ -83,7 +83,8 @@ async def _serve(
     try:
         async with serving(service, admin):
             await server.start()
-            log.info("listening", address=server.address, grpc=True)
+            most = server.most_connections
+            log.info("listening", address=server.address, grpc=True, most_connections=most)
             await stopped.wait()
             log.info("draining", open=service.open_requests)
             service.draining = True

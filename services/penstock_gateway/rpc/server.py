@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import socket
 from pathlib import Path
 
 import grpc
@@ -12,6 +14,7 @@ from penstock.errors import StartupError
 from penstock.net import listener
 from penstock.net.grpc_port import FLAGS
 from penstock.net.tls import server_context
+from penstock_gateway.http.accepting import reserve_of
 from penstock_gateway.rpc.calls import Calls
 from penstock_gateway.rpc.services import handlers_of, open_methods
 
@@ -28,7 +31,10 @@ class RpcServer:
     """Listens when it is made. Raises StartupError where that can't be."""
 
     def __init__(self, calls: Calls, config: GatewayConfig) -> None:
-        self._server = _bounded(calls, config)
+        self.most_connections = most_connections()
+        """More are closed as they come: without a bound, grpcio takes the last descriptor, and the
+        process can then open nothing else. None: there may be any number."""
+        self._server = _bounded(calls, config, self.most_connections)
         self._server.add_generic_rpc_handlers((_Router(calls),))
         address = _numeric(config)
         credentials = _credentials(config)
@@ -67,11 +73,23 @@ class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         return handler if known else self._calls.refusing(method)
 
 
-def _bounded(calls: Calls, config: GatewayConfig) -> Server:
+def most_connections() -> int | None:
+    """Connections for which this process has file descriptors, beside those that are in use by now
+    and a reserve for others; None: any number."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    with socket.socket() as next_one:  # It gets the lowest free number.
+        return max(1, limit - reserve_of(limit) - next_one.fileno())
+
+
+def _bounded(calls: Calls, config: GatewayConfig, connections: int | None) -> Server:
+    bound = [] if connections is None else [("grpc.max_allowed_incoming_connections", connections)]
     head_ms = round(1000 * calls.service.patience.head)
     return grpc.aio.server(
         maximum_concurrent_rpcs=config.grpc_max_calls,
         options=(
+            *bound,
             ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", min(config.max_body_bytes, MAX_MESSAGE)),
             ("grpc.max_send_message_length", -1),
