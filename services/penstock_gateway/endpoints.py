@@ -24,6 +24,7 @@ from penstock_gateway.ollama import endpoint as ollama
 from penstock_gateway.ollama import models as ollama_models
 from penstock_gateway.pooling import classify, embeddings, pooling, rerank, score
 from penstock_gateway.realtime import endpoint as realtime
+from penstock_gateway.responses import compact
 from penstock_gateway.responses import endpoint as responses
 from penstock_gateway.responses import inputs as response_inputs
 from penstock_gateway.service import Service
@@ -36,6 +37,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     completions.routes,
     responses.routes,
     response_inputs.routes,
+    compact.routes,
     conversations.routes,
     anthropic.routes,
     ollama.routes,

@@ -13,6 +13,7 @@ from penstock_gateway.chat.messages import Message
 from penstock_gateway.chat.request import ChatRequest
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.structured_fields import JsonSchemaFormat, ResponseFormat
+from penstock_gateway.responses.compaction import COMPACTION, QUESTION, summary_of
 from penstock_gateway.responses.input_items import InputItem, InputPart
 from penstock_gateway.responses.request import (
     LOGPROBS,
@@ -140,12 +141,16 @@ class ChatTranslation:
                 # A template may show the model those of the turn that is going on.
                 if thoughts := _thoughts(item, where):
                     self._thoughts.append(thoughts)
+            case kind if kind == COMPACTION:
+                self._add({"role": "user", "content": QUESTION}, where)
+                self._add({"role": "assistant", "content": summary_of(item, where)}, where)
             case other if other in LEFT_OUT_ITEMS:
                 """What another server's own tools did."""
             case _:
+                allowed = ", ".join((COMPACTION, *BY_CALL, *sorted(OUTPUTS)))
                 raise InvalidRequest(
                     f"{where}.type is {clip(item.type)}; allowed: message, reasoning, "
-                    f"{', '.join((*BY_CALL, *sorted(OUTPUTS)))}; left out without an error: "
+                    f"{allowed}; left out without an error: "
                     f"{', '.join(sorted(LEFT_OUT_ITEMS))}",
                     param=f"{where}.type",
                     code="invalid_value",

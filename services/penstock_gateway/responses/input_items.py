@@ -30,9 +30,9 @@ class InputPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class InputItem(msgspec.Struct, frozen=True, kw_only=True):
     """type: message (or nothing), a call or its output, reasoning, item_reference, or one of those
     that are left out. id: that an item has, or that of the one an item_reference means.  namespace:
-    of a call's tool.  summary, encrypted_content: of reasoning.  input, action, operation: of calls
-    that are of no function.  tools: of additional_tools and tool_search_output.  Fields that are
-    unknown here are skipped."""
+    of a call's tool.  summary: of reasoning.  encrypted_content: of reasoning, and of a compaction.
+    input, action, operation: of calls that are of no function.  tools: of additional_tools and
+    tool_search_output.  Fields that are unknown here are skipped."""
 
     type: str | None = None
     id: str | None = None

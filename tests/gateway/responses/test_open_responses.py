@@ -153,8 +153,3 @@ async def test_an_error_in_a_stream(http: httpx.AsyncClient, engine: FakeEngineC
     for event in events:
         check_event(event)
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
-
-
-@pytest.mark.parametrize("path", ["/v1/responses/compact"])
-async def test_what_is_missing_says_so(http: httpx.AsyncClient, path: str) -> None:
-    assert (await http.post(path, json={"model": MODEL, "input": "Hi"})).status_code in (404, 405)
