@@ -13,7 +13,7 @@ from penstock.protocol.from_frontend import FromFrontend, MediaChunk
 from penstock.protocol.from_worker import FromWorker
 from penstock.protocol.to_worker import SaveKV
 from penstock_engine.audit import check as audit
-from penstock_engine.core_state import Timed, make_core_state
+from penstock_engine.core_state import HasDeadline, make_core_state
 from penstock_engine.facts import EngineFacts
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.from_frontends import FromFrontends
@@ -52,7 +52,7 @@ class EngineCore:
         self._idle = IdleSleep(facts.config.scheduler, self.state)
         self._from_workers = FromWorkers(self.state, finisher, after_error=self._rebuild)
         self._status = StatusReport(self.state)
-        self._timed: tuple[Timed, ...] = (
+        self._timed: tuple[HasDeadline, ...] = (
             self._status,
             self._from_frontends,
             self._from_workers,

@@ -30,7 +30,7 @@ from penstock_engine.waiting.service_rate import ServiceRate
 from penstock_engine.waiting.worker_calls import WorkerCalls
 
 
-class Timed(Protocol):
+class HasDeadline(Protocol):
     """A part of the engine core that may have something to do when nothing happens."""
 
     def next_deadline(self) -> float:
@@ -65,7 +65,7 @@ class CoreState:
     drain: Drain  # how this engine core leaves
     paused: bool = False  # no further step is planned
 
-    def timed_parts(self) -> tuple[Timed, ...]:
+    def timed_parts(self) -> tuple[HasDeadline, ...]:
         """Returns the parts that are due at some time even if nothing happens, but for `calls`,
         which rest while a group fails. A new part with a deadline is added here."""
         return (

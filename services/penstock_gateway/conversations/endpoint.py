@@ -150,7 +150,7 @@ class _Named(msgspec.Struct):
     id: str
 
 
-class CreateEndpoint(JsonEndpoint[ConversationRequest]):
+class CreateConversation(JsonEndpoint[ConversationRequest]):
     """Empty, or with items."""
 
     request_type = ConversationRequest
@@ -256,7 +256,7 @@ def routes(service: Service) -> list[OperationRoute]:
         return _json(record)
 
     return [
-        CREATE.route(CreateEndpoint(service)),
+        CREATE.route(CreateConversation(service)),
         ONE.route(one),
         UPDATE.route(UpdateEndpoint(service)),
         DELETE.route(delete),

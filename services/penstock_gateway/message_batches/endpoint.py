@@ -123,7 +123,7 @@ DELETE = Operation(
 )
 
 
-class CreateEndpoint(JsonEndpoint[MessageBatchRequest]):
+class CreateMessageBatch(JsonEndpoint[MessageBatchRequest]):
     """Writes the requests into a file of the caller's, and answers once the batch is on record."""
 
     request_type = MessageBatchRequest
@@ -246,7 +246,7 @@ def routes(service: Service) -> list[OperationRoute]:
         return _json(MessageBatchDeleted(record.id))
 
     return [
-        CREATE.route(CreateEndpoint(service)),
+        CREATE.route(CreateMessageBatch(service)),
         LIST.route(batches),
         ONE.route(batch),
         RESULTS.route(results),
