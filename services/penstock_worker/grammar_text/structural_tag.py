@@ -153,6 +153,8 @@ class _Writer:
                 return self._separated(node)
             case "text_with_tags":
                 return self._with_tags(node)
+            case "members":
+                return self._members(node)
             case "shared":
                 index = _get(node, "index", int, kind)
                 if not 0 <= index < len(self._shared):
@@ -264,6 +266,21 @@ class _Writer:
             space = self._rule(r"/\s{0,8}/", "terminal")
             begun = f"({space} {self._literal(begin)} | {begun})"
         return self._rule(f"{begun} {thinking} | {answer}")
+
+    def _members(self, node: Any) -> str:
+        """Those that are required and any of the others, in their order, with what stands between
+        them: a kind that is ours alone."""
+        separator = self._literal(_get(node, "separator", str, "members"))
+        first = behind = self._rule('""')
+        for member in reversed(_list(node, "members")):
+            content = self.format(member.get("content") if isinstance(member, dict) else None)
+            if member.get("required"):
+                first = self._rule(f"{content} {behind}")
+                behind = self._rule(f"{separator} {content} {behind}")
+            else:
+                first = self._rule(f"{content} {behind} | {first}")
+                behind = self._rule(f"({separator} {content})? {behind}")
+        return first
 
     def _bounded(self, node: Any) -> str:
         """Text of certain lengths without a mark (see penstock.parsing.nodes)."""

@@ -18,8 +18,6 @@ from penstock.parsing.nodes import (
     until,
 )
 
-MAX_MEMBERS = 48
-"""Of an object. Where none is required, there are as many ways to begin."""
 MAX_DEPTH = 8
 """Of schemas in one another, references included."""
 NOTES = frozenset(
@@ -100,7 +98,7 @@ class _Values:
             properties, dict
         ):
             return None
-        if len(properties) > MAX_MEMBERS or not all(each in properties for each in required):
+        if not all(each in properties for each in required):
             return None
         names = sorted(properties, key=str.lower) if self._marks.sorted_keys else list(properties)
         nodes = []
@@ -108,22 +106,9 @@ class _Values:
             value = self._value(properties[name], depth + 1)
             if value is None:
                 return None
-            nodes.append((sequence(text_node(f"{key[0]}{name}{key[1]}"), value), name in required))
-        return self._with_commas(nodes)
-
-    def _with_commas(self, nodes: list[tuple[Node, bool]]) -> Node:
-        """The nodes that are required, and any of the others."""
-        ways = []
-        comma = text_node(self._marks.comma)
-        for at, (first, needed) in enumerate(nodes):
-            rest = [
-                (sequence(comma, node) if must else either(text_node(""), sequence(comma, node)))
-                for node, must in nodes[at + 1 :]
-            ]
-            ways.append(sequence(first, *rest))
-            if needed:
-                return either(*ways)
-        return either(*ways, text_node(""))
+            member = sequence(text_node(f"{key[0]}{name}{key[1]}"), value)
+            nodes.append({"content": member, "required": name in required})
+        return {"type": "members", "members": nodes, "separator": self._marks.comma}
 
     def _value(self, schema: Any, depth: int) -> Node | None:
         if not isinstance(schema, dict) or depth > MAX_DEPTH:

@@ -416,3 +416,9 @@ def test_lengths_of_texts_without_quotes(
 )
 def test_what_values_that_are_not_json_cannot_express(name: str, schema: Any) -> None:
     assert forced_tag(form_of(name), "", {"f": schema}, None) is None
+
+
+def test_many_optional_values_take_little_room() -> None:
+    properties = {f"p{at}": {"type": "integer"} for at in range(200)}
+    tag = forced_tag(form_of("lfm2"), "", {"f": {"type": "object", "properties": properties}}, None)
+    assert len(json.dumps(tag)) < 200 * 250
