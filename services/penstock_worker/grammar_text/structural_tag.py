@@ -231,7 +231,9 @@ class _Writer:
         """Free text in which some marks begin tags (see penstock.parsing.held_calls)."""
         starts, spelled = _list(node, "starts"), _list(node, "spelled")
         thoughts = node.get("thoughts")
-        self._shared = [self.format(each) for each in _list(node, "shared")]
+        self._shared = []
+        for each in _list(node, "shared"):
+            self._shared.append(self.format(each))
         begin = _get(thoughts, "begin", str, "thoughts") if thoughts else ""
         beginnings = [_get(start, "pattern", str, "starts") for start in starts]
         opening = rf"\s{{0,8}}{re.escape(begin)}"
@@ -273,7 +275,8 @@ class _Writer:
         separator = self._literal(_get(node, "separator", str, "members"))
         first = behind = self._rule('""')
         for member in reversed(_list(node, "members")):
-            content = self.format(member.get("content") if isinstance(member, dict) else None)
+            begin = self._literal(_get(member, "begin", str, "members"))
+            content = f"{begin} {self.format(member.get('content'))}"
             if member.get("required"):
                 first = self._rule(f"{content} {behind}")
                 behind = self._rule(f"{separator} {content} {behind}")

@@ -1,7 +1,8 @@
 """The grammar of an answer whose calls are held to their tools' schemas, while all else is free: a
 node for structural tags, `text_with_tags`, which is ours alone.
 
-    shared          formats that others name by their index: {"type": "shared", "index": 0}
+    shared          formats that others, or later ones of these, name by their index:
+                    {"type": "shared", "index": 0}
     triggers, tags  as in xgrammar's triggered_tags, but the text between may hold any special token
                     that isn't a trigger
     spelled         marks that count where they are spelled out, too, though they are tokens
@@ -76,9 +77,11 @@ def held_text(
         "triggers": marks,
         "spelled": [mark for mark in marks if mark not in form.tokens],
         "tags": [tag for mark in marks for tag in _behind(form, written, mark, tags)],
-        "starts": _bare(form, written, arguments, tags) if form.bare else [],
+        "starts": _bare(form, written, arguments, {"type": "shared", "index": len(shared)}),
         "last": bool(form.separators),
     }
+    if form.bare:
+        shared.append(_behind_bare(form, written, tags))
     # What ends thoughts and begins a call does so anywhere.
     if thoughts is None or thoughts.ended_by or is_over(thoughts, prompt):
         return text
@@ -113,32 +116,40 @@ def _behind(form: CallFormat, written: Written, mark: str, tags: list[Node]) -> 
 
 
 def _bare(
-    form: CallFormat, written: Written, arguments: Mapping[str, Node], tags: list[Node]
+    form: CallFormat, written: Written, arguments: Mapping[str, Node], behind: Node
 ) -> list[Node]:
-    """Calls without marks, which an answer may begin with: objects whose first member is the name.
-    Where separators are the format's, more of them may follow, and nothing else."""
+    """Calls without marks, which an answer may begin with, if the format has them: as templates
+    write them, or objects whose first member is the name. behind: what comes after one."""
+    if not form.bare:
+        return []
     if "object" not in form.bodies:
-        more = sequence(text_node(written.between), list_of(written, tags))
-        end = sequence(text_node(written.end), either(text_node(written.after), more))
         head = _SPACE + re.escape(written.before + written.begin)
         return [
             {
                 "pattern": f"{head}{re.escape(name + written.head_end)}",
-                "content": sequence(node, end),
+                "content": sequence(node, behind),
             }
             for name, node in arguments.items()
         ]
     (name_key, *_), arguments_keys = form.keys
     head = rf'{_SPACE}{_FENCE if form.fenced else ""}\{{{_SPACE}"{name_key}"{_SPACE}:{_SPACE}'
     comma = rf'{_SPACE},{_SPACE}"({"|".join(map(re.escape, arguments_keys))})"{_SPACE}:{_SPACE}'
-    end = {"type": "regex", "pattern": rf"{_SPACE}\}}"}
-    if form.separators:
-        more = sequence(text_node(written.between), list_of(written, tags))
-        end = sequence(end, either(text_node(""), more), {"type": "regex", "pattern": _SPACE})
     return [
         {
             "pattern": f'{head}"{re.escape(name)}"',
-            "content": sequence({"type": "regex", "pattern": comma}, node, end),
+            "content": sequence({"type": "regex", "pattern": comma}, node, behind),
         }
         for name, node in arguments.items()
     ]
+
+
+def _behind_bare(form: CallFormat, written: Written, tags: list[Node]) -> Node:
+    """Behind the arguments of a call without marks: its end, and further calls in a list, or, where
+    separators are the format's, behind one."""
+    more = sequence(text_node(written.between), list_of(written, tags))
+    if "object" not in form.bodies:
+        return sequence(text_node(written.end), either(text_node(written.after), more))
+    end: Node = {"type": "regex", "pattern": rf"{_SPACE}\}}"}
+    if not form.separators:
+        return end
+    return sequence(end, either(text_node(""), more), {"type": "regex", "pattern": _SPACE})

@@ -33,8 +33,7 @@ _OF_NUMBERS = frozenset(
     {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 )
 _OF_OBJECTS = frozenset({"properties", "required", "additionalProperties"})
-_SINGLE_QUOTED = r"'([^'\\\n]|\\['\"\\nrt])*'"
-_KEY = "[A-Za-z_][A-Za-z0-9_-]*"
+_KEY = r"[A-Za-z_](\w{0,8}){0,8}"
 _ANY_DEPTH = 4
 """Of lists and objects in one another, where values are any."""
 
@@ -65,7 +64,7 @@ def _any_value(marks: ValueMarks, depth: int) -> Node:
 def _any_string(marks: ValueMarks) -> Node:
     if marks.quote:
         return until(marks.quote, begin=marks.quote)
-    return either(schema_node({"type": "string"}), {"type": "regex", "pattern": _SINGLE_QUOTED})
+    return schema_node({"type": "string"})
 
 
 def _separated(marks: ValueMarks, item: Node) -> Node:
@@ -106,8 +105,8 @@ class _Values:
             value = self._value(properties[name], depth + 1)
             if value is None:
                 return None
-            member = sequence(text_node(f"{key[0]}{name}{key[1]}"), value)
-            nodes.append({"content": member, "required": name in required})
+            begin = f"{key[0]}{name}{key[1]}"
+            nodes.append({"begin": begin, "content": value, "required": name in required})
         return {"type": "members", "members": nodes, "separator": self._marks.comma}
 
     def _value(self, schema: Any, depth: int) -> Node | None:

@@ -333,7 +333,7 @@ NESTED: dict[str, Any] = {
 LFM2 = "<|tool_call_start|>[f({})]<|tool_call_end|>"
 GEMMA = "<|tool_call>call:f{{{}}}<tool_call|>"
 VALUES = [
-    ("lfm2", LFM2, 'a=1, tags=["x", \'y\'], deep={"x": None, "on": True}, kind="p"', True),
+    ("lfm2", LFM2, 'a=1, tags=["x", "y"], deep={"x": None, "on": True}, kind="p"', True),
     ("lfm2", LFM2, "tags=[], deep={}, tree=False", True),
     ("lfm2", LFM2, 'tree="none"', True),
     ("lfm2", LFM2, "", True),

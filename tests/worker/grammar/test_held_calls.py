@@ -189,7 +189,7 @@ TAG = {"type": "tag", "begin": "<a>", "content": {"type": "any_text"}, "end": ""
         ({"tags": [{**TAG, "content": {"type": "shared", "index": 0}}]}, "has the index 0"),
         ({"tags": [{**TAG, "content": {"type": "shared"}}]}, "needs index, a number"),
         ({"shared": [{}]}, "format needs type"),
-        ({"shared": [{"type": "members", "members": [1], "separator": ""}]}, "format needs type"),
+        ({"shared": [{"type": "members", "members": [1], "separator": ""}]}, "members needs begin"),
     ],
 )
 def test_a_node_that_is_malformed_is_refused(
