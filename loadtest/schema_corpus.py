@@ -52,7 +52,8 @@ class Judge:
         manifest = load_manifest(folder)
         what = (folder / "tokenizer.json", manifest.config.vocab_size)
         eos = manifest.generation.eos_token_ids
-        self._trial, self._library = Trial(TrialProcesses(*what, eos)), Library(*what, eos)
+        self._processes = TrialProcesses(*what, eos)
+        self._trial, self._library = Trial(self._processes), Library(*what, eos)
         self._tokenizer = Tokenizer.from_bytes(
             what[0].read_bytes(), add_bos=False, bos_token_id=None
         )
@@ -85,7 +86,8 @@ class Judge:
                 self.wrong.append(file.name)
 
     def close(self) -> None:
-        self._trial.close()
+        self._trial.end()
+        self._processes.end()
 
     def _verdict(self, source: str, schema: Any, test: dict[str, Any]) -> str:
         admitted = self._admits(source, test["data"])
