@@ -96,10 +96,11 @@ def tools(prompt: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A request, as the engine got it."""
+    """A request, as the engine got it. said: the answer."""
 
     prompt: str
     params: SamplingParams
+    said: str
 
 
 class TalkingEngine(FakeEngineClient):
@@ -122,8 +123,8 @@ class TalkingEngine(FakeEngineClient):
 
     def _says(self, prompt: list[int], params: SamplingParams) -> Iterable[Step]:
         text = self.tokens.decode(prompt, skip_special_tokens=False)
-        self.heard.append(Heard(text, params))
         said = answer(text)
+        self.heard.append(Heard(text, params, said))
         for at in range(0, len(said), PIECE):
             piece = said[at : at + PIECE]
             ids = self.tokens.encode(piece, add_special=False)

@@ -1,6 +1,7 @@
 """Agents' loops by the SDKs that people write them with: two turns of calls, the second of several
 at once, thoughts, an answer, and a further question; whole, streamed, and with an answer as an
-object. What the SDK's user sees is what the model wrote, and the model is shown all of it again.
+object. What the SDK's user sees is what the model wrote, the model is shown all of it again, and
+where there is a grammar, it admits such answers.
 
 The model is a script; see talking.py.
 """
@@ -8,14 +9,16 @@ The model is a script; see talking.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import pytest
 
+from penstock_worker.grammar_text.compile import Library
 from tests.gateway.fake_engine import MODEL
 from tests.gateway.live_gateway import LiveGateway
+from tests.shared.tiny_models import byte_level_tokenizer
 from tests.system.clients import talking
 from tests.system.clients.installed import run_node_script, run_script, venv
 
@@ -111,8 +114,34 @@ def results(gateway: LiveGateway) -> Results:
     return of
 
 
+@pytest.fixture(scope="module")
+def admits(tmp_path_factory: pytest.TempPathFactory) -> Callable[[talking.Heard], bool]:
+    """Whether the grammar of a request admits what the script answered."""
+    tokenizer = byte_level_tokenizer()
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    tokenizer.save(str(path))
+    end = tokenizer.token_to_id("<|im_end|>")
+    library = Library(path, tokenizer.get_vocab_size(), (end,))
+
+    def admits(heard: talking.Heard) -> bool:
+        grammar = heard.params.structured_outputs
+        if grammar is None:
+            return True
+        matcher = library.matcher(library.source(grammar.definition()))
+        ids = tokenizer.encode(heard.said, add_special_tokens=False).ids
+        return matcher.try_consume_tokens(ids) == len(ids) and bool(matcher.is_accepting())
+
+    return admits
+
+
 @pytest.mark.parametrize(("script", "api", "feature"), LOOPS)
-def test_a_loop(script: str, api: Api, feature: str, results: Results) -> None:
+def test_a_loop(
+    script: str,
+    api: Api,
+    feature: str,
+    results: Results,
+    admits: Callable[[talking.Heard], bool],
+) -> None:
     found = results(script)
     told = found["told"].get(feature) or found["told"].get("") or {"error": "it did not run"}
     assert "error" not in told, told["error"]
@@ -134,7 +163,8 @@ def test_a_loop(script: str, api: Api, feature: str, results: Results) -> None:
         assert each.prompt.startswith(f"<|im_start|>system\n{rules}")
         assert "get_weather" in talking.names(each.prompt)
     if structured:
-        assert heard[-1].params.structured_outputs is not None
+        assert not admits(replace(heard[-1], said="It is cold."))
+    assert all(map(admits, heard)), [each.said for each in heard if not admits(each)]
 
 
 def said_in(prompt: str) -> str:
