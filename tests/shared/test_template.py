@@ -277,7 +277,8 @@ def _render(source: str, **variables: Any) -> str:
     tokenizer = Tokenizer.from_bytes(
         byte_level_tokenizer().to_str().encode(), add_bos=False, bos_token_id=None
     )
-    return ChatTemplate(source, tokenizer).render([{"role": "user", "content": "x"}], **variables)
+    message = {"role": "user", "content": "x", "parts": ["a"]}
+    return ChatTemplate(source, tokenizer).render([message], **variables)
 
 
 def test_dialect() -> None:
@@ -307,6 +308,10 @@ def test_the_templates_refusal_is_the_clients_error() -> None:
         ("{{ 'a' + messages }}", "can't take these messages: TypeError"),
         ("{{ messages[5]['role'] }}", "undefined|UndefinedError|has no element"),
         ("{{ messages.append(1) }}", "unsafe|not safely|SecurityError"),
+        ("{{ messages[0].parts.pop() }}", "unsafe"),
+        ("{% set add = namespace(to=messages).to.append %}{{ add(1) }}", "unsafe"),
+        ("{{ [].sort() }}", "unsafe"),
+        ("{{ messages[0].update(role='system') }}", "unsafe"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{{ 1 / 0 }}", "ZeroDivisionError"),
         ("{% for i in range(10**9) %}{{ i }}{% endfor %}", "Range too big"),
@@ -316,6 +321,16 @@ def test_the_templates_refusal_is_the_clients_error() -> None:
 def test_what_goes_wrong_inside_is_the_clients_error(source: str, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
         _render(source)
+
+
+def test_a_template_may_change_its_own_lists() -> None:
+    """As llama.cpp's for Kimi K2 do: the ids of calls wait for their results."""
+    source = (
+        "{% set ns = namespace(ids=[]) %}{% for m in messages %}"
+        "{% set _ = ns.ids.append(m.role) %}{% set _ = ns.ids.extend(m.parts) %}{% endfor %}"
+        "{{ ns.ids.pop(0) }}{{ ns.ids }}{{ messages[0].parts }}"
+    )
+    assert _render(source) == "user['a']['a']"
 
 
 def test_length_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,12 +32,13 @@ that is another in each request, it would leave nothing of a conversation in the
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of a message's content: text, a picture, a sound or a video. uuid: the client's
-    own name for that."""
+    """One part of a message's content: text, a picture, a sound, a video, or thoughts, as Mistral's
+    API has them. uuid: the client's own name for a medium."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    thinking: Any = None
     image_url: Any = None
     audio_url: Any = None
     video_url: Any = None
@@ -135,7 +136,7 @@ def _template_message(
         value = getattr(message, field)
         if value is not None:
             plain[field] = value
-    thoughts = message.reasoning_content or message.reasoning
+    thoughts = message.reasoning_content or message.reasoning or _thoughts(message, where)
     if thoughts is not None:
         plain["reasoning_content"] = thoughts
     if message.tool_calls:
@@ -197,17 +198,48 @@ def _content(
             f"{where}.content is missing; it must be a string or a list of parts",
             param=f"{where}.content",
         )
-    kinds = [kind_of(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
+    parts = [
+        (f"{where}.content[{i}]", part)
+        for i, part in enumerate(content)
+        if not _is_thought(message, part)
+    ]
+    kinds = [kind_of(part, at) for at, part in parts]
     if not any(kinds):
-        texts = [_part_text(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
+        texts = [_part_text(part, at) for at, part in parts]
         if system and texts and _TALLY.match(texts[0]):
             rest = _TALLY.sub("", texts[0], count=1)
             texts[:1] = [rest] if rest else []
         return "\n".join(texts)
-    return [
-        _part(part, kind, f"{where}.content[{i}]", sources)
-        for i, (part, kind) in enumerate(zip(content, kinds, strict=True))
+    return [_part(part, kind, at, sources) for (at, part), kind in zip(parts, kinds, strict=True)]
+
+
+def _is_thought(message: Message, part: ContentPart) -> bool:
+    return message.role == "assistant" and part.type == "thinking"
+
+
+def _thoughts(message: Message, where: str) -> str | None:
+    """Those that are parts of an answer's content."""
+    content = message.content if isinstance(message.content, list) else []
+    found = [
+        _thought(part.thinking, f"{where}.content[{i}].thinking")
+        for i, part in enumerate(content)
+        if _is_thought(message, part)
     ]
+    return "\n".join(found) or None
+
+
+def _thought(given: Any, where: str) -> str:
+    """A text, or parts of text."""
+    parts = given if isinstance(given, list) else [{"text": given}]
+    texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
+    said = [text for text in texts if isinstance(text, str)]
+    if len(said) < len(texts):
+        raise InvalidRequest(
+            f"{where} must be a string or a list of text parts",
+            param=where,
+            code="invalid_value",
+        )
+    return "".join(said)
 
 
 def _part(

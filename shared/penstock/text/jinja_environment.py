@@ -2,7 +2,9 @@
 
 Documented by the transformers library ("Writing a chat template"): blocks are trimmed, `break` and
 `continue` work, `raise_exception`, `strftime_now`, `tojson` without HTML escapes, and `generation`
-blocks, which only mark text for training.  Templates run sandboxed and can't change their input.
+blocks, which only mark text for training.  Templates run sandboxed and can't change their input;
+lists that they made themselves may grow and shrink, which transformers refuses and llama.cpp's
+templates do.
 What a model wrote as JSON, `tojson` writes as the model did, unless the template wants a form of
 its own; see `penstock.text.as_written`.
 """
@@ -12,6 +14,8 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -26,6 +30,9 @@ from penstock.text.as_written import WrittenValue, plain, text_of
 _STAND_IN = secrets.token_hex(16)
 """Begins what stands in a JSON text for one that is put in its place. No client can know it."""
 _STANDS_IN = re.compile(rf'"{_STAND_IN}(\d+)"')
+_OWN_LIST = frozenset({"append", "extend", "pop"})
+"""Methods of lists that templates may call, where the list is their own. What it grows to is
+bounded as all of a template's memory is."""
 
 
 class GenerationBlock(Extension):
@@ -38,9 +45,32 @@ class GenerationBlock(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def make_environment() -> ImmutableSandboxedEnvironment:
+class TemplateEnvironment(ImmutableSandboxedEnvironment):
+    """For one template at a time."""
+
+    _given: Any = None
+    _given_lists: frozenset[int] | None = None
+
+    @contextmanager
+    def running(self, given: Any) -> Iterator[None]:
+        """While a template runs. given: its variables, of which no list can be changed."""
+        self._given, self._given_lists = given, None
+        try:
+            yield
+        finally:
+            self._given = self._given_lists = None
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if type(obj) is not list or attr not in _OWN_LIST:
+            return super().is_safe_attribute(obj, attr, value)
+        if self._given_lists is None:
+            self._given_lists = frozenset(_lists_in(self._given))
+        return id(obj) not in self._given_lists
+
+
+def make_environment() -> TemplateEnvironment:
     """A fresh environment."""
-    environment = ImmutableSandboxedEnvironment(
+    environment = TemplateEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=["jinja2.ext.loopcontrols", GenerationBlock],
@@ -49,6 +79,18 @@ def make_environment() -> ImmutableSandboxedEnvironment:
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment
+
+
+def _lists_in(given: Any) -> Iterator[int]:
+    """The ids of all lists in a value that was read from JSON."""
+    rest = [given]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, list):
+            yield id(value)
+            rest += value
+        elif isinstance(value, dict):
+            rest += value.values()
 
 
 def _raise_exception(message: object) -> NoReturn:

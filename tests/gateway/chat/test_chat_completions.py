@@ -270,6 +270,31 @@ async def test_messages_reach_the_template(
     assert options == {"add_generation_prompt": False, "enable_thinking": False}
 
 
+@pytest.mark.parametrize(
+    "thinking", ["Hm. Yes.", [{"type": "text", "text": "Hm. "}, {"text": "Yes."}]]
+)
+async def test_thoughts_may_be_parts_of_an_answer(
+    http: httpx.AsyncClient, engine: FakeEngineClient, thinking: Any
+) -> None:
+    """As Mistral's API has them."""
+    parts = [{"type": "thinking", "thinking": thinking}, {"type": "text", "text": "It rains."}]
+    asked = {"role": "user", "content": "Well?"}
+    messages = [asked, {"role": "assistant", "content": parts}, asked]
+    assert (await http.post(URL, json=body(messages=messages))).status_code == 200
+    given, _ = engine.template.calls[0]
+    said = {"role": "assistant", "content": "It rains.", "reasoning_content": "Hm. Yes."}
+    assert given == [asked, said, asked]
+    for message, at in (
+        ({"role": "user", "content": parts}, "messages[0].content[0].type"),
+        (
+            {"role": "assistant", "content": [parts[1], {"type": "thinking", "thinking": [7]}]},
+            "messages[0].content[1].thinking",
+        ),
+    ):
+        refused = await http.post(URL, json=body(messages=[message]))
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, at)
+
+
 @pytest.mark.parametrize("length", [600, 40_000, 100_000])
 async def test_what_is_too_long_is_the_field_that_holds_it(
     http: httpx.AsyncClient, length: int

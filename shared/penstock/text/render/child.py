@@ -20,7 +20,7 @@ from penstock.process_memory import resident_bytes
 from penstock.text.as_written import read_texts
 from penstock.text.continuation import cut, mark_last
 from penstock.text.disarm import Disarmed, disarm
-from penstock.text.jinja_environment import make_environment
+from penstock.text.jinja_environment import TemplateEnvironment, make_environment
 from penstock.text.render.wire import MAX_FRAME, Bounds, Fill, Filled, TemplateSource
 
 MAX_COMPLAINT = 2000
@@ -60,7 +60,9 @@ class Renderer:
             fill = decoder.decode(frame)
             frame.clear()
             template, source = self._template(fill)
-            return template if isinstance(template, Filled) else _filled(template, source, fill)
+            if isinstance(template, Filled):
+                return template
+            return _filled(self._environment, template, source, fill)
         except MemoryError:
             return Filled("memory", "")
         except InvalidRequest as error:
@@ -84,7 +86,9 @@ class Renderer:
             return Filled("uncompilable", _complaint(error) or type(error).__name__)
 
 
-def _filled(template: jinja2.Template, source: TemplateSource, fill: Fill) -> Filled:
+def _filled(
+    environment: TemplateEnvironment, template: jinja2.Template, source: TemplateSource, fill: Fill
+) -> Filled:
     given = fill.variables
     if isinstance(given, bytes):
         given = msgspec.json.decode(given)
@@ -95,7 +99,8 @@ def _filled(template: jinja2.Template, source: TemplateSource, fill: Fill) -> Fi
     variables = {**source.tokens, **disarmed.values}
     if fill.continued:
         variables = {**variables, "messages": mark_last(variables["messages"])}
-    text = _text(template, variables, fill.max_length)
+    with environment.running(variables):
+        text = _text(template, variables, fill.max_length)
     if text is None:
         return Filled("too_long", "")
     if fill.continued:
