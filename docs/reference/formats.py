@@ -27,7 +27,7 @@ their schemas (`test_held_calls.py`); `JSON`: forced calls are JSON, `strict` ha
 | tokens | the marks are told by their ids, where the tokenizer has a token for them |
 | round trip | templates of releases: a call that the template writes is read back, the same; and \
 of how many turns that the model writes, the template shows the text again, sent back as it was \
-answered |
+answered, where that is tried |
 """
 _ROUND_TRIPS = """\
 ## Round trips
@@ -56,8 +56,8 @@ the template's own:
 
 def formats_page() -> str:
     """A table of calls, and one of thoughts."""
-    calls = [form for form in FORMATS if not isinstance(form, ThoughtFormat)]
-    thoughts = [form for form in FORMATS if isinstance(form, ThoughtFormat)]
+    calls = [form for form in FORMATS if not isinstance(form, ThoughtFormat) and form.names]
+    thoughts = [form for form in FORMATS if isinstance(form, ThoughtFormat) or not form.names]
     head = "| models | parser | tools | reasoning | splits | forced | tokens | round trip |"
     lines = [head, "|---|---|---:|---:|---:|---|---|---|", *map(_calls_row, calls)]
     others = ["| models | parser | reasoning | splits |", "|---|---|---:|---:|"]
@@ -71,6 +71,12 @@ def formats_page() -> str:
         + "\n".join(_rewritten())
         + "\n"
     )
+
+
+def _names(form: AnyFormat, *, thoughts: bool) -> tuple[str, ...]:
+    if thoughts and isinstance(form, ChannelFormat):
+        return form.reasoning_names
+    return form.names
 
 
 def _rewritten() -> list[str]:
@@ -94,7 +100,7 @@ def _round_trips(hand: Hand, template: str) -> tuple[int, int]:
 
 
 def _of(form: AnyFormat, *, thoughts: bool) -> list[FormatCases]:
-    names = form.names
+    names = _names(form, thoughts=thoughts)
     return [each for each in ALL if (each.thoughts if thoughts else each.tools) in names]
 
 
@@ -102,9 +108,13 @@ def _calls_row(form: CallFormat | ChannelFormat) -> str:
     families = _of(form, thoughts=False)
     cases = [case for family in families for case in family.cases]
     own = isinstance(form, ChannelFormat) or bool(form.written)
-    templates = sorted({name for family in families for name in family.templates})
+    templates = sorted(
+        {name for family in families for name in (*family.templates, *family.called)}
+    )
     trips = {name: _round_trips(hand, name) for hand in HANDS for name in hand.templates}
-    shown = [f"{name} ({same} of {tried})" for name in templates for same, tried in [trips[name]]]
+    shown = [
+        "{} ({} of {})".format(name, *trips[name]) if name in trips else name for name in templates
+    ]
     columns = (
         form.models,
         ", ".join(f"`{name}`" for name in form.names),
@@ -118,8 +128,8 @@ def _calls_row(form: CallFormat | ChannelFormat) -> str:
     return "| " + " | ".join(map(str, columns)) + " |"
 
 
-def _thoughts_row(form: ThoughtFormat) -> str:
+def _thoughts_row(form: AnyFormat) -> str:
     cases = [case for family in _of(form, thoughts=True) for case in family.cases]
-    names = ", ".join(f"`{name}`" for name in form.names)
+    names = ", ".join(f"`{name}`" for name in _names(form, thoughts=True))
     thought = sum(bool(case.thought) for case in cases)
     return f"| {form.models} | {names} | {thought or '–'} | {len(cases) or '–'} |"

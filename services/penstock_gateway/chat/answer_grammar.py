@@ -9,7 +9,7 @@ token.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -27,7 +27,7 @@ from penstock.parsing.nodes import (
 )
 from penstock.parsing.thinking import begins_inside, is_over
 from penstock.structured_outputs import StructuredOutputs
-from penstock_gateway.chat.tools import Tool, ToolUse, call_schema
+from penstock_gateway.chat.tools import Tool, ToolUse, call_schema, parameters_of
 
 _SPACE: Node = {"type": "regex", "pattern": r"\s{0,8}"}
 """Before the answer, after thoughts."""
@@ -62,7 +62,11 @@ def answer_grammar(
     for form in (calls, thoughts):
         if isinstance(form, ChannelFormat):
             tools = use.callable_schemas if form is calls else {}
-            return _tag(_in_channels(None if forced and tools else answer, form, prompt, tools))
+            others = []
+            if isinstance(calls, CallFormat) and use.mode == "free":
+                others = [_addressed(calls, form, tool) for tool in use.tools]
+            said = None if forced and tools else answer
+            return _tag(_in_channels(said, form, prompt, tools, others=others))
     whole = own is not None
     if use.mode == "free" and isinstance(calls, CallFormat):
         held = None if own is None else sequence(_SPACE, own)
@@ -81,8 +85,12 @@ def _in_block(answer: Node, form: ThoughtFormat, *, inside: bool) -> Node:
     begin, end = form.block
     # A model may repeat the mark that the prompt ends in.
     begun = either(text_node(""), text_node(begin)) if inside else text_node(begin)
-    thoughtful = sequence(begun, until(end), _SPACE, answer)
-    return thoughtful if inside else either(thoughtful, sequence(_SPACE, answer))
+    said = answer
+    if form.answer is not None:
+        before, after = (either(text_node(""), text_node(mark)) for mark in form.answer)
+        said = sequence(before, answer, after)
+    thoughtful = sequence(begun, until(end), _SPACE, said)
+    return thoughtful if inside else either(thoughtful, sequence(_SPACE, said))
 
 
 def free_answer(
@@ -111,14 +119,15 @@ def _in_channels(
     schemas: Mapping[str, Any],
     *,
     free: bool = False,
+    others: Sequence[Node] = (),
 ) -> Node:
     """Any number of messages in other channels, then one in the answer's, or a call. None: it must
-    be a call.  free: the last message may be in any channel."""
+    be a call.  free: the last message may be in any channel.  others: what else it may be."""
     role, channel, begun = prompt.rpartition(form.begin)[2].partition(form.channel)
     next_head = f"{form.ends[0]}{form.begin}{role}"
     heads = {
         name: f"{form.channel}{name}{form.text}"
-        for name in (*form.thoughts, form.calls, form.answer)
+        for name in filter(None, (*form.thoughts, form.calls, form.answer))
     }
     last = [
         {**_channel_call(form, name, schema), PLACE: place_of(index)}
@@ -129,12 +138,12 @@ def _in_channels(
         last += [sequence(text_node(heads[name]), answer) for name in ends]
     if not free:
         del heads[form.answer]
-    others = {
+    before = {
         "type": "tags_with_separator",
         "separator": "",
         "tags": [until(next_head, begin=head) for head in heads.values()],
     }
-    whole = sequence(others, either(*last))
+    whole = sequence(before, either(*last, *others))
     name, text, _ = begun.partition(form.text)
     if not channel or not text:
         return whole
@@ -155,20 +164,41 @@ def _channel_call(form: ChannelFormat, name: str, schema: Any) -> Node:
     return either(marked, sequence(text_node(begin + form.text), arguments))
 
 
+def _addressed(calls: CallFormat, form: ChannelFormat, tool: Tool) -> Node:
+    """A message to a tool, in which the call has marks of its own."""
+    head = text_node(f"{form.channel}{tool.function.name}{form.text}")
+    return sequence(head, _call(calls, (tool,)))
+
+
 def _call(form: CallFormat, tools: tuple[Tool, ...]) -> Node:
     """What begins as a call in this format does, or, where such a call has no mark, is one."""
     pairs = [pair for pair in (form.block, form.call) if pair is not None]
     marks = dict.fromkeys(mark for mark in (*form.tokens, *sum(pairs, ())) if mark)
     marked = [sequence(_SPACE, text_node(pair.begin), _free(*marks)) for pair in pairs[:1]]
-    if not form.bare and marked:
-        return marked[0]
+    bare = _without_marks(form, tools) if form.bare else []
+    return either(*marked, *bare)
+
+
+def _without_marks(form: CallFormat, tools: tuple[Tool, ...]) -> list[Node]:
+    """Calls that begin an answer as they are."""
+    if form.head is not None and "named" in form.bodies:
+        end = form.head.ends[0]
+        return [
+            sequence(
+                text_node(f"{tool.function.name}{end}"),
+                {**schema_node(parameters_of(tool)), PLACE: place_of(index)},
+            )
+            for index, tool in enumerate(tools)
+        ]
+    if form.keys is None:
+        return []
     (name, *_), arguments = form.keys
     # All tools with the first key, then all with the next: a complaint's place tells the tool.
     items = [
         call_schema(tool, f"#/anyOf/{at}/properties/{key}", (name, key))
         for at, (key, tool) in enumerate(product(arguments, tools))
     ]
-    return either(*marked, {**schema_node({"anyOf": items}), PLACE: TOOLS})
+    return [{**schema_node({"anyOf": items}), PLACE: TOOLS}]
 
 
 def _free(*marks: str) -> Node:

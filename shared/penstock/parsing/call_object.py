@@ -7,6 +7,7 @@ as they come.  Until then it may still turn out to be something else, and its te
 from __future__ import annotations
 
 import json
+import re
 from typing import Literal
 
 from penstock.parsing.events import CallArguments, CallBegin, Event
@@ -18,6 +19,11 @@ MAX_NAME = 256
 
 NAMES = ("name",)
 ARGUMENTS = ("arguments", "parameters")
+MAX_ENTRY = 512
+"""Characters of an entry's brace and key."""
+_ENTRY = re.compile(
+    r'\s*\{\s*"((?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*)"\s*:\s*(?=\{)'
+)
 _STRINGS = (ScanState.STRING, ScanState.ESCAPE, ScanState.HEX)
 
 
@@ -248,6 +254,74 @@ class ArgumentsObject:
             self.begun = True
             self._events.append(self._begin)
         self._events.append(CallArguments(text))
+
+
+class CallEntry:
+    """A call whose name is the one key of an object: {"f": {…}}; the same interface.
+
+    known: names that calls may have; None: any.
+    """
+
+    def __init__(self, known: frozenset[str] | None) -> None:
+        self._known = known
+        self._rest = ""
+        self._inner: ArgumentsObject | None = None
+        self._events: list[Event] = []
+        self.left = ""
+        self.begun = self.done = self.broken = False
+
+    @property
+    def held(self) -> str:
+        return ""  # What it doesn't read is left.
+
+    def end(self) -> None:
+        """The text has ended."""
+        if not (self.begun or self.broken):
+            self._leave(broken=True)
+
+    def take(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    def push(self, text: str) -> int:
+        self._rest += text
+        if self._inner is None:
+            self._open()
+        if self._inner is not None and not self._inner.done:
+            self._rest = self._rest[self._inner.push(self._rest) :]
+            self._events += self._inner.take()
+            if self._inner.broken:
+                self._leave(broken=True)
+        if self._inner is not None and self._inner.done:
+            self._close()
+        return len(text)
+
+    def _open(self) -> None:
+        match = _ENTRY.match(self._rest[:MAX_ENTRY])
+        if match is None:
+            if len(self._rest) >= MAX_ENTRY:
+                self._leave(broken=True)
+            return
+        name = _string(match[1])
+        if not 1 <= len(name) <= MAX_NAME or (self._known is not None and name not in self._known):
+            self._leave(broken=True)
+            return
+        self._rest = self._rest[match.end() :]
+        self._inner = ArgumentsObject(CallBegin(name))
+        self.begun = True
+
+    def _close(self) -> None:
+        """Behind the arguments."""
+        self._rest = self._rest.lstrip()
+        if not self._rest:
+            return
+        broken = not self._rest.startswith("}")
+        self._rest = self._rest.removeprefix("}")
+        self._leave(broken=broken)
+
+    def _leave(self, *, broken: bool) -> None:
+        self.broken, self.done = broken, not broken
+        self.left, self._rest = self._rest, ""
 
 
 def is_object(text: str) -> bool:

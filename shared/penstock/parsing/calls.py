@@ -8,10 +8,16 @@ import string
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from penstock.parsing.call_object import ArgumentsObject, CallObject
+from penstock.parsing.call_object import ArgumentsObject, CallEntry, CallObject
 from penstock.parsing.call_text import MAX_SPACE, CallText, Item, overlap
 from penstock.parsing.events import CallBegin, Event, merged
-from penstock.parsing.format import CallFormat, KeyedValues, LooseObject, with_letters
+from penstock.parsing.format import (
+    CallFormat,
+    CallHead,
+    KeyedValues,
+    LooseObject,
+    with_letters,
+)
 from penstock.parsing.keyed_values import KeyedArguments
 from penstock.parsing.loose_object import LooseArguments
 from penstock.parsing.python_call import PythonCall
@@ -64,6 +70,8 @@ class FormatCalls(CallText):
         if (stop := self._eat_space()) is not None:
             return stop
         form, rest = self._form, self._rest
+        if form.bare and "named" in form.bodies:
+            return self._go(self._head)
         if form.bare and self._begins_body():
             return self._go(self._body)
         if form.fenced and rest.startswith("`") and not self._fenced:
@@ -86,7 +94,7 @@ class FormatCalls(CallText):
             return False
         self._eat(match.end())
         self._fenced = True
-        return self._go(self._start)
+        return self._go(self._body if self._marked else self._start)
 
     def _content(self, ended: bool) -> bool:
         """Content up to the first mark that may begin a call."""
@@ -121,11 +129,13 @@ class FormatCalls(CallText):
     # --- a call
 
     def _body(self, ended: bool) -> bool:
-        if self._form.bodies == ("object",):
+        if self._form.bodies == ("object",) and not self._form.fenced:
             return self._open(self._one(), self._close)
         if (stop := self._eat_space()) is not None:
             return stop
         letter, bodies = self._rest[0], self._form.bodies
+        if letter == "`" and self._form.fenced and not self._fenced:
+            return self._go(self._fence)
         if letter == "{" and "object" in bodies:
             return self._open(self._one(), self._close)
         if letter == "[" and "list" in bodies:
@@ -142,8 +152,10 @@ class FormatCalls(CallText):
         """Names that the call may have; None: any."""
         return self.tools if self._form.only_known or not self._marked else None
 
-    def _one(self) -> CallObject:
+    def _one(self) -> Item:
         form = self._form
+        if form.keys is None:
+            return CallEntry(self._known)
         needs_arguments = form.needs_arguments or not self._marked
         return CallObject(self._known, needs_arguments=needs_arguments, keys=form.keys)
 
@@ -159,9 +171,12 @@ class FormatCalls(CallText):
         seen = self._rest[:MAX_HEAD]
         found = [(at, mark) for mark in (*head.ends, *head.before) if (at := seen.find(mark)) >= 0]
         if not found:
-            full = len(seen) == MAX_HEAD or ended
+            full = len(seen) == MAX_HEAD or ended or not self._may_be_head(seen.strip())
             return self._give_back() if full else False
         at, mark = min(found)
+        if head.content and seen[:at].strip() == head.content:
+            self._prefix, self._rest = "", self._rest[at + len(mark) :]
+            return self._go(self._content)
         match = re.fullmatch(head.pattern, seen[:at].strip())
         if match is None:
             return self._give_back()
@@ -171,6 +186,13 @@ class FormatCalls(CallText):
         self._begin = CallBegin(named["name"], named.get("id") or "")
         self._eat(at if mark in head.before else at + len(mark))
         return self._go(self._arguments)
+
+    def _may_be_head(self, seen: str) -> bool:
+        """Whether it begins one, as far as names tell: content isn't kept waiting for more."""
+        head = self._form.head
+        if head is None or self._known is None or head.pattern != CallHead.pattern:
+            return True
+        return any(name.startswith(seen) for name in (*self._known, head.content))
 
     def _arguments(self, ended: bool) -> bool:
         arguments = self._form.arguments
@@ -198,8 +220,13 @@ class FormatCalls(CallText):
         if not end:
             return self._go(self._between_calls())
         self._rest = self._rest.lstrip()
-        if not self._rest or self._waits([end], ended):
+        ends = [end, _FENCE_END] if self._fenced else [end]
+        if not self._rest or self._waits(ends, ended):
             return False
+        if self._fenced and self._rest.startswith(_FENCE_END):
+            self._rest = self._rest[len(_FENCE_END) :]
+            self._fenced = False
+            return True
         self._rest = self._rest.removeprefix(end)
         return self._go(self._between_calls())
 

@@ -34,6 +34,7 @@ class Channels(WalkingParser):
         calls: bool = True,
     ) -> None:
         super().__init__(self._first)
+        in_text = form.channel in form.tokens
         self._form = form = with_letters(form, letters or {})
         self._calls = calls
         for mark, letter in (letters or {}).items():
@@ -46,7 +47,7 @@ class Channels(WalkingParser):
             self._state = self._message
         elif form.channel in begun:
             self._state = self._head
-        self._stops = (*form.ends, form.begin)
+        self._stops = (*form.ends, form.begin, *((form.channel,) if in_text else ()))
 
     def _first(self, ended: bool) -> bool:
         """At the beginning of the answer, behind the role that the prompt ends in."""
@@ -95,10 +96,9 @@ class Channels(WalkingParser):
 
     def _message(self, ended: bool) -> bool:
         rest = self._rest
-        marks = (*self._stops, self._form.channel)
-        found = [(at, mark) for mark in marks if (at := rest.find(mark)) >= 0]
+        found = [(at, mark) for mark in self._stops if (at := rest.find(mark)) >= 0]
         if not found:
-            keep = 0 if ended else max(overlap(rest, mark) for mark in marks)
+            keep = 0 if ended else max(overlap(rest, mark) for mark in self._stops)
             self._say(rest[: len(rest) - keep])
             self._rest = rest[len(rest) - keep :]
             return False

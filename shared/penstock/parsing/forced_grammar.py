@@ -4,12 +4,13 @@ shape ({"type": "sequence", "elements": […]}), made of what a format says of h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import takewhile
 from typing import Any
 
 from penstock.parsing.format import CallFormat, KeyedValues, LooseObject, Written
 from penstock.parsing.nodes import (
+    ANY_TEXT,
     LENGTHS,
     Node,
     bounded_text,
@@ -27,6 +28,8 @@ _NOTES = NOTES | {"type"}
 _DEFINED = ("$defs", "definitions")
 _LIMITS = frozenset({"type", "properties", "required", "additionalProperties", *_DEFINED})
 """Keywords of an object of keys and values that are kept to."""
+MAX_VALUES = 1000
+"""Of a tool, that are held to their schemas."""
 
 PLACE = "place"
 """In a node, what a complaint about a schema within calls its place."""
@@ -58,7 +61,8 @@ def forced_tag(
     tags = call_tags(written, arguments)
     # Where a line break could only begin another call, a model that has said all calls on and on.
     end = {"type": "regex", "pattern": r"\s{0,2}"}
-    return sequence(text_node(written.before), list_of(written, tags, most), end)
+    opened = either(text_node(written.opened), text_node("")) if written.opened else text_node("")
+    return sequence(opened, text_node(written.before), list_of(written, tags, most), end)
 
 
 def written_by(form: CallFormat, template: str) -> Written | None:
@@ -108,7 +112,7 @@ def arguments_node(form: CallFormat, written: Written, schema: Any) -> Node | No
         case KeyedValues() as marks if schema is None:
             return _any_keyed(written, marks)
         case KeyedValues() as marks:
-            return _keyed(written, marks, schema)
+            return _Keys(written, marks, schema).object(schema)
     return schema_node({"type": "object"} if schema is None else schema)
 
 
@@ -125,7 +129,7 @@ def _any_keyed(written: Written, marks: KeyedValues) -> Node:
     """Any keys with any values."""
     value, rest = until(marks.value.end), written.value_end.partition(marks.value.end)[2]
     pairs = [
-        sequence(until(end, begin=written.key), value, text_node(rest))
+        sequence(_any_key(written, end), value, text_node(rest))
         for end in dict.fromkeys((written.key_end, written.json_key_end))
         if end
     ]
@@ -133,51 +137,105 @@ def _any_keyed(written: Written, marks: KeyedValues) -> Node:
     return {"type": "tags_with_separator", "tags": tags, "separator": ""}
 
 
-def _keyed(written: Written, marks: KeyedValues, schema: Any) -> Node | None:
-    """Each property with its marks, in the schema's order."""
-    if not isinstance(schema, dict) or not schema.keys() - _NOTES <= _LIMITS:
-        return None
-    properties, required = schema.get("properties") or {}, schema.get("required") or []
-    if not isinstance(properties, dict) or not isinstance(required, list):
-        return None
-    if not all(isinstance(key, str) and key in properties for key in required):
-        return None
-    if schema.get("additionalProperties") not in (None, False):
-        return None
-    nodes = []
-    for key, value in properties.items():
-        node = _value(written, marks.value.end, key, value, schema)
+def _any_key(written: Written, end: str) -> Node:
+    before, typed, after = end.partition("TYPE")
+    key = until(before, begin=written.key)
+    if not typed:
+        return key
+    kinds = dict.fromkeys(kind for _, kind in written.types)
+    return sequence(key, {"type": "regex", "pattern": "|".join(kinds)}, text_node(after))
+
+
+class _Keys:
+    """Writes the grammar of arguments that are keys and values.
+
+    root: what the schemas' references are in.
+    """
+
+    def __init__(self, written: Written, marks: KeyedValues, root: Any) -> None:
+        self._written, self._marks, self._root = written, marks, root
+        self._types = dict(written.types)
+        self._left = MAX_VALUES
+
+    def object(self, schema: Any) -> Node | None:
+        """Each property with its marks, in the schema's order."""
+        if not isinstance(schema, dict) or not schema.keys() - _NOTES <= _LIMITS:
+            return None
+        properties, required = schema.get("properties") or {}, schema.get("required") or []
+        if not isinstance(properties, dict) or not isinstance(required, list):
+            return None
+        if not all(isinstance(key, str) and key in properties for key in required):
+            return None
+        if schema.get("additionalProperties") not in (None, False):
+            return None
+        nodes = []
+        for key, value in properties.items():
+            node = self._property(key, value)
+            if node is None:
+                return None
+            nodes.append(node if key in required else either(node, text_node("")))
+        return sequence(*nodes)
+
+    def _property(self, key: str, schema: Any) -> Node | None:
+        """A key and its value. Where the value's type is written too, one for each type."""
+        types = types_of(schema, self._root)
+        self._left -= 1
+        if schema is False or self._left < 0:
+            return None
+        if not self._types:
+            return self._value(key, self._written.key_end, schema)
+        if types is None or not types <= self._types.keys():
+            return None
+        if len({self._types[each] for each in types}) == 1:
+            key_end = self._written.key_end.replace("TYPE", self._types[min(types)])
+            return self._value(key, key_end, schema)
+        return _any_of(self._property(key, each) for each in _alternatives(schema))
+
+    def _value(self, key: str, key_end: str, schema: Any) -> Node | None:
+        """A value that may be no string is JSON."""
+        if not is_text(types_of(schema, self._root)):
+            key_end = self._written.json_key_end or key_end
+            shared = {name: self._root[name] for name in _DEFINED if name in self._root}
+            content = schema_node({**schema, **shared} if isinstance(schema, dict) else schema)
+            return self._tag(key, key_end, content)
+        mark = self._marks.value.end
+        limits = schema.keys() - _NOTES
+        if not limits:
+            tag = self._tag(key, key_end, ANY_TEXT)
+            rest = tag["end"].partition(mark)[2]
+            tag["end"] = mark
+            return sequence(tag, text_node(rest)) if rest else tag
+        values = schema.get("enum", [schema.get("const")])
+        if limits <= {"enum", "const"} and all(type(v) is str and mark not in v for v in values):
+            return self._tag(key, key_end, either(*map(text_node, values)))
+        text = bounded_text(schema, mark) if limits <= LENGTHS else None
+        if text is None:
+            return None  # The reader takes it as it is, so it can't be held to JSON's rules.
+        tag = self._tag(key, key_end, text)
+        padding, _, rest = tag["end"].partition(mark)
+        return sequence({**tag, "end": padding + mark}, text_node(rest))
+
+    def _tag(self, key: str, key_end: str, content: Node) -> Node:
+        end = self._written.value_end
+        for text, letter in reversed(self._marks.escapes):
+            key = key.replace(letter, text)
+        begin = f"{self._written.key}{key}{key_end}"
+        return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+def _alternatives(schema: Node) -> list[Any]:
+    """Schemas of fewer types each, any of which a value of this one meets; none: unknown."""
+    named = schema.get("type")
+    if isinstance(named, list) and len(named) > 1:
+        return [{**schema, "type": each} for each in named]
+    return schema.get("anyOf") or [] if schema.keys() - _NOTES == {"anyOf"} else []
+
+
+def _any_of(nodes: Iterable[Node | None]) -> Node | None:
+    """None where there are none, or one of them is."""
+    known = []
+    for node in nodes:
         if node is None:
             return None
-        nodes.append(node if key in required else either(node, text_node("")))
-    return sequence(*nodes)
-
-
-def _value(written: Written, mark: str, key: str, schema: Any, root: Node) -> Node | None:
-    """mark: what ends a value for a reader. A value that may be no string is JSON."""
-    begin, end = f"{written.key}{key}{written.key_end}", written.value_end
-    if schema is False:
-        return None
-    if not is_text(types_of(schema, root)):
-        if written.json_key_end:
-            begin = f"{written.key}{key}{written.json_key_end}"
-        shared = {name: root[name] for name in _DEFINED if name in root}
-        content = schema_node({**schema, **shared} if isinstance(schema, dict) else schema)
-        return {"type": "tag", "begin": begin, "content": content, "end": end}
-    limits = schema.keys() - _NOTES
-    if not limits:
-        rest = end.partition(mark)[2]
-        return sequence(until(mark, begin=begin), text_node(rest))
-    values = schema.get("enum", [schema.get("const")])
-    if limits <= {"enum", "const"} and all(type(v) is str and mark not in v for v in values):
-        return {
-            "type": "tag",
-            "begin": begin,
-            "content": either(*map(text_node, values)),
-            "end": end,
-        }
-    text = bounded_text(schema, mark) if limits <= LENGTHS else None
-    if text is None:
-        return None  # The reader takes it as it is, so it can't be held to JSON's rules.
-    padding, _, rest = end.partition(mark)
-    return sequence(until(padding + mark, begin=begin, text=text), text_node(rest))
+        known.append(node)
+    return either(*known) if known else None

@@ -57,11 +57,13 @@ class CallHead:
     group `name` is the function's; a group `id` is the call's own id.
     ends: the first of these ends the head.  before: so does the first of these, and it is what
     comes next.
+    content: a name that is no function's: what follows such a head is content.
     """
 
     pattern: str = rf"(?P<name>{NAME})"
     ends: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
+    content: str = ""
 
 
 ValueKind = Literal["schema", "text", "json"]
@@ -74,14 +76,23 @@ class KeyedValues:
     """Arguments as keys and values, each with marks of its own.
 
     key: what begins a key.  key_ends: what ends it, and how the value is then written.
-    value: around the value; an empty beginning where the key's end is one.
+    value: around the value; an empty beginning where the key's end is one. KEY in its end stands
+        for the key.
     padding: is left out once at the value's beginning, and once at its end.
+    quoted: around a value in which the other marks mean nothing.
+    nested: a value may be keys and values itself, or a list of values, whose keys are `item`.
+    whole: around a JSON object that stands instead of all keys.
+    escapes: what stands in keys, and for which letter.
     """
 
     key: str
     key_ends: tuple[tuple[str, ValueKind], ...]
     value: MarkPair
     padding: str = ""
+    quoted: MarkPair | None = None
+    nested: bool = False
+    whole: MarkPair | None = None
+    escapes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +127,10 @@ class Written:
 
         before (begin NAME head_end ARGUMENTS end) between (…) after
 
-    before, after: around all calls.  index: in `begin` or `head_end`, stands for a number.
-    key, key_end, value_end: around the keys and values of arguments that are KeyedValues.
+    before, after: around all calls.  opened: may stand before it all, where the prompt hasn't
+    written it.  index: in `begin` or `head_end`, stands for a number.
+    key, key_end, value_end: around the keys and values of arguments that are KeyedValues. TYPE in
+    `key_end` stands for what `types` has for the JSON type of the value.
     values: of arguments whose values aren't JSON, nor KeyedValues.
     json_key_end: instead of `key_end` before a value that may be no string; empty: the same.
     told_by: what begins a call where the format's mark alone is an ordinary word.
@@ -127,6 +140,7 @@ class Written:
     begin: str
     head_end: str
     end: str
+    opened: str = ""
     before: str = ""
     between: str = ""
     after: str = ""
@@ -134,6 +148,7 @@ class Written:
     key: str = ""
     key_end: str = ""
     value_end: str = ""
+    types: tuple[tuple[str, str], ...] = ()
     json_key_end: str = ""
     values: ValueMarks | None = None
     told_by: str = ""
@@ -150,7 +165,8 @@ class CallFormat:
     bodies: what may stand within `call`.  object: {"name": …, "arguments": …}.  list: several of
         these, or of `python`, in brackets.  named: a head, then arguments.  python: f(a=1).
     list_of: what stands in a list.
-    keys: names of an object's members for the function's name, then for its arguments.
+    keys: names of an object's members for the function's name, then for its arguments.  None: its
+        one member is both: {"f": {…}}.
     head, arguments: of bodies that are `named`. arguments: "json", an object; or KeyedValues, or a
         LooseObject.
     bare: the answer may begin with a body that has no marks, if it calls a function that the
@@ -172,7 +188,7 @@ class CallFormat:
     call: MarkPair | None = None
     bodies: tuple[Literal["object", "list", "named", "python"], ...]
     list_of: Literal["object", "python"] = "object"
-    keys: tuple[tuple[str, ...], tuple[str, ...]] = (("name",), ("arguments", "parameters"))
+    keys: tuple[tuple[str, ...], tuple[str, ...]] | None = (("name",), ("arguments", "parameters"))
     head: CallHead | None = None
     arguments: Literal["json"] | KeyedValues | LooseObject = "json"
     bare: bool = False
@@ -198,6 +214,8 @@ class ThoughtFormat:
     open_at_first: the answer begins inside of the block where the prompt says nothing about it.
     ended_by: marks that end the thoughts too, and are what comes next.
     dropped: marks around the content behind them, which are nobody's.
+    answer: those around an answer's words. Where a grammar says what these are, they may be left
+        out.
     """
 
     names: tuple[str, ...]
@@ -207,6 +225,7 @@ class ThoughtFormat:
     open_at_first: bool = False
     ended_by: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    answer: MarkPair | None = None
     tokens: tuple[str, ...] = ()
 
     @property
@@ -218,8 +237,10 @@ class ThoughtFormat:
 class ChannelFormat:
     """Messages in channels: a head, which names the channel and perhaps a recipient, then text.
 
-    names, reasoning_names: by which `--tool-call-parser` and `--reasoning-parser` take it.
-    begin: begins another message's head.  channel: begins a channel's name.  text: ends the head.
+    names, reasoning_names: by which `--tool-call-parser` and `--reasoning-parser` take it. Without
+        names, it is a format of thoughts only: calls are in another one, in what is content.
+    begin: begins another message's head.  channel: begins a channel's name, in heads only if it is
+        no token.  text: ends the head.
     ends: end a message.  thoughts: names of the channels that hold them.
     recipient: a regular expression; if the head has it, the message is a call of the function
         `name`.
@@ -236,17 +257,17 @@ class ChannelFormat:
     text: str
     ends: tuple[str, ...]
     thoughts: tuple[str, ...]
-    recipient: str
+    recipient: str = r"(?P<name>(?!))"
     answer: str
-    calls: str
-    address: str
-    content_type: str
+    calls: str = ""
+    address: str = ""
+    content_type: str = ""
     tokens: tuple[str, ...] = ()
     short_ids: bool = False
 
     @property
     def name(self) -> str:
-        return self.names[0]
+        return (*self.names, *self.reasoning_names)[0]
 
 
 AnyFormat = CallFormat | ThoughtFormat | ChannelFormat

@@ -131,6 +131,8 @@ def _bare(
             }
             for name, node in arguments.items()
         ]
+    if form.keys is None:
+        return []
     (name_key, *_), arguments_keys = form.keys
     head = rf'{_SPACE}{_FENCE if form.fenced else ""}\{{{_SPACE}"{name_key}"{_SPACE}:{_SPACE}'
     comma = rf'{_SPACE},{_SPACE}"({"|".join(map(re.escape, arguments_keys))})"{_SPACE}:{_SPACE}'

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.parsing.call_object import MAX_HELD
+from penstock.parsing.call_object import MAX_HELD, ArgumentsObject
 from penstock.parsing.call_text import MAX_SPACE, overlap
 from penstock.parsing.events import CallArguments, CallBegin, Event
 from penstock.parsing.format import KeyedValues, ValueKind
+from penstock.parsing.nested_values import nested_json
 from penstock.parsing.values import is_text, json_string, parameter, typed, types_of
 
 MAX_KEY = 512
@@ -41,6 +42,11 @@ class KeyedArguments:
         self._kind: ValueKind = "schema"
         self._value = ""
         self._streams = self._started = False
+        self._key_text = self._end = ""
+        """Of the value that is read: its key as it was written, and what ends it."""
+        self._property: Any = None
+        self._object: ArgumentsObject | None = None
+        """The arguments, where they are one JSON object."""
         self.left = ""
         self.begun = self.done = self.broken = False
 
@@ -78,14 +84,47 @@ class KeyedArguments:
                 self._begin()
                 self._close()
                 return False
-        key = self._marks.key
-        if text.startswith(key):
+        key, whole = self._marks.key, self._marks.whole
+        marks = (*self._ends, key) if whole is None else (*self._ends, key, whole.begin)
+        if any(mark.startswith(text) and text != mark for mark in marks):
+            return False
+        if self._object is None and text.startswith(key):
             self._skip(len(self._rest) - len(text) + len(key))
             self._state = self._key
             return True
-        if any(mark.startswith(text) for mark in (*self._ends, key)):
-            return False
+        if whole is not None and not self.begun and text.startswith(whole.begin):
+            self._skip(len(self._rest) - len(text) + len(whole.begin))
+            self._object = ArgumentsObject(self._call)
+            self._state = self._in_object
+            return True
         return self._break()
+
+    def _in_object(self) -> bool:
+        """In an object that is all of the arguments."""
+        read = self._object
+        if read is None:
+            return self._break()
+        self._rest = self._rest[read.push(self._rest) :]
+        self._events += read.take()
+        if read.begun:
+            self.begun, self._read = True, ""
+        if read.done:
+            self._state = self._behind_object
+        return self._break() if read.broken else read.done
+
+    def _behind_object(self) -> bool:
+        return self._marks.whole is None or self._ends_with(self._marks.whole.end)
+
+    def _ends_with(self, mark: str) -> bool:
+        """Reads a mark that must follow; then comes another key, or the end."""
+        text = self._rest.lstrip()
+        if mark.startswith(text) and text != mark:
+            return len(self._rest) - len(text) > MAX_SPACE and self._break()
+        if not text.startswith(mark):
+            return self._break()
+        self._rest = text.removeprefix(mark)
+        self._state = self._between
+        return True
 
     def _key(self) -> bool:
         seen = self._rest[:MAX_KEY]
@@ -95,12 +134,16 @@ class KeyedArguments:
         if not found:
             return self._break() if len(seen) == MAX_KEY else False
         at, end, self._kind = min(found)
-        name = seen[:at].strip()
+        written = name = seen[:at].strip()
         self._skip(at + len(end))
-        if not name or name in self._keys:
+        for text, letter in self._marks.escapes:
+            name = name.replace(text, letter)
+        if not name or name in self._keys or (self._marks.nested and name.startswith("/")):
             return self._break()
         self._begin()
-        schema = parameter(self._schema, name)
+        self._key_text = f"{self._marks.key}{written}{end}"
+        self._end = self._marks.value.end.replace("KEY", written)
+        self._property = schema = parameter(self._schema, name)
         self._types = types_of(schema, self._schema)
         if self._kind != "schema":
             self._types = frozenset({"string"}) if self._kind == "text" else None
@@ -119,24 +162,53 @@ class KeyedArguments:
             if not text.startswith(mark):
                 return self._break()
             self._rest = text.removeprefix(mark)
+        if not self._quotation():
+            return False
         self._value, self._started = "", False
         self._streams = is_text(self._types)
         self._state = self._in_value
         return True
 
+    def _quotation(self) -> bool:
+        """Reads the mark before a value that is quoted. Returns whether it is known if one is."""
+        quoted = self._marks.quoted
+        if quoted is None:
+            return True
+        if quoted.begin.startswith(self._rest) and self._rest != quoted.begin:
+            return False
+        if self._rest.startswith(quoted.begin):
+            self._rest = self._rest.removeprefix(quoted.begin)
+            self._end = quoted.end
+            self._types = self._types or frozenset({"string"})
+        return True
+
     def _in_value(self) -> bool:
-        end = self._marks.value.end
+        end = self._end
         at = self._rest.find(end)
         if at >= 0:
+            if self._goes_on(self._value + self._rest[:at]):
+                self._add(self._rest[: at + len(end)])
+                self._rest = self._rest[at + len(end) :]
+                return True
             self._add(self._rest[:at])
             self._rest = self._rest[at + len(end) :]
             self._end_value()
-            self._state = self._between
+            quoted = self._marks.quoted
+            self._state = self._behind_quoted if quoted and end == quoted.end else self._between
             return True
         keep = overlap(self._rest, end)
         self._add(self._rest[: len(self._rest) - keep])
         self._rest = self._rest[len(self._rest) - keep :]
         return False
+
+    def _goes_on(self, value: str) -> bool:
+        """Whether the mark behind this ends a value within, of the same key."""
+        if not self._marks.nested or self._streams or len(value) > MAX_HELD:
+            return False
+        return value.count(self._key_text) > value.count(self._end)
+
+    def _behind_quoted(self) -> bool:
+        return self._ends_with(self._marks.value.end)
 
     # --- a value
 
@@ -172,7 +244,10 @@ class KeyedArguments:
         padding = self._marks.padding
         text = self._value.removeprefix(padding)
         text = text.removesuffix(padding) if padding else text
-        self._events.append(CallArguments(typed(text, self._types)))
+        said = typed(text, self._types)
+        if self._marks.nested:
+            said = nested_json(text, self._marks, self._property, self._schema)
+        self._events.append(CallArguments(said))
 
     # --- the call
 
@@ -189,11 +264,11 @@ class KeyedArguments:
 
     def _close(self) -> None:
         self.done = True
-        self._events.append(CallArguments("}"))
+        self._events.append(CallArguments("" if self._object else "}"))
 
     def _break(self) -> bool:
         """What follows is no key. A call that has begun ends with the values that it has."""
         self.broken = True
-        if self.begun:
+        if self.begun and self._object is None:
             self._events.append(CallArguments("}"))
         return False

@@ -42,12 +42,17 @@ class ThinkBlocks(WalkingParser):
         self._dropped = form.dropped
 
     def _start(self, ended: bool) -> bool:
-        """Before the opening tag, or content that has none."""
+        """Before the opening tag, or content that has none. A closing one means that there are no
+        thoughts."""
         text = self._rest.lstrip()
         if len(self._rest) - len(text) > MAX_SPACE:
             return self._go(self._content)
-        if self._begin.startswith(text) and text != self._begin and not ended:
+        marks = (self._begin, self._end)
+        if not ended and any(mark.startswith(text) and text != mark for mark in marks):
             return False
+        if text.startswith(self._end):
+            self._rest = text.removeprefix(self._end)
+            return self._go(self._behind)
         if not text.startswith(self._begin):
             return self._go(self._content)
         self._rest = text.removeprefix(self._begin)

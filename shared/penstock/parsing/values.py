@@ -76,6 +76,21 @@ def _target(reference: Any, root: Any) -> Any:
     return root
 
 
+def branch(schema: Any, root: Any, kind: str) -> Any:
+    """What a schema says of values of a type, where it refers to it or has it among others."""
+    for _ in range(MAX_REFERENCES):
+        if not isinstance(schema, dict):
+            return None
+        target = _target(schema.get("$ref"), root)
+        others = [each for key in ("anyOf", "oneOf", "allOf") for each in schema.get(key) or ()]
+        if target is None:
+            target = next((each for each in others if kind in (types_of(each, root) or ())), None)
+        if target is None:
+            break
+        schema = target
+    return schema
+
+
 def is_text(types: frozenset[str] | None) -> bool:
     """Whether a value can be nothing but a string, whatever its text."""
     return types is not None and types == frozenset({"string"})

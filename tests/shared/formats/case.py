@@ -11,7 +11,7 @@ TOOLS: dict[str, Any] = {
         "properties": {
             "city": {"type": "string"},
             "days": {"type": "integer"},
-            "deep": {"type": "object"},
+            "deep": {"type": "object", "additionalProperties": {}},
             "tags": {"type": "array", "items": {"type": "string"}},
             "sure": {"type": "boolean"},
             "unit": {"anyOf": [{"$ref": "#/$defs/Unit"}, {"type": "null"}]},
@@ -43,14 +43,16 @@ class Case:
 class FormatCases:
     """The cases of one family. tools, thoughts: names of its parsers; empty: none.
     tokens: marks that its tokenizer has as tokens.  templates: the files of releases that write it,
-    whose calls are read back.  recognised: of those that Jinja's sandbox or transformers' filters
-        refuse, so that they are only recognised.
+    whose calls are read back, and which whole turns are tried with.  called: those of which only a
+    call is tried.  recognised: of those that transformers' filters refuse, so that they are only
+        recognised.
     """
 
     tools: str
     thoughts: str
     cases: tuple[Case, ...]
     templates: tuple[str, ...] = ()
+    called: tuple[str, ...] = ()
     recognised: tuple[str, ...] = ()
 
 

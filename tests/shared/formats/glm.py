@@ -11,6 +11,7 @@ CASES = FormatCases(
     tools="glm45",
     thoughts="glm45",
     templates=("GLM-4.6", "GLM-4.7-Flash", "inclusionai-ling-3.0-flash", "poolside-Laguna-XS.2"),
+    called=("Spark2.5", "poolside-Laguna-XS-2.1", "poolside-Laguna-S-2.1"),
     cases=(
         Case(LINES, calls=(PARIS,)),
         Case(f"\n{TIGHT}{TIGHT}", calls=(PARIS, PARIS)),
@@ -24,5 +25,16 @@ CASES = FormatCases(
         Case("<tool_call>now</tool_call>", calls=(NOW,)),
         Case("<tool_call>now\n</tool_call>", calls=(NOW,)),
         Case("<tool_call>what is it?</tool_call>", said="<tool_call>what is it?</tool_call>"),
+    ),
+)
+GLM4 = FormatCases(
+    tools="glm4",
+    thoughts="",
+    cases=(
+        Case('get_weather\n{"city": "Paris"}', calls=(PARIS,)),
+        Case('\nget_weather \n{"city": "Paris"}\n', calls=(PARIS,)),
+        Case("get_weather shows it.\n{}", said="get_weather shows it.\n{}"),
+        Case('other\n{"city": "Paris"}', said='other\n{"city": "Paris"}'),
+        Case("It rains.", said="It rains."),
     ),
 )

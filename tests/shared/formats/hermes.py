@@ -11,6 +11,11 @@ CASES = FormatCases(
     tools="hermes",
     thoughts="qwen3",
     templates=("Qwen-Qwen2.5-7B-Instruct", "Qwen-Qwen3-0.6B", "Qwen-QwQ-32B", "MiMo-VL"),
+    called=(
+        *("Bielik-11B-v3.0-Instruct", "ibm-granite-granite-4.0", "ibm-granite-granite-4.1"),
+        *("Reka-Edge", "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use"),
+        "NousResearch-Hermes-3-Llama-3.1-8B-tool_use",
+    ),
     cases=(
         Case(f"<tool_call>\n{CITY}\n</tool_call>", calls=(PARIS,)),
         Case(

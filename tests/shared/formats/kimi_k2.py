@@ -16,7 +16,7 @@ CASES = FormatCases(
     tools="kimi_k2",
     thoughts="kimi_k2",
     templates=("moonshotai-Kimi-K2",),
-    recognised=("Kimi-K2-Instruct", "Kimi-K2-Thinking"),
+    called=("Kimi-K2-Instruct", "Kimi-K2-Thinking"),
     cases=(
         Case(f"{BEGIN}{WEATHER}{END}", calls=(PARIS,), ids=("functions.get_weather:0",)),
         Case(

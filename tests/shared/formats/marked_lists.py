@@ -99,7 +99,104 @@ COMMAND = FormatCases(
         ),
     ),
 )
+ENTRY = '{"get_weather": {"city": "Paris"}}'
+APERTUS = FormatCases(
+    tools="apertus",
+    thoughts="apertus",
+    called=("Apertus-8B-Instruct",),
+    cases=(
+        Case(
+            f'<|inner_prefix|>Hm.<|inner_suffix|>So:<|tools_prefix|>[{ENTRY}, {{"now": {{}}}}]'
+            "<|tools_suffix|>",
+            "So:",
+            "Hm.",
+            (PARIS, NOW),
+        ),
+        Case(
+            '<|tools_prefix|>[{ "add" : {"a": 1, "b": [2.5, "x"]} }]<|tools_suffix|>',
+            calls=(SUM,),
+        ),
+        Case('<|tools_prefix|>[{"now": {}', calls=(NOW,)),
+        Case("<|tools_prefix|>[1]", said="<|tools_prefix|>[1]"),
+        Case('<|tools_prefix|>[{"now": 1}]', said='<|tools_prefix|>[{"now": 1}]'),
+    ),
+)
+COMMAND_R = FormatCases(
+    tools="command_r",
+    thoughts="",
+    called=("CohereForAI-c4ai-command-r-plus-tool_use",),
+    cases=(
+        Case(
+            'Action: ```json\n[\n    {\n        "tool_name": "get_weather",\n        "parameters": '
+            '{\n            "city": "Paris"\n        }\n    },\n'
+            '    {"tool_name": "now", "parameters": {}}'
+            "\n]```",
+            calls=(PARIS, NOW),
+        ),
+        Case(
+            'I will look.\nAction:\n```json\n[{"tool_name": "now", "parameters": {}}]```\n',
+            "I will look.\n",
+            calls=(NOW,),
+        ),
+        Case("Action: wait.", said="Action: wait."),
+        Case(
+            'Action: ```json\n[{"tool_name": "directly-answer", "parameters": {}}]```',
+            said='Action: ```json\n[{"tool_name": "directly-answer", "parameters": {}}]```',
+        ),
+    ),
+)
+GIGACHAT30 = FormatCases(
+    tools="gigachat30",
+    thoughts="",
+    called=("GigaChat3-10B-A1.8B",),
+    cases=(
+        Case(
+            f"So:<|message_sep|>\n\nfunction call<|role_sep|>\n{CITY}", said="So:", calls=(PARIS,)
+        ),
+        Case(f"function call<|role_sep|>\n{CITY}", calls=(PARIS,)),
+        Case("A function call is made.", said="A function call is made."),
+    ),
+)
+NEMOTRON_MINI = FormatCases(
+    tools="nemotron_mini",
+    thoughts="",
+    cases=(
+        Case(
+            f"<toolcall> {CITY} </toolcall> <toolcall> {NOTHING} </toolcall> ", calls=(PARIS, NOW)
+        ),
+    ),
+)
+SOLAR_CALL = (
+    "<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>get_weather<|tool_call:args|>"
+    '{"city": "Paris"}<|tool_call:end|><|tool_call:begin|>f6g7h8i9j0<|tool_call:name|>now'
+    "<|tool_call:args|>{}<|tool_call:end|><|calls|>"
+)
+SOLAR = FormatCases(
+    tools="solar_open",
+    thoughts="solar_open",
+    called=("upstage-Solar-Open-100B",),
+    cases=(
+        Case(
+            f"<|think|>Hm.<|end|><|begin|>assistant{SOLAR_CALL}",
+            thought="Hm.",
+            calls=(PARIS, NOW),
+            prompt="<|begin|>assistant",
+            ids=("a1b2c3d4e5", "f6g7h8i9j0"),
+        ),
+        Case(
+            "<|think|>Hm.<|end|><|begin|>assistant<|content|>It rains.<|end|>",
+            thought="Hm.",
+            said="It rains.",
+        ),
+        Case(
+            f"<|content|>So:<|end|><|begin|>assistant{SOLAR_CALL}",
+            said="So:",
+            calls=(PARIS, NOW),
+            prompt="<|begin|>assistant<|think|><|end|><|begin|>assistant",
+        ),
+    ),
+)
 MARKED_LISTS = (
     *(TOOL_CALLS, APRIEL, NEMOTRON, GRANITE, PHI4, INTERNLM),
-    *(GIGACHAT, COMMAND),
+    *(GIGACHAT, COMMAND, APERTUS, COMMAND_R, GIGACHAT30, NEMOTRON_MINI, SOLAR),
 )

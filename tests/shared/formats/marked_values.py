@@ -110,6 +110,10 @@ FUNCTIONARY = FormatCases(
 MAGISTRAL = FormatCases(
     tools="mistral",
     thoughts="mistral",
+    templates=(
+        "mistralai-Ministral-3-14B-Reasoning-2512",
+        "unsloth-mistral-Devstral-Small-2507",
+    ),
     cases=(
         Case(
             '[THINK]Hm.[/THINK]So:[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}',
@@ -166,7 +170,176 @@ GEMMA4 = FormatCases(
         Case("It rains.", "It rains.", prompt="<|channel>thought\n<channel|>"),
     ),
 )
+MARK = "]<]minimax[>["
+
+
+def tagged(text: str) -> str:
+    return text.replace("<", f"{MARK}<")
+
+
+M3 = tagged(
+    '<tool_call>\n<invoke name="get_weather"><city>3</city><days>3</days><tags><item>a</item>'
+    "<item>b\n</item></tags><sure>true</sure></invoke>\n"
+    '<invoke name="now"></invoke>\n</tool_call>'
+)
+MINIMAX_M3 = FormatCases(
+    tools="minimax_m3",
+    thoughts="minimax_m3",
+    called=("MiniMax-M3",),
+    cases=(
+        Case(M3, calls=(FULL, NOW)),
+        Case(f"<mm:think>Hm.</mm:think>So:\n{M3}", "So:\n", "Hm.", (FULL, NOW)),
+        Case(f"</mm:think>So:{M3}", "So:", "", (FULL, NOW)),
+        Case("It rains.", "It rains.", prompt="ai\n</mm:think>"),
+        Case(
+            tagged(
+                '<tool_call>\n<invoke name="get_weather"><deep><deep><item>1</item><item><deep>'
+                "x</deep></item></deep><a-b><c>2</c> <d></d></a-b></deep><tags></tags>"
+                "<none><item>é</item><item>null</item></none></invoke></tool_call>"
+            ),
+            calls=(
+                (
+                    "get_weather",
+                    {
+                        "deep": {"deep": [1, {"deep": "x"}], "a-b": {"c": 2, "d": ""}},
+                        "tags": [],
+                        "none": ["é", None],
+                    },
+                ),
+            ),
+        ),
+    ),
+)
+HY3_TEXT = """<tool_calls>
+<tool_call>get_weather<tool_sep>
+<arg_key>city</arg_key>
+<arg_value>3</arg_value>
+<arg_key>days</arg_key>
+<arg_value>3</arg_value>
+<arg_key>tags</arg_key>
+<arg_value>["a", "b\\n"]</arg_value>
+<arg_key>sure</arg_key>
+<arg_value>true</arg_value>
+</tool_call>
+<tool_call>now<tool_sep>
+</tool_call>
+</tool_calls>""".replace(">", ":opensource>")
+HY3 = FormatCases(
+    tools="hy_v3",
+    thoughts="hy_v3",
+    called=("tencent-Hy3",),
+    cases=(
+        Case(HY3_TEXT, calls=(FULL, NOW)),
+        Case(
+            f"Hm.</think:opensource>So:{HY3_TEXT}",
+            "So:",
+            "Hm.",
+            (FULL, NOW),
+            "<think:opensource>",
+        ),
+    ),
+)
+STEP3_TEXT = (
+    "<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜>"
+    '<steptml:invoke name="get_weather"><steptml:parameter name="city">3</steptml:parameter>\n'
+    '<steptml:parameter name="days">3</steptml:parameter>'
+    '<steptml:parameter name="tags">["a", "b\\n"]</steptml:parameter>'
+    '<steptml:parameter name="sure">true</steptml:parameter></steptml:invoke><｜tool_call_end｜>\n'
+    '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="now"></steptml:invoke>'
+    "<｜tool_call_end｜><｜tool_calls_end｜>"
+)
+STEP3 = FormatCases(
+    tools="step3",
+    thoughts="step3",
+    cases=(
+        Case(f"Hm.</think>{STEP3_TEXT}", thought="Hm.", calls=(FULL, NOW)),
+        Case(f"</think>So:{STEP3_TEXT}", said="So:", calls=(FULL, NOW)),
+    ),
+)
+
+
+def minicpm(**values: str) -> str:
+    pairs = "".join(f'<param name="{key}">{value}</param>' for key, value in values.items())
+    return f'<function name="get_weather">{pairs}</function>'
+
+
+MINICPM5 = FormatCases(
+    tools="minicpm5",
+    thoughts="qwen3",
+    called=("openbmb-MiniCPM5-1B",),
+    cases=(
+        Case(
+            "<think>\nHm.\n</think>\n\n"
+            + minicpm(city="3", days="3", tags="['a', 'b\\n']", sure="True")
+            + '\n<function name="now"></function>',
+            "",
+            "Hm.",
+            (FULL, NOW),
+        ),
+        Case(
+            minicpm(
+                city="<![CDATA[a < </param>\n& ]] > b]]>",
+                other="<![CDATA[1\n]]>",
+                days="<![CDATA[7]]>",
+                unit="<![CDATA[]]>",
+            ),
+            calls=(
+                (
+                    "get_weather",
+                    {"city": "a < </param>\n& ]] > b", "other": "1\n", "days": 7, "unit": ""},
+                ),
+            ),
+        ),
+        Case(minicpm(city="<![CDATA"), calls=(("get_weather", {"city": "<![CDATA"}),)),
+    ),
+)
+FUNCTIONARY_V32 = FormatCases(
+    tools="functionary_v3_llama_3",
+    thoughts="",
+    called=("meetkai-functionary-medium-v3.2",),
+    cases=(
+        Case('get_weather\n{"city": "Paris"}>>>now\n{}', calls=(PARIS, NOW)),
+        Case('all\nSo:\n>>>get_weather\n{"city": "Paris"}', "So:\n", calls=(PARIS,)),
+        Case(">>>all\nIt rains.", "It rains."),
+        Case("all\n>>> x\n>>> now()\n{}", ">>> x\n>>> now()\n{}"),
+        Case("It rains.\n", "It rains.\n"),
+    ),
+)
+ATEM = """<function_calls>
+<invoke name="get_weather">
+<parameter name="city">3</parameter>
+<parameter name="days">3</parameter>
+<parameter name="tags">["a", "b\\n"]</parameter>
+<parameter name="sure">true</parameter>
+</invoke>
+</function_calls>""".replace("</", "</atem:").replace("<f", "<atem:f")
+ATEM = ATEM.replace("<i", "<atem:i").replace("<p", "<atem:p")
+ATEM_NOW = ATEM.replace("get_weather", "now").partition("<atem:p")[0] + (
+    "</atem:invoke>\n</atem:function_calls>"
+)
+MUSE_GLIMMER = FormatCases(
+    tools="muse_glimmer",
+    thoughts="muse_glimmer",
+    called=("muse-glimmer",),
+    cases=(
+        Case(
+            " to=self<|message|>Hm, to=user.<|eom|><|start|>assistant to=get_weather<|message|>"
+            f"{ATEM}<|eom|><|start|>assistant to=now<|message|>{ATEM_NOW}<|eot|>",
+            "",
+            "Hm, to=user.",
+            (FULL, NOW),
+            "<|start|>assistant",
+        ),
+        Case(
+            " to=user<|message|>Set to=5.<|eom|><|start|>assistant to=self<|message|>Hm.<|eom|>",
+            "Set to=5.",
+            "Hm.",
+            prompt="<|start|>assistant",
+        ),
+        Case(" to=user<|message|>It rains.<|eot|>", "It rains.", prompt="<|start|>assistant"),
+    ),
+)
 MARKED_VALUES = (
     *(MINIMAX_M2, SEED_OSS, V32, V4, LFM2, PYTHONIC, OLMO3, FUNCTIONARY, MAGISTRAL),
-    *(GEMMA4, FUNCTIONGEMMA),
+    *(GEMMA4, FUNCTIONGEMMA, MINIMAX_M3, HY3, STEP3, MINICPM5, FUNCTIONARY_V32, MUSE_GLIMMER),
 )

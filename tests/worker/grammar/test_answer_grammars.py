@@ -71,7 +71,26 @@ CHANNELS = Shape("openai", "openai", HARMONY, "<|end|><|start|>assistant")
 PLAIN = Shape("json", "none")
 XML_CALLS = Shape("qwen3_coder", "none", QWEN[2:])
 LLAMA = Shape("llama3_json", "none", ("<|python_tag|>",))
+MUSE = Shape(
+    "muse_glimmer",
+    "muse_glimmer",
+    ("<|start|>", "<|message|>", "<|eom|>"),
+    "<|eot|><|start|>assistant",
+)
+GLM4 = Shape("glm4", "none")
+KIMI = Shape("kimi_k3", "kimi_k3", ("<|open|>", "<|close|>", "<|sep|>"), "<|open|>think<|sep|>")
+SOLAR = Shape("solar_open", "solar_open", prompt="<|begin|>assistant")
+APERTUS = Shape("apertus", "apertus")
 
+SELF = " to=self<|message|>Hm. {<|eom|><|start|>assistant"
+ATEM = (
+    '<atem:function_calls>\n<atem:invoke name="add">\n<atem:parameter name="a">1</atem:parameter>\n'
+    "</atem:invoke>\n</atem:function_calls>"
+)
+KIMI_CALL = (
+    '<|open|>tools<|sep|><|open|>call tool="add" index="1"<|sep|><|close|>call<|sep|>'
+    "<|close|>tools<|sep|>"
+)
 ADD = '{"name": "add", "arguments": {"a": 1}}'
 FORCED = '[{"name": "add", "parameters": {"a": 1}}]'
 ADMITTED: list[tuple[Shape, ToolUse, str, str]] = [
@@ -106,6 +125,26 @@ ADMITTED: list[tuple[Shape, ToolUse, str, str]] = [
     (LLAMA, FREE, f"<|python_tag|>{ADD}", "call"),
     (LLAMA, FREE, ADD.replace("arguments", "parameters"), "call"),
     (LLAMA, FREE, ADULT, "answer"),
+    (MUSE, OFF, f"{SELF} to=user<|message|>{ADULT}", "thoughts answer"),
+    (MUSE, FREE, f" to=user<|message|>{ADULT}", "answer"),
+    (MUSE, FREE, f"{SELF} to=add<|message|>{ATEM}", "thoughts call"),
+    (GLM4, FREE, 'add\n{"a": 1}', "call"),
+    (GLM4, FREE, ADULT, "answer"),
+    (KIMI, FREE, f"Hm.<|close|>think<|sep|>{KIMI_CALL}", "thoughts call"),
+    (
+        KIMI,
+        FREE,
+        f"Hm.<|close|>think<|sep|><|open|>response<|sep|>{ADULT}<|close|>response<|sep|>",
+        "thoughts answer",
+    ),
+    (KIMI, FREE, f"Hm.<|close|>think<|sep|>{ADULT}", "thoughts answer"),
+    (
+        SOLAR,
+        OFF,
+        f"<|think|>Hm.<|end|><|begin|>assistant<|content|>{ADULT}<|end|>",
+        "thoughts answer",
+    ),
+    (APERTUS, FREE, '<|tools_prefix|>[{"now": {}}]<|tools_suffix|>', "call"),
     (THINKS, REQUIRED, f"<think>Hm.</think>{FORCED}", "thoughts call"),
     (INSIDE, REQUIRED, f"Hm.</think>\n\n{FORCED}", "thoughts call"),
     (OVER, REQUIRED, FORCED, "call"),
@@ -129,6 +168,10 @@ REFUSED: list[tuple[Shape, ToolUse, str]] = [
     (CHANNELS, NAMED, f"{CALL}now<|message|>{{}}"),
     (THINKS, REQUIRED, f"<think>Hm.</think>{ADULT}"),
     (THINKS, NAMED, '<think>Hm.</think>"a"'),
+    (MUSE, OFF, f" to=add<|message|>{ATEM}"),
+    (MUSE, FREE, f" to=other<|message|>{ATEM}"),
+    (MUSE, FREE, f"<|message|>{ADULT}"),
+    (GLM4, FREE, 'other\n{"a": 1}'),
     (PLAIN, FREE, ADD.replace("add", "other")),
     (PLAIN, FREE, "seventy-one"),
 ]

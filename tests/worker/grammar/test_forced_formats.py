@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from penstock.parsing import tool_parser
 from penstock.parsing.events import CallArguments, CallBegin
+from penstock.parsing.forced import OnlyCalls
 from penstock.parsing.forced_grammar import forced_tag
 from penstock.parsing.format import CallFormat
 from penstock.parsing.formats import FORMATS
@@ -49,6 +50,15 @@ def keyed(begin: str, end: str, last: str, city: str = WEATHER["city"]) -> str: 
 QWEN = keyed("<parameter={}>\n", "\n</parameter>\n", "</function>\n</tool_call>")
 GLM = keyed("<arg_key>{}</arg_key>\n<arg_value>", "</arg_value>\n", "</tool_call>")
 GLM47 = keyed("<arg_key>{}</arg_key><arg_value>", "</arg_value>", "</tool_call>")
+HY3 = keyed(
+    "<arg_key:opensource>{}</arg_key:opensource>\n<arg_value:opensource>",
+    "</arg_value:opensource>\n",
+    "</tool_call:opensource>\n",
+)
+K3 = (
+    f'<|open|>argument key="city" type="string"<|sep|>{WEATHER["city"]}<|close|>argument<|sep|>'
+    '<|open|>argument key="days" type="number"<|sep|>3<|close|>argument<|sep|><|close|>call<|sep|>'
+)
 MINIMAX = keyed('<parameter name="{}">', "</parameter>\n", "</invoke>")
 SEED = keyed("<parameter={}>", "</parameter>\n", "</function>\n</seed:tool_call>")
 INTERNLM = "<|action_start|><|plugin|>\n"
@@ -145,6 +155,32 @@ WRITTEN: dict[str, list[tuple[str, str, str, str]]] = {
             "\n",
             f"{DEEPSEEK}function<｜tool▁sep｜>now\n```json\n{{}}\n```<｜tool▁call▁end｜>"
             "<｜tool▁calls▁end｜>",
+        )
+    ],
+    "kimi_k3": [
+        (
+            "",
+            "<|close|>response<|sep|><|open|>tools<|sep|>"
+            f'<|open|>call tool="get_weather" index="1"<|sep|>{K3}',
+            "",
+            '<|open|>call tool="now" index="2"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
+        )
+    ],
+    "hy_v3": [
+        (
+            "",
+            f"<tool_calls:opensource>\n<tool_call:opensource>get_weather<tool_sep:opensource>\n{HY3}",
+            "",
+            "<tool_call:opensource>now<tool_sep:opensource>\n</tool_call:opensource>\n"
+            "</tool_calls:opensource>",
+        )
+    ],
+    "apertus": [
+        (
+            "",
+            f'<|tools_prefix|>[{{"get_weather": {JSON}}}',
+            ", ",
+            '{"now": {}}]<|tools_suffix|>',
         )
     ],
     "deepseek_v31": [
@@ -270,7 +306,7 @@ def test_calls_in_the_model_s_own_format(
     assert not admits(name, template, None, both.replace("now", "then"))
     assert not admits(name, template, None, f"Well. {both}")
     assert not admits(name, template, None, both[:-1])
-    parser = tool_parser(name, "")(TOOLS)
+    parser = OnlyCalls(tool_parser(name, "")(TOOLS))
     events = [*parser.push(f"{both}\n"), *parser.finish()]
     assert [event.name for event in events if isinstance(event, CallBegin)] == [*TOOLS]
     said = "".join(event.text for event in events if isinstance(event, CallArguments))
@@ -292,6 +328,26 @@ def test_values_of_every_kind(admits: Admits) -> None:
     assert not says(city="x", when="7")
     assert not says(days="7")  # no city
     assert not says(days="7", city="x")  # in another order
+
+
+def test_types_that_are_written_with_values(admits: Admits) -> None:
+    def says(before: str, **values: tuple[str, str]) -> bool:
+        pairs = [
+            f'<|open|>argument key="{key}" type="{kind}"<|sep|>{value}<|close|>argument<|sep|>'
+            for key, (kind, value) in values.items()
+        ]
+        call = f'<|open|>call tool="get_weather" index="1"<|sep|>{"".join(pairs)}'
+        end = "<|close|>call<|sep|><|close|>tools<|sep|>"
+        return admits("kimi_k3", "", 1, f"{before}<|open|>tools<|sep|>{call}{end}")
+
+    silent = "<|close|>response<|sep|>"
+    city = ("string", "3")
+    assert says(silent, city=city, unit=("string", "F"), when=("object", '{"day": 7}'))
+    assert says(f"<|open|>response<|sep|>{silent}", city=city, when=("null", "null"))
+    assert not says("<|open|>response<|sep|>", city=city)
+    assert not says(silent, city=("number", "3"))
+    assert not says(silent, city=city, when=("null", '{"day": 7}'))
+    assert not says(silent, city=city, when=("number", "7"))
 
 
 @pytest.mark.parametrize(

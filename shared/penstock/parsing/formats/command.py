@@ -1,8 +1,18 @@
-"""Answers of Command R7B, A and later, in blocks for thoughts, calls and words:
+"""Answers of Command R7B, A and later, in blocks for thoughts, calls and words, and calls of
+Command R and R+:
 
 <|START_THINKING|>Hm.<|END_THINKING|><|START_ACTION|>[
     {"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Paris"}}
 ]<|END_ACTION|>
+
+Action:
+```json
+[
+    {
+        "tool_name": "get_weather",
+        "parameters": {"city": "Paris"}
+    }
+]```
 """
 
 from penstock.parsing.format import CallFormat, MarkPair, Recognised, ThoughtFormat, Written
@@ -35,8 +45,21 @@ COMMAND_THOUGHTS = ThoughtFormat(
     recognised=_RECOGNISED,
     block=MarkPair("<|START_THINKING|>", "<|END_THINKING|>"),
     dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    answer=MarkPair("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
     tokens=(
         *("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
         *("<|START_TEXT|>", "<|END_TEXT|>"),
     ),
+)
+COMMAND_R = CallFormat(
+    names=("command_r",),
+    models="Command R, Command R+",
+    recognised=Recognised(
+        all_of=("Action:", "```json", "tool_name"), none_of=("<|START_ACTION|>",)
+    ),
+    call=MarkPair("Action:"),
+    bodies=("list",),
+    keys=(("tool_name",), ("parameters",)),
+    fenced=True,
+    only_known=True,
 )

@@ -1,9 +1,13 @@
-"""Calls as GLM-4.5 and later write them, with line breaks (4.5, 4.6) or without (4.7, 5):
+"""Calls as GLM-4.5 and later write them, with line breaks (4.5, 4.6) or without (4.7, 5), and as
+GLM-4 did, where a call is all of an answer:
 
 <tool_call>get_weather
 <arg_key>city</arg_key>
 <arg_value>Paris</arg_value>
 </tool_call>
+
+get_weather
+{"city": "Paris"}
 """
 
 from penstock.parsing.format import (
@@ -17,7 +21,7 @@ from penstock.parsing.format import (
 
 GLM45 = CallFormat(
     names=("glm45", "glm47"),
-    models="GLM-4.5 to 5, Ling 3, Laguna",
+    models="GLM-4.5 to 5, Ling 3, Laguna, Spark 2.5",
     recognised=Recognised(
         all_of=("<tool_call>", "<arg_key>", "<arg_value>"), families=("glm4_moe", "glm4_moe_lite")
     ),
@@ -53,4 +57,15 @@ GLM45 = CallFormat(
         *("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>"),
         *("<arg_value>", "</arg_value>"),
     ),
+)
+GLM4 = CallFormat(
+    names=("glm4",),
+    models="GLM-4 and GLM-4-0414",
+    recognised=Recognised(
+        all_of=("<|observation|>",), none_of=("<arg_key>",), families=("glm", "glm4")
+    ),
+    bodies=("named",),
+    head=CallHead(ends=("\n",)),
+    bare=True,
+    only_known=True,
 )

@@ -11,7 +11,7 @@ from penstock.parsing.format import CallFormat, MarkPair, Recognised, Written
 
 HERMES = CallFormat(
     names=("hermes",),
-    models="Hermes, Qwen 2.5 and 3, Granite 4, SmolLM3, MiMo, ERNIE 4.5",
+    models="Hermes, Qwen 2.5 and 3, Granite 4, SmolLM3, MiMo, ERNIE 4.5, Bielik, Reka Edge",
     recognised=Recognised(
         all_of=("<tool_call>", "name"),
         none_of=("<arg_key>", "<function=", "<invoke", "]minimax[", "<tool_calls>"),

@@ -6,6 +6,11 @@
 functools[{"name": "get_weather", "arguments": {"city": "Paris"}}]
 <|action_start|><|plugin|>{"name": "get_weather", "parameters": {"city": "Paris"}}<|action_end|>
 <|function_call|>{"name": "get_weather", "arguments": {"city": "Paris"}}
+<|message_sep|>
+
+function call<|role_sep|>
+{"name": "get_weather", "arguments": {"city": "Paris"}}
+<toolcall> {"name": "get_weather", "arguments": {"city": "Paris"}} </toolcall>
 """
 
 from dataclasses import replace
@@ -56,8 +61,8 @@ GRANITE = CallFormat(
 )
 PHI4_MINI = CallFormat(
     names=("phi4_mini_json",),
-    models="Phi-4-mini",
-    recognised=Recognised(all_of=("<|tool|>", "<|/tool|>")),
+    models="Phi-4-mini, FireFunction 2",
+    recognised=Recognised(any_of=("<|/tool|>", "functools[")),
     call=MarkPair("functools"),
     bodies=("list",),
     needs_arguments=True,
@@ -87,4 +92,22 @@ GIGACHAT3 = CallFormat(
     bodies=("object",),
     written=(replace(_OBJECT, begin='<|function_call|>{"name": "', between="\n"),),
     tokens=("<|function_call|>",),
+)
+GIGACHAT30 = CallFormat(
+    names=("gigachat30",),
+    models="GigaChat 3.0",
+    recognised=Recognised(
+        all_of=("'function call'", "<|role_sep|>"), none_of=("<|function_call|>",)
+    ),
+    block=MarkPair("<|message_sep|>"),
+    call=MarkPair("function call<|role_sep|>"),
+    bodies=("object",),
+    tokens=("<|message_sep|>", "<|role_sep|>"),
+)
+NEMOTRON_MINI = CallFormat(
+    names=("nemotron_mini",),
+    models="Nemotron Mini, Minitron",
+    recognised=Recognised(all_of=("<toolcall>",)),
+    call=MarkPair("<toolcall>", "</toolcall>"),
+    bodies=("object",),
 )
