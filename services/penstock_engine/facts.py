@@ -31,12 +31,12 @@ from penstock_engine.kv.settings import check_kept, fetches_ahead, kv_peers, pre
 from penstock_engine.policies.tenants import Tenants
 
 BYTES_PER_ID = 5
-"""Of a token id in msgpack, at most."""
+"""Largest size of a token id in msgpack, bytes."""
 
 FLOAT_BYTES = 4
 
 MEDIA_BYTES = 256 * MAX_MEDIA_ITEMS + 24 * MAX_MEDIA_SPANS
-"""Of what is said of a request's media in msgpack, at most."""
+"""Largest size in msgpack of what is said of a request's media, bytes."""
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +100,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def call_bytes(self) -> int:
-        """That arguments and results of the workers' methods may have, which fit a message."""
+        """Bytes that arguments and results of the workers' methods may have, so that they fit a
+        message."""
         return min(MAX_CALL_BYTES, self.config.transport.max_message_bytes // 2)
 
     def _plan_blocks(self, carried: int) -> int:
@@ -129,7 +130,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def aligned_rows(self) -> int:
-        """Of the encoder of a model that says when its words are spoken; 0: it doesn't."""
+        """Encoder rows of a model that says when its words are spoken; 0: it doesn't."""
         if alignment_of(self.model.media) is None or self.config.parallel.ranks > 1:
             return 0
         return self.model.encoder_rows

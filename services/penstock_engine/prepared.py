@@ -50,8 +50,8 @@ def read_facts(
 def _adapters(
     config: EngineConfig, served: tuple[str, ...], noted: Path | None
 ) -> tuple[NamedAdapter, ...]:
-    """Those of the settings, each read and copied. Raises StartupError that names one that can't be
-    served."""
+    """The adapters of the settings, each read and copied. Raises StartupError that names one that
+    can't be served."""
     settings = config.lora
     try:
         modules = lora_modules(settings.lora_modules, served)

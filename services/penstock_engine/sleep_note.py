@@ -22,7 +22,7 @@ class SleepNote:
 
     @property
     def level(self) -> SleepLevel:
-        """As it was noted last, by this life or the one before."""
+        """The level that was noted last, by this life or the one before."""
         return self._noted
 
     def keep(self, level: SleepLevel) -> None:

@@ -150,7 +150,7 @@ def _check_holders(scheduling: SchedulerState) -> None:
 
 
 def _drafts_in_flight(scheduling: SchedulerState) -> dict[int, int]:
-    """By slot, the drafts of all steps that work on it."""
+    """Number of drafts of all steps in flight, by slot."""
     found: Counter[int] = Counter()
     for step in scheduling.in_flight:
         found.update({s.slot: step.room(s.slot) for s, _, _ in step.items if s.slot is not None})

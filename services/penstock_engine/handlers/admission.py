@@ -51,7 +51,7 @@ class Admission:
             )
 
     def weight_of(self, submit: Submit) -> int:
-        """Of its tenant's shares."""
+        """Weight of the request's tenant where tenants share the engine."""
         return self._tenants.of(submit.tenant, submit.grant).weight
 
     def refusal(self, submit: Submit, now: float) -> Rejected | None:

@@ -166,7 +166,7 @@ class FromWorkers:
         self._losses.drop(reason, cause)
 
     def regroup(self) -> None:
-        """See GroupLosses."""
+        """Ends a group that is to sleep, wake or have other weights (see GroupLosses.regroup)."""
         self._losses.regroup()
 
     def _take_ready(self, worker: WorkerSession, ready: Ready, now: float) -> None:
@@ -247,7 +247,7 @@ class FromWorkers:
             self._state.adapters.advance(now)
 
     def _loss_cause(self) -> LossCause:
-        """Of a group some of whose ranks have said that they failed."""
+        """Cause of the loss of a group some of whose ranks have said that they failed."""
         return LossCause.SCHEDULED if self._faults.own else LossCause.UNKNOWN
 
     def _take_fault(self, worker: WorkerSession, fault: Fault, now: float) -> None:

@@ -189,7 +189,7 @@ class Submissions:
         return until is not None and self._state.remote_kv.park(sequence, until)
 
     def _root(self, submit: Submit) -> bytes:
-        """Of the keys of the request's KV blocks: who may share them."""
+        """Parent of the keys of the request's KV blocks: it decides who may share them."""
         if self._state.facts.config.cache.enable_prefix_caching:
             return prefix_root(submit.tenant, submit.cache_salt, submit.adapter)
         return root_key("request", str(self._arrivals))

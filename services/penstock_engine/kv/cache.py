@@ -77,7 +77,7 @@ class KVCache:
         self._copies: list[Copy] = []
         self._saves: list[Save] = []
         self._fetching: dict[int, list[int]] = {}
-        """By the number of a fetch, the blocks that are being filled from disk."""
+        """Blocks that are being filled from disk, by the number of their fetch."""
         self.saves_to_disk = False
         """Whether the worker keeps what is published on disk, too."""
         self.findable = bytearray(num_blocks)
@@ -85,7 +85,7 @@ class KVCache:
 
     @property
     def num_host_blocks(self) -> int:
-        """Of the host tier; 0: there is none."""
+        """Blocks of the host tier; 0: there is none."""
         return 0 if self.host is None else self.host.num_blocks
 
     # ---- finding
@@ -168,7 +168,7 @@ class KVCache:
         return block
 
     def copy_to(self, source: int, block: int) -> None:
-        """The same to a block that was taken before."""
+        """Copies the contents of a block to one that was taken before."""
         self._copies.append(Copy("device", source, block))
 
     def release(self, blocks: Sequence[int], session: KVSession | None = None) -> None:
@@ -233,7 +233,7 @@ class KVCache:
         return sum(map(len, self._fetching.values()))
 
     def fetching(self) -> dict[int, int]:
-        """By the number of a fetch, how many blocks belong to it."""
+        """How many blocks belong to each fetch, by its number."""
         return {number: len(blocks) for number, blocks in self._fetching.items()}
 
     def begin_fetch(self, number: int, count: int) -> list[int]:
@@ -253,7 +253,7 @@ class KVCache:
     # ---- books
 
     def key_of(self, block: int) -> bytes | None:
-        """By which a device block's contents can be found."""
+        """The key by which a device block's contents can be found; None: they can't be."""
         return self._key_of.get(block)
 
     @property

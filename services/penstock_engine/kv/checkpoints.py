@@ -18,7 +18,7 @@ from penstock.kv_layout import KVGroup
 from penstock_engine.kv.cache import KVCache
 
 _PIECE_BYTES = 3
-"""Of a piece's number in its name: as many as a pool's blocks need."""
+"""Bytes of a piece's number in its name: as many as a pool's blocks need."""
 
 
 class CheckpointRule:
@@ -39,7 +39,7 @@ class CheckpointRule:
         self._group = bytes([number])
 
     def names(self, key: bytes) -> Iterator[bytes]:
-        """Of the pieces of the checkpoint behind the block with that key."""
+        """Names of the pieces of the checkpoint after the block with that key."""
         for piece in range(self.pieces):
             yield key + self._group + piece.to_bytes(_PIECE_BYTES, "big")
 
@@ -54,11 +54,11 @@ class CheckpointRule:
 
 @dataclass(frozen=True)
 class Tail:
-    """A checkpoint behind any number of tokens."""
+    """A checkpoint after any number of tokens."""
 
     tokens: int
     key: bytes
-    """Of all these tokens."""
+    """Key of all these tokens."""
     blocks: list[int]
     partial: list[int]
     """For a copy of each KV group's block that it lies in; empty if there is none, or if the
@@ -66,12 +66,12 @@ class Tail:
 
 
 class Checkpoints:
-    """Those that a sequence holds. They are numbered from 1: number n lies behind n * every blocks
-    of tokens.
+    """Checkpoints that a sequence holds. They are numbered from 1: number n lies after n * every
+    blocks of tokens.
 
     found: the number of the one that it started with, 0 for none.  One that started with a tail
     has that one in the place of the last number before it; 0 is given back once it has been read.
-    tokens_found: behind which the state is that it started with.
+    tokens_found: tokens after which the state lies that it started with.
     """
 
     __slots__ = ("_first", "found", "held", "rule", "tail", "tokens_found")
@@ -92,11 +92,11 @@ class Checkpoints:
 
     @property
     def next_number(self) -> int:
-        """Of the checkpoint that follows those that it holds."""
+        """Number of the checkpoint that follows those that it holds."""
         return self._first + len(self.held)
 
     def numbers(self) -> range:
-        """Of those that it holds."""
+        """Numbers of the checkpoints that it holds."""
         return range(self._first, self.next_number)
 
     @property

@@ -34,11 +34,11 @@ class WantedKV:
 
     @property
     def num_blocks(self) -> int:
-        """Of tokens, that might come."""
+        """Blocks of tokens that might come."""
         return self._end - self.present
 
     def reached(self, count: int, room: int) -> int:
-        """Behind how many blocks of tokens one can go on if the first `count` names are there, and
+        """After how many blocks of tokens one can go on if the first `count` names are there, and
         no more than `room` blocks of the pool are taken for them."""
         blocks = self._places[count] if count < len(self.names) else self._end
         blocks = self._with_state(blocks)

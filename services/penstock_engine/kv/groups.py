@@ -26,9 +26,9 @@ class KVGroups:
         self.block_size = block_size
         self.groups = tuple(groups)
         self.paged = paged(self.groups)
-        """Those with tables of blocks of tokens."""
+        """Groups with tables of blocks of tokens."""
         self.states: CheckpointRule | None = None
-        """Of the group of recurrent layers, which is the last one if there is one."""
+        """Rule of the group of recurrent layers, which is the last one; None: there is none."""
         if len(self.paged) < len(self.groups):
             self.states = CheckpointRule(self.groups[-1], len(self.paged), block_size)
         self._full = [at for at, group in enumerate(self.paged) if not group.forgets]
@@ -53,7 +53,8 @@ class KVGroups:
         return sum(blocks - first for first in self.firsts(blocks)) + states
 
     def held_behind_tail(self, tokens: int) -> int:
-        """Likewise of one that starts with a tail behind so many tokens, without what is copied."""
+        """Blocks, without what is copied, that a sequence has at first which starts with a tail
+        after so many tokens."""
         blocks = tokens // self.block_size
         states = self.states
         if states is None or not states.last(blocks):
@@ -80,7 +81,7 @@ class KVGroups:
         return blocks + self.states.pieces * self.states.last(tokens // self.block_size)
 
     def needed(self, num_tokens: int, fresh: int = 0) -> int:
-        """See blocks_needed."""
+        """Blocks that a sequence of so many tokens takes: see blocks_needed."""
         return blocks_needed(self.groups, num_tokens, self.block_size, fresh)
 
     def longest(self, num_blocks: int, most: int) -> int:
@@ -187,8 +188,9 @@ class KVGroups:
     def claim_tail(
         self, cache: KVCache, keys: Sequence[bytes], tail: TailNames, tokens: int
     ) -> BlockTable:
-        """Likewise, to go on behind a tail that lies behind so many tokens. The block in which it
-        lies is copied (copy-on-write), in each group."""
+        """One more owner for each block that is needed to go on after a tail, which lies after so
+        many tokens: the table to go on with. The block in which the tail ends is copied
+        (copy-on-write), in each group."""
         if self.states is None:
             raise ValueError("without recurrent layers there are no tails")
         found = _claim(cache, [*self._paged_spans(keys), list(tail.states), list(tail.partial)])
@@ -205,7 +207,7 @@ class KVGroups:
 
 @dataclass(frozen=True)
 class TailNames:
-    """Of what a tail consists.
+    """Names of what a tail consists of.
 
     states: of its checkpoint's pieces.  partial: of each KV group's block that it lies in; empty if
     it lies between two blocks.

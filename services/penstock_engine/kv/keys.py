@@ -65,8 +65,8 @@ def prompt_keys(
 
 
 def stored_name(name: bytes) -> bytes:
-    """Of DIGEST_BYTES, for whatever has a name in the cache: what follows the hash of the tokens
-    takes the place of its end."""
+    """A name of DIGEST_BYTES for whatever has a name in the cache: what follows the hash of the
+    tokens takes the place of its end."""
     more = name[DIGEST_BYTES:]
     if not more:
         return name

@@ -44,7 +44,8 @@ class KVSession:
         """When its blocks are no longer kept, if none of its requests is open then; seconds of the
         engine's clock."""
         self.blocks: dict[int, None] = {}
-        """That are kept for it: those of its latest request in token order, then older ones."""
+        """Blocks that are kept for it: those of its latest request in token order, then older ones.
+        """
 
 
 class TenantBlocks:
@@ -56,7 +57,7 @@ class TenantBlocks:
         self.count = 0
         self.weight = 1
         self.sessions: OrderedDict[KVSession, None] = OrderedDict()
-        """Those that keep any, the one first that was there the longest ago."""
+        """Sessions that keep any blocks, the one first that was there the longest ago."""
 
 
 class Retention:
@@ -74,12 +75,12 @@ class Retention:
         self._tenants: dict[str, TenantBlocks] = {}
 
     def sessions(self) -> list[KVSession]:
-        """Those that keep any."""
+        """Sessions that keep any blocks."""
         return [session for tenant in self._tenants.values() for session in tenant.sessions]
 
     @property
     def num_blocks(self) -> int:
-        """That are kept, whether anybody holds them at the moment or not."""
+        """Blocks that are kept, whether anybody holds them at the moment or not."""
         return len(self._session_of)
 
     def keep(self, session: KVSession, blocks: Sequence[int]) -> None:

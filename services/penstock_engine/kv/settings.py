@@ -51,12 +51,12 @@ def kv_peers(cache: CacheSettings) -> tuple[str, ...]:
 
 
 def prefills_from(cache: CacheSettings) -> int:
-    """See Welcome."""
+    """Tokens from which on prompts are computed for others; 0: all are taken (see Welcome)."""
     return cache.kv_prefill_tokens if cache.kv_role == "prefill" else 0
 
 
 def fetches_ahead(cache: CacheSettings) -> bool:
-    """See Welcome.expects."""
+    """Whether KV blocks are fetched from others ahead (see Welcome.expects)."""
     return cache.kv_fetch_ahead and bool(kv_peers(cache))
 
 

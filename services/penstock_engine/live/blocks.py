@@ -43,7 +43,7 @@ def block_view(cache: KVCache) -> BlockView:
 
 
 def _map(states: bytes, span: int, totals: dict[int, int]) -> bytes:
-    """See BlockView.map."""
+    """The map of blocks, three bytes per cell of `span` blocks: see BlockView.map."""
     cells = -(-len(states) // span)
     made = bytearray(3 * cells)
     for place, state in enumerate((_USED, _SHARED, _CACHED)):

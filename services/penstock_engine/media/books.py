@@ -32,7 +32,7 @@ class MediaBooks:
     ) -> None:
         """on_gone: called with an item that workers have lost or dropped."""
         self.entries: dict[str, MediaEntry] = {}
-        """By their names between engine core and workers."""
+        """Items by their names between engine core and workers."""
         self.needs: dict[Sequence, list[MediaEntry]] = {}
         """What each of those that wait for items, are about to start or run still needs."""
         self.loads = Loads(load_bytes, frontends, workers, self.gone)

@@ -8,11 +8,11 @@ UNKNOWN = 100
 """Millions of multiplications that a step may encode while nobody knows what they take."""
 
 WEIGHT = 0.25
-"""Of the newest step in what is known."""
+"""Weight of the newest step in what is known."""
 
 LEAST = 10
-"""Of work, in a step from whose time something is learnt: every step may hold as much. One that was
-held up by something else would otherwise be the last of which anything is learnt."""
+"""Least work of a step from whose time something is learnt: every step may hold as much. A step
+that was held up by something else would otherwise be the last of which anything is learnt."""
 
 
 class EncoderPace:

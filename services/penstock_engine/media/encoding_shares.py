@@ -25,7 +25,7 @@ class EncodingShares:
         self._scheduling = scheduling
         self._pace = EncoderPace()
         self._share: float | None = None
-        """Of work that the plan may encode; None: nobody has asked yet."""
+        """Work that the plan may encode; None: nobody has asked yet."""
 
     def begin_step(self) -> None:
         """A plan is begun."""

@@ -71,7 +71,7 @@ class MediaEntry:
 
     @property
     def cost(self) -> int:
-        """Of the prepared item, in bytes."""
+        """Size of the prepared item, bytes."""
         return cost_of(self.item)
 
     @property

@@ -23,7 +23,7 @@ from penstock_engine.sessions.workers import Workers
 from penstock_engine.waiting.parked import KeepsParked, ParkedSequences
 
 LOOKED_AHEAD = 8
-"""Of those that wait, for whose items front ends are asked before it is their turn."""
+"""Waiting sequences for whose items front ends are asked before it is their turn, at most."""
 
 
 class MediaManager(KeepsParked, ChunkLimit):

@@ -15,7 +15,7 @@ class PlannedEncodings:
 
     def __init__(self) -> None:
         self._first: dict[str, Sequence] = {}
-        """Of each item, for whom it was put there."""
+        """The sequence for which each item was put into the plan, by the item's name."""
         self._users: dict[str, dict[Sequence, None]] = {}
         self._costs: dict[Sequence, int] = {}
         """Rows that were encoded for each, and not charged yet."""

@@ -51,17 +51,17 @@ class RequestMedia:
         ]
         self.media = Media(tuple(items), media.spans)
         self.numbers = {name: number for number, name in enumerate(names)}
-        """Of the items, by their names here."""
+        """Numbers of the items, by their names here."""
         self._starts = [span.offset for span in media.spans]
         self._lasts = [0] * len(items)
         for span in media.spans:
             self._lasts[span.item] = span.end
         self.end = media.spans[-1].end
-        """Behind the last placeholder."""
+        """Position after the last placeholder."""
         self.clusters = clusters_of(media)
 
     def spans(self, start: int, end: int) -> list[MediaSpan]:
-        """Those that overlap tokens [start, end), in order."""
+        """Spans that overlap tokens [start, end), in order."""
         spans = self.media.spans
         first = max(bisect_right(self._starts, start) - 1, 0)
         if spans[first].end <= start:

@@ -12,7 +12,7 @@ from penstock.metrics.families import Families
 from penstock_engine.metrics.snapshot import MetricsSnapshot
 
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
-"""By level, with vLLM's words."""
+"""Names of the levels of sleep, in vLLM's words."""
 
 
 def families_of(state: MetricsSnapshot, *, ready: bool) -> Iterator[Metric]:

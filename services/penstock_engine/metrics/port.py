@@ -31,7 +31,7 @@ def metrics_port(core: EngineCore, settings: MetricsSettings, port: int) -> Iter
 
 
 def pages(health: EngineHealth) -> dict[str, Page]:
-    """By path."""
+    """The pages of the port, by path."""
 
     def collect() -> Iterator[Metric]:
         state = health.snapshot()

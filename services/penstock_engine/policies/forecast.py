@@ -75,8 +75,8 @@ class StepCostForecast:
 
 
 class FreshShare:
-    """Of the tokens that lately started requests brought, the share that had to be computed: the
-    others' KV was found. With exponential decay, by request.
+    """Share of the tokens of lately started requests that had to be computed: the others' KV was
+    found. With exponential decay, by request.
 
     total_brought, total_found: of all requests, without decay."""
 

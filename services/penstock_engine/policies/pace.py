@@ -19,17 +19,18 @@ LEAST = 16
 """Tokens that a step may have in any case beside the decodes that it is held against."""
 
 UNKNOWN = 64
-"""The same while nobody knows what prefill costs here."""
+"""Tokens that a step may have beside the decodes while nobody knows what prefill costs here."""
 
 WEIGHT = 0.25
-"""Of the newest step in what is known."""
+"""Weight of the newest step in what is known."""
 
 SLOWER = 0.05
-"""The same for decodes alone that took longer than known: whatever else the machine was busy with
-is no reason to make steps longer yet."""
+"""Weight of a step of decodes alone that took longer than known: whatever else the machine was busy
+with is no reason to make steps longer yet."""
 
 LEAST_SHARE = 0.02
-"""Of a step's seconds, what its prefill costs in any case: a bound on steps needs some cost."""
+"""Share of a step's seconds that its prefill costs in any case: a bound on steps needs some cost.
+"""
 
 FIND, RENEW = 4, 64
 """After so many steps with prefill one is held to decodes alone: while nobody knows what these

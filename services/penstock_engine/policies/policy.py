@@ -85,12 +85,12 @@ class Policy(ABC):
         return
 
     def debts(self) -> dict[str, float] | None:
-        """By tenant, how much more it has been given than who has been given least, for its weight,
+        """How much more each tenant has been given than who has been given least, for its weight,
         in generated tokens; None: this policy keeps no accounts. For people, not for decisions."""
         return None
 
     def standings(self, tenants: Iterable[str]) -> dict[str, Standing]:
-        """Those of `tenants` that have accounts here, for people who watch."""
+        """Standings of those of `tenants` that have accounts here, for people who watch."""
         return {}
 
     # ---- a step

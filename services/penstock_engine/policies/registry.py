@@ -35,7 +35,7 @@ def make_policy(settings: SchedulerSettings, tenants: Tenants) -> Policy:
 
 
 def plugged_policies() -> list[type[Policy]]:
-    """Those of all installed plug-ins; a broken one is left out."""
+    """Policies of all installed plug-ins; a broken one is left out."""
     found = [plugin.value for plugin in installed_plugins(SCHEDULING_POLICIES)]
     return [each for each in found if isclass(each) and issubclass(each, Policy)]
 

@@ -47,7 +47,7 @@ def decision_of(effects: Effects) -> Decision | None:
 
 
 def plain(value: Any) -> Any:
-    """As it looks after having been written and read, so that both sides compare."""
+    """The value as it looks after having been written and read, so that both sides compare."""
     return msgspec.to_builtins(value, builtin_types=(bytes,))
 
 

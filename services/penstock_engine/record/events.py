@@ -38,7 +38,7 @@ def public_methods() -> dict[str, Any]:
 
 
 def event_methods() -> dict[str, EventMethod]:
-    """By name, in the order in which the class has them; `step` is not among them."""
+    """Methods that take events, by name, in the order in which the class has them, without `step`."""
     found = {}
     for name, function in public_methods().items():
         parameters = list(inspect.signature(function).parameters)

@@ -107,7 +107,7 @@ _STATE = (
 
 
 def _classes(module: ModuleType) -> list[type]:
-    """Those that the module defines, and that objects of the core can be of."""
+    """Classes that the module defines, and that objects of the core can be of."""
     return [
         value
         for value in vars(module).values()

@@ -159,7 +159,7 @@ class CoreRecorder:
 
 
 def sources_digest() -> str:
-    """Of the programs that decide: the engine's and the messages' sources."""
+    """Digest of the programs that decide: the engine's and the messages' sources."""
     digest = hashlib.sha256()
     for package in (Path(__file__).parents[1], Path(protocol.__file__).parent):
         for path in sorted(package.rglob("*.py")):

@@ -60,7 +60,7 @@ class Redaction:
         return msgspec.structs.replace(submit, **changed) if changed else submit
 
     def digest(self, value: str | bytes) -> str | bytes:
-        """Of the same type: 32 hexadecimal digits, or 16 bytes."""
+        """A keyed digest of the value's own type: 32 hexadecimal digits, or 16 bytes."""
         data = value.encode() if isinstance(value, str) else value
         keyed = hashlib.blake2b(data, digest_size=16, key=self._key)
         return keyed.hexdigest() if isinstance(value, str) else keyed.digest()

@@ -16,9 +16,9 @@ class PlannedMedia:
     partly: list[PartlyEncoded] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     rows: int = 0
-    """Of what is encoded; of an item that is encoded partly, in proportion."""
+    """Rows of what is encoded; of an item that is encoded partly, in proportion."""
     work: int = 0
-    """Of what is encoded: see MediaReady."""
+    """Work of what is encoded: see MediaReady."""
     needed_by: dict[Sequence, int] = field(default_factory=dict)
     """Who runs and needs these items, and how many tokens it has behind the first that does. They
     have a part in the step, with or without tokens."""

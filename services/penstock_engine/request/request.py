@@ -22,10 +22,11 @@ from penstock_engine.request.timeline import TimelineBuilder
 from penstock_engine.speculation.history import SequenceDrafts
 
 ITEM_COST, SPAN_COST = 64, 4
-"""Of an item and a span of media, in a message, as so many token ids."""
+"""Cost of an item and of a span of media in a message, as so many token ids."""
 
 WORD_COST = 8
-"""Of an id in bad_words, which the worker makes an automaton of, to one that it only takes over."""
+"""Cost of an id in bad_words, which the worker makes an automaton of; an id that it only takes over
+costs 1."""
 
 
 def priority_of(submit: Submit) -> int:
@@ -121,7 +122,7 @@ class Request:
         self.kv_session: KVSession | None = None  # of which it is a turn; KVSessions gives it
         self._prompt_keys: list[bytes] = []
         self.cached_tokens: int | None = None
-        """Of the prompt, found in the KV cache when its first sequence started; None before."""
+        """Prompt tokens found in the KV cache when its first sequence started; None before."""
         self.cached_reported = False
         self.grammar: int | None = None
         """Its number, which GrammarManager gives and takes; None where the output is free."""
@@ -220,7 +221,7 @@ class Sequence:
         longest = self.brought + 1 if request.beams else request.stopping.max_tokens
         self.most_tokens = num_prompt + longest  # what max_tokens lets it grow to
         self.keys: list[bytes] = []
-        """Of its full blocks behind those that hold its prompt alone, as far as asked for."""
+        """Keys of its full blocks after those that hold its prompt alone, as far as asked for."""
         self.num_keyed = 0  # full blocks when it started
         self.num_published = 0  # blocks of its table that others can find by their keys
         self.state = SequenceState.WAITING

@@ -48,7 +48,8 @@ class StepBuilder:
         self.reportable = MAX_PROMPT_LOGPROBS
         """Prompt tokens that the step's result may yet report log-probabilities of."""
         self.items: dict[int, tuple[Sequence, int, int, list[int]]] = {}
-        """By slot: the sequence, its first token to compute, the end of these, its new blocks."""
+        """What is scheduled, by slot: the sequence, its first token to compute, the end of these,
+        its new blocks."""
         self.alone = False  # see StepInFlight
         self.wanting = False  # one that runs found no blocks
         self.drafts: dict[int, int] = {}  # see StepInFlight
@@ -124,13 +125,13 @@ class StepBuilder:
         self.items[slot] = (sequence, start, end, new_blocks)
 
     def go_on(self, further: int, ends: list[int], least_proposed: int) -> None:
-        """Each sequence may get so many tokens behind the one it samples. See Plan."""
+        """Each sequence may get so many tokens after the one it samples. See Plan."""
         if self.drafts or further > MAX_FURTHER:
             raise ValueError(f"a step can't have {further} further tokens")
         self.further, self.ends, self.least_proposed = further, ends, least_proposed
 
     def size(self) -> StepSize:
-        """Of what is scheduled, without drafts."""
+        """Size of what is scheduled, without drafts."""
         decodes = tokens = 0
         for _, start, end, _ in self.items.values():
             decodes += end - start == 1
@@ -205,7 +206,7 @@ class StepBuilder:
 
 
 ANY_SAMPLING = TokenSampling(0)
-"""Of a sequence that is like another: it has that one's."""
+"""Stands for the sampling of a sequence that is like another: it has that one's."""
 
 
 def _carried(sequence: Sequence) -> int:

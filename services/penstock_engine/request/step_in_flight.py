@@ -101,7 +101,7 @@ class StepInFlight:
                 _verify_logprobs(outcome)
 
     def size(self) -> StepSize:
-        """Of what it computes without drafts."""
+        """Size of what it computes without drafts."""
         prefill = self.tokens - self.decodes - sum(self.drafts.values())
         return StepSize(self.decodes, prefill)
 

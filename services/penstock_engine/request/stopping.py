@@ -28,8 +28,8 @@ def check_stop(sequence: Sequence, max_len: int) -> Stop | None:
 
 
 def until_stop(sequence: Sequence, outcome: SlotResult, max_len: int) -> SlotResult:
-    """The same without the tokens that it has behind one with which the sequence ends: they were
-    drafted before anybody looked."""
+    """The outcome without the tokens after one with which the sequence ends: they were drafted
+    before anybody looked."""
     tokens, count = outcome.tokens, len(sequence.emitted)
     for at, token in enumerate(tokens[:-1]):
         if _stop_at(sequence, count + at + 1, token, max_len) is not None:

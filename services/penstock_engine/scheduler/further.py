@@ -10,8 +10,8 @@ from penstock_engine.scheduler.spare_room import SpareRoom
 from penstock_engine.scheduler.state import SchedulerState
 
 SECONDS = 0.25
-"""That a step with further tokens takes at most, so far as known: for so long nothing is known of
-what it has computed, which may be lost."""
+"""Seconds that a step with further tokens takes at most, so far as known: for so long nothing is
+known of what it has computed, which may be lost."""
 
 MOST, LEAST = 15, 3
 """Further tokens of a step. Where there would be fewer, the next step is sent ahead instead."""

@@ -86,9 +86,9 @@ class KVSessions:
             self._prune()
 
     def due(self, now: float) -> list[tuple[KVSession, list[bytes]]]:
-        """Those whose blocks are to be brought back by now, and the keys of these. They are kept
-        from now on, until they should have been back for as long as they were away, within their
-        retention."""
+        """Sessions whose blocks are to be brought back by now, and the keys of these. Their blocks
+        are kept from now on, until they should have been back for as long as they were away, within
+        their retention."""
         found = []
         for session, expected in self._expected.due(now):
             away = session.resume_within or 0.0

@@ -49,7 +49,7 @@ class PipelineScheduler(Scheduler):
         return msgspec.structs.replace(plan, work=[self._reporting(work) for work in plan.work])
 
     def _reporting(self, work: SlotWork) -> SlotWork:
-        """The same work, with what its slot was not told.
+        """A slot's work, with the tokens that the slot was not told.
 
         Nothing follows a step that samples before it is settled, so what is missing has been
         emitted, and is what the work ends with.
@@ -70,7 +70,7 @@ class PipelineScheduler(Scheduler):
         return len(self.state.in_flight) < self._stages or super()._is_short()
 
     def _runnable(self) -> tuple[list[Sequence], list[Sequence]]:
-        """Those that may follow what is in flight of them."""
+        """Decodes and chunks of sequences that may follow what is in flight of them."""
         decodes, chunks = super()._runnable()
         decodes = [sequence for sequence in decodes if _may_go_on(sequence)]
         chunks = [sequence for sequence in chunks if _may_go_on(sequence)]

@@ -92,7 +92,7 @@ class PrefixReuse:
         return self._writing(sequence, Start(blocks, None, tail.tokens, needed, tail))
 
     def _writing(self, sequence: Sequence, start: Start) -> Start:
-        """The same; and it writes a tail, if it should, and if there can be room."""
+        """The start, which also writes a tail if it should, and if there can be room."""
         tails = self._tails
         at = 0 if tails is None else tails.place(sequence)
         spare = at > start.computed and self._has_spare(sequence, start.computed)

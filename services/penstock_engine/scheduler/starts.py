@@ -11,7 +11,7 @@ from penstock_engine.scheduler.prefix_reuse import Start
 from penstock_engine.scheduler.state import SchedulerState
 
 LOOKED_AT_FIRST = 8
-"""Of those that wait, where many slots but few blocks are free."""
+"""Waiting sequences that are looked at first, where many slots but few blocks are free."""
 
 MAX_LOOK_STEPS = 32
 """Steps for which a look at the head of the queue counts: what it had found may be gone by then, or
@@ -47,9 +47,9 @@ class Headroom:
 
 
 def next_starts(state: SchedulerState) -> list[Sequence]:
-    """Of those that wait, the ones for which a slot and blocks are free, in order: they wait for
-    the next steps, and for nobody to end. What they share with others is not counted, so there may
-    be more of them."""
+    """Waiting sequences for which a slot and blocks are free, in order: they wait for the next
+    steps, and for nobody to end. What they share with others is not counted, so there may be more
+    of them."""
     most = len(state.free_slots) if state.pool is not None and state.suspect is None else 0
     looked = min(LOOKED_AT_FIRST, most)
     while True:

@@ -64,7 +64,7 @@ class SchedulerState:
         self.block_size = block_size
         self.queue = self.policy.queue
         self.running: dict[int, Sequence] = {}
-        """By slot, in the order in which they started."""
+        """Running sequences by slot, in the order in which they started."""
         self.marked: dict[int, Sequence] = {}
         """Ended, by slot; a step in flight still refers to them."""
         self.leaving: dict[int, Sequence] = {}
@@ -73,7 +73,7 @@ class SchedulerState:
         """Requests with a sequence that has got or lost a slot lately."""
         self.cache: KVCache | None = None
         self.kv_groups = KVGroups(block_size)
-        """Of the present worker's model."""
+        """KV groups of the present worker's model."""
         self.num_released = 0  # slots that became free so far, with their blocks
         self.num_preemptions = 0
         self.num_steps = 0

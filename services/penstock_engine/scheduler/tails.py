@@ -29,7 +29,7 @@ class TailStart:
 
 
 class Tails:
-    """Of a model with recurrent layers."""
+    """The tails of a model with recurrent layers."""
 
     def __init__(self, cache: KVCache, groups: KVGroups, rule: CheckpointRule) -> None:
         self._cache = cache

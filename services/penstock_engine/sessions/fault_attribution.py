@@ -29,11 +29,12 @@ class Suspect(Protocol):
 
 
 class FaultAttribution:
-    """Of the engine core, and the only one that changes a suspect's deaths."""
+    """Whom a worker's death counts against. The engine core has one, and nothing else changes a
+    suspect's deaths."""
 
     def __init__(self) -> None:
         self._lost: dict[int, str] = {}
-        """By rank, the life of a worker that was lost and whose place is empty."""
+        """The life of each worker that was lost and whose place is empty, by rank."""
         self._pending: list[tuple[Suspect, int]] = []
         """Whom the loss counts against if one of those is dead, with the number of tokens that a
         sequence would have had computed by then."""

@@ -15,7 +15,7 @@ MOST_HELD = 32
 
 
 class GatheredOutputs:
-    """Of one front end.
+    """Outputs for one front end that are held, to be sent together.
 
     A sequence's first output since its request entered a step is not held: it tells the front end
     that the request is not what kills engine cores. Nor is anything held of one that is in no step.
@@ -25,7 +25,7 @@ class GatheredOutputs:
 
     def __init__(self) -> None:
         self._held: dict[tuple[int, int], list[SequenceOutput]] = {}
-        """By request and sequence; empty for one whose next output may be held."""
+        """Held outputs by request and sequence; empty for one whose next output may be held."""
 
     def take(self, output: SequenceOutput) -> list[SequenceOutput]:
         """What is to be sent now that `output` has come."""

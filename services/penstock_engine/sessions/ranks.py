@@ -9,7 +9,7 @@ from penstock.protocol.from_worker import Ready, WorkerHello
 from penstock.protocol.to_worker import RankGroup
 
 MEDIA = ("media_rows", "whole_spans", "media_bytes", "encoder_rows")
-"""Of Ready, what ranks must agree on about media."""
+"""Fields of Ready in which ranks must agree about media."""
 
 FORMINGS_A_SECOND = 1000
 """Groups that one life may form, for each second after which the next one may begin."""
@@ -46,8 +46,8 @@ class RankSessions:
         """Sessions in the order of ranks; empty while there is no group."""
         self.ready: Ready | None = None  # what the group is, once all of it has loaded
         self.number = created * FORMINGS_A_SECOND
-        """Of the latest forming; higher than any before, also than those of an earlier life, which
-        workers may remember."""
+        """Number of the latest forming; higher than any before, also than those of an earlier life,
+        which workers may remember."""
         self._parallel = parallel
         self._there: dict[bytes, WorkerSession] = {}
 

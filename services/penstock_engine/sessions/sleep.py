@@ -22,11 +22,11 @@ class SleepState:
         """Whether it sleeps only until there is work."""
         self._rousing_until = -math.inf
         self.level: SleepLevel = level
-        """That is wanted; 0: awake."""
+        """The level that is wanted; 0: awake."""
         self.group_level: SleepLevel = 0
-        """At which the present group was formed."""
+        """The level at which the present group was formed."""
         self.waking: tuple[WakeTag, ...] = ()
-        """That were named since it fell asleep, and don't wake it alone."""
+        """Tags that were named since it fell asleep, and don't wake it alone."""
         self._answered: list[int] = []
         """Ranks of the present group that have given back what they held."""
 

@@ -21,8 +21,8 @@ OF_WEIGHTS = ("name", "source", "weights", "digest", "contents", "generation", "
 
 
 MOST_DEATHS = 2
-"""Of groups that load weights which were promised, and say nothing of why. Then these are given
-up."""
+"""Deaths of groups that load weights which were promised, and say nothing of why, after which these
+are given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class WeightsChange:
         self.asked: AskedWeights | None = None
         """What has not begun."""
         self.former: EngineFacts | None = None
-        """Those that workers had last, while others are on trial."""
+        """Facts that workers had last, while others are on trial."""
         self._tried: AskedWeights | None = None
         """Whose answer the trial is; None: it was promised."""
         self._deaths = 0
@@ -164,7 +164,7 @@ def has_begun(request: Request) -> bool:
 
 
 def with_weights(facts: EngineFacts, folder: str, model: PreparedModel) -> EngineFacts:
-    """The same model in another folder."""
+    """Facts of the same model with the weights of another folder."""
     changed = msgspec.structs.replace(
         facts.model, source=model.source, weights=model.weights, digest=model.digest
     )

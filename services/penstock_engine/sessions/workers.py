@@ -32,7 +32,7 @@ class Workers:
         self.fault: str | None = None  # what the last worker said that it died of
         self.final = False  # no other worker will do better
         self.compute_seconds = 0.0
-        """That steps took since boot, by the workers' own clocks; of each step the slowest
+        """Seconds that steps took since boot, by the workers' own clocks; of each step the slowest
         rank's."""
         self.tokens_computed = 0
         self.tokens_generated = 0

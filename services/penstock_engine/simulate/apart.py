@@ -14,7 +14,7 @@ from penstock_engine.simulate.replica import SimulatedReplica
 from penstock_engine.simulate.routing import routing_request
 
 _ONE_TOKEN = Stopping(max_tokens=1, ignore_eos=True)
-"""Of which nothing is used."""
+"""Stops a prompt that is computed for another replica; nothing of its output is used."""
 
 
 def check_apart(prefill: int, replicas: int, least_tokens: int, *, has_disk: bool) -> None:

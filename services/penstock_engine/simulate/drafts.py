@@ -26,7 +26,7 @@ class SimulatedDrafts:
         self._random = random.Random(seed)
 
     def answer(self, work: SlotWork, token: int) -> SlotResult:
-        """Of work that samples: as if all that is sampled were the same token."""
+        """The result of work that samples: as if all that is sampled were the same token."""
         kept, draw, acceptance = 0, self._random.random, self._acceptance
         while kept < work.draft and draw() < acceptance:
             kept += 1

@@ -47,7 +47,7 @@ class Measured:
 
 
 def measured_steps(paths: Iterable[Path]) -> list[Measured]:
-    """Of all recordings. Raises Damaged, OSError."""
+    """The steps of all recordings. Raises Damaged, OSError."""
     found: list[Measured] = []
     for path in paths:
         with open(path, "rb") as file:

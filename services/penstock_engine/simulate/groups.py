@@ -10,9 +10,9 @@ ALLOWED = "full, window=TOKENS, chunk=TOKENS, states=TOKENS:BLOCKS"
 
 
 def parse_groups(text: str) -> tuple[KVGroup, ...]:
-    """Of `full,window=1024,states=2048:12`: layers that see everything, some with a window, and
-    recurrent ones, whose states are copied to 12 blocks behind each 2,048 tokens. Raises
-    InvalidRequest."""
+    """KV groups from a text such as `full,window=1024,states=2048:12`: layers that see everything,
+    some with a window, and recurrent ones, whose states are copied to 12 blocks after each 2,048
+    tokens. Raises InvalidRequest."""
     return tuple(_group(part) for part in text.split(","))
 
 

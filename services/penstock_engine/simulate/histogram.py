@@ -13,7 +13,7 @@ _BUCKETS = int(math.log(MOST / LEAST) * _SCALE) + 2
 
 
 class LatencyHistogram:
-    """Of seconds, from 10 µs up; less counts as 10 µs."""
+    """A histogram of seconds, from 10 µs up; less counts as 10 µs."""
 
     __slots__ = ("count", "counts", "total")
 

@@ -160,7 +160,7 @@ class Metrics:
         self._digest.update(_ENDED.pack(number, -1.0, now, 0))
 
     def digest(self) -> str:
-        """Of every request's end and its time: equal runs have equal ones."""
+        """Digest of every request's end and its time: equal runs have equal ones."""
         return self._digest.hexdigest()
 
 

@@ -14,7 +14,7 @@ MAX_POSITION = 131_072
 
 
 def facts(config: EngineConfig) -> EngineFacts:
-    """Of a model whose context is as long as anybody may want."""
+    """Facts of a model whose context is as long as anybody may want."""
     model = PreparedModel(
         format_version=FORMAT_VERSION,
         name="simulated",

@@ -137,7 +137,7 @@ class Simulation:
         """(time, kind, replica, life of its worker); of a turn: its number in place of these"""
         self._turns = SessionTurns()
         self._next_turns: dict[int, TraceRequest] = {}
-        """Those whose pause has begun, by number."""
+        """Turns whose pause has begun, by number."""
         self._number = self._last_turn = 0
         self._rng = random.Random(options.seed)
         if options.deaths_per_hour > 0:
@@ -279,7 +279,7 @@ class Simulation:
 
 
 def _stores(options: SimulationOptions) -> list[SimulatedStore]:
-    """Of each replica: its disk, or what all of them keep for one another."""
+    """The store of each replica: its disk, or what all of them keep for one another."""
     count = options.replicas
     if not options.prefill_replicas:
         return [SimulatedStore(options.disk_blocks, options.disk_block) for _ in range(count)]

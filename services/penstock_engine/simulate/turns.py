@@ -8,8 +8,8 @@ from penstock_engine.simulate.trace import TraceRequest
 
 
 class SessionTurns:
-    """Those that wait for the turn before them. A session is known while one of its turns is open
-    or to come."""
+    """Turns of sessions that wait for the turn before them. A session is known while one of its
+    turns is open or to come."""
 
     __slots__ = ("_waiting",)
 

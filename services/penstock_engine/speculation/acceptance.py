@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 PLACES = 8
-"""Places that are told apart; the last stands for all behind it, too."""
+"""Places that are told apart; the last stands for all after it, too."""
 
 
 class Acceptance:
-    """Of each place, how often a draft there was right where those before it were. Counts with
-    exponential decay, by observation; what nobody has seen is as `first` says."""
+    """How often a draft at each place was right where those before it were. Counts with exponential
+    decay, by observation; what nobody has seen is as `first` says."""
 
     __slots__ = ("_fade", "_kept", "_tried")
 
@@ -22,7 +22,7 @@ class Acceptance:
         self._kept = [weight * first] * PLACES
 
     def observe(self, drafted: int, kept: int) -> None:
-        """Of so many drafts the first `kept` were right."""
+        """Counts that of so many drafts the first `kept` were right."""
         for place in range(min(drafted, kept + 1)):
             self._count(min(place, PLACES - 1), right=place < kept)
 
@@ -35,7 +35,7 @@ class Acceptance:
         self._kept[place] = self._kept[place] * self._fade + right
 
     def by_place(self) -> list[float]:
-        """Of each place, the chance that a draft there is right, if those before it are. There have
+        """The chance at each place that a draft there is right, if those before it are. There have
         to be observations, or a chance that is assumed."""
         return [kept / tried for kept, tried in zip(self._kept, self._tried, strict=True)]
 

@@ -12,7 +12,7 @@ from penstock_engine.speculation.history import SequenceDrafts
 from penstock_engine.speculation.step_seconds import StepSeconds
 
 MAX_DRAFTS = 64
-"""Of a sequence and step, whatever a worker proposes."""
+"""Most drafts of a sequence in a step, whatever a worker proposes."""
 
 LEAST_CHANCE = 0.02
 """A draft that is right less often is not considered."""
@@ -28,7 +28,7 @@ SURE = 0.9
 """An attempt is made only where drafts would pay that are right so often."""
 
 SHARE = 0.01
-"""Of all steps' time, what drafts may cost beyond what they save."""
+"""Share of all steps' time that drafts may cost beyond what they save."""
 
 MOST_CREDIT, RESERVE = 3.0, 1.0
 """In steps: what drafts may cost at a time before they have saved as much, and what of it attempts
@@ -58,7 +58,7 @@ cost: they may have met a machine that was busy."""
 
 
 WAIT_WEIGHT = 0.1
-"""Of the newest wait in what is known of them."""
+"""Weight of the newest wait in what is known of waits."""
 
 PROPOSALS = (1, 2, 4, 8, MAX_DRAFTS)
 """Drafts of a sequence for which `least_proposed` looks whether they pay."""
@@ -97,7 +97,7 @@ class DraftPolicy:
 
     def __init__(self) -> None:
         self._prior = Acceptance(fade=0.99, first=0.7, weight=4.0)
-        """Of all sequences."""
+        """Acceptance of the drafts of all sequences."""
         self._seconds = StepSeconds()
         self._credit = FIRST_CREDIT
         self._bare = BareSteps()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock_engine.speculation.acceptance import Acceptance
 
 FADE = 0.9
-"""Of older observations of a sequence: about the last ten count."""
+"""What is left of an observation of a sequence after each later one: about the last ten count."""
 
 PRIOR_WEIGHT = 2.0
 """Observations of its own that weigh as much as what was seen of all others."""

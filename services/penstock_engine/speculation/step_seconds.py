@@ -11,10 +11,10 @@ EXACT = 16
 
 BUCKETS = 64
 WEIGHT = 0.05
-"""Of the newest step in what is known of its like, once there were as many as that says."""
+"""Weight of the newest step in what is known of its like, once 1 / WEIGHT of them were seen."""
 
 PACE_WEIGHT = 0.1
-"""Of the newest step in how busy the machine is at present."""
+"""Weight of the newest step in how busy the machine is at present."""
 
 MOST = 0.7
 """The logarithm of how many times as long a step may take as expected. Of one that takes longer
@@ -27,12 +27,13 @@ FADE = 0.95
 """What is left of a step's evidence after each further one."""
 
 MOST_EVIDENCE, LEAST_EVIDENCE = 1e100, 1e-100
-"""Of the newest step, before all of it is scaled down; and of what was seen long ago."""
+"""Evidence of the newest step above which all of it is scaled down, and the least that is left of
+what was seen long ago."""
 
 
 class Point(NamedTuple):
-    """Of the curve: steps of so many rows take so long, at an ordinary pace. own: the logarithm of
-    how many times as long those of its bucket took."""
+    """A point of the curve: steps of so many rows take so long, at an ordinary pace. own: the
+    logarithm of how many times as long those of its bucket took."""
 
     rows: float
     seconds: float

@@ -9,7 +9,7 @@ from penstock.protocol.common import MAX_ADAPTER_NAMES, NamedAdapter
 
 
 class AdapterNames:
-    """By name what was said last of it, whoever said it: so engine cores and front ends that tell
+    """What was said last of each name, whoever said it: so engine cores and front ends that tell
     each other what they know come to know the same.
 
     An unloaded name is kept too, or a front end that has not heard of it would bring it back.

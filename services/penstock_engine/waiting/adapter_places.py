@@ -88,11 +88,11 @@ class AdapterPlaces:
             used[0].stage = AdapterStage.LEAVING
 
     def leaving(self) -> list[AdapterEntry]:
-        """Those that make way."""
+        """Adapters that make way."""
         return [e for e in self.loaded.values() if e.stage is AdapterStage.LEAVING]
 
     def loading(self) -> list[AdapterEntry]:
-        """Those that workers were told to load, and have not yet, in order."""
+        """Adapters that workers were told to load, and have not yet, in order."""
         return [e for e in self.loaded.values() if e.stage is AdapterStage.LOADING]
 
     def check(self) -> None:

@@ -44,7 +44,7 @@ class AdapterManager(KeepsParked, StartGate):
         self._workers = workers
         self._counts = counts
         self._entries: dict[str, AdapterEntry] = {}
-        """By digest: those that open requests use, and those that are loaded."""
+        """Adapters by digest: those that open requests use, and those that are loaded."""
         self._parked = ParkedSequences()
         self._owed: dict[tuple[str, int], int] = {}
         """(digest, rank) of answers that are still to come, and that nobody waits for."""

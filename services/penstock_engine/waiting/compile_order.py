@@ -29,7 +29,7 @@ class CompileOrder:
         self._apart = apart
         self._lines: dict[str, deque[GrammarEntry]] = {}
         self._taken: dict[str, float] = {}
-        """By tenant: seconds, on a common scale."""
+        """Seconds that each tenant has been given, on a common scale."""
         self._now = 0.0
         """What those with a line have been given at least: who has had less counts as having had
         as much."""
@@ -89,7 +89,7 @@ class CompileOrder:
         return entries[0]
 
     def _forget_settled(self) -> None:
-        """Of who is level with the rest, nothing needs to be remembered."""
+        """Forgets who is level with the rest: nothing of them needs to be remembered."""
         if len(self._taken) > REMEMBERED:
             self._taken = {
                 line: seconds

@@ -15,7 +15,7 @@ class Deadlines:
         self._heap: list[tuple[float, int]] = []
         """(deadline, arrival)."""
         self._open: dict[int, Request] = {}
-        """By arrival."""
+        """Open requests with a deadline, by arrival."""
 
     def watch(self, request: Request) -> None:
         """An accepted request; nothing happens if it has no deadline."""

@@ -30,11 +30,11 @@ MAX_FETCHES = 16
 """At a time; who comes then computes."""
 
 MAX_FETCHED_BLOCKS = 8192
-"""Of one fetch."""
+"""Most blocks of one fetch."""
 
 MAX_PULLED_BLOCKS = 64
-"""Of one fetch for a prompt that is expected, of tokens: whoever waits for blocks comes in
-between."""
+"""Most blocks of tokens in one fetch for a prompt that is expected: whoever waits for blocks comes
+in between."""
 
 LEAST_FETCHED_BLOCKS = 4
 """Fewer aren't worth a question."""
@@ -118,7 +118,7 @@ class DiskKV:
 
     @property
     def num_fetches(self) -> int:
-        """That are not answered yet."""
+        """Fetches that are not answered yet."""
         return len(self._fetches)
 
     def attach(self, *, has_disk: bool) -> None:

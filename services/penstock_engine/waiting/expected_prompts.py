@@ -18,7 +18,7 @@ MAX_EXPECTED_PROMPTS = 64
 """At a time; one more isn't fetched in advance."""
 
 MAX_EXPECTED_KEYS = 65_536
-"""Of all of them. Likewise."""
+"""Most keys of all expected prompts; one with more than are left isn't fetched in advance."""
 
 LOOK_SECONDS = 0.1
 """Before the first look at what is there, and between two. Each that brings nothing doubles it for
@@ -77,7 +77,7 @@ class ExpectedPrompts:
             self.forget(*name)
 
     def due(self, now: float) -> list[ExpectedPrompt]:
-        """Those that are to be looked for by now, longest expected first."""
+        """Prompts that are to be looked for by now, longest expected first."""
         for name in [name for name, each in self._prompts.items() if each.until <= now]:
             self.forget(*name)
         found = [each for each in self._prompts.values() if each.look_at <= now]

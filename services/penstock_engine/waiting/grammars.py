@@ -47,7 +47,7 @@ class GrammarManager:
         """In the order of their deadlines."""
         self._last_number = 0
         self._waiting_of: dict[str, tuple[int, int]] = {}
-        """By tenant: sequences that wait for grammars, and their tokens."""
+        """Number of sequences that wait for grammars, and of their tokens, by tenant."""
         self._held_by: dict[str, int] = {}
         """GrammarManager that are there, by the tenant that brought them."""
 

@@ -21,7 +21,7 @@ class ParkedSequences:
         self._parked: dict[Sequence, int] = {}
         """Each with the tokens that it need not compute."""
         self._waiting_of: dict[str, list[int]] = {}
-        """By tenant: requests, sequences, tokens."""
+        """Numbers of parked requests, of their sequences and of their tokens, by tenant."""
         self._requests: dict[Request, int] = {}
         """How many sequences of each wait here."""
 

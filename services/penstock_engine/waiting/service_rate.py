@@ -60,7 +60,8 @@ class OpenRequests:
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[int, float]] = {}
-        """By tenant: how many, and the sum of the times at which they were accepted."""
+        """How many requests each tenant has open, and the sum of the times at which they were
+        accepted."""
 
     def count(self, tenant: str) -> int:
         return self._open.get(tenant, (0, 0.0))[0]

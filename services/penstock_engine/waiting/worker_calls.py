@@ -19,7 +19,7 @@ from penstock_engine.sessions.workers import Workers
 MOST_WAITING = 64
 """Calls that wait at a time; one more is refused."""
 MOST_WAITING_BYTES = 128 * 2**20
-"""Of their arguments together."""
+"""Most bytes of all their arguments together."""
 
 
 @dataclass(frozen=True, slots=True)

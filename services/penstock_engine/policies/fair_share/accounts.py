@@ -16,11 +16,11 @@ from penstock_engine.policies.tenants import Tenants
 from penstock_engine.waiting.queue import Line
 
 PROMPT_COST = 32
-"""Of computing a token that is not the newest: a prompt's, or a preempted sequence's again."""
+"""Cost of computing a token that is not the newest: a prompt's, or a preempted sequence's again."""
 GENERATED_COST = 64
-"""Of a token that is sampled, computing its predecessor included."""
+"""Cost of a token that is sampled, computing its predecessor included."""
 BLOCK_COST = 1
-"""Of holding one KV block for one step."""
+"""Cost of holding one KV block for one step."""
 
 SCALE = 1 << 20
 """Virtual time per unit of cost at weight 1: whole numbers, so that nothing is rounded away."""
@@ -150,7 +150,7 @@ class Accounts:
         return {each.name: (each.time - least) * each.weight // SCALE for each in known}
 
     def all(self) -> list[Account]:
-        """Those with work, first served first."""
+        """Accounts of tenants with work, first served first."""
         return sorted(self._accounts.values(), key=lambda account: account.place)
 
     def ahead(self) -> dict[str, int]:
