@@ -50,7 +50,7 @@ class OneLine(Policy):
             yield Turn(sequence, 1)
 
     def _prefill(self, chunks: list[Sequence], builder: StepBuilder) -> Iterator[Turn]:
-        """Turns of sequences that run, in the order in which they started, then of those that wait."""
+        """Turns of those that run, in the order in which they started, then of those that wait."""
         for sequence in chunks:
             yield Turn(sequence, builder.left)
         yield Turn(None, builder.left)

@@ -38,7 +38,7 @@ def public_methods() -> dict[str, Any]:
 
 
 def event_methods() -> dict[str, EventMethod]:
-    """Methods that take events, by name, in the order in which the class has them, without `step`."""
+    """Methods that take events, by name, in the order of the class; `step` is not among them."""
     found = {}
     for name, function in public_methods().items():
         parameters = list(inspect.signature(function).parameters)
