@@ -83,7 +83,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def digest_of(key: bytes) -> bytes:
-    """By what a key is looked up."""
+    """SHA-256 of a key, by which it is looked up."""
     return hashlib.sha256(key).digest()
 
 
@@ -133,7 +133,7 @@ def load_keys(file: str) -> list[ApiKey]:
 
 
 def check_keys(keys: list[ApiKey]) -> list[ApiKey]:
-    """The same keys. Raises ValueError for entries that contradict one another."""
+    """Returns `keys`. Raises ValueError for entries that contradict one another."""
     seen: dict[bytes, str] = {}
     grants: dict[str, tuple[Grant, str]] = {}
     for key in keys:

@@ -27,7 +27,7 @@ class AudioTowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Vectors of a whole chunk: half its windows."""
     norm: NormSpec
     activation: Literal["silu", "gelu", "gelu_tanh", "relu2"] = "gelu"
-    """Of the layers; behind the convolutions it is always gelu."""
+    """Activation of the layers; after the convolutions it is always gelu."""
     pooled: bool = False
     """Whether the norm is behind the mean of each two of the last layer's vectors."""
 
@@ -71,5 +71,5 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def chunk_rows(self) -> int:
-        """Of a whole chunk."""
+        """Embeddings of a whole chunk."""
         return self.tower.chunk_frames // self.row_frames

@@ -13,7 +13,7 @@ _ARRAY = 1
 """Code of the extension type that holds an array: msgpack of [dtype, shape, its bytes]."""
 
 MOST_DIMENSIONS, LONGEST = 32, 2**40
-"""Of an array."""
+"""Most dimensions of an array, and the most that one of them may be."""
 
 _KINDS = {
     **{f"int{bits}": bits // 8 for bits in (8, 16, 32, 64)},
@@ -40,7 +40,7 @@ def decode_value(data: bytes) -> Any:
 
 
 def json_value(data: bytes) -> Any:
-    """The same for JSON: an array becomes {"dtype", "shape", "base64"}, and bytes are in base64,
+    """The value for JSON: an array becomes {"dtype", "shape", "base64"}, and bytes are in base64,
     too."""
     return _decoded(data, _as_json)
 

@@ -24,7 +24,7 @@ SAMPLING = (*NUMBERS, *WHOLE)
 
 
 def stated_sampling(fields: Fields) -> dict[str, Any]:
-    """Of a generation config, what it says about sampling; None for what it leaves out.
+    """What a generation config says about sampling, by field; None for what it leaves out.
 
     Raises UnsupportedModel for a value of the wrong type.
     """

@@ -29,7 +29,7 @@ MAX_STATE_TOKENS = 2048
 behind a prefix that was found."""
 
 STATE_BYTES = 4
-"""Of a number of a state, float32."""
+"""Bytes of a number of a state: float32."""
 
 
 class KVGroup(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ class KVGroup(msgspec.Struct, frozen=True):
 
 FULL = KVGroup()
 ONE_GROUP = (FULL,)
-"""Of a model whose layers all see all tokens."""
+"""The groups of a model whose layers all see all tokens."""
 
 
 def blocks_needed(
@@ -89,17 +89,17 @@ def blocks_needed(
 
 
 def paged(groups: Sequence[KVGroup]) -> tuple[KVGroup, ...]:
-    """Those with keys and values, each of which has a table of a block for so many tokens."""
+    """The groups with keys and values, each of which has a table of a block for so many tokens."""
     return tuple(group for group in groups if group.every is None)
 
 
 def state_of(groups: Sequence[KVGroup]) -> KVGroup | None:
-    """That of the recurrent layers, which is the last one if there is one."""
+    """The group of the recurrent layers, which is the last one; None if no layer is recurrent."""
     return groups[-1] if groups and groups[-1].every is not None else None
 
 
 NO_GROUP = -1
-"""Of a layer without keys and values."""
+"""Number of the group of a layer without keys and values."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def state_memory(config: ModelConfig, max_num_seqs: int, max_num_batched_tokens:
 
 
 def state_bytes(config: ModelConfig) -> int:
-    """Of one sequence's states in all layers; 0 if none is recurrent."""
+    """Bytes of one sequence's states in all layers; 0 if none is recurrent."""
     return STATE_BYTES * sum(state_sizes(config))
 
 
@@ -265,8 +265,8 @@ def state_group(
     block_size: int,
     every: int | None,
 ) -> KVGroup:
-    """That of the recurrent layers. Unless told otherwise, a checkpoint takes no more blocks than
-    the keys and values between two of them; but of large states, they are MAX_STATE_TOKENS
+    """The group of the recurrent layers. Unless told otherwise, a checkpoint takes no more blocks
+    than the keys and values between two of them; but of large states, they are MAX_STATE_TOKENS
     apart."""
     blocks = -(-states // block_bytes)
     lasting = sum(not group.forgets for group in groups) or len(groups)

@@ -37,7 +37,7 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     truncate: bool = True
-    """Of yarn: whether the bounds of the blend are whole dimensions."""
+    """Whether the bounds of yarn's blend are whole dimensions."""
     attention_factor: float = 1.0
     short_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
@@ -66,7 +66,7 @@ class RopeSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """By what each pair turns: 0 a token's time, 1 its row, 2 its column. Empty: all turn by
+        """What each pair turns by: 0 a token's time, 1 its row, 2 its column. Empty: all turn by
         its position."""
         if not self.interleaved:
             return tuple(axis for axis, pairs in enumerate(self.sections) for _ in range(pairs))
@@ -83,7 +83,7 @@ class NormSpec(msgspec.Struct, frozen=True, kw_only=True):
     plus_one: bool = False
     """Whether the factor is 1 + weight."""
     bias: bool = False
-    """Of a layer norm."""
+    """Whether a layer norm has a bias."""
 
 
 class LatentSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,17 +92,17 @@ class LatentSpec(msgspec.Struct, frozen=True, kw_only=True):
     KV head, whose value is a part of its key. Sizes are element counts."""
 
     rank: int
-    """Of the latent, which is what a value is made of."""
+    """Size of the latent, which is what a value is made of."""
     rotating: int
-    """Of a query head's part that rotates, and of the key's, which all heads share."""
+    """Size of a query head's part that rotates, and of the key's, which all heads share."""
     plain: int
-    """Of a query head's part that doesn't rotate."""
+    """Size of a query head's part that doesn't rotate."""
     value: int
-    """Of a head's value."""
+    """Size of a head's value."""
     query_rank: int = 0
-    """Of the vector that queries are made of; 0: they are made of the hidden state."""
+    """Size of the vector that queries are made of; 0: they are made of the hidden state."""
     eps: float = 1e-6
-    """Of the norms of both vectors."""
+    """Epsilon of the norms of both vectors."""
 
 
 class KVHeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +128,7 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     rope: int | None = 0
     """Which of ModelConfig.ropes rotates queries and keys; None: no rotation."""
     norm: Literal["none", "head", "whole"] = "none"
-    """Of queries and keys, before the rotation: over each head, or over all heads together."""
+    """Norm of queries and keys before the rotation: over each head, or over all heads together."""
     latent: LatentSpec | None = None
     """Keys and values are made of a latent. ModelConfig has its one KV head, whose size is that of
     the latent and of the part that rotates. All layers have the same, or none."""
@@ -230,10 +230,10 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     order: Literal["pre", "post", "sandwich", "parallel"] = "pre"
     two_norms: bool = False
     first_norm: bool = True
-    """Of order `pre`: whether there is a norm before attention (ModernBERT's first layer has
+    """Whether a layer of order `pre` has a norm before attention (ModernBERT's first layer has
     none)."""
     residual_multiplier: float = 1.0
-    """Of what attention and feed-forward add."""
+    """Factor of what attention and feed-forward add to the residual."""
     output_scale: bool = False
     """Whether the layer's output, with the residual, has a learned factor."""
 
@@ -252,7 +252,7 @@ class CrossAttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     token is the one behind them, and its own attention goes back as far as that."""
 
     rows: int
-    """Of the encoder's output, always as many."""
+    """Rows of the encoder's output, always as many."""
 
 
 class PerLayerInputsSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,9 +260,9 @@ class PerLayerInputsSpec(msgspec.Struct, frozen=True, kw_only=True):
     (Gemma 3n). Sizes are element counts."""
 
     size: int
-    """Of a layer's input."""
+    """Size of a layer's input."""
     vocab_size: int
-    """Of the table. An id beyond it has the row of id 0."""
+    """Rows of the table. An id beyond it has the row of id 0."""
 
 
 class StreamsSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,4 +276,4 @@ class StreamsSpec(msgspec.Struct, frozen=True, kw_only=True):
     scaled: bool
     """Whether it has learned factors before a layer's own input is added to the others."""
     rank: int
-    """Of the path beside attention."""
+    """Rank of the path beside attention."""

@@ -203,8 +203,8 @@ class VideoFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     group: int = 2
     sampling: FrameSampling = FrameSampling()
     all_pixels: int = 0
-    """Of all frames together, that each has an even share of, but no less than 1.05 times
-    min_pixels; 0: no such bound."""
+    """Most pixels of all frames together, of which each has an even share, but no less than 1.05
+    times min_pixels; 0: no such bound."""
     positions_per_second: float = 0.0
     """How far apart in time the positions of a second are; 0: those of groups follow one
     another."""
@@ -264,8 +264,8 @@ class LogMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="l
 
 
 class Spectrogram(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="spectrogram"):
-    """That of a whole recording, as `mel` has it: filled up with silence to one chunk, but not cut
-    into several. It is no model's: who transcribes cuts windows out of it."""
+    """Preparation of a whole recording as `mel` has it: filled up with silence to one chunk, but
+    not cut into several. It is no model's: who transcribes cuts windows out of the result."""
 
     mel: LogMel
 
@@ -286,7 +286,7 @@ AnyPreparation = Preparation | Spectrogram
 
 
 class KindFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a kind of media.
+    """What a model's files say about one kind of media.
 
     placeholder: what stands for an item in a filled chat template; "": items have no place in a
     text.  token: the special token that is repeated in its place, once an embedding.  before,
@@ -302,19 +302,19 @@ class KindFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MediaFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a model that takes media; the manifest has them."""
+    """What a model's files say about all media that it takes; the manifest has it."""
 
     kinds: dict[MediaKind, KindFacts]
-    """Those that it takes."""
+    """Facts of each kind that the model takes."""
     transcription: TranscriptionFacts | None = None
-    """Of a model that turns speech into text, and does nothing else."""
+    """Facts of a model that turns speech into text, and does nothing else; None for all others."""
     alone: bool = False
     """Whether an item is an input by itself, without any text, of a model that makes vectors."""
 
     @property
     def in_front(self) -> MediaKind | None:
-        """That of an encoder-decoder model, of which one item stands before each prompt; None:
-        items stand within prompts, or by themselves."""
+        """The kind of media of which an encoder-decoder model has one item before each prompt;
+        None: items stand within prompts, or by themselves."""
         if self.alone:
             return None
         return next((kind for kind, own in self.kinds.items() if not own.placeholder), None)

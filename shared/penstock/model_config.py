@@ -32,7 +32,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     """Shapes and constants of a transformer's decoder. Sizes are element counts."""
 
     architecture: str
-    """Of a family: a key of penstock.families.FAMILIES."""
+    """The family's name: a key of penstock.families.FAMILIES."""
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -42,7 +42,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     head_dim: int
     max_position: int
     norm: NormSpec
-    """Of all layers, and behind the last."""
+    """The norm in all layers, and after the last."""
     ropes: tuple[RopeSpec, ...]
     """Which layers choose from."""
     layers: tuple[LayerSpec, ...] = (LayerSpec(),)
@@ -63,7 +63,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     audio: AudioSpec | None = None
     """What it hears with; None: it takes no sounds."""
     cross_attention: CrossAttentionSpec | None = None
-    """Of an encoder-decoder model; None: there is no encoder whose output layers attend to."""
+    """Attention of an encoder-decoder model's layers to its encoder's output; None: there is no
+    encoder that layers attend to."""
     learned_positions: int = 0
     """Rows of a table of positions, one for each token of the decoder, which are added to
     embeddings; 0: there is no table."""
@@ -138,7 +139,7 @@ class HeadConfig(ModelConfig, frozen=True, kw_only=True, tag="head"):
     """Whether its attention reads the embedding and the hidden state side by side (EAGLE-3);
     else a product joins both in front of the layer (DeepSeek-V3)."""
     normed_residual: bool = False
-    """Of `beside`: whether the residual begins with the hidden state's norm."""
+    """Whether the residual begins with the hidden state's norm, where `beside` is set."""
     normed_result: bool = False
     """Whether further drafts are made of what is behind its norm (Qwen3-Next); else of what is in
     front of it."""
@@ -153,8 +154,8 @@ class HeadConfig(ModelConfig, frozen=True, kw_only=True, tag="head"):
 
 
 class SharedSpace(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a model whose vectors of pictures and of texts lie in one space (Radford et al., "CLIP",
-    2021). An input is a text, or one picture."""
+    """How a model makes vectors of pictures and of texts that lie in one space (Radford et al.,
+    "CLIP", 2021). An input is a text, or one picture."""
 
     size: int
     """Numbers of a vector."""
@@ -165,7 +166,7 @@ class SharedSpace(msgspec.Struct, frozen=True, kw_only=True):
     first `end_token` (the last one's where there is none), or that of the highest id."""
     end_token: int = 0
     bias: bool = False
-    """Of that product."""
+    """Whether that product has a bias."""
     padded: bool = False
     """Whether texts are filled up to `max_position` with the tokenizer's padding token, which is
     seen as any other."""
@@ -193,9 +194,9 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     relative_buckets: int = 0
     layers: ModelConfig | None = None
-    """Of an encoder that isn't BERT but has a decoder's layers, which attend both ways: what they
-    are. What is said above is then only what others ask for. A window counts in both
-    directions."""
+    """The decoder's layers of an encoder that isn't BERT but is made of these, which attend both
+    ways; None: it is BERT. What is said above is then only what others ask for. A window counts in
+    both directions."""
     rope: RopeSpec | None = None
     """Rotates queries and keys; None: there is a table of positions."""
     gated: bool = False
@@ -309,7 +310,7 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
     add_bos: bool = False
     """Whether a plain prompt gets the BOS token in front."""
     pooling: PoolingConfig | None = None
-    """Of a model that gives vectors or classes; None: it generates text."""
+    """How the model gives vectors or classes; None: it generates text."""
     media: MediaFacts | None = None
     """How pictures, sounds and videos are prepared; None: the model takes no media."""
     contents: dict[str, str] = {}
@@ -323,7 +324,7 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def encoder_rows(self) -> int:
-        """See ModelConfig."""
+        """Tokens at the beginning of every sequence that stand for the encoder's output."""
         return self.config.encoder_rows
 
     def check_encoder_cache(self, rows: int | None) -> None:

@@ -44,7 +44,8 @@ class TextPadding(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it stands before the text."""
 
     def filled(self, prompt_token_ids: list[int]) -> list[int]:
-        """Of a text that may be as long already."""
+        """The prompt with padding up to `length` tokens; one that is as long already is
+        unchanged."""
         filling = [self.token] * (self.length - len(prompt_token_ids))
         return filling + prompt_token_ids if self.left else prompt_token_ids + filling
 

@@ -7,12 +7,12 @@ import os
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MEMORY_WORDS = ("can't allocate memory", "cannot allocate memory", "bad_alloc")
-"""Of RuntimeErrors: torch's allocator, and C++."""
+"""Parts of RuntimeErrors of torch's allocator and of C++ that say that there is no more memory."""
 
 
 def resident_bytes() -> int | None:
-    """By Linux's /proc; None elsewhere. Not getrusage's peak, which a process inherits from the one
-    it is forked off."""
+    """Bytes of memory that this process has now, by Linux's /proc; None elsewhere. Not getrusage's
+    peak, which a process inherits from the one it is forked off."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * _PAGE

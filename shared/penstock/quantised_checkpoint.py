@@ -18,7 +18,7 @@ class WeightScheme(msgspec.Struct, frozen=True, kw_only=True):
 
     storage: Storage
     bits: int
-    """Of a level: 4 or 8."""
+    """Bits of a level: 4 or 8."""
     group_size: int | None = None
     """Inputs that share a scale; None: all inputs of an output, or the whole matrix."""
     symmetric: bool = True
@@ -49,7 +49,7 @@ class QuantisedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     unquantised: tuple[str, ...] = ()
     """Modules that config.json says are left as they were: names or patterns, as it has them."""
     plain_dtype: str = "float32"
-    """Of most other tensors: float32, bfloat16 or float16."""
+    """Dtype of most other tensors: float32, bfloat16 or float16."""
 
     @property
     def name(self) -> str:

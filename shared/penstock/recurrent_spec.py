@@ -17,11 +17,11 @@ class ShortConvSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     kernel: int
     """Tokens that the convolution sees, the present one included."""
     bias: bool = False
-    """Of the convolution, and of both products."""
+    """Whether the convolution and both products have a bias."""
 
     @property
     def channels(self) -> int:
-        """Of the convolution."""
+        """Channels of the convolution."""
         return self.width
 
     @property
@@ -42,7 +42,7 @@ class GatedDeltaSpec(
     """A multiple of key_heads: several share one's queries and keys."""
     key_dim: int
     value_dim: int
-    """Of a head."""
+    """Numbers of a head's value; key_dim: of its key."""
     kernel: int
     """Tokens that the convolution sees, the present one included."""
     tiled: bool = False
@@ -51,7 +51,7 @@ class GatedDeltaSpec(
 
     @property
     def keys(self) -> int:
-        """Of all heads together."""
+        """Numbers of the keys of all heads together."""
         return self.key_heads * self.key_dim
 
     @property
@@ -60,7 +60,7 @@ class GatedDeltaSpec(
 
     @property
     def channels(self) -> int:
-        """Of the convolution: queries, keys and values."""
+        """Channels of the convolution: queries, keys and values."""
         return 2 * self.keys + self.values
 
     @property
@@ -83,7 +83,7 @@ class Mamba2Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     """Tokens that the convolution sees, the present one included."""
     conv_bias: bool = True
     bias: bool = False
-    """Of both products."""
+    """Whether both products have a bias."""
     norm_groups: int = 1
     """The result is normed in so many equal parts."""
     time_step_min: float = 0.0
@@ -93,12 +93,12 @@ class Mamba2Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
     @property
     def inner(self) -> int:
-        """Of all heads together."""
+        """Channels of all heads together."""
         return self.heads * self.head_dim
 
     @property
     def channels(self) -> int:
-        """Of the convolution: inputs, and the maps into and out of the state."""
+        """Channels of the convolution: inputs, and the maps into and out of the state."""
         return self.inner + 2 * self.groups * self.state
 
     @property

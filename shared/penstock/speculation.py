@@ -35,7 +35,7 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     prompt_lookup_max: int = 8
     """The longest."""
     model: str = ""
-    """Of draft_model and eagle3: what drafts, as `--model` names one; for workers its prepared
+    """What drafts, for draft_model and eagle3, as `--model` names one; for workers its prepared
     folder."""
     before: tuple[DraftMethod, ...] = ()
     """Methods that look drafts up, and are asked before `method`, in this order."""

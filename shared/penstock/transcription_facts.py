@@ -16,7 +16,7 @@ class Alignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TranscriptionFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a model that turns speech into text as Whisper does (Radford et al. 2022,
+    """What is known of a model that turns speech into text as Whisper does (Radford et al. 2022,
     arXiv:2212.04356). All tokens are ids."""
 
     start: int
@@ -25,7 +25,7 @@ class TranscriptionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Ends a text. Ids below it are text."""
     no_timestamps: int
     first_timestamp: int
-    """Of 0 s. It and all ids from there on are timestamps."""
+    """The timestamp of 0 s. It and all ids from there on are timestamps."""
     previous: int | None = None
     """Stands before what was said before; None: the model takes no prompt."""
     no_speech: int | None = None
@@ -33,7 +33,7 @@ class TranscriptionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """None where the model knows one language only, which is English."""
     translate: int | None = None
     languages: dict[str, int] = {}
-    """By code, as in "en". Empty: the model knows one language only."""
+    """Each language's token by its code, as in "en". Empty: the model knows one language only."""
     suppressed: tuple[int, ...] = ()
     """Ids that never come."""
     suppressed_first: tuple[int, ...] = ()
@@ -41,9 +41,9 @@ class TranscriptionFacts(msgspec.Struct, frozen=True, kw_only=True):
     max_initial: int | None = None
     """The latest timestamp that a window's text may begin with, counted from `first_timestamp`."""
     max_tokens: int
-    """That a decoder's prompt and output have together."""
+    """Most tokens that a decoder's prompt and output have together."""
     window_frames: int
-    """Of the spectrogram, that the encoder takes."""
+    """Frames of the spectrogram that the encoder takes."""
     frames_per_second: int
     timestamp_frames: int
     """From one timestamp to the next, frames."""

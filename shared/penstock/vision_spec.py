@@ -43,14 +43,14 @@ class LearnedPositions(msgspec.Struct, frozen=True, kw_only=True, tag="learned")
     """Whether a patch has the place that lies at the same share of its row and column: a picture
     may have another form than the square (Dehghani et al., "Patch n' Pack", 2023)."""
     rotary: RotaryPositions | None = None
-    """By which queries and keys rotate, too (Llama 4)."""
+    """Positions by which queries and keys rotate, too (Llama 4); None: they don't."""
 
 
 class WindowSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Attention within squares of a picture (Qwen team, "Qwen2.5-VL technical report", 2025)."""
 
     side: int
-    """Of a square, in patches."""
+    """Side of a square, in patches."""
     whole: tuple[int, ...]
     """Layers that attend to the whole picture instead."""
 
@@ -62,7 +62,7 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     hidden_size: int
     intermediate_size: int
     num_layers: int
-    """Those that are computed: what is behind the layer whose output is taken isn't read."""
+    """Layers that are computed: those after the layer whose output is taken aren't read."""
     num_heads: int
     patch: int
     """Rows and columns of pixels in a patch."""
@@ -76,9 +76,9 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the feed-forward is activation(gate) * up."""
     patch_bias: bool = False
     qkv_bias: bool = True
-    """Of queries, keys and values."""
+    """Whether queries, keys and values have a bias."""
     bias: bool = True
-    """Of a layer's other products."""
+    """Whether a layer's other products have a bias."""
     query_norms: bool = False
     """Whether queries, and keys, are normalised over all heads together."""
     layer_scale: bool = False
@@ -90,9 +90,9 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     keeps_class: bool = False
     """Whether the class token's output is given to the decoder, too."""
     first_norm: bool = False
-    """Of the embedded patches."""
+    """Whether the embedded patches are normalised."""
     last_norm: bool = False
-    """Of the last layer's output."""
+    """Whether the last layer's output is normalised."""
     windows: WindowSpec | None = None
 
     @property
@@ -101,7 +101,7 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rotary(self) -> RotaryPositions | None:
-        """By which queries and keys rotate; None: they don't."""
+        """Positions by which queries and keys rotate; None: they don't."""
         if isinstance(self.positions, RotaryPositions):
             return self.positions
         return self.positions.rotary
@@ -130,7 +130,7 @@ class SquareMLPProjector(msgspec.Struct, frozen=True, kw_only=True, tag="square_
     norm: NormSpec
     activation: Literal["gelu", "gelu_tanh"] = "gelu"
     bias: bool = True
-    """Of both products."""
+    """Whether both products have a bias."""
     merged: bool = False
     """Whether the norm is of each patch, and a product behind it makes one vector of a square's;
     else the norm is of the square's vectors, one behind the other."""

@@ -109,12 +109,12 @@ GGUF_ARCHITECTURES: dict[str, Family] = {
     if family.gguf is not None
     for name in (family.gguf, *family.gguf_also)
 }
-"""By what a GGUF file names."""
+"""Decoder families by the architecture that a GGUF file names."""
 
 HUB_CLASSES: dict[str, Family] = {
     name: family for family in FAMILIES.values() for name in family.hub_classes
 }
-"""By the class that a hub folder's config.json names."""
+"""Decoder families by the class that a hub folder's config.json names."""
 
 ENCODERS: dict[str, EncoderFamily] = {
     each.name: each
@@ -130,12 +130,12 @@ ENCODERS: dict[str, EncoderFamily] = {
         SIGLIP,
     )
 }
-"""By EncoderConfig.family."""
+"""Encoder families by EncoderConfig.family."""
 
 ENCODER_TYPES: dict[str, EncoderFamily] = {
     kind: family for family in ENCODERS.values() for kind in family.model_types
 }
-"""By the model_type that a hub folder's config.json names."""
+"""Encoder families by the model_type that a hub folder's config.json names."""
 
 __all__ = [
     "ENCODERS",

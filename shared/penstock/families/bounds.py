@@ -14,7 +14,7 @@ MAX_EXPERTS = 4096
 MAX_LAYER_INPUT = 65_536
 MAX_STREAMS = 64
 MAX_INNER = MAX_ROWS = 1 << 24
-"""Of a feed-forward, and of a table by token ids."""
+"""Most numbers inside a feed-forward, and most rows of a table by token ids."""
 
 
 def layer_count(fields: Fields, key: str) -> int:
@@ -28,7 +28,7 @@ def layer_count(fields: Fields, key: str) -> int:
 
 
 def layers_without_drafts(keys: Fields) -> int:
-    """Of a GGUF file: without the layers that make drafts only."""
+    """Layers of a GGUF file's model without those that only make drafts."""
     blocks, drafts = (
         layer_count(keys, "block_count"),
         keys.integer("nextn_predict_layers", 0),

@@ -175,7 +175,7 @@ def _scale(fields: Fields, latent: LatentSpec, rope: RopeSpec) -> float:
 
 
 def _gguf(model: GGUFMetadata) -> ModelConfig:
-    """Of V2 as of the others: their files have the same architecture."""
+    """The config in a GGUF file of V2 or of the others: their files have the same architecture."""
     keys = model.keys
     latent = _gguf_latent(keys)
     count = bounds.layers_without_drafts(keys)
@@ -231,7 +231,8 @@ _GATING = {1: "softmax", 2: "sigmoid"}
 
 
 def gguf_experts(model: GGUFMetadata, correction: str) -> ExpertsSpec:
-    """Of experts as DeepSeek-V3 chooses them. `correction`: the tensor of its corrections."""
+    """Experts as DeepSeek-V3 chooses them, of a GGUF file. `correction`: the tensor of its
+    corrections."""
     keys = model.keys
     kind = keys.integer("expert_gating_func", 1)
     _one_of(keys, "expert_gating_func", kind, *_GATING)

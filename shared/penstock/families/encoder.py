@@ -41,14 +41,15 @@ class EncoderFamily:
     token_types: int = 0
     """How many there are where config.json doesn't say; 0: the family has none."""
     relative_buckets: int = 0
-    """Of the relative attention bias, where config.json doesn't say; 0: the family has none."""
+    """Buckets of the relative attention bias, where config.json doesn't say; 0: the family has
+    none."""
     tensors: tuple[tuple[str, str], ...] = ()
     """(a part of a tensor's name, BERT's name for it)."""
     read_layers: Callable[[Fields], EncoderConfig] | None = None
     """Reads config.json of a family that isn't BERT: it has a decoder's layers, or keys of its own.
     Raises UnsupportedModel."""
     read_halves: Callable[[Fields, Fields, Fields], EncoderConfig] | None = None
-    """The same of a family that takes pictures, too: reads config.json as a whole, and its sections
-    about texts and about pictures."""
+    """Reads config.json of a family that takes pictures, too: the file as a whole, and its sections
+    about texts and about pictures. Raises UnsupportedModel."""
     layer_names: TensorNames = field(default_factory=TensorNames)
-    """Of a family with a decoder's layers."""
+    """Names of tensors of a family with a decoder's layers."""

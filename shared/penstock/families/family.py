@@ -67,4 +67,5 @@ class Family:
     hub_names: TensorNames = TensorNames()
     gguf_names: TensorNames = TensorNames()
     own_head: OwnHead = LAYER_BEHIND_THE_LAST
-    """Of safetensors files that have one. In GGUF files all have it behind the last layer."""
+    """The head that drafts in safetensors files that have one. In GGUF files it stands after the
+    last layer."""

@@ -12,12 +12,14 @@ from penstock.plugins import BrokenPlugin, Plugin
 
 
 def family_named(name: str) -> Family | None:
-    """By ModelConfig.architecture."""
+    """The family that ModelConfig.architecture names, built in or a plug-in's; None: there is
+    none."""
     return FAMILIES.get(name) or _plugged().get(name)
 
 
 def served_family(name: str) -> Family:
-    """The same of a prepared model. Raises StartupError where its plug-in isn't there any more."""
+    """The family of a prepared model. Raises StartupError where its plug-in isn't there any
+    more."""
     family = family_named(name)
     if family is None:
         raise StartupError(f"the model's family {name!r} is neither built in nor a plug-in's")
@@ -25,14 +27,14 @@ def served_family(name: str) -> Family:
 
 
 def family_of_class(name: str) -> Family | None:
-    """By the class that a hub folder's config.json names."""
+    """The family of the class that a hub folder's config.json names; None: there is none."""
     if name in HUB_CLASSES:
         return HUB_CLASSES[name]
     return next((each for each in _plugged().values() if name in each.hub_classes), None)
 
 
 def family_of_gguf(name: str) -> Family | None:
-    """By what a GGUF file names."""
+    """The family of the architecture that a GGUF file names; None: there is none."""
     if name in GGUF_ARCHITECTURES:
         return GGUF_ARCHITECTURES[name]
     plugged = _plugged().values()

@@ -15,7 +15,7 @@ from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormS
 from penstock.model_config import ModelConfig
 
 LOCAL_THETA = 10_000.0
-"""Of the layers in a window, where config.json doesn't say."""
+"""Base of the rotation in the layers with a window, where config.json doesn't say."""
 
 
 DEFAULTS = {

@@ -29,7 +29,7 @@ from penstock.model_config import ModelConfig
 
 THETA, LOCAL_THETA = 1_000_000.0, 10_000.0
 SOFT_CAP = 30.0
-"""Of logits, where a file doesn't say."""
+"""Soft cap of logits, where a file doesn't say."""
 SPARSE_LAYERS, SPARSITY = 10, 0.95
 """How many of a large model's first layers have sparse gates, and how sparse, where config.json
 doesn't say."""

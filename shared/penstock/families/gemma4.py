@@ -29,7 +29,7 @@ from penstock.layer_spec import (
 from penstock.model_config import ModelConfig
 
 GLOBAL_HEAD_DIM = 512
-"""Of the layers that see everything, where config.json doesn't say."""
+"""Size of a head in the layers that see everything, where config.json doesn't say."""
 THETA, LOCAL_THETA = 1_000_000.0, 10_000.0
 ROTATING = 0.25
 """Share of a head that rotates in the layers that see everything, where config.json doesn't say."""
@@ -101,8 +101,8 @@ def _causal(fields: Fields) -> None:
 
 
 def _global_heads(fields: Fields, kv_heads: int, head_dim: int, kinds: list[str]) -> KVHeadsSpec:
-    """Of the layers that see everything. transformers writes them for each of these layers since
-    release 5, and once before."""
+    """KV heads of the layers that see everything. transformers writes them for each of these layers
+    since release 5, and once before."""
     size = fields.integer("global_head_dim", GLOBAL_HEAD_DIM)
     count = fields.integer("num_global_key_value_heads", kv_heads)
     if not fields.flag("attention_k_eq_v", False):

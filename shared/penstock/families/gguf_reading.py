@@ -177,7 +177,7 @@ class GGUFMetadata:
         return RopeScaling(kind="precomputed")
 
     def _yarn(self, factor: float) -> RopeScaling:
-        """As the ggml project computes it: cosines and sines grow with the logarithm of the
+        """Yarn as the ggml project computes it: cosines and sines grow with the logarithm of the
         factor."""
         keys = self.keys
         original = keys.integer("rope.scaling.original_context_length", 0)

@@ -33,8 +33,8 @@ def per_layer(keys: Fields, key: str, count: int) -> list[int]:
 
 
 def of_one_size(model: GGUFMetadata, count: int) -> GGUFMetadata:
-    """The same file, with one number of KV heads and one inner dimension for all layers: those of
-    the layers that have some. count: layers."""
+    """`model` with one number of KV heads and one inner dimension for all layers: those of the
+    layers that have some. count: layers."""
     found = {}
     for key in (KV_HEADS, INNER):
         several = sorted(set(per_layer(model.keys, key, count)) - {0})

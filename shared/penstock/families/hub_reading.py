@@ -103,9 +103,9 @@ def rope(
     share: float | None = None,
     harmless: Iterable[str] = (),
 ) -> RopeSpec:
-    """Of the layers of one kind, or of all. theta: where config.json doesn't say. share: of a head
-    that rotates, likewise; None: in this family the whole head does. harmless: keys of the section
-    that change nothing in this family."""
+    """The rotation in the layers of one kind, or in all. theta: where config.json doesn't say.
+    share: the part of a head that rotates, where config.json doesn't say; None: in this family the
+    whole head does. harmless: keys of the section that change nothing in this family."""
     theta = fields.number("rope_theta", theta)
     settings = fields.section("rope_parameters" if "rope_parameters" in fields else "rope_scaling")
     if kind is not None and kind in settings:
@@ -147,8 +147,8 @@ def _rotating(fields: Fields, settings: Fields, head_dim: int, default: float | 
 
 
 def local_rope(fields: Fields, head_dim: int, theta: float) -> RopeSpec:
-    """Of the layers in a window, where those that see everything have another one. Releases before
-    5 of transformers stretch only the latter's."""
+    """The rotation in the layers with a window, where those that see everything have another one.
+    Releases before 5 of transformers stretch only the latter's."""
     section = fields.section("rope_parameters")
     if SLIDING in section:
         return rope(fields, head_dim, kind=SLIDING, theta=theta)

@@ -75,7 +75,7 @@ def _turning(fields: Fields, count: int) -> list[bool]:
 
 
 def _chunks(fields: Fields, turns: list[bool], longest: int) -> list[int | None]:
-    """Of each layer's attention."""
+    """Tokens in a chunk of each layer's attention; None: the layer sees everything."""
     key = "layer_types"
     kinds = [CHUNKED if each else hub.FULL for each in turns]
     if fields.values.get(key) is not None:
@@ -94,7 +94,8 @@ def _chunks(fields: Fields, turns: list[bool], longest: int) -> list[int | None]
 
 
 def _growing(fields: Fields, head_dim: int) -> RopeSpec | None:
-    """Of the layers without rotary positions: nothing turns, and queries grow."""
+    """The rotation of layers without rotary positions: nothing turns, and queries grow. None: they
+    don't grow either."""
     by, length = fields.number("attn_scale", 0.1), fields.integer("floor_scale", 8192)
     on = fields.values.get("attn_temperature_tuning", True)  # a number in some releases
     fields.ignore("attn_temperature_tuning")

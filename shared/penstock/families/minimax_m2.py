@@ -19,7 +19,7 @@ from penstock.layer_spec import AttentionSpec, ExpertsSpec, FeedForwardSpec, Lay
 from penstock.model_config import ModelConfig
 
 SIGMOID = 2
-"""Of GGUF's numbers for what makes scores of a router's products."""
+"""GGUF's number for routers that make scores of their products by a sigmoid."""
 
 NAMES = TensorNames(
     {**MIXTRAL_MODULES, "block_sparse_moe.e_score_correction_bias": "mlp.router.correction"},

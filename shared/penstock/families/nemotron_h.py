@@ -21,7 +21,7 @@ from penstock.model_config import ModelConfig
 from penstock.recurrent_spec import Mamba2Spec, RecurrentSpec
 
 LETTERS = {"M": recurrent.LINEAR, "*": recurrent.FULL, "-": "mlp", "E": "moe"}
-"""Of layers in `hybrid_override_pattern`."""
+"""Kinds of layers by their letters in `hybrid_override_pattern`."""
 
 OF_TRAINING = (
     "time_step_min",

@@ -17,10 +17,10 @@ class OwnHead:
     modules: Mapping[str, str]
     """The file's name of a module that stands beside the layer -> ours."""
     prefix: str | None = None
-    """Of its tensors' names; its layers are `layers.0`, … behind it. None: it is the layer behind
-    the model's last one, with everything."""
+    """What its tensors' names begin with; its layers are named `layers.0`, … after that. None: it
+    is the layer after the model's last one, with everything."""
     normed_result: bool = False
-    """See HeadConfig."""
+    """Whether further drafts are made of the output of the head's norm (see HeadConfig)."""
 
     def begins(self, layers: int) -> str:
         """What its tensors' names begin with, in a checkpoint of so many layers."""
@@ -58,8 +58,8 @@ LAYER_BEHIND_THE_LAST = OwnHead(
         "shared_head.norm": "norm",
     }
 )
-"""Of DeepSeek-V3 and GLM-4.5, and of GGUF files of any family (DeepSeek-AI, "DeepSeek-V3 technical
-report", 2024, section 2.2)."""
+"""The head of DeepSeek-V3 and GLM-4.5, and of GGUF files of any family (DeepSeek-AI, "DeepSeek-V3
+technical report", 2024, section 2.2)."""
 
 BESIDE_THE_LAYERS = OwnHead(
     {
@@ -72,5 +72,5 @@ BESIDE_THE_LAYERS = OwnHead(
     prefix="mtp.",
     normed_result=True,
 )
-"""Of Qwen3-Next and Qwen3.5 (Qwen team, "Qwen3-Next", 2025; what it computes, as vLLM's models
-qwen3_next_mtp and qwen3_5_mtp have it)."""
+"""The head of Qwen3-Next and Qwen3.5 (Qwen team, "Qwen3-Next", 2025; what it computes, as vLLM's
+models qwen3_next_mtp and qwen3_5_mtp have it)."""

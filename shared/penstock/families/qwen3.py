@@ -31,8 +31,8 @@ def _hub(fields: Fields) -> ModelConfig:
 
 
 def rope_behind_a_tower(model: GGUFMetadata, head_dim: int) -> RopeSpec:
-    """Of a file of Qwen3, or of Qwen3-VL's decoder, which says how many layers get something of the
-    tower's: the tower says which."""
+    """The rotation in a file of Qwen3, or of Qwen3-VL's decoder. How many layers get something of
+    the tower's, as the latter says, isn't used: the tower says which."""
     model.keys.ignore("n_deepstack_layers")
     return model.with_sections(model.rope(head_dim), interleaved=True)
 

@@ -24,7 +24,7 @@ from penstock.model_config import ModelConfig
 from penstock.recurrent_spec import GatedDeltaSpec, RecurrentSpec
 
 SHARE = 0.25
-"""Of a head that rotates."""
+"""Share of a head that rotates, where config.json doesn't say."""
 
 OF_MEDIA = ("mrope_section", "mrope_interleaved")
 """How positions in pictures are dealt out to a head's numbers. Text has only one position."""

@@ -109,7 +109,7 @@ def _times_fit(spec: Mamba2Spec) -> bool:
 
 
 def gated_delta(fields: Fields) -> RecurrentSpec:
-    """As Qwen's configs say it."""
+    """A gated delta net as Qwen's configs describe it."""
     spec = GatedDeltaSpec(
         key_heads=fields.integer("linear_num_key_heads", 16),
         value_heads=fields.integer("linear_num_value_heads", 32),

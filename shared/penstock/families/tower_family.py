@@ -19,7 +19,7 @@ class TextHalf:
     """A decoder that stands behind a tower."""
 
     family: Family
-    """Of decoders."""
+    """The decoder's family."""
     defaults: Mapping[str, object] = field(default_factory=dict)
     """What transformers' class of configurations has where config.json says nothing: a file that
     was made with an older release says only what differs from it."""
@@ -35,7 +35,7 @@ class TowerFamily:
     known_as: str
     """For people."""
     halves: Mapping[str, TextHalf]
-    """By the model_type of the section about the decoder."""
+    """Decoders by the model_type of the section about them."""
     read: Callable[[Fields, Fields, ModelConfig], Any]
     """Reads config.json as a whole, and its section about the tower; the decoder is known already.
     Raises UnsupportedModel for a tower that isn't served."""
@@ -46,10 +46,10 @@ class TowerFamily:
     harmless: frozenset[str] = frozenset()
     """Keys of config.json beside the two sections that change nothing here."""
     ignored: tuple[str, ...] = ()
-    """The same of the decoder's section."""
+    """Keys of the decoder's section that change nothing here."""
 
     SECTION: ClassVar[str]
-    """Of config.json, about the tower."""
+    """Name of config.json's section about the tower."""
     PART: ClassVar[str]
     """The field of ModelConfig that holds what is read."""
 

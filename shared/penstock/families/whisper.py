@@ -21,9 +21,9 @@ from penstock.layer_spec import (
 from penstock.model_config import ModelConfig
 
 MAX_BINS = 1024
-"""Of a spectrogram."""
+"""Most bands of a spectrogram."""
 MAX_POSITIONS = 65_536
-"""Of a table of positions."""
+"""Most rows of a table of positions."""
 
 _TRAINING = (
     "dropout",

@@ -13,6 +13,6 @@ AUDIO_FAMILIES: dict[str, AudioFamily] = {each.name: each for each in (QWEN2_AUD
 AUDIO_CLASSES: dict[str, AudioFamily] = {
     name: family for family in AUDIO_FAMILIES.values() for name in family.hub_classes
 }
-"""By the class that a hub folder's config.json names."""
+"""Families by the class that a hub folder's config.json names."""
 
 __all__ = ["AUDIO_CLASSES", "AUDIO_FAMILIES", "AudioFamily"]

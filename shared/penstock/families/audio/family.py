@@ -18,9 +18,9 @@ from penstock.model_config import ModelConfig
 
 AUDIO = "audio_config"
 MAX_BINS = 1024
-"""Of a spectrogram."""
+"""Most bands of a spectrogram."""
 MAX_POSITIONS = 65_536
-"""Of a table of positions."""
+"""Most rows of a table of positions."""
 OF_TRAINING = (
     "activation_dropout",
     "dropout",

@@ -23,7 +23,7 @@ TEXT_DEFAULTS: dict[str, object] = {
     "max_position_embeddings": 32_768,
     "rms_norm_eps": 1e-6,
 }
-"""Those of transformers' Qwen2Config."""
+"""Defaults of transformers' Qwen2Config."""
 TOWER_DEFAULTS: dict[str, object] = {
     "d_model": 1280,
     "encoder_ffn_dim": 5120,
@@ -32,7 +32,7 @@ TOWER_DEFAULTS: dict[str, object] = {
     "num_mel_bins": 128,
     "max_source_positions": 1500,
 }
-"""Those of its Qwen2AudioEncoderConfig."""
+"""Defaults of transformers' Qwen2AudioEncoderConfig."""
 
 
 def _read(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec:

@@ -36,7 +36,7 @@ TOWER_DEFAULTS: dict[str, object] = {
     "num_mel_bins": 128,
     "max_source_positions": 1500,
 }
-"""Those of transformers' VoxtralConfig, as the ones above."""
+"""The tower's defaults in transformers' VoxtralConfig; TEXT_DEFAULTS are the decoder's there."""
 ACTIVATIONS: dict[str, Any] = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 

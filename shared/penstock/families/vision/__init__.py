@@ -34,6 +34,6 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
 VISION_CLASSES: dict[str, VisionFamily] = {
     name: family for family in VISION_FAMILIES.values() for name in family.hub_classes
 }
-"""By the class that a hub folder's config.json names."""
+"""Families by the class that a hub folder's config.json names."""
 
 __all__ = ["HARMLESS", "VISION", "VISION_CLASSES", "VISION_FAMILIES", "TextHalf", "VisionFamily"]

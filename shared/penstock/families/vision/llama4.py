@@ -32,7 +32,7 @@ from penstock.vision_spec import (
 )
 
 EPS = 1e-5
-"""Of all norms of the tower, whatever config.json says."""
+"""Epsilon of all norms of the tower, whatever config.json says."""
 MAX_FACTOR = 64
 TEXT_DEFAULTS: dict[str, object] = {
     "vocab_size": 202_048,
@@ -45,7 +45,7 @@ TEXT_DEFAULTS: dict[str, object] = {
     "num_local_experts": 16,
     "num_experts_per_tok": 1,
 }
-"""Those of transformers' Llama4TextConfig."""
+"""Defaults of transformers' Llama4TextConfig."""
 
 
 def _tower(section: Fields) -> tuple[TowerSpec, int]:

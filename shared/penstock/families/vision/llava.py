@@ -26,7 +26,7 @@ LLAMA_DEFAULTS: dict[str, object] = {
     "num_attention_heads": 32,
     "max_position_embeddings": 2048,
 }
-"""Those of transformers' LlamaConfig."""
+"""Defaults of transformers' LlamaConfig."""
 CLIP_DEFAULTS: dict[str, object] = {
     "hidden_size": 1024,
     "intermediate_size": 4096,

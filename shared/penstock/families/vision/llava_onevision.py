@@ -28,7 +28,7 @@ SIGLIP: dict[str, object] = {
 """Where there is no section about the tower."""
 MAX_FORMS = 256
 MAX_TILES = 64
-"""Of a form."""
+"""Most tiles of a form."""
 _ASPECT = re.compile(r"anyres_max_([1-9]\d?)")
 
 
@@ -52,7 +52,7 @@ def pinpoints(fields: Fields, tile: int) -> tuple[tuple[int, int], ...]:
 
 
 def most_tiles(fields: Fields) -> int:
-    """Of which a picture has as many rows as it may."""
+    """Number of tiles of which a picture has as many rows as it may."""
     aspect = fields.text("vision_aspect_ratio", "anyres_max_9")
     found = _ASPECT.fullmatch(aspect)
     if found is None:

@@ -29,7 +29,7 @@ from penstock.model_config import ModelConfig
 from penstock.vision_spec import RotaryPositions, SquareMLPProjector, TowerSpec, VisionSpec
 
 EPS = 1e-5
-"""Of all norms of the tower."""
+"""Epsilon of all norms of the tower."""
 MISTRAL_DEFAULTS: dict[str, object] = {
     "vocab_size": 32_000,
     "hidden_size": 4096,
@@ -39,7 +39,7 @@ MISTRAL_DEFAULTS: dict[str, object] = {
     "num_key_value_heads": 8,
     "max_position_embeddings": 131_072,
 }
-"""Those of transformers' MistralConfig."""
+"""Defaults of transformers' MistralConfig."""
 
 
 def pixtral_tower(section: Fields, layer: int) -> TowerSpec:

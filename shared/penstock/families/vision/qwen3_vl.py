@@ -53,7 +53,7 @@ EXPERTS: dict[str, object] = {
     "num_experts_per_tok": 4,
     "head_dim": -1,  # hidden size / heads
 }
-"""Those of transformers' Qwen3VLTextConfig and Qwen3VLMoeTextConfig."""
+"""Defaults of transformers' Qwen3VLTextConfig and Qwen3VLMoeTextConfig."""
 
 
 def _dense(fields: Fields) -> ModelConfig:

@@ -38,7 +38,7 @@ MAX_FRAMES = 16
 MAX_MERGE = 16
 MAX_WINDOW = 4096
 EPS = 1e-6
-"""Of all norms of the tower and the merger."""
+"""Epsilon of all norms of the tower and the merger."""
 DEFAULTS: dict[str, object] = {
     "vocab_size": 152_064,
     "hidden_size": 8192,
@@ -50,7 +50,7 @@ DEFAULTS: dict[str, object] = {
     "rms_norm_eps": 1e-5,
     "rope_theta": 1_000_000.0,
 }
-"""Those of transformers' Qwen2VLTextConfig and its like."""
+"""Defaults of transformers' Qwen2VLTextConfig and its like."""
 SECTIONS = "mrope_section"
 INTERLEAVED = "mrope_interleaved"
 ABOUT_PICTURES = (

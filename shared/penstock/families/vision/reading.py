@@ -69,7 +69,8 @@ def heads(fields: Fields, key: str, hidden: int, default: int | None = None) -> 
 
 
 def patches_in_row(fields: Fields, image: int, patch: int) -> int:
-    """Of a picture of so many rows of pixels. What is left over isn't seen."""
+    """Patches in a row of a picture that is `image` pixels wide. Pixels that are left over aren't
+    seen."""
     side = image // patch
     if not 1 <= side <= MAX_SIDE:
         raise UnsupportedModel(
@@ -145,7 +146,7 @@ def _vit(
 
 
 def projector_activation(fields: Fields) -> Any:
-    """Of a projector of two products: one of MLPProjector's."""
+    """Activation of a projector of two products: one of MLPProjector's."""
     act = fields.text("projector_hidden_act", "gelu")
     if act not in PROJECTOR_ACTIVATIONS:
         raise fields.wrong("projector_hidden_act", " or ".join(PROJECTOR_ACTIVATIONS))
