@@ -65,10 +65,10 @@ class AnswerParts(Generic[Whole]):
         self._reasoning = ReasoningTokens(None if parsing is None else parsing.closing)
         self._open: AnswerPart[Whole] | None = None
         self._kind: type[Event] | None = None
-        """Of the open part."""
+        """The kind of event that the open part is made of."""
         self._done: list[Whole] = []
         self.calls = 0
-        """That have begun, those that are not shown included."""
+        """How many calls have begun, those that are not shown included."""
 
     @property
     def reasoning_tokens(self) -> int:

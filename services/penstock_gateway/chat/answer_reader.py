@@ -31,7 +31,8 @@ class AnswerReader(Protocol):
         """The rest of the text."""
 
     def rest(self) -> list[ChatLogprob]:
-        """Of the tokens behind all text: the end of the sequence, or a stop string. Once, last."""
+        """Log-probabilities of the tokens after all text: the end of the sequence, or a stop
+        string. Called once, after `finish`."""
 
 
 class PlainReader:

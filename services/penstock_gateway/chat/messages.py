@@ -155,7 +155,8 @@ def _refuse_retired(message: Message, where: str) -> None:
 
 
 def _tool_calls(message: Message, where: str, amount: TextsAmount) -> list[dict[str, Any]]:
-    """As templates expect them: arguments as objects, not as the text that clients have."""
+    """The calls as templates expect them: arguments as objects, not as the text that clients
+    have."""
     if message.role != "assistant":
         raise InvalidRequest(
             f"{where}.tool_calls is allowed only in assistant messages, not with role "
@@ -218,7 +219,7 @@ def _is_thought(message: Message, part: ContentPart) -> bool:
 
 
 def _thoughts(message: Message, where: str) -> str | None:
-    """Those that are parts of an answer's content."""
+    """The thoughts among an assistant message's content parts, a line each; None: it has none."""
     content = message.content if isinstance(message.content, list) else []
     found = [
         _thought(part.thinking, f"{where}.content[{i}].thinking")
@@ -245,7 +246,7 @@ def _thought(given: Any, where: str) -> str:
 def _part(
     part: ContentPart, kind: MediaKind | None, where: str, sources: list[MediaSource]
 ) -> dict[str, Any]:
-    """As templates expect it, which have a placeholder for each item of media."""
+    """A part as templates expect it, which have a placeholder for each item of media."""
     if kind is not None:
         sources.append(media_source(part, kind, where))
         return media_part(kind)

@@ -203,7 +203,8 @@ def _written(value: Any) -> tuple[bytes, bool]:
 
 
 def _of_field(error: InvalidRequest, variables: dict[str, Any]) -> InvalidRequest:
-    """The same error. What it says of a variable of the client's own is said of the field."""
+    """The error, which names the field where what it says is about one of the client's own
+    variables."""
     name = (error.param or "").partition("[")[0]
     if name not in variables or name in RESERVED:
         return error

@@ -19,7 +19,7 @@ from penstock_gateway.http.errors import clip
 
 CHOICES = ("auto", "required", "none")
 MODES = ("auto", "required")
-"""Of allowed_tools."""
+"""Modes of allowed_tools."""
 
 
 class NamedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,7 +48,7 @@ class ChoiceObject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     function: NamedFunction | None = None
     allowed_tools: AllowedTools | None = None
     custom: Any = None
-    """Of type custom, which is refused."""
+    """The tool of type custom, which is refused."""
 
 
 ToolChoice = str | ChoiceObject | None
@@ -98,7 +98,7 @@ def _named(choice: ChoiceObject, tools: list[Tool]) -> str:
 
 
 def _allowed(choice: ChoiceObject, tools: list[Tool]) -> tuple[list[Tool], str]:
-    """Those of the tools that are allowed, in their own order, and auto or required."""
+    """The tools that are allowed, in the order of `tools`, and the mode: auto or required."""
     allowed = choice.allowed_tools
     if allowed is None:
         raise _missing("tool_choice.allowed_tools")

@@ -10,17 +10,20 @@ from penstock_gateway.chat.tools import Tool, ToolUse
 from penstock_gateway.request.structured_outputs import blame
 
 _TAG = r"/<tool>(?:/(?P<tool>\d+)|: at /anyOf/(?P<either>\d+)(?:/properties/\w+)?)?"
-"""Of a tool whose calls are in the model's own format, or, where these have no marks, an object
-that is one of several: there is one for each tool, then for each with another key, and so on."""
+"""Pattern for the place, in a message, of a tool whose calls are in the model's own format, or,
+where these have no marks, of an object that is one of several: there is one for each tool, then for
+each with another key, and so on."""
 _PLACE = re.compile(rf"{_TAG}|#?/items/anyOf/(?P<item>\d+)(?:/properties/parameters)?")
-"""The same, or where a call that must be one of several is JSON; see ToolUse.grammar."""
+"""Pattern for that place, or for a tool's where a call that must be one of several is JSON; see
+ToolUse.grammar."""
 
 
 def blame_tool(
     error: InvalidRequest, use: ToolUse, given: list[Tool], field: str | None = "tool_choice"
 ) -> InvalidRequest:
-    """The same error. given: the request's tools, of which `use` may have some only.
-    field: what else the answer's form is asked for by."""
+    """The error, which names the tool's schema, or the field that asks for the answer's form, where
+    it is about them. given: the request's tools, of which `use` may have some only. field: what
+    else the answer's form is asked for by."""
     if error.param != PARAM:
         return error
     name = _name(error.message, use)
@@ -35,7 +38,7 @@ def blame_tool(
 
 
 def _name(message: str, use: ToolUse) -> str | None:
-    """Of the tool that the message is about; None: of none that it says."""
+    """Name of the tool that the message is about; None: it doesn't say which."""
     if use.mode == "named":
         return use.name
     forced = use.mode == "required"

@@ -16,7 +16,7 @@ from penstock.structured_outputs import StructuredOutputs
 from penstock_gateway.http.errors import clip
 
 MAX_TOOLS_BYTES = 262_144
-"""Of all tools together, as JSON."""
+"""Bytes of all of a request's tools together, as JSON."""
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _OTHER_TYPES = frozenset({"array", "string", "integer", "number", "boolean", "null"})
 
@@ -31,7 +31,7 @@ class ToolLimits(NamedTuple):
 
 OPENAI_TOOLS = ToolLimits(128, 64)
 ANY_TOOLS = ToolLimits(4096, 128)
-"""Of Anthropic's names; agents with several MCP servers have some hundred tools."""
+"""Names as long as Anthropic's; agents with several MCP servers have some hundred tools."""
 
 
 class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_FUNCTION = FunctionDefinition(name="")
-"""Of a tool of another type, which is refused for its type."""
+"""The function of a tool of another type, which is refused for its type."""
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +56,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     type: str = "function"
 
     def for_template(self) -> dict[str, Any]:
-        """As chat templates expect it, with all that they look at: many refuse a conversation where
-        a function has no description or no properties."""
+        """The tool as chat templates expect it, with all that they look at: many refuse a
+        conversation where a function has no description or no properties."""
         given = self.function.parameters or {"type": "object"}
         function = {
             "name": self.function.name,
@@ -72,7 +72,7 @@ class ToolUse:
     """Which tools an answer may call, and whether it must."""
 
     tools: tuple[Tool, ...]
-    """Those that the model is shown; none where it may not call any."""
+    """Tools that the model is shown; none where it may not call any."""
     mode: Literal["off", "free", "required", "named"]
     """free: it may call them.  required: it must.  named: it must call `name`."""
     name: str = ""
@@ -85,19 +85,20 @@ class ToolUse:
 
     @property
     def schemas(self) -> dict[str, Any]:
-        """By name, what arguments are like."""
+        """Schemas of the arguments as the client gave them, by the tool's name."""
         return {tool.function.name: tool.function.parameters for tool in self.tools}
 
     @property
     def callable_tools(self) -> tuple[Tool, ...]:
-        """Those that an answer may call."""
+        """Tools that an answer may call."""
         if self.mode != "named":
             return self.tools
         return tuple(tool for tool in self.tools if tool.function.name == self.name)
 
     @property
     def callable_schemas(self) -> dict[str, Any]:
-        """The same, by name: what arguments must be like."""
+        """Schemas that a call's arguments must satisfy, by the name of each tool that may be
+        called."""
         return {tool.function.name: parameters_of(tool) for tool in self.callable_tools}
 
     def held(self, level: ToolStrictLevel) -> dict[str, Any]:
@@ -127,7 +128,8 @@ class ToolUse:
         return forced_tag(form, template, self.callable_schemas, most)
 
     def grammar(self) -> StructuredOutputs | None:
-        """The same as JSON: an array of calls, or a named one's arguments."""
+        """The grammar of the calls that are asked for, as JSON: an array of calls, or the arguments
+        of the one tool that is named. None where no call is forced."""
         if self.mode == "named":
             tool = next(tool for tool in self.tools if tool.function.name == self.name)
             return StructuredOutputs(json=parameters_of(tool))

@@ -103,18 +103,19 @@ class GenerationBatch:
         return len(self._generations) * self._n
 
     def prompt_logprobs(self, prompt: int) -> list[TokenLogprobs | None] | None:
-        """Of a prompt's tokens, from its first delta on; None unless they were asked for."""
+        """Log-probabilities of a prompt's tokens, from its first delta on; None unless asked
+        for."""
         return self._generations[prompt].prompt_logprobs
 
     @property
     def cached_tokens(self) -> int:
-        """Of all prompts, those found in the KV cache, as far as it is known."""
+        """Tokens of all prompts that were found in the KV cache, as far as it is known."""
         return sum(generation.cached_tokens or 0 for generation in self._generations)
 
     @property
     def predicted(self) -> tuple[int, int] | None:
-        """Of all outputs so far, the drafted tokens that became a part of them, and those that did
-        not; None where nothing was predicted."""
+        """Drafted tokens that became a part of the outputs so far, and drafted ones that did not;
+        None where nothing was predicted."""
         if not any(generation.prediction for generation in self._generations):
             return None
         kept = sum(generation.kept for generation in self._generations)
@@ -122,7 +123,7 @@ class GenerationBatch:
 
     @property
     def timings(self) -> list[RequestTiming]:
-        """Of each prompt, in order; empty unless they are timed."""
+        """Timing of each prompt, in order; empty unless they are timed."""
         return [g.timing for g in self._generations if g.timing is not None]
 
     @property

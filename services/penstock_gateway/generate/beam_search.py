@@ -36,7 +36,7 @@ class SearchResult:
 Search = Callable[
     ["EngineClient", list[int], "SamplingParams", str, "Terms"], Awaitable[SearchResult]
 ]
-"""Of one prompt. The name is the request's, for logs.  Cancel it to end it."""
+"""A beam search for one prompt. The text is the request's name, for logs. Cancel it to end it."""
 
 NOT_IN_BEAMS = (
     "stop",
@@ -104,7 +104,8 @@ async def search_all(
     name: str,
     terms: Terms,
 ) -> list[SearchResult]:
-    """Of each prompt, in order. When one fails, or this is cancelled, none goes on.
+    """Results of a search for each prompt, in order. When one fails, or this is cancelled, none
+    goes on.
 
     Raises what a search raises, and what one of its choices failed with.
     """

@@ -84,7 +84,8 @@ class ChunkedReply(ABC, Generic[Piece]):
         return self._splices.spliced(encoder.encode(reply))
 
     async def _prompt_logprobs(self, prompt: int, ids: list[int], pace: Pace) -> Any:
-        """Of a prompt, where they were asked for and are there, to stand in a struct; else None."""
+        """A prompt's log-probabilities, where they were asked for and are there, to stand in a
+        struct; else None."""
         top, found = self._echo_options.prompt_logprobs, self._source(prompt)
         if top is None or found is None:
             return None

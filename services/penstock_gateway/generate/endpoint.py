@@ -53,15 +53,15 @@ class Job:
     """A checked request, and how to write the reply."""
 
     prompt_token_ids: list[list[int]]
-    """Of each prompt."""
+    """Token ids of each prompt."""
     params: list[SamplingParams]
-    """Of each prompt."""
+    """Sampling parameters of each prompt."""
     reply: ReplyFormat
     blame: Blame = unchanged
     """Says what the engine finds wrong with a structured output of the field that asked for it."""
     search: Search | None = None
     media: PromptMedia | None = None
-    """Of the one prompt that it has then."""
+    """Media of the prompt, of which there is only one then; None: it has none."""
     prediction: Sequence[int] = ()
     """Token ids that each output is expected to resemble."""
 
@@ -74,7 +74,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     """Generates text for whoever posts a body."""
 
     id_prefix: str
-    """Of the ids in its replies."""
+    """Prefix of the ids in its replies."""
     stream_form = SERVER_SENT_EVENTS
 
     @abstractmethod

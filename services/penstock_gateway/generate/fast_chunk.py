@@ -31,7 +31,7 @@ ChunkOf = Callable[[int, str, bool], msgspec.Struct]
 
 
 class FastChunks:
-    """Of one reply: one for each choice, made when it is first wanted.
+    """Fast chunks of one reply: one for each choice, made when it is first wanted.
 
     chunk_of is handed in each time, and not kept: it is a reply's own method, and what holds one
     another is freed by the garbage collector only.

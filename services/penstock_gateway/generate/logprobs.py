@@ -33,7 +33,7 @@ class ChatLogprob(msgspec.Struct):
 
 
 class ChatLogprobs(msgspec.Struct):
-    """Of a choice, or of a chunk of one."""
+    """Log-probabilities of the tokens of a choice, or of a chunk of one."""
 
     content: list[ChatLogprob]
     refusal: None = None
@@ -58,8 +58,8 @@ class PromptLogprob(msgspec.Struct):
 
 
 PromptLogprobs = list[dict[int, PromptLogprob] | None]
-"""As vLLM has them: for each token of the prompt, itself and the likeliest in its place by token
-id; null for the first, which nothing comes before."""
+"""A prompt's log-probabilities as vLLM has them: for each of its tokens, itself and the likeliest
+in its place by token id; null for the first, which nothing comes before."""
 
 
 def chat_logprobs(
@@ -69,7 +69,7 @@ def chat_logprobs(
     *,
     as_ids: bool = False,
 ) -> ChatLogprobs:
-    """Of some emitted tokens. as_ids: write them as token_id:5."""
+    """Chat's log-probabilities of some emitted tokens. as_ids: write tokens as token_id:5."""
     content = []
     for token, at in zip(ids, logprobs or (), strict=False):
         raw = tokenizer.token_bytes(token)
@@ -90,10 +90,10 @@ def completion_logprobs(
     *,
     as_ids: bool = False,
 ) -> tuple[CompletionLogprobs, int]:
-    """Of some tokens, the first at `offset`; and the offset of what follows.
+    """Log-probabilities of some tokens, the first at `offset`; and the offset of what follows.
 
-    None for a prompt's first token.  as_ids: write tokens as token_id:5.  The emitted
-    token is always among its `top_logprobs`, so they may be one more than asked for.
+    None for a prompt's first token.  as_ids: write tokens as token_id:5.  The emitted token is
+    always among its `top_logprobs`, so they may be one more than asked for.
     """
     out = CompletionLogprobs([], [], [], [])
     for token, at in zip(ids, logprobs or (), strict=False):
@@ -125,7 +125,7 @@ def prompt_logprobs(
     logprobs: list[TokenLogprobs | None],
     top: int,
 ) -> PromptLogprobs:
-    """Of a whole prompt. top: how many of the likeliest tokens to show."""
+    """Log-probabilities of a whole prompt. top: how many of the likeliest tokens to show."""
     out: PromptLogprobs = []
     for token, at in zip(prompt_token_ids, logprobs, strict=False):
         if at is None:
@@ -164,7 +164,8 @@ def token_text(raw: bytes) -> str:
 
 
 def _legacy(raw: bytes) -> str:
-    """As `token_text`; escapes are marked, since the completions endpoint has no bytes field."""
+    """A token's text; one that is not whole characters is shown as `bytes:` and \\x escapes, since
+    the completions endpoint has no bytes field."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -37,7 +37,7 @@ _PLACE = re.compile(rb'"' + _MARK + rb':(\d+)"')
 
 
 class Pace:
-    """Of long work on the event loop."""
+    """The pace of long work on the event loop: it rests when it has lasted a turn."""
 
     def __init__(self) -> None:
         self._since = time.perf_counter()

@@ -51,12 +51,13 @@ class UsageInfo(msgspec.Struct, frozen=True):
         return cls(prompt, completion, prompt + completion, PromptTokensDetails(cached))
 
     def with_reasoning(self, tokens: int) -> UsageInfo:
-        """The same; so many of the output's tokens were thoughts."""
+        """This usage, in which `tokens` of the output's were thoughts."""
         details = msgspec.structs.replace(self.completion_tokens_details, reasoning_tokens=tokens)
         return msgspec.structs.replace(self, completion_tokens_details=details)
 
     def with_predicted(self, predicted: tuple[int, int] | None) -> UsageInfo:
-        """The same; so many drafted tokens were right, and so many wrong."""
+        """This usage, with how many drafted tokens became output and how many did not; None changes
+        nothing."""
         if predicted is None:
             return self
         accepted, rejected = predicted
@@ -142,7 +143,7 @@ class ReplyFormat(Protocol):
 
 
 class WrittenAtOnce:
-    """Of a ReplyFormat that shows nothing of a token but its text."""
+    """The parts of a ReplyFormat that shows nothing of a token but its text."""
 
     def is_large(self, deltas: list[SequenceDelta]) -> bool:
         return False
