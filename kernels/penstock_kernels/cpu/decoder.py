@@ -24,7 +24,7 @@ MAX_GROUP = 128
 """Most query heads that can share a KV head."""
 MAX_HEAD_DIM = 1024
 MANY_ROWS = 64
-"""Of a step, from which on its phases are long, so that its threads wait less."""
+"""Rows of a step from which on its phases are long, so that its threads wait less."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ CACHE_KINDS = {
     "bfloat16": CacheKind(1, 2),
     "int8": CacheKind(2, 1, scale_bytes=4),
 }
-"""By dtype of the KV cache."""
+"""How the KV cache stores numbers, by its dtype."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class DecoderShape:
 
 
 def halves_of(shapes: Sequence[DecoderShape], cache: str) -> tuple[int, int]:
-    """As DecoderShape.halves, of layers of different shapes, at least one: a block has room for the
-    largest in each of its layers."""
+    """Bytes of a KV block's keys, and of its values, over layers of different shapes, at least one:
+    a block has room for the largest in each of its layers."""
     keys, values = zip(*(shape.halves(cache) for shape in shapes), strict=True)
     return max(keys), max(values)
 

@@ -30,11 +30,11 @@ class DecoderStep:
     types: np.ndarray | None = None
     """[rows]: of an encoder with token types; None: all 0."""
     states: StateMoves | None = None
-    """Of a program with recurrent layers, of the same sequences."""
+    """Moves of the same sequences' states, for a program with recurrent layers."""
     given: GivenRows = NOTHING_GIVEN
-    """Of rows that aren't as their tokens say."""
+    """Rows that aren't as their tokens say."""
     adapted: LowRankRows = NO_ADAPTED_ROWS
-    """Of rows that have adapters."""
+    """Rows that have adapters."""
 
     def check_given(self, program: Program) -> None:
         """Raises ValueError for given rows that the program can't compute."""

@@ -11,7 +11,7 @@ from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.structs import PkKept
 
 Contents = bytes | memoryview
-"""Of a block. A view is of bytes."""
+"""Contents of a block. A view is of bytes."""
 
 
 class BlockGatherer:
@@ -36,7 +36,7 @@ class BlockGatherer:
 
 
 def checksum(key: bytes, payload: Contents) -> bytes:
-    """See reference/checksum.py."""
+    """Checksum of a block's contents and key, 16 bytes, as in reference/checksum.py."""
     out = (ctypes.c_uint64 * 2)()
     load().pk_checksum(key, len(key), _address(payload), len(payload), out)
     return bytes(out)

@@ -26,7 +26,7 @@ class LowRankTargets:
     rank: int
     """The highest of an adapter."""
     kind: MatrixKind
-    """Of the factors: F32, or BF16."""
+    """Kind of the factors: F32, or BF16."""
     embedding: int = -1
     """The target whose inputs are tokens, of an EMBED; -1: there is none."""
 
@@ -164,7 +164,7 @@ class LowRankAdapter:
 
     @property
     def nbytes(self) -> int:
-        """Of all numbers."""
+        """Bytes of all numbers."""
         return sum(each.nbytes for each in (*self._memory, *self._vectors))
 
 

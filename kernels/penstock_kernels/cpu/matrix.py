@@ -63,7 +63,7 @@ SOURCES = {
     "IQ4_XS": SourceFormat(23, 256, 136, MatrixKind.T4W),
     "MXFP4": SourceFormat(24, 32, 17, MatrixKind.F4W),
 }
-"""By the checkpoints' names."""
+"""Formats of unpacked matrices, by the checkpoints' names."""
 
 PLAIN = tuple(name for name, source in SOURCES.items() if source.elements == 1)
 """Unquantised formats, which can be packed as F32, BF16 or S8H (int8 in groups of 32)."""
@@ -208,8 +208,9 @@ def pack_floats(
     threads: int = 1,
     arena: Arena | None = None,
 ) -> PackedMatrix:
-    """As `pack` for F32, a few rows at a time: `chunks` are consecutive rows, [rows, inputs]
-    float32. Raises ValueError for chunks of another shape, or a kind for GGUF types only."""
+    """Packs a matrix of kind F32 by default, as `pack` does, a few rows at a time: `chunks` are
+    consecutive rows, [rows, inputs] float32. Raises ValueError for chunks of another shape, or a
+    kind for GGUF types only."""
     _check_shape(shape)
     number, size = SOURCES["F32"].number, np.dtype(np.float32)
     parts = ((number, _as_bytes(chunk, shape[1], size)) for chunk in chunks)

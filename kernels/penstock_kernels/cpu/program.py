@@ -90,7 +90,7 @@ ACTIVATIONS = {
     "clamped_swiglu": 4,
     "quick_gelu": 5,
 }
-"""By name (PkActivation)."""
+"""Numbers of the activations (PkActivation), by name."""
 
 _NORMS = {"rms": 1, "layer": 2}
 
@@ -118,7 +118,7 @@ class RotationTable:
     cosines: np.ndarray
     """[positions, numbers that rotate / 2] float32."""
     sines: np.ndarray
-    """As `cosines`."""
+    """[positions, numbers that rotate / 2] float32."""
     query_factors: np.ndarray | None = None
     """[positions] float32: what rotated queries are multiplied by."""
     axes: np.ndarray | None = None
@@ -160,7 +160,7 @@ class Attention:
     both_ways: bool = False
     """Whether a token sees those behind it as well, in a window of as many."""
     group: int = 0
-    """Of the groups of layers that have a block table of their own."""
+    """Which of the groups of layers that have a block table of their own the layer is in."""
     place: int | None = None
     """Which of the KV cache's layers it has, with no other of its group; None: that of its
     number."""
@@ -293,28 +293,28 @@ class Phase:
     forms: int = 0
     """Bits of PackedMatrix.form: how the products that read the target want it."""
     waits: bool = True
-    """Whether all threads wait for each other behind the phase."""
+    """Whether all threads wait for each other after the phase."""
     ends_layer: bool = False
     whole: bool = False
-    """Of HEADS: norms are over all heads, by a PLACE behind it."""
+    """Whether norms of HEADS are over all heads, by a PLACE after it."""
     adds: bool = True
     weighed: bool = False
-    """Of GATE_UP: a row is multiplied by the logistic function of its first number in SCORES."""
+    """Whether GATE_UP multiplies a row by the logistic function of its first number in SCORES."""
     part: bool = False
     """Whether the phase computes some of the `width` columns of its target, from `first` on."""
     first: int = 0
-    """Of LOOK_UP: the row of a sequence's first position; -1: rows are the tokens' types. Of
-    MAKE_INPUT the first column of the source, of GATE_BY that of `beside`, of TAKE_ROWS that of
+    """For LOOK_UP the row of a sequence's first position; -1: rows are the tokens' types. For
+    MAKE_INPUT the first column of the source, for GATE_BY that of `beside`, for TAKE_ROWS that of
     what is given."""
     first_key: int = 0
-    """Of HEADS and PLACE: as `first` is for QUERIES, for KEYS."""
+    """First column of KEYS for HEADS and PLACE, whose first one of QUERIES is `first`."""
     key_width: int = 0
     gated: bool = False
-    """Of MAKE_INPUT behind attention: whether RESULT has gates."""
+    """Whether RESULT has gates, for a MAKE_INPUT after attention."""
     exchange: Exchange | None = None
-    """Of EXCHANGE."""
+    """What an EXCHANGE calls."""
     alone: bool = False
-    """Of EXCHANGE: it waits for no other rank."""
+    """Whether an EXCHANGE waits for no other rank."""
     low_rank: int = -1
     """Which of LowRankTargets belongs to the first of `matrices`, the next ones to the others; -1:
     adapters change none."""
@@ -427,7 +427,7 @@ class Program:
 
     @cached_property
     def attentions(self) -> tuple[Attention, ...]:
-        """By layer."""
+        """Attention of each layer that has one, in the order of layers."""
         found = {each.attention.layer: each.attention for each in self.phases if each.attention}
         return tuple(found[layer] for layer in sorted(found))
 

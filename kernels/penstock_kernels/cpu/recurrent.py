@@ -48,10 +48,10 @@ class Recurrent:
     last: int = 0
     """Where the layer's results begin in those of a sequence's last token."""
     key_heads: int = 0
-    """Of Mamba 2: groups."""
+    """Heads of keys; for Mamba 2 its groups."""
     heads: int = 0
     key_dim: int = 0
-    """Of Mamba 2: numbers of the state for each of a head's values."""
+    """Numbers of a key; for Mamba 2 numbers of the state for each of a head's values."""
     value_dim: int = 0
     tiled: bool = False
     norm_groups: int = 1

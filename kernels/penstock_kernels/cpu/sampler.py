@@ -162,7 +162,8 @@ class _HeldBack:
         self._arrays = [np.zeros(0, np.int32)]
         self._length = 0
         self._places: dict[int, tuple[int, int]] = {}
-        """By the identity of an array, which the rows keep alive."""
+        """(index of the first id, number of ids) by the identity of an array, which the rows keep
+        alive."""
 
     def add(self, ids: Sequence[int] | np.ndarray) -> tuple[int, int]:
         """Returns (index of the first id, number of ids)."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def digest(folder: Path) -> str:
-    """Of the names and contents of the C++ files there, hexadecimal."""
+    """Digest of the names and contents of the C++ files there, hexadecimal."""
     total = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix in (".h", ".cpp"):

@@ -18,7 +18,7 @@ MUCH = 0.1
 """Share of the threads' time that they may wait for each other (beyond spinning, which is short)
 before fewer are tried."""
 FASTER = 0.9
-"""Of the time with more threads, what fewer may take to stay."""
+"""Share of the time with more threads that fewer may take to stay."""
 SHORTEST, LONGEST = 32, 1024
 """Steps until the next trial: twice as many after each that was in vain."""
 PATIENCE = 64
@@ -27,8 +27,8 @@ PATIENCE = 64
 
 @dataclass(slots=True)
 class _Trial:
-    """Of another number of threads. before, seconds, size: the number, time and size that it is
-    compared with.  steps: that it has taken."""
+    """A trial of another number of threads. before, seconds, size: the number, time and size that
+    it is compared with.  steps: that it has taken."""
 
     before: int
     seconds: float
@@ -48,7 +48,7 @@ class ThreadCount:
     _waited: float = 0.0
     """Shares of the window's steps, added up."""
     _size: int = 0
-    """Of the window's steps: that of their rows, by powers of two."""
+    """Size of the window's steps: that of their rows, by powers of two."""
     _pause: int = SHORTEST
     _left: int = 0
     """Steps until a trial."""
@@ -60,8 +60,8 @@ class ThreadCount:
         self.now = self.most
 
     def tell(self, rows: int, seconds: float, lost: float) -> None:
-        """Of a step that `now` threads computed. lost: seconds that they waited for each other
-        beyond spinning, of all of them together."""
+        """Takes note of a step that `now` threads computed. lost: seconds that they waited for each
+        other beyond spinning, of all of them together."""
         if self.steady or self.most == 1:
             return
         self._left -= 1

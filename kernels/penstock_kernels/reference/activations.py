@@ -25,7 +25,8 @@ QUICK_SLOPE = 1.702
 """quick_gelu(x) = x * sigmoid(QUICK_SLOPE * x)."""
 CLAMPED_SLOPE = 1.702
 CLAMP = 7.0
-"""Of clamped_swiglu: gate * sigmoid(CLAMPED_SLOPE * gate) * (up + 1), after both were clamped."""
+"""Bound of clamped_swiglu: gate * sigmoid(CLAMPED_SLOPE * gate) * (up + 1), after both were
+clamped."""
 
 
 def gated_activation(gate_up: Tensor, kind: str) -> Tensor:
@@ -38,7 +39,7 @@ def gated_activation(gate_up: Tensor, kind: str) -> Tensor:
 
 
 def _clamped_swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """As in OpenAI's release of gpt-oss, 2025."""
+    """gate * sigmoid(CLAMPED_SLOPE * gate) * (up + 1), as in OpenAI's release of gpt-oss, 2025."""
     gate, up = gate.clamp(max=CLAMP), up.clamp(-CLAMP, CLAMP)
     return gate / (1.0 + torch.exp(-CLAMPED_SLOPE * gate)) * (up + 1.0)
 

@@ -17,7 +17,7 @@ class RowAdjustments:
     penstock_kernels.cpu.adjustments."""
 
     biases: Mapping[int, float] = field(default_factory=dict)
-    """By token id."""
+    """What is added to a logit, by token id."""
     counts: Mapping[int, int] = field(default_factory=dict)
     """For each id in the prompt or the output, how often the output contains it."""
     presence: float = 0.0

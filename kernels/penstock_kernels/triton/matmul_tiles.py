@@ -29,7 +29,7 @@ class MatmulTiles:
 
 
 INVARIANT = MatmulTiles(64, 64, 64, 4, 4)
-"""Of the batch-invariant product. 64 is the height of a Hopper tensor core's product."""
+"""Tiles of the batch-invariant product. 64 is the height of a Hopper tensor core's product."""
 INVARIANT_NARROW = MatmulTiles(64, 32, 64, 4, 8)
 """For matrices with so few outputs that half of a GPU would have nothing to do."""
 INVARIANT_TALL = MatmulTiles(128, 64, 64, 8, 4)

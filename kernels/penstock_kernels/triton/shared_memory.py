@@ -23,7 +23,7 @@ FEWEST_STAGES = 2
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """Of one program.
+    """Shared memory of one program.
 
     size: bytes.  direct: whether tensor cores read tiles of 16-bit numbers and smaller ones from
     it, as on Hopper and Blackwell's large GPUs. Then one more tile is held while they do.
@@ -43,7 +43,7 @@ HOPPER = SharedMemory(227 << 10, direct=True)
 
 
 def program_bytes(device: torch.device) -> int:
-    """That a program may have on this GPU, as Triton compares it with what a kernel wants."""
+    """Bytes that a program may have on this GPU, as Triton compares it with what a kernel wants."""
     index = torch.cuda.current_device() if device.index is None else device.index
     found: dict[str, int] = triton.runtime.driver.active.utils.get_device_properties(index)
     return found["max_shared_mem"]
@@ -51,7 +51,8 @@ def program_bytes(device: torch.device) -> int:
 
 @cache
 def shared_memory(device: torch.device) -> SharedMemory:
-    """That of the device, by its own properties; Hopper's, where kernels are interpreted."""
+    """Shared memory of a program on the device, by its own properties; Hopper's, where kernels are
+    interpreted."""
     if device.type != "cuda":
         return HOPPER
     capability = torch.cuda.get_device_capability(device)
@@ -67,18 +68,20 @@ def stages_that_fit(tiles: MatmulTiles, dtype: torch.dtype, device: torch.device
 
 @cache
 def widening_stages_that_fit(tiles: MatmulTiles, dtype: torch.dtype, device: torch.device) -> int:
-    """As stages_that_fit, for weights of one byte that are widened to the dtype of the rows."""
+    """Pipeline stages of a product on a device, for weights of one byte that are widened to the
+    dtype of the rows: the tiles' own, or as many as fit, 2 at least."""
     return fitted_widening(tiles, dtype.itemsize, shared_memory(device)).stages
 
 
 def fitted_product(tiles: MatmulTiles, number_bytes: int, shared: SharedMemory) -> MatmulTiles:
-    """The same tiles with as many stages as fit."""
+    """The tiles with as many stages as fit a matrix product."""
     each = (tiles.rows + tiles.columns) * tiles.inner * number_bytes
     return _fitted(tiles, shared, lambda stages: shared.held(each, stages, number_bytes))
 
 
 def fitted_widening(tiles: MatmulTiles, number_bytes: int, shared: SharedMemory) -> MatmulTiles:
-    """As fitted_product, for weights of one byte. number_bytes: of the rows'."""
+    """The tiles with as many stages as fit a product with weights of one byte. number_bytes: of the
+    rows'."""
 
     def held(stages: int) -> int:
         return widening_bytes(tiles, number_bytes, shared, stages)

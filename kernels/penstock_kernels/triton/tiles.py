@@ -139,7 +139,7 @@ ATTENTION_PROGRAMS = 2048
 """Most programs that go through the splits of a launch, for all KV heads: five times as many as an
 H100 has room for at once, so that all of its processors end at about the same time."""
 COMBINE_STAGES = 5
-"""Of the loop that folds the splits of a row."""
+"""Pipeline stages of the loop that folds the splits of a row."""
 DECODE_REGISTERS = 168
 """So that three programs of 4 warps fit an SM, as their shared memory does."""
 STAGES = 5
@@ -148,7 +148,7 @@ pipeline stages: 5 keep two tiles in flight, and fewer none."""
 FEW_STAGES = 3
 """One tile of keys and one of values are held, and none is in flight."""
 OVERHEAD_BYTES = 1024
-"""Of shared memory, at most, for what isn't counted."""
+"""Bytes of shared memory, at most, for what isn't counted."""
 
 
 def attention_bytes(

@@ -81,8 +81,8 @@ def choose_among(
     threads: int,
     ranks: Ranks = ALONE,
 ) -> Any:
-    """As `choose`, among the given modules (by backend name, fastest first). Returns whatever the
-    chosen module's `recipe` returns."""
+    """Returns the recipe that `setup` asks for, among the given modules (by backend name, fastest
+    first): whatever the chosen module's `recipe` returns. Raises StartupError if there is none."""
     name, device = setup.attention_backend, compute_device(setup)
     if name == "auto":
         found = {each: modules[each] for each in _candidates(modules, prepared, setup, device)}

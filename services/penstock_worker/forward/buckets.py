@@ -21,8 +21,8 @@ GRAPH_BYTES = 4 << 20
 """Estimated bytes of a captured graph beside its activations, which share one pool. The size of the
 KV cache allows for it."""
 TABLE_BYTES = 1 << 20
-"""Of block tables, which a step copies to the device in some 40 microseconds while the step before
-it runs."""
+"""Most bytes of block tables, which a step copies to the device in some 40 microseconds while the
+step before it runs."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Buckets:
 
     @property
     def largest(self) -> Bucket:
-        """Of decodes."""
+        """The largest bucket of decodes."""
         return Bucket(self.sequences, self._contexts[-1], self.adapters > 0)
 
     @property
@@ -98,7 +98,7 @@ class Buckets:
 
     @cached_property
     def all(self) -> tuple[Bucket | MixedBucket, ...]:
-        """Those that take most memory first."""
+        """All buckets, those that take most memory first."""
         made: list[Bucket | MixedBucket] = [*self._mixed.all, *self._decodes]
         return tuple(sorted(made, key=lambda one: (one.rows, one.context), reverse=True))
 
@@ -125,8 +125,8 @@ class Buckets:
 
     @cached_property
     def _growth(self) -> int:
-        """By what sequences and contexts grow from one bucket to the next: 2, or more where that
-        would be more buckets than the limit."""
+        """Factor by which sequences and contexts grow from one bucket to the next: 2, or more where
+        that would be more buckets than the limit."""
         growth = 2
         while len(self._ladder(growth)) * len(self._powers(growth)) > self._room:
             if growth > max(self.sequences, self.context):
@@ -160,7 +160,7 @@ class Buckets:
 
 
 def buckets_of(setup: Setup, config: ModelConfig) -> Buckets:
-    """Those of a worker, the same on all ranks. `config`: of the whole model."""
+    """Buckets of a worker, the same on all ranks. `config`: of the whole model."""
     rows, context, size = setup.max_num_seqs, setup.max_model_len, setup.block_size
     tensor = 1 if setup.group is None else setup.group.tensor
     first = first_context(rows, size, -(-_row_numbers(config) // tensor))

@@ -29,7 +29,7 @@ def decodes_text(batch: Batch) -> bool:
 
 
 def rotary_positions(batch: Batch) -> np.ndarray:
-    """By which the rows of a decode step turn, [sequences] int64."""
+    """Positions by which the rows of a decode step are rotated, [sequences] int64."""
     media = batch.media
     return batch.starts if media is None or media.positions is None else media.positions[0]
 
@@ -60,7 +60,8 @@ class DecodeInputs:
         moves: HostMoves | None = None,
         places: np.ndarray | None = None,
     ) -> None:
-        """See PaddedInputs."""
+        """Writes a step and the rows whose logits are wanted into [size] int32 (see
+        PaddedInputs)."""
         arrays = self._layout.arrays(memory)
         write_rows(arrays[:3], (batch.tokens, rotary_positions(batch), wanted))
         if places is not None:
@@ -71,7 +72,7 @@ class DecodeInputs:
             write_decode_moves(arrays[self._attention.stop :], moves)
 
     def step(self, memory: np.ndarray, attention: TritonAttention) -> HostStep:
-        """See PaddedInputs."""
+        """Returns the step that was written to `memory`, whose arrays are views of it."""
         arrays = self._layout.arrays(memory)
         tokens, positions, rows = arrays[:3]
         laid_out = attention.decode_layout(arrays[self._attention], self._context)

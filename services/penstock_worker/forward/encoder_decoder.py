@@ -52,7 +52,7 @@ class EncoderDecoderForward(LayerByLayer):
         return self._cache.kv_blocks()
 
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
-        """See Forward. Those of an encoder's rows are zeros."""
+        """Logits as Forward has them. Those of an encoder's rows are zeros."""
         step = self._divided(batch)
         self._store(batch, step.encoded)
         places, found = step.division.find(rows)
@@ -63,7 +63,8 @@ class EncoderDecoderForward(LayerByLayer):
         return logits
 
     def crossing(self, batch: Batch) -> Crossing:
-        """See Crosses."""
+        """Computes every row of a batch, and shows its attention to the encoder's output (see
+        Crosses)."""
         step = self._divided(batch)
         seen = ObservedEncoded(step.encoded, self._heads)
         self._store(batch, seen)

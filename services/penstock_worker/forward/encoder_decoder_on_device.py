@@ -20,7 +20,7 @@ class EncoderDecoderOnDevice(TritonForward):
     """A DeviceForward."""
 
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
-        """See Forward. Those of an encoder's rows are zeros."""
+        """Logits as Forward has them. Those of an encoder's rows are zeros."""
         encoder_rows = self.attention.encoder_rows
         division = Division.of(batch.starts, batch.counts, encoder_rows)
         if len(division.decoded) == len(batch.tokens):

@@ -28,22 +28,22 @@ class OpenHead(Protocol):
         *,
         keep_quantised: bool = False,
     ) -> Weights:
-        """See open_weights."""
+        """Opens a checkpoint's weights (see open_weights)."""
 
 
 class HeadForward(Protocol):
     """The weights and the KV cache of a head. Its row i is made of the model's hidden state at
-    position i and of the token behind it, and says what follows that token."""
+    position i and of the token after it, and says what follows that token."""
 
     @property
     def layers_done(self) -> int:
-        """As Forward's."""
+        """Layers computed since the start. May be read from another thread during a pass."""
 
     def cancel(self) -> None:
-        """As Forward's."""
+        """Called when the worker stops: a pass that is being computed may raise StepCancelled."""
 
     def kv_blocks(self) -> list[np.ndarray]:
-        """As Forward's."""
+        """Returns views of the KV cache, each [blocks, bytes] uint8 (see Forward.kv_blocks)."""
 
     @property
     def like(self) -> Tensor:
@@ -67,7 +67,7 @@ class DeviceHead(HeadForward, Protocol):
     the device."""
 
     def blocks(self) -> list[Tensor]:
-        """As DeviceForward's."""
+        """Returns views of the KV cache on the device, as DeviceForward.blocks has them."""
 
 
 class DeviceHeadBuild(Protocol):
@@ -76,13 +76,14 @@ class DeviceHeadBuild(Protocol):
     def __call__(self, blocks: int) -> DeviceHead: ...
 
     def rehearse(self) -> None:
-        """As DeviceBuild's."""
+        """Queues passes that launch every variant of the kernels over a KV cache of one block."""
 
     def widest_pass(self) -> None:
         """Queues a pass over as many rows as one may have, over a KV cache of one block."""
 
     def longest_pass(self) -> None:
-        """As `widest_pass`, of one row of each sequence at the longest possible context."""
+        """Queues a pass over one row of each sequence at the longest possible context, over a KV
+        cache of one block."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +93,13 @@ class HeadRecipe:
     dtype: str  # For logs.
     block_bytes: int
     build: Callable[[], Callable[[int], HeadForward]]
-    """As Recipe's."""
+    """Reads the weights, and returns a function that makes the head for a given number of KV
+    blocks."""
 
 
 @dataclass(frozen=True)
 class DeviceHeadRecipe(HeadRecipe):
-    """As HeadRecipe, on a device with a queue."""
+    """How a head will be computed on a device with a queue."""
 
     build: Callable[[], DeviceHeadBuild]
 

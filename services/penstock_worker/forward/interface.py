@@ -65,8 +65,9 @@ class Batch:
     starts: np.ndarray  # [sequences] int64, tokens computed before.
     counts: np.ndarray  # [sequences] int64, tokens computed in this step, each at least 1.
     more_tables: tuple[Sequence[np.ndarray], ...] = ()
-    """As `tables`, for each further KV group. The entries of blocks that a group's layers don't see
-    from `starts` on mean nothing: those blocks must not be read."""
+    """For each further KV group the block tables of all sequences (see `tables`). The entries of
+    blocks that a group's layers don't see from `starts` on mean nothing: those blocks must not be
+    read."""
     slots: Sequence[int] = ()
     """For each sequence the number of its slot. Needn't be set for a model without recurrent
     layers."""
@@ -145,7 +146,7 @@ class HeldStates(States, Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Of all slots together."""
+        """Bytes of all slots together."""
 
     @property
     def own_blocks(self) -> int:
@@ -154,7 +155,7 @@ class HeldStates(States, Protocol):
 
     @property
     def copied_bytes(self) -> int:
-        """That a slot takes besides while a step computes several of its tokens."""
+        """Bytes that a slot takes besides while a step computes several of its tokens."""
 
 
 class HeldMedia(StepMedia, Protocol):
@@ -162,15 +163,15 @@ class HeldMedia(StepMedia, Protocol):
 
     @property
     def rows(self) -> int:
-        """Of encodings that are kept at a time."""
+        """Rows of encodings that are kept at a time."""
 
     @property
     def load_bytes(self) -> int:
-        """Of prepared items, that may wait at a time."""
+        """Bytes of prepared items that may wait at a time."""
 
     @property
     def nbytes(self) -> int:
-        """Of encodings and prepared items together."""
+        """Bytes of encodings and prepared items together."""
 
     @property
     def whole_spans(self) -> bool:
@@ -217,8 +218,9 @@ class DeviceBuild(Protocol):
         logits as may be requested at once, at least one for each sequence that may run."""
 
     def longest_decode(self) -> Tensor:
-        """As `widest_prefill`, for one token of each sequence at the longest possible context; and
-        queues the longest of other steps that are captured."""
+        """Queues a step with one token of each sequence at the longest possible context, over a KV
+        cache of one block, and returns logits as `widest_prefill` does; and queues the longest of
+        other steps that are captured."""
 
 
 @dataclass(frozen=True)

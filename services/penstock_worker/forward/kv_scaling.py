@@ -25,10 +25,10 @@ log = logs.get(__name__)
 
 TRIAL_TOKENS = 512
 LARGEST = 448.0
-"""Of FP8 e4m3."""
+"""Largest number of FP8 e4m3."""
 MARGIN = 2.0
-"""By which keys and values may be larger than in the trial step. It costs little: steps between
-neighbouring numbers are as fine relative to them, whatever their size."""
+"""Factor by which keys and values may be larger than in the trial step. It costs little: steps
+between neighbouring numbers are as fine relative to them, whatever their size."""
 
 
 def with_scales(build: TritonBuild, weights: Weights) -> TritonBuild:
@@ -47,8 +47,9 @@ def with_scales(build: TritonBuild, weights: Weights) -> TritonBuild:
 
 
 def calculated_scales(build: TritonBuild) -> list[tuple[Tensor, Tensor]]:
-    """As stored_scales, from what a step of token ids that look random stores. Scales are powers of
-    two, so that only FP8 rounds, and sums whose last bits differ give the same ones."""
+    """Scales of each layer's keys and values, from what a step of token ids that look random
+    stores. Scales are powers of two, so that only FP8 rounds, and sums whose last bits differ give
+    the same ones."""
     if build.model.config.encoder_rows:
         raise StartupError("calculate_kv_scales is not served for models with an encoder")
     attention, tokens = _stored_by_a_step(build)

@@ -19,11 +19,11 @@ from penstock_worker.forward.mixed_inputs import MixedInputs, is_text
 from penstock_worker.forward.padded_inputs import InputSizes
 
 MIXED_ROWS = (16, 32, 64, 128, 256, 384, 512)
-"""Up to 256 rows a step mostly reads weights, and padding costs little; behind, it multiplies. More
+"""Up to 256 rows a step mostly reads weights, and padding costs little; beyond, it multiplies. More
 than 512 keep a device busy for longer than the host takes to launch them one by one."""
 MIXED_GRAPHS = 32
-"""That are captured at most, beside those of decodes. Where shapes are more, those of the shortest
-contexts share the graphs of longer ones."""
+"""Graphs that are captured at most, beside those of decodes. Where shapes are more, those of the
+shortest contexts share the graphs of longer ones."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class MixedBucket:
 
     rows: int
     sequences: int
-    """That it has at most."""
+    """Most sequences of the step."""
     context: int
     """Tokens that the longest sequence may have."""
     adapted: bool = False
@@ -47,10 +47,10 @@ class MixedBuckets:
     """The buckets for steps of up to `sequences` sequences."""
 
     rows: tuple[int, ...]
-    """Of each bucket, ascending; none: such steps have no bucket."""
+    """Rows of each bucket, ascending; none: such steps have no bucket."""
     sequences: int
     contexts: tuple[int, ...]
-    """Of decodes' buckets, ascending."""
+    """Contexts of decodes' buckets, ascending."""
     kinds: tuple[bool, ...]
     """Whether rows may have adapters."""
 

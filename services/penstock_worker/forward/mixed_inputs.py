@@ -58,7 +58,8 @@ class MixedInputs:
         moves: HostMoves | None = None,
         places: np.ndarray | None = None,
     ) -> None:
-        """See PaddedInputs."""
+        """Writes a step and the rows whose logits are wanted into [size] int32 (see
+        PaddedInputs)."""
         arrays, layout = self._layout.arrays(memory), _layout(batch)
         turned = None if batch.media is None else batch.media.positions
         positions = layout.positions if turned is None else turned[0]
@@ -71,7 +72,7 @@ class MixedInputs:
             write_mixed_moves(arrays[self._moves], moves)
 
     def step(self, memory: np.ndarray, attention: TritonAttention) -> HostStep:
-        """See PaddedInputs."""
+        """Returns the step that was written to `memory`, whose arrays are views of it."""
         arrays = self._layout.arrays(memory)
         tokens, positions, rows = arrays[:3]
         laid_out = attention.mixed_layout(arrays[self._attention], self._context)

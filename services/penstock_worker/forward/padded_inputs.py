@@ -28,7 +28,7 @@ class InputSizes:
     groups: int = 1
     """KV groups."""
     pieces: int = 0
-    """Of a checkpoint's blocks; 0: the model has no recurrent layers."""
+    """Blocks of a checkpoint; 0: the model has no recurrent layers."""
     adapters: int = 0
     """Most that the rows may have."""
 
@@ -80,7 +80,7 @@ def adapters_in(arrays: list[np.ndarray]) -> HostAdapterTiles | None:
 
 
 def write_rows(arrays: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> None:
-    """Writes tokens, positions and wanted rows, and 0 behind them."""
+    """Writes tokens, positions and wanted rows, and 0 after them."""
     for array, own in zip(arrays, values, strict=True):
         array[: len(own)] = own
         array[len(own) :] = 0

@@ -140,8 +140,8 @@ class TritonForward(LayerByLayer):
         return self.attention.kv_blocks()
 
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
-        """See Forward. Raises torch.OutOfMemoryError; after that the allocator's unused memory has
-        been released, and the KV of the batch's tokens is undefined."""
+        """Logits as Forward has them. Raises torch.OutOfMemoryError; after that the allocator's
+        unused memory has been released, and the KV of the batch's tokens is undefined."""
         try:
             places = None if self._adapters is None else self._adapters.placed(batch.adapters)
             with nullcontext() if self._states is None else self._states.moved_on(batch) as moves:
@@ -219,7 +219,7 @@ class TritonForward(LayerByLayer):
         return hidden.index_select(0, step.wanted)
 
     def _positions(self, step: DeviceStep) -> Tensor:
-        """Of the rows among the tokens that the model has embeddings of."""
+        """Positions of the rows among the tokens that the model has embeddings of."""
         rows = self.attention.encoder_rows
         # Padding has position 0.
         return (step.positions - rows).clamp_(min=0) if rows else step.positions

@@ -51,7 +51,8 @@ class MediaSteps:
 def rehearsed_steps(
     setup: Setup, *, adapters: bool, media: MediaSteps | None
 ) -> Iterator[RehearsedStep]:
-    """Those of one sequence, of twice as many tokens each; and of as many as a step may have."""
+    """Steps of one sequence, each of twice as many tokens as the one before, and then of as many
+    tokens as a step may have."""
     most = setup.max_num_batched_tokens
     for tokens in (*(1 << power for power in range(most.bit_length())), most):
         counts = step_of(setup, tokens)

@@ -51,7 +51,7 @@ class TransformersForward(LayerByLayer):
         return self._attention.kv_blocks()
 
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
-        """See Forward; of a model without its head, hidden vectors."""
+        """Logits as Forward has them; of a model without its head, hidden vectors."""
         layout = BatchLayout(batch.tables, batch.starts, batch.counts)
         shape = self._attention.shape
         step = PagedStep(self._attention.plan(layout), shape, self._facts, self._count_layer)

@@ -48,9 +48,9 @@ class TritonBuild:
     model: DecoderModel
     setup: Setup
     dtype: torch.dtype
-    """Of activations."""
+    """Dtype of activations."""
     shape: CacheShape
-    """Of the KV cache."""
+    """Sizes of the KV cache."""
     choices: AttentionChoices
     """Tiles of the attention."""
     device: torch.device
@@ -59,15 +59,15 @@ class TritonBuild:
     head: RowsHead
     """What is computed from the last layer's rows."""
     states: DeviceStates | None = None
-    """Of recurrent layers."""
+    """States of recurrent layers; None: there are none."""
     see: Connect = connect_nothing
     adapters: DeviceAdapters | None = None
     taps: Taps | None = None
-    """Those of the model."""
+    """What is taken of each pass for a head; None: nothing."""
     media: MediaSteps | None = None
     """None: the model takes none."""
     scales: tuple[KVScales, ...] = ()
-    """Of the KV cache, for each layer; none: all are 1."""
+    """Scales of the KV cache, for each layer; none: all are 1."""
     flash: FlashAttention | None = None
     """What computes long chunks; None: nothing else does."""
 

@@ -113,7 +113,7 @@ class TritonHeadBuild:
     choices: AttentionChoices
     device: torch.device
     ids: Tensor | None
-    """See TritonHead."""
+    """The served model's ids of the head's own; None: they are the same."""
 
     def __call__(self, blocks: int) -> TritonHead:
         attention = TritonAttention(self.shape, blocks, self.device, self.choices)

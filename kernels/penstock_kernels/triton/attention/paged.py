@@ -135,7 +135,8 @@ class _Call:
 
     @property
     def kv_heads(self) -> int:
-        """Of latents, the one that there is counts once for each group of query heads."""
+        """KV heads of a layer. For latents the one that there is counts once for each group of
+        query heads."""
         return self.query.shape[1] // self.plan.group
 
     @property
@@ -254,7 +255,7 @@ class _Call:
 
     @property
     def _limit(self) -> int:
-        """Of a window, or of a chunk."""
+        """Tokens of a window or of a chunk; 0: there is none."""
         return self.reach.window or self.reach.chunk
 
     def _partial(self, *sizes: int) -> Tensor:

@@ -86,7 +86,7 @@ def expert_fp8(
     *,
     tiles: MatmulTiles = EXPERTS_FP8[EXPERTS.rows],
 ) -> Tensor:
-    """As `expert_linear`, with weights in FP8.
+    """What `expert_linear` computes, with weights in FP8.
 
     `x`: bfloat16, float16 or float32 (multiplied in full precision).
     `weight`: [experts, outputs, inputs] float8_e4m3fn, contiguous.

@@ -85,7 +85,7 @@ def expert_gguf(
     *,
     tiles: MatmulTiles = EXPERTS,
 ) -> Tensor:
-    """As `expert_linear`, with packed weights, whose rows are those of all experts.
+    """What `expert_linear` computes, with packed weights, whose rows are those of all experts.
 
     `x`: bfloat16 or float16 (float32 is multiplied in full precision, without tensor cores).
     `tiles`: only rows, columns, warps and stages are used.

@@ -33,7 +33,7 @@ class PackedWeights:
     scales: Tensor
     """[outputs, inputs / group] float32 or float16."""
     zeros: Tensor | None
-    """As `scales`; None for 0 (8 bits) or 8 (4 bits)."""
+    """[outputs, inputs / group] of the scales' dtype; None for 0 (8 bits) or 8 (4 bits)."""
     bits: int
     """8 or 4."""
     group: int

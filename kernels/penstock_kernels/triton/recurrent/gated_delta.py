@@ -118,7 +118,8 @@ class DeltaHeads:
     key_dim: int
     value_dim: int
     tiled: bool
-    """See GatedDeltaSpec."""
+    """Whether value head n has the queries and keys of head n modulo key_heads: see
+    GatedDeltaSpec."""
 
 
 def gated_delta(

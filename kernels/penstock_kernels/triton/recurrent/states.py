@@ -42,7 +42,7 @@ class DeviceStateMoves:
     done: Tensor
     """[sequences]: in so many of the first layers its state stands for its one token already."""
     behind: Tensor
-    """[rows]: which checkpoint is written behind the row; -1: none."""
+    """[rows]: which checkpoint is written after the row; -1: none."""
     blocks: Tensor
     """[checkpoints, pieces]: the blocks of each."""
 
@@ -54,7 +54,7 @@ class LayerStates:
     memory: DeviceStateMemory
     moves: DeviceStateMoves
     number: int
-    """Of the layer, as `DeviceStateMoves.done` counts them."""
+    """Number of the layer, as `DeviceStateMoves.done` counts them."""
     state: int
     """Where its numbers begin in a slot's states."""
     last: int
@@ -66,7 +66,7 @@ class LayerStates:
 
     @property
     def arguments(self) -> tuple[Tensor | int, ...]:
-        """Of every kernel, from `live` on."""
+        """Arguments of every kernel, from `live` on."""
         memory, moves = self.memory, self.moves
         parts, blocks, numbers = memory.pool.shape
         return (

@@ -29,7 +29,8 @@ def _sparse_gate(gate_up, out, size, deviations, BLOCK: tl.constexpr):
 
 
 def sparse_gate(gate_up: Tensor, share: float) -> Tensor:
-    """As reference.sparse_gate. `gate_up` is [rows, 2 * size], contiguous, of any float dtype."""
+    """Computes reference.sparse_gate. `gate_up` is [rows, 2 * size], contiguous, of any float
+    dtype."""
     out = torch.empty_like(gate_up)
     rows, size = gate_up.shape[0], gate_up.shape[1] // 2
     if rows:

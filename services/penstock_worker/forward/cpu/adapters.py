@@ -54,7 +54,7 @@ _OF_EXPERTS = (PhaseKind.EXPERTS_UP, PhaseKind.EXPERTS_DOWN)
 _EACH = 3
 """Matrices of a phase."""
 _CHUNK_ROWS = 1024
-"""Of a whole matrix, that are read at a time."""
+"""Rows of a whole matrix that are read at a time."""
 _FLOATS = 1
 """The form of inputs that factors read, whatever their kind (PackedMatrix.form)."""
 
@@ -64,14 +64,14 @@ class AdaptedPhases:
     """Puts LOWER in front of the phases whose products adapters may change."""
 
     modules: Mapping[str, tuple[int, int]]
-    """By our name: outputs and inputs, over all ranks."""
+    """Outputs and inputs of each module, over all ranks, by our name."""
     rank: int
     """The highest that an adapter may have."""
     kind: MatrixKind
-    """Of factors."""
+    """Kind of factors."""
     split: Split
     first_layer: int = 0
-    """Of the program, in the whole model."""
+    """First layer of the program, counted in the whole model."""
     names: list[str | None] = field(default_factory=list)
     """Module of each target; None for none."""
 
@@ -201,7 +201,7 @@ class PackedAdapters:
         self._kind = MatrixKind.F32 if dtype == "float32" else MatrixKind.BF16
         self._phases: AdaptedPhases | None = None
         self.targets: LowRankTargets | None = None
-        """Of the program, once it is compiled."""
+        """Targets of the program, once it is compiled."""
 
     @property
     def nbytes(self) -> int:
@@ -264,7 +264,7 @@ def adapters_of(config: ModelConfig, setup: Setup, dtype: str) -> PackedAdapters
 
 
 def adapted_rows(batch: BatchAdapters | None, counts: np.ndarray) -> LowRankRows:
-    """Of a batch whose adapters PackedAdapters made."""
+    """Rows with adapters of a batch whose adapters PackedAdapters made."""
     if batch is None:
         return LowRankRows(())
     held = cast("tuple[LowRankAdapter, ...]", batch.held)

@@ -140,7 +140,7 @@ def beside_encoder(
 def shown_heads(
     stored: Program, decoder: Decoder, config: ModelConfig, heads: Sequence[tuple[int, int]]
 ) -> ShownHeads:
-    """As for beside_encoder."""
+    """Makes what shows the attention of `heads`, (layer, head) each. stored: see compile_stored."""
     layers = ShownHeads.layers(heads)
     keys = showing(stored, config, KEY, layers)
     queries = showing(decoder.program, config, QUERY, layers)
@@ -176,8 +176,8 @@ def shapes_of(
 def _shapes(
     config: ModelConfig, setup: Setup, part: tuple[range, range], layers: range
 ) -> list[DecoderShape]:
-    """Those of some layers. part: a rank's query heads and KV heads, of layers that have as many as
-    the model says."""
+    """Shapes of some layers. part: a rank's query heads and KV heads, of layers that have as many
+    as the model says."""
     heads, kv_heads = map(len, part)
     latent = None if config.latent is None else config.latent.rank
     found = []

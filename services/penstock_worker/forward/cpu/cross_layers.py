@@ -19,7 +19,7 @@ from penstock_worker.forward.cpu.weights import CrossWeights, LayerWeights, Mode
 
 @dataclass(frozen=True)
 class CrossLayerPhases(LayerPhases):
-    """Of a decoder's layer."""
+    """Phases of a decoder's layer."""
 
     def phases(self) -> Iterator[Phase]:
         yield from self._attention()
@@ -30,8 +30,8 @@ class CrossLayerPhases(LayerPhases):
         yield from self._fed()
 
     def _crossed(self) -> CrossLayerPhases:
-        """The same with the attention to the encoder in the place of its own. It has no keys: they
-        are stored already."""
+        """The layer's phases with the attention to the encoder in the place of its own. It has no
+        keys: they are stored already."""
         cross = _weights(self.weights)
         weights = replace(
             self.weights,

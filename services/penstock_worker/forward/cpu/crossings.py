@@ -45,7 +45,7 @@ def showing(program: Program, config: ModelConfig, which: int, layers: Sequence[
 
 
 def _crossed_layer(attention: Attention | None, config: ModelConfig) -> int:
-    """Of the layer whose attention to the encoder that is; -1: it is another one."""
+    """The layer whose attention to the encoder that is; -1: it is another attention."""
     if attention is None or attention.chunk is not None:
         return -1
     return attention.layer - (config.num_layers if attention.through is not None else 0)
@@ -60,7 +60,7 @@ class ShownHeads:
     places: np.ndarray
     """[heads]: which of all heads of the layers that are shown each of them is."""
     heads: int
-    """Of those layers, together."""
+    """Number of heads of those layers, together."""
     head_dim: int
 
     @property

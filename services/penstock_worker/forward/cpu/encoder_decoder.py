@@ -48,7 +48,7 @@ class CPUEncoderDecoder:
         return self.decoder.kv_blocks()
 
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
-        """See Forward. Those of an encoder's rows are zeros."""
+        """Logits as Forward has them. Those of an encoder's rows are zeros."""
         division = Division.of(batch.starts, batch.counts, self.encoder_rows)
         if len(division.decoded) < len(batch.tokens):
             self.stores.logits(_encoded(batch, division), _NO_ROWS)
@@ -60,7 +60,8 @@ class CPUEncoderDecoder:
         return logits
 
     def crossing(self, batch: Batch) -> Crossing:
-        """See Crosses."""
+        """Computes every row of a batch, and shows its attention to the encoder's output (see
+        Crosses)."""
         if self.shown is None:
             raise ValueError("no heads are shown")
         division = Division.of(batch.starts, batch.counts, self.encoder_rows)

@@ -36,11 +36,11 @@ class FurtherWeights:
     config: ModelConfig
     weights: Weights
     kind: MatrixKind | None
-    """Of matrices that are multiplied."""
+    """Kind of matrices that are multiplied; None: each as the file has it."""
     matrix: Callable[..., PackedMatrix]
-    """Of a name, outputs, inputs and `kind`."""
+    """Makes a packed matrix of a name, outputs, inputs and `kind`."""
     norm: Callable[..., NormWeights]
-    """Of a name and a size."""
+    """Makes a norm's weights of a name and a size."""
     vector: Callable[[str, int], np.ndarray]
 
     def leave_keys(self, attention: str) -> None:

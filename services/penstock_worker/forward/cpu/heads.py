@@ -52,13 +52,13 @@ class _Front:
 
     entry: ProgramEnds
     to_hidden: RowsProgram
-    """Of what was taken of the model."""
+    """Makes hidden states of what was taken of the model."""
     embed: RowsProgram | None = None
-    """Of EAGLE-3: normed embeddings."""
+    """Makes normed embeddings, for EAGLE-3."""
     hidden_norm: RowsProgram | None = None
-    """Of EAGLE-3."""
+    """Norms hidden states, for EAGLE-3."""
     onward: RowsProgram | None = None
-    """Of the layer's own result, for further drafts; None: it stays as it is."""
+    """Makes what further drafts read of the layer's own result; None: it stays as it is."""
 
 
 class CPUHead:

@@ -32,7 +32,7 @@ from penstock_worker.forward.cpu.weights import ExpertWeights, LayerWeights
 
 @dataclass(frozen=True)
 class LayerPhases:
-    """Of a layer with keys and values, or of feed-forward alone."""
+    """Phases of a layer with keys and values, or of feed-forward alone."""
 
     config: ModelConfig
     spec: LayerSpec

@@ -41,7 +41,7 @@ class CPUPacking:
         return self.weights.take(name, (size,), torch.float32).numpy()
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """As float32."""
+        """A tensor as float32."""
         return self.weights.take(name, shape, torch.float32).numpy()
 
     def matrix(

@@ -206,8 +206,8 @@ def _logits(config: ModelConfig, head: PackedMatrix, norm: NormWeights | None) -
 
 
 def _sharing(attention: Attention, kinds: list[Attention]) -> Attention:
-    """Of an encoder, layers with the same attention share the memory of keys and values. `kinds`:
-    those that have been met; a new one is added."""
+    """Attention of an encoder's layer: layers with the same attention share the memory of keys and
+    values. `kinds`: those that have been met; a new one is added."""
     for known in kinds:
         same_reach = known.window == attention.window and known.head_dim == attention.head_dim
         if known.rotation is attention.rotation and same_reach:

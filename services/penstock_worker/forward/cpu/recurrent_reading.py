@@ -25,7 +25,7 @@ class RecurrentReader:
 
     packing: CPUPacking
     kind: MatrixKind | None
-    """As CPUWeights has it."""
+    """Kind of all matrices, as CPUWeights has it; None: each as the file has it."""
     hidden: int
     norm_eps: float
     prefix: str

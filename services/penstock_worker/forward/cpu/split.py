@@ -245,7 +245,8 @@ class ColumnExchange:
 
     ranks: Ranks
     parts: tuple[range, ...]
-    """By tensor-parallel rank. Where ranks have computed the same columns, these are equal."""
+    """Columns of each tensor-parallel rank. Where ranks have computed the same columns, these are
+    equal."""
     in_place: bool = True
     """Whether this rank's columns are where they belong; else they are the first ones."""
 

@@ -13,7 +13,7 @@ from penstock_worker.models.taps import Taps
 
 
 class CPUTaps:
-    """Of a program that computes one step at a time."""
+    """Takes residuals out of a program that computes one step at a time."""
 
     def __init__(self, taps: Taps, width: int) -> None:
         """`width`: the model's hidden size."""

@@ -46,7 +46,7 @@ class LatentWeights:
     query_down: PackedMatrix | None = None
     """Makes the vector that queries are made of; None: they are made of the hidden state."""
     query_norm: NormWeights | None = None
-    """Of that vector."""
+    """Norm of that vector."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class LayerInputsWeights:
     projection: PackedMatrix
     """Makes as many numbers of an embedding."""
     norm: NormWeights
-    """Of what is projected, over a layer's numbers."""
+    """Norm of what is projected, over a layer's numbers."""
     size: int
     """Numbers of a layer."""
 
@@ -82,7 +82,7 @@ class LayerInputWeights:
     gate: PackedMatrix
     projection: PackedMatrix
     norm: NormWeights
-    """Of what is projected."""
+    """Norm of what is projected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ class CrossWeights:
     """In front of it."""
     query: PackedMatrix
     key: PackedMatrix
-    """Of the encoder's rows; so is `value`."""
+    """Makes keys of the encoder's rows; `value` makes their values."""
     value: PackedMatrix
     output: PackedMatrix
 
@@ -137,7 +137,7 @@ class LayerWeights:
 
     query: PackedMatrix | None = None
     output: PackedMatrix | None = None
-    """Of attention, or of what stands in its place."""
+    """Output projection of attention, or of what stands in its place."""
     key: PackedMatrix | None = None
     """None, without `latent`: another layer's keys and values are read."""
     value: PackedMatrix | None = None
@@ -149,7 +149,8 @@ class LayerWeights:
     recurrent: RecurrentWeights | None = None
     """In place of attention."""
     up: PackedMatrix | None = None
-    """Of the feed-forward, or of the expert that every token has; so are `down` and `gate`."""
+    """Matrix of the feed-forward, or of the expert that every token has; so are `down` and
+    `gate`."""
     down: PackedMatrix | None = None
     gate: PackedMatrix | None = None
     experts: ExpertWeights | None = None
@@ -163,13 +164,13 @@ class LayerWeights:
     sinks: np.ndarray | None = None
     """[heads] float32."""
     beside: BesideNorms | None = None
-    """Of experts beside a feed-forward."""
+    """Norms of experts beside a feed-forward."""
     own_input: LayerInputWeights | None = None
     output_scale: float = 1.0
     streams: StreamLayerWeights | None = None
-    """Of a model with several residuals."""
+    """Weights of a model with several residuals."""
     cross: CrossWeights | None = None
-    """Of an encoder-decoder model."""
+    """Attention to the encoder's output, in an encoder-decoder model."""
     beside_embedding: bool = False
     """Whether attention reads what stands in MIXED: of a head that drafts (see HeadConfig)."""
 
@@ -179,13 +180,13 @@ class ModelWeights:
     """Weights of a model, or of a rank's part of it."""
 
     layers: Sequence[LayerWeights]
-    """Of the rank's stage."""
+    """Layers of the rank's stage."""
     embedding: PackedMatrix | None
-    """Of the first stage."""
+    """Token embeddings, which the first stage has; None: it is another stage."""
     head: PackedMatrix | None
-    """Of the last stage; so is `norm`."""
+    """Output head, which the last stage has; so is `norm`. None: it is another stage."""
     norm: NormWeights | None
-    """Behind the last layer."""
+    """Norm after the last layer."""
     rotations: Sequence[RotationTable]
     """One for each of ModelConfig.ropes."""
     embedding_norm: NormWeights | None = None
