@@ -163,7 +163,7 @@ class SlotGrammars:
         return compiled
 
     def bound(self, slots: Sequence[int]) -> set[int]:
-        """Those of the slots that have a grammar."""
+        """Returns which of the slots have a grammar."""
         return self._held.keys() & slots if self._held else set()
 
     def advance(self, slot: int, token: int) -> None:

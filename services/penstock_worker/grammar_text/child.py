@@ -24,12 +24,12 @@ from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.structural_tag import schemas_of
 
 MAX_BYTES = 2 * 2**30
-"""Of address space."""
+"""The address space that the process may take, in bytes."""
 STACK_BYTES = 2**20
 """The worker's threads have 8 MiB."""
 
 SCHEMAS_TRIED = 8
-"""Of a structural tag."""
+"""The schemas of a structural tag that are tried one by one, at most."""
 
 
 class CompileResult(msgspec.Struct, frozen=True):

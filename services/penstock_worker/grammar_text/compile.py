@@ -27,7 +27,7 @@ MAX_PATTERNED = 32
 """Different texts of a schema that are tried."""
 
 MAX_LEXER_STATES = 50_000
-"""Of a matcher; each takes up to 2 kB."""
+"""The states that a matcher's lexer may have; each takes up to 2 kB."""
 
 
 class Library:

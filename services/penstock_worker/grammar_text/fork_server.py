@@ -34,7 +34,8 @@ ended; the answer is its exit code, as Popen has it."""
 FAILED = -1
 """In place of the pid of a fork that the system refuses."""
 NICENESS = 10
-"""Of the forks, and of this process while nobody waits for the library that it loads."""
+"""The niceness of the forks, and of this process while nobody waits for the library that it
+loads."""
 MAX_MESSAGE = 4096
 """Bytes."""
 

@@ -70,7 +70,7 @@ class FreeText:
         beginnings: Iterable[str] = (),
     ) -> None:
         self.found: dict[str, str] = {}
-        """By mark, an expression for it, and for the text before it if the mark is text."""
+        """An expression for each mark, and for the text before it if the mark is text."""
         firsts, texts = set(), []
         for mark in marks:
             parts = special.parts(mark)
@@ -99,7 +99,7 @@ def lazy(pattern: str) -> str:
 
 
 def slashed(pattern: str) -> str:
-    """As it may stand between slashes."""
+    """Returns the expression with its slashes escaped, so that it may stand between slashes."""
     return pattern.replace("/", r"\/")
 
 

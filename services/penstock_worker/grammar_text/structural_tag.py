@@ -114,7 +114,7 @@ class _Writer:
         self._lark_of = lark_of
         self.rules: list[str] = []
         self._names: dict[tuple[str, str], str] = {}
-        """Of these rules, by what stands in them."""
+        """Names of these rules, by what stands in them."""
         self.grammars: list[dict[str, Any]] = []
         self._special = SpecialTokens(special)
         self._literal = self._special.literal
@@ -270,8 +270,8 @@ class _Writer:
         return self._rule(f"{begun} {thinking} | {answer}")
 
     def _members(self, node: Any) -> str:
-        """Those that are required and any of the others, in their order, with what stands between
-        them: a kind that is ours alone."""
+        """A rule for the members that are required and any of the others, in their order, with what
+        stands between them: a kind that is ours alone."""
         separator = self._literal(_get(node, "separator", str, "members"))
         first = behind = self._rule('""')
         for member in reversed(_list(node, "members")):

@@ -15,8 +15,8 @@ from penstock_worker.grammar_text.watched import ProcessorWatch, reason_of
 log = logs.get(__name__)
 
 CPU_SECONDS = 2.0
-"""That compiling may take. Of the processor and not of the clock: what is refused doesn't depend on
-what else the machine does."""
+"""The seconds that compiling may take, of the processor and not of the clock: what is refused
+doesn't depend on what else the machine does."""
 ATTEMPTS = 3
 """Processes that a grammar gets when they die or stand still, for no fault of its own."""
 
@@ -32,7 +32,7 @@ class Trial:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, if there is one."""
+        """The pid of the process, if there is one."""
         return None if self._child is None else self._child.pid
 
     def source(self, definition: Grammar) -> str:

@@ -26,7 +26,7 @@ from penstock_worker.grammar_text.watched import ProcessorWatch, reason_of
 log = logs.get(__name__)
 
 START_SECONDS = 60.0
-"""Of the processor, that loading the library may take."""
+"""The seconds of the processor that loading the library may take."""
 
 
 class _Server:
@@ -105,7 +105,7 @@ class TrialProcesses:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that they are forks of, if there is one."""
+        """The pid of the process that they are forks of, if there is one."""
         server = self._server
         return None if server is None else server.process.pid
 

@@ -33,7 +33,8 @@ class UniqueArrays:
 
     @classmethod
     def of_source(cls, source: str) -> UniqueArrays | None:
-        """Of llguidance's text for a schema; None where it has no such arrays."""
+        """Returns the arrays of llguidance's text for a schema; None where it has none of this
+        kind."""
         if UNIQUE not in source:
             return None
         return cls(json.loads(source)["grammars"][0]["json_schema"])

@@ -23,13 +23,13 @@ class DraftPass(Protocol):
 
     @property
     def layers_done(self) -> int:
-        """As Forward's."""
+        """What Forward.layers_done is, for what drafts."""
 
     def cancel(self) -> None:
-        """As Forward's."""
+        """Does what Forward.cancel does."""
 
     def kv_blocks(self) -> list[np.ndarray]:
-        """As Forward's."""
+        """Returns what Forward.kv_blocks does."""
 
 
 def note_nothing(batch: Batch) -> None:

@@ -26,7 +26,7 @@ from penstock_worker.speculation.on_device import BuildWithDraft, DeviceBeside
 from penstock_worker.speculation.vocabularies import check_vocabularies
 
 BACKENDS = ("cpu", "reference", "triton")
-"""Those that draft models are served by."""
+"""The backends that serve draft models."""
 
 
 class DraftLoader:

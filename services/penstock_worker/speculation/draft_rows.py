@@ -16,7 +16,7 @@ from penstock.protocol.to_worker import Copy
 
 
 class DraftRows:
-    """Of each block how many of its first tokens the draft model has computed: never too many, and
+    """How many of each block's first tokens the draft model has computed: never too many, and
     perhaps too few."""
 
     def __init__(self, blocks: int, host_blocks: int, block_size: int) -> None:

@@ -18,7 +18,8 @@ ROWS = 128
 """Rows of logits that a launch may have where fewer slots than that are served."""
 
 Drafts = Mapping[int, Sequence[int]]
-"""By slot, the ids that are computed behind its tokens. Slots without any are left out."""
+"""Drafted token ids of each slot, which are computed after its own tokens. Slots without any are
+left out."""
 
 NO_DRAFTS: Drafts = {}
 

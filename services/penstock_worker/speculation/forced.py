@@ -27,7 +27,8 @@ class ForcedTokens:
         self._other = other
         self._most = most
         self._counted: dict[int, int] = {}
-        """By slot, the first id of those that `proposed` counted, where a grammar forced them."""
+        """The first of the ids that `proposed` counted for each slot, where a grammar forced
+        them."""
 
     def take(self, plan: Plan) -> None:
         for slot in plan.released:

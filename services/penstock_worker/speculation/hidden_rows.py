@@ -14,7 +14,8 @@ from penstock_worker.forward.interface import Batch
 
 @dataclass
 class _Held:
-    """Of a slot: from position `first` on, with the tokens that they were computed of."""
+    """What is held of a slot: hidden states from position `first` on, with the tokens that they
+    were computed of."""
 
     first: int
     tokens: np.ndarray
@@ -22,9 +23,9 @@ class _Held:
 
 
 class HiddenRows:
-    """By slot, the hidden states of positions that lie behind one another, up to the last one that
-    was computed. A head reads them soon, so there are few: those of one step, and some more of each
-    slot. Threads may call it at once, for different slots."""
+    """The hidden states of each slot's consecutive positions, up to the last one that was computed.
+    A head reads them soon, so there are few: those of one step, and some more of each slot. Threads
+    may call it at once, for different slots."""
 
     def __init__(self, like: Tensor) -> None:
         """`like`: a tensor of no rows, [0, hidden], of the hidden states' dtype."""

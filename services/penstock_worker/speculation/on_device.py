@@ -21,10 +21,10 @@ from penstock_worker.speculation.beside import Beside, DraftPass
 
 
 class DeviceDraftPass(DraftPass, Protocol):
-    """As DraftPass, on a device with a queue."""
+    """A DraftPass on a device with a queue."""
 
     def blocks(self) -> list[Tensor]:
-        """As DeviceForward's."""
+        """Returns what DeviceForward.blocks does."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class DeviceBeside(Beside):
     served: DeviceForward
     drafts: DeviceDraftPass
     captured: tuple[DeviceForward, ...] = field(kw_only=True)
-    """Those of both whose steps are replayed."""
+    """The passes, of both, whose steps are replayed."""
 
     @property
     def device(self) -> torch.device:
@@ -118,7 +118,8 @@ class BuildWithDraft:
         return self.served.widest_prefill()
 
     def longest_decode(self) -> Tensor:
-        """Of both at once: the graphs of each hold their activations while the other's run."""
+        """Runs the longest decode step of both, with memory for the activations of both taken at
+        once: the graphs of each hold theirs while the other's run."""
         self.memory.forget_peak()
         held = self.memory.allocated()
         device = self.draft.longest_decode().device

@@ -9,9 +9,9 @@ from penstock_worker.speculation.matches import SEPARATOR
 from penstock_worker.speculation.run_search import RunIndex, run_search
 
 TOKENS = 262_144
-"""That are kept of all scopes together: some 40 MB."""
+"""The tokens that are kept of all scopes together: some 40 MB."""
 SCOPE_TOKENS = 65_536
-"""That are kept of one scope."""
+"""The tokens that are kept of one scope."""
 
 
 class _Generation:

@@ -36,10 +36,10 @@ class RunSearch(Protocol):
     def voted(
         self, indexes: Sequence[Any], tail: Sequence[int], longest: int, most: int
     ) -> list[int]:
-        """See `most_voted`."""
+        """Returns what `most_voted` does."""
 
     def latest(self, index: Any, tail: Sequence[int], most: int) -> list[int]:
-        """See `latest`."""
+        """Returns what `matches.latest` does."""
 
 
 class PlainSearch:

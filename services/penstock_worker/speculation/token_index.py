@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 MULTIPLIER = 0x9E3779B97F4A7C15
-"""Of the polynomial that makes a key of a run. Keys of different runs may be equal: whoever looks
-a run up compares its tokens."""
+"""The base of the polynomial that makes a key of a run. Keys of different runs may be equal:
+whoever looks a run up compares its tokens."""
 MASK = 2**64 - 1
 FEW = 32
 """Runs that are cheaper to hash one by one than as an array."""
@@ -69,7 +69,7 @@ class TokenIndex:
         return -1 if self._base is None else self._base._before(place)
 
     def _keys(self, begin: int, end: int) -> list[int]:
-        """Of the runs whose last tokens are [begin, end)."""
+        """Returns the keys of the runs whose last tokens are [begin, end)."""
         low = begin - self.width + 1
         tokens = self.tokens[low:end]
         if end - begin <= FEW:

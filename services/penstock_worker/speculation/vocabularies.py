@@ -37,7 +37,7 @@ def check_vocabularies(served: Model, draft: Model) -> None:
 
 
 def _texts(model: Model) -> list[str | None]:
-    """Of all ids in order; None of those that stand for nothing."""
+    """Returns the texts of all ids in order; None for those that stand for nothing."""
     prepared, folder = model
     path = Path(folder) / TOKENIZER
     try:

@@ -56,7 +56,8 @@ class StoredCache(Protocol):
 
     @property
     def waiting_bytes(self) -> int:
-        """Of copies that wait to be written, as many as are of use where nobody waits for them."""
+        """Bytes of copies that wait to be written, as many as are of use where nobody waits for
+        them."""
 
     def reserve(self, copies: int) -> None:
         """Takes the memory for so many copies at a time, before the first one. Raises

@@ -13,7 +13,7 @@ from penstock_kernels.reference import checksum as in_python
 CHECKSUM_BYTES = in_python.CHECKSUM_BYTES
 
 Contents = bytes | memoryview
-"""Of a block. A view is of bytes, and is overwritten once whoever got it has returned."""
+"""A block's contents. A view is of bytes, and is overwritten once whoever got it has returned."""
 
 
 @dataclass(slots=True)

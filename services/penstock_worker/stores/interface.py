@@ -33,7 +33,7 @@ class KVStore(Protocol):
 
     @property
     def payload_bytes(self) -> int:
-        """Of a block's contents, the same for all."""
+        """Bytes of a block's contents, the same for all."""
 
     @property
     def num_damaged(self) -> int:

@@ -16,7 +16,7 @@ class Seal(Protocol):
 
     @property
     def extra_bytes(self) -> int:
-        """By how much what is stored is longer than the contents."""
+        """The bytes by which what is stored is longer than the contents."""
 
     def over(self, layout: StoredLayout) -> StoredLayout:
         """What the store below is opened for."""

@@ -8,7 +8,7 @@ from penstock_worker.stores.contents import Contents
 from penstock_worker.stores.interface import KVStore
 
 MAX_TURNS = 16
-"""Of stores that go on where another one has nothing more, in one look-up."""
+"""How often, in one look-up, a store goes on where another one has nothing more, at most."""
 
 
 class StoresInOrder:

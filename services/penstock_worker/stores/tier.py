@@ -29,11 +29,11 @@ log = logs.get(__name__)
 CLOSE_SECONDS = 5.0
 
 FADE = 0.9
-"""Of the mean of seconds per block."""
+"""The weight of the mean of seconds per block when a newer one is added to it."""
 
 DOUBT = 0.95
-"""Of that mean, for each time that blocks were found and nobody read them: a store that was slow
-once would else never be tried again."""
+"""The factor of that mean for each time that blocks were found and nobody read them: a store that
+was slow once would else never be tried again."""
 
 Tell = Callable[[FoundKV | FetchedKV], None]
 """Sends an answer to the engine core. From any thread."""
@@ -137,7 +137,8 @@ class StoreTier:
         self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._filling = threading.Lock()
         self._epoch = 0
-        """Of the session whose blocks are filled; changed and compared under `_filling`."""
+        """The number of the session whose blocks are filled; changed and compared under
+        `_filling`."""
         self._alone = False
         """Whether something may have changed what is computed."""
         self._block_seconds = 0.0
@@ -258,7 +259,8 @@ class StoreTier:
         return not self._alone and epoch == self._epoch
 
     def _fault(self, error: Exception) -> None:
-        """Of what should raise nothing: it ends no thread, and nothing was found or kept."""
+        """Notes an error of what should raise nothing: it ends no thread, and nothing was found or
+        kept."""
         if not self._failed:
             self._failed = True
             reason = f"{type(error).__name__}: {error}"

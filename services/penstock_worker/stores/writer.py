@@ -50,7 +50,8 @@ class BlockWriter:
         self._pace = pace
         self._gather_seconds = gather_seconds
         self._next_write = 0.0
-        """By time.monotonic, so that no more is written in a second than may be."""
+        """When the next block may be written, by time.monotonic, so that no more is written in a
+        second than may be."""
         self._unwritten: queue.SimpleQueue[tuple[bytes, CopiedBlock] | None] = queue.SimpleQueue()
         self._failed = False
         self._closed = threading.Event()

@@ -29,7 +29,7 @@ _IN_PLACE = ("allOf", "anyOf")
 
 
 def unrolled(schema: dict[str, Any]) -> dict[str, Any]:
-    """The same, with no reference into a circle left to be joined. Raises Unservable."""
+    """Returns the schema with no reference into a circle left to be joined. Raises Unservable."""
     return _Unrolling(schema.get("$defs", {})).whole(schema)
 
 
@@ -39,7 +39,7 @@ class _Unrolling:
         self._by_reference = {_DEFINITIONS + name: each for name, each in definitions.items()}
         self._circular = _circular(definitions)
         self._names: dict[str, str] = {}
-        """By what is joined, as text."""
+        """Names of the joined schemas, by the JSON text of what is joined."""
         self._made: dict[str, Any] = {}
         self._steps = 0
 

@@ -21,9 +21,9 @@ from penstock_worker.grammar_text.schemas.other_texts import literal
 
 MAX_STATES = 40
 MAX_NODES = 2_000
-"""Of the automaton before it is made deterministic."""
+"""The nodes that the automaton may have before it is made deterministic."""
 MAX_CHARACTERS = 8_192
-"""Of the expression."""
+"""The characters that the expression may have."""
 _TOP = 0x10FFFF
 _MANY = 20
 """Repetitions that are written out."""
@@ -247,7 +247,7 @@ def has(ranges: Ranges, character: int) -> bool:
 
 
 def ranges_of(kind: Any, value: Any) -> Ranges:
-    """Of all characters that it matches in some dialect."""
+    """Returns the ranges of all characters that it matches in some dialect."""
     if kind == sre.LITERAL:
         return ((value, value),)
     if kind == sre.NOT_LITERAL:

@@ -49,7 +49,7 @@ def name_but(names: Iterable[str], patterns: Iterable[str]) -> str | None:
 
 
 def _texts(steps: Any) -> Iterator[str]:
-    """Of each step a text that it matches, a short one."""
+    """Yields for each step a text that it matches, a short one."""
     for kind, value in steps:
         if kind in (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN):
             ranges = ranges_of(kind, value)

@@ -47,19 +47,19 @@ ABOUT = {
 }
 """The type that a keyword speaks of. To documents of other types it says nothing."""
 NARROWED = "x-narrowed"
-"""Of a rewritten schema that admits only a part of what it should: its opposite would admit too
+"""Marks a rewritten schema that admits only a part of what it should: its opposite would admit too
 much, and what it has in common with another says nothing.  Its value says why."""
 OPPOSITE = "x-opposite"
 """Beside NARROWED: the schema whose opposite this is a part of."""
 UNIQUE = "x-unique"
-"""Of an array: that no two of its items are the same, which only who follows an output can see.
+"""Marks an array no two of whose items may be the same, which only who follows an output can see.
 Its value: the items that there may be, as texts; null where they can't be listed."""
 _DRAFTS = {"04": 4, "06": 6, "07": 7, "2019-09": 8, "2020-12": 9}
 NEWEST = 9
 
 
 def draft_of(schema: dict[str, Any]) -> int:
-    """As `$schema` says it; the newest where it doesn't."""
+    """Returns the draft that `$schema` names; the newest where it names none."""
     name = schema.get("$schema")
     if not isinstance(name, str):
         return NEWEST

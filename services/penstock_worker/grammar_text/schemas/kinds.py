@@ -12,7 +12,7 @@ _DEPTH = 12
 
 
 def kinds_of(schema: Any, definitions: Mapping[str, Any], depth: int = _DEPTH) -> frozenset[str]:
-    """Of keywords.TYPES, those that its documents may have, and maybe more.
+    """Returns which of keywords.TYPES the schema's documents may have, and maybe more.
 
     definitions: by reference, what has been rewritten so far.
     """

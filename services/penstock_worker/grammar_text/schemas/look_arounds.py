@@ -30,7 +30,8 @@ _DIGITS_AND_PLACES = re.compile(
 )
 _DIGITS = re.compile(_SIGNED + r"\(\?:\\d\{0,(\d{1,4})\}\|" + _AHEAD + r"\\d\*\\\.\\d\*0\*\$\)\$?")
 MOST_WIDTHS = 64
-"""Of a number's whole part that are told apart; a longer one has no places here."""
+"""The lengths, in digits, of a number's whole part that are told apart; a longer one has no places
+here."""
 
 
 def without_look_arounds(node: dict[str, Any]) -> None:

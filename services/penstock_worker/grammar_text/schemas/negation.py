@@ -25,7 +25,7 @@ from penstock_worker.grammar_text.schemas.opposites import (
 from penstock_worker.grammar_text.schemas.values import identity, listed, type_of
 
 MAX_STEPS = 20_000
-"""Of one document's negations together."""
+"""The steps that one document's negations may take together."""
 
 _HANDLED = frozenset(
     (
@@ -41,9 +41,9 @@ _HANDLED_IN_PART = frozenset(
     )
 )
 MAX_PLACES = 8
-"""Of an array's items one of which isn't as it should be."""
+"""The places of an array, after its prefixItems, at which the item that is wrong may stand."""
 MAX_NAMES = 4
-"""Of properties one of which isn't as it should be, where any might be the one."""
+"""The names that the property that is wrong may have, where it might be any property."""
 
 
 class Negation:

@@ -11,7 +11,7 @@ from penstock_worker.grammar_text.schemas.look_arounds import without_look_aroun
 FORMATS = frozenset(
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"]
 )
-"""Those that llguidance holds texts to. Others are annotations."""
+"""The formats that llguidance holds texts to. Others are annotations."""
 
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _COUNTS = (

@@ -11,7 +11,7 @@ from math import inf
 from typing import Any
 
 DIGITS = 15
-"""Of a bound; of more, the library doesn't see the last."""
+"""The digits of a bound that the library sees; of more, it doesn't see the last."""
 LEAST = 1e-16
 """The number next to zero."""
 

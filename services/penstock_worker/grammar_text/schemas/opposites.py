@@ -66,7 +66,7 @@ def no_multiples(step: float, within: Any) -> Iterator[Schema]:
 
 
 def other_texts(pattern: str) -> Iterator[Schema]:
-    """Those that it doesn't match. Raises Unservable."""
+    """Yields the texts that the pattern doesn't match. Raises Unservable."""
     yield {"type": "string", "pattern": complement(pattern), **in_part("pattern")}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from penstock_worker.grammar_text.schemas.errors import Unservable
 
 MAX_CHARACTERS = 16_384
-"""Of the expression."""
+"""The characters that the expression may have."""
 _ANY = "(?s:.)"
 
 

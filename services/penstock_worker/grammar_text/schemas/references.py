@@ -47,7 +47,7 @@ class References:
         return uri
 
     def base(self, node: dict[str, Any], outer: str) -> str:
-        """Of a schema in one whose base is `outer`."""
+        """Returns the base of a schema that stands in one whose base is `outer`."""
         return self._bases.get(id(node), outer)
 
     def find(self, reference: Any, base: str) -> tuple[Any, str]:

@@ -18,8 +18,9 @@ from penstock_worker.grammar_text.schemas.values import same
 
 _DEFINITIONS = "#/$defs/"
 EXTENDED = "x-extended"
-"""Of the whole: references that have properties beside them, where a draft before 2019-09 says that
-nothing counts there. Whoever wrote them means documents that have those properties."""
+"""Lists, in the whole schema, references that have properties beside them, where a draft before
+2019-09 says that nothing counts there. Whoever wrote them means documents that have those
+properties."""
 _LISTING = frozenset(("properties", "required", "patternProperties", "allOf", "anyOf"))
 
 

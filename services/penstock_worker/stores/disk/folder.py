@@ -240,7 +240,7 @@ class SegmentFolder:
 
 
 def _files(root: Path, suffix: str) -> Iterator[tuple[Path, os.stat_result]]:
-    """Those of all models whose names end so; nothing else that is called like that."""
+    """Yields the files of all models whose names end so; nothing else that is called like that."""
     for path in root.glob(f"*/*{suffix}"):
         with suppress(OSError):  # Deleted meanwhile, or not ours to look at.
             status = path.lstat()

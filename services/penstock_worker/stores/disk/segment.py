@@ -54,7 +54,7 @@ class SegmentFile:
 
     @classmethod
     def open(cls, path: Path, layout: StoredLayout) -> SegmentFile:
-        """Of another life or process. Raises OSError."""
+        """Opens a segment that another life or process has written. Raises OSError."""
         return cls(path, layout, _opened(path, os.O_RDONLY))
 
     @classmethod

@@ -21,9 +21,9 @@ class TransferCounts:
     served_bytes: int = 0
 
     def blocks(self) -> dict[str, int]:
-        """By what became of them."""
+        """Numbers of blocks by what became of them."""
         return {"fetched": self.fetched, "gone": self.gone, "served": self.served}
 
     def moved_bytes(self) -> dict[str, int]:
-        """By their direction."""
+        """Bytes that were moved, by their direction."""
         return {"in": self.fetched_bytes, "out": self.served_bytes}

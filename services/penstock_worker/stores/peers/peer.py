@@ -30,10 +30,10 @@ RETRY_SECONDS = 5.0
 """For which a worker isn't asked that was silent, or said what makes no sense."""
 
 HEAD_BYTES = 256
-"""Of an answer, beside the part."""
+"""Bytes that an answer may have beside the part."""
 
 PARTS_AHEAD = 4
-"""That are asked for and have not come."""
+"""The parts that are asked for and have not come, at most."""
 
 _decoder = msgspec.msgpack.Decoder(FromPeer)
 _encoder = msgspec.msgpack.Encoder()

@@ -8,8 +8,8 @@ MAX_PORT = 65_535
 
 
 def rank_endpoint(setting: str, endpoint: str, rank: int) -> str:
-    """Of a rank, made of an engine core's: that of rank 0. Others have the ports behind it, or the
-    paths that end with their number. Raises StartupError."""
+    """Returns a rank's endpoint, made of its engine core's, which is that of rank 0. Others have
+    the ports after it, or its path with their number at the end. Raises StartupError."""
     if not rank:
         return endpoint
     if not endpoint.startswith("tcp://"):

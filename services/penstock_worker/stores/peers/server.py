@@ -146,7 +146,7 @@ class KVServer:
             self._send(peer, HasKV(asked.number, found))
 
     def _answer_held(self) -> None:
-        """Those that have waited long enough, or for nothing more."""
+        """Answers the held questions that have waited long enough, or for nothing more."""
         now = time.monotonic()
         quiet = now - self._memory.written_at
         for _ in range(len(self._held)):

@@ -26,6 +26,6 @@ FEATURES: dict[str, Feature] = {
     )
     for keyword in feature.keywords
 }
-"""By keyword."""
+"""The features, by keyword."""
 
 __all__ = ["FEATURES", "Context", "Feature"]

@@ -18,7 +18,7 @@ class Context:
     """What a feature may ask."""
 
     definitions: Mapping[str, Any]
-    """By reference; what has been rewritten, or is when it is asked for."""
+    """Definitions by reference; each has been rewritten, or is when it is asked for."""
     negation: Negation
     disjointness: Disjointness
     of_features: Container[str]
@@ -52,7 +52,7 @@ class Context:
 
 
 class Feature(ABC):
-    """Of some keywords."""
+    """A feature: how some keywords are said to llguidance."""
 
     keywords: ClassVar[tuple[str, ...]]
 
