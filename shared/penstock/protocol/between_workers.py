@@ -9,10 +9,10 @@ from __future__ import annotations
 import msgspec
 
 MAX_ASKED_KEYS = 32_768
-"""Of one AskKV."""
+"""Most keys of one AskKV."""
 
 MAX_PART_BYTES = 2**20
-"""Of a block's contents, in one message."""
+"""Most bytes of a block's contents in one message."""
 
 KEY_BYTES = 32
 

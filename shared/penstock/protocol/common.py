@@ -11,8 +11,8 @@ from penstock.media_facts import MediaKind
 
 HIGHEST_PRIORITY = -100
 LOWEST_PRIORITY = 100
-"""As in vLLM, a lower value is served earlier. The range is bounded because waiting requests age:
-only a bounded number of later requests can overtake one."""
+"""Bounds of a priority. As in vLLM, a lower value is served earlier. The range is bounded because
+waiting requests age: only a bounded number of later requests can overtake one."""
 BACKGROUND_LEVELS = LOWEST_PRIORITY - HIGHEST_PRIORITY
 """How many levels lower than its priority says a request in the background stands: below all
 others of its time."""
@@ -38,10 +38,10 @@ CallCode = Literal["", "invalid", "failed", "timed_out", "unavailable"]
 arguments don't fit; it raised; its time was over before it began; the worker is gone."""
 
 MAX_CALL_BYTES = 32 * 2**20
-"""Of arguments, and of a rank's result."""
+"""Most bytes of a call's arguments, and of a rank's result."""
 MAX_CALL_SECONDS = 3600.0
 MAX_METHOD_CHARS = 200
-"""Of a method's name."""
+"""Most characters of a method's name."""
 
 
 SleepLevel = Literal[0, 1, 2]
@@ -56,11 +56,11 @@ MAX_KV_RETENTION_S = 86_400.0
 
 
 class SessionTerms(msgspec.Struct, frozen=True, array_like=True):
-    """Of which conversation a request is a turn, and what is expected of the next one. Nothing of
-    it changes an output."""
+    """The conversation that a request is a turn of, and what is expected of the next turn. Nothing
+    of it changes an output."""
 
     id: str
-    """Of the tenant's own choice, MAX_SESSION_ID_CHARS at most."""
+    """Id that the tenant chose, of MAX_SESSION_ID_CHARS at most."""
     retention_s: float | None = None
     """Seconds for which its KV blocks are kept before others' after the request's end; None: as the
     engine core's settings have it."""
@@ -96,9 +96,9 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True):
 
     kind: GrammarKind
     text: str = ""
-    """By kind: a JSON schema; nothing (json_object); a regular expression for the whole output; a
-    JSON array of strings (choice); a grammar in llguidance's dialect of Lark or in llama.cpp's
-    GBNF; or a structural tag as JSON, in either of vLLM's formats."""
+    """What `kind` asks for: a JSON schema; nothing (json_object); a regular expression for the
+    whole output; a JSON array of strings (choice); a grammar in llguidance's dialect of Lark or in
+    llama.cpp's GBNF; or a structural tag as JSON, in either of vLLM's formats."""
 
 
 class TimestampRules(msgspec.Struct, frozen=True, array_like=True):
@@ -138,7 +138,7 @@ class LogitsAdjustments(msgspec.Struct, frozen=True, array_like=True):
     frequency: float = 0.0
     repetition: float = 1.0
     bias: dict[int, float] = {}
-    """By token id."""
+    """What is added to logits, by token id."""
     allowed: tuple[int, ...] | None = None
     """Token ids, ascending; None if all are allowed."""
     bad_words: tuple[tuple[int, ...], ...] = ()
@@ -187,12 +187,12 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     -inf."""
 
     logprob: float
-    """Of the emitted token."""
+    """Log-probability of the emitted token."""
     top_ids: list[int]
     """The most likely tokens in descending order; of equally likely ones the lower id comes
     first."""
     top_logprobs: list[float]
-    """Those of `top_ids`."""
+    """Log-probabilities of `top_ids`, in the same order."""
 
 
 PoolingTask = Literal["embed", "token_embed", "classify"]
@@ -214,9 +214,11 @@ class Pooling(msgspec.Struct, frozen=True, array_like=True):
     activate: bool | None = None
     """Whether scores are passed through the head's activation; None for the model's default."""
     rows: int = 0
-    """Of align: the encoder's rows that hold sound, its first ones; the others are silence."""
+    """The encoder's rows that hold sound, for the kind `align`: its first ones; the others are
+    silence."""
     skipped: int = 0
-    """Of align: the decoder's first tokens, which say what it is to do, and were never spoken."""
+    """The decoder's first tokens, for the kind `align`, which say what it is to do and were never
+    spoken."""
 
 
 class Vectors(msgspec.Struct, frozen=True, array_like=True):
@@ -244,7 +246,7 @@ class AdapterFile(msgspec.Struct, frozen=True, array_like=True):
     """An adapter (LoRA), and where workers find it."""
 
     digest: str
-    """Of its contents, 64 hexadecimal digits."""
+    """Digest of its contents, 64 hexadecimal digits."""
     path: str
     """Absolute: a folder or a file whose contents don't change."""
 
@@ -278,13 +280,13 @@ class NamedAdapter(msgspec.Struct, frozen=True, array_like=True):
 
 
 MAX_MEDIA_ITEMS = 256
-"""Of a request."""
+"""Most items of a request."""
 
 MEDIA_OVERHEAD = 4096
 """Bytes that a prepared item counts for beside its own."""
 
 MAX_MEDIA_SPANS = 16_384
-"""Of a request: an item may have one for each of its tiles or frames."""
+"""Most spans of a request: an item may have one for each of its tiles or frames."""
 
 MAX_MEDIA_CHUNK = 1_048_576
 """Bytes of an item in one message."""
@@ -306,7 +308,7 @@ class MediaItem(msgspec.Struct, frozen=True, array_like=True):
     rows: int
     """Embeddings that its encoding yields."""
     size: int
-    """Of the prepared item (see penstock.media.prepared), bytes."""
+    """Bytes of the prepared item (see penstock.media.prepared)."""
     digest: str
     """SHA-256 of the prepared item, hexadecimal, which whoever receives it verifies."""
     grid: tuple[int, ...] = ()
@@ -320,7 +322,7 @@ class MediaSpan(msgspec.Struct, frozen=True, array_like=True):
     item: int
     """Index into Media.items."""
     offset: int
-    """Of the first placeholder, in prompt tokens."""
+    """Place of the first placeholder, in prompt tokens."""
     tokens: int
     """Placeholders, one for each embedding."""
     first: int = 0
@@ -336,6 +338,6 @@ class Media(msgspec.Struct, frozen=True, array_like=True):
     """The media of a prompt."""
 
     items: tuple[MediaItem, ...]
-    """Those that have a span, in any order; each once, even if it is shown several times."""
+    """Items that have a span, in any order; each once, even if it is shown several times."""
     spans: tuple[MediaSpan, ...]
     """In the order of their offsets; they don't overlap."""

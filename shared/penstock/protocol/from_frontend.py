@@ -22,7 +22,7 @@ from penstock.protocol.common import (
 )
 
 MAX_PREDICTION_TOKENS = 16_384
-"""Of Submit.prediction, or as many as the context has, if that is less."""
+"""Most tokens of Submit.prediction; or as many as the context has, if that is less."""
 
 
 MAX_EXPECT_SECONDS = 600.0
@@ -56,7 +56,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     prompt_token_ids: list[int] = msgspec.field(name="prompt")
     """At least one."""
     sequences: list[OpenSequence]
-    """Those still open. For a new request, all of 0..n-1, with nothing emitted."""
+    """Sequences that are still open. For a new request, all of 0..n-1, with nothing emitted."""
     sampling: TokenSampling
     stopping: Stopping
     deaths: int = 0
@@ -133,7 +133,7 @@ class MediaFile(msgspec.Struct, frozen=True, tag="media_file"):
 
     request: int
     item: int
-    """As in NeedMedia."""
+    """Index into the items of the request's media."""
     path: str
     """Absolute: the item's name in the folder `media` of the private run folder."""
 
@@ -144,11 +144,11 @@ class MediaChunk(msgspec.Struct, frozen=True, tag="media_chunk"):
 
     request: int
     item: int
-    """As in NeedMedia."""
+    """Index into the items of the request's media."""
     offset: int
-    """Likewise."""
+    """Place of the first byte in the item: the one that NeedMedia asked for."""
     size: int
-    """Of the frame: MAX_MEDIA_CHUNK bytes, or what is left of the item."""
+    """Bytes of the frame: MAX_MEDIA_CHUNK, or what is left of the item."""
 
 
 class MediaLost(msgspec.Struct, frozen=True, tag="media_lost"):
@@ -174,7 +174,7 @@ class ExpectPrompt(msgspec.Struct, frozen=True, tag="expect_prompt", omit_defaul
     Welcome says that they support it (`expects`)."""
 
     number: int
-    """As a request has one; ForgetPrompt names it."""
+    """A number as a request has one; ForgetPrompt names it."""
     prompt_token_ids: list[int] = msgspec.field(name="prompt")
     """At least one."""
     cache_salt: str = ""
@@ -187,7 +187,7 @@ class ForgetPrompt(msgspec.Struct, frozen=True, tag="forget_prompt"):
     """Nothing more is to be fetched for it: its request has come, or will not."""
 
     number: int
-    """Of the ExpectPrompt; one that is not known any more is none to forget."""
+    """Number of the ExpectPrompt; one that is not known any more is none to forget."""
 
 
 class Watch(msgspec.Struct, frozen=True, tag="watch"):
@@ -263,8 +263,8 @@ class ReplaceWeights(msgspec.Struct, frozen=True, tag="replace_weights"):
     abort: bool = False
     """Whether all open requests, also of other front ends, end as they are."""
     seconds: float = MAX_CALL_SECONDS
-    """That those that have begun may take to end, and then that may pass until a worker comes to
-    load them; up to MAX_CALL_SECONDS."""
+    """Seconds that requests that have begun may take to end, and then that may pass until a worker
+    comes to load the weights; up to MAX_CALL_SECONDS."""
 
 
 FromFrontend = (

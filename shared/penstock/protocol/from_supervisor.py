@@ -19,11 +19,11 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     retry_after: float = 0.0
     """Seconds after which it may be tried again, where it failed."""
     memory_gib: float | None = None
-    """That it counts for; None: not known yet."""
+    """Memory that it counts for, GiB; None: not known yet."""
 
 
 class ModelStates(msgspec.Struct, frozen=True, tag="states"):
-    """Of all models; sent at the beginning, and whenever one changes."""
+    """States of all models; sent at the beginning, and whenever one changes."""
 
     models: list[ModelState]
 

@@ -29,7 +29,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
     """Number of KV blocks."""
     device: str
     fingerprint: str
-    """See to_frontend.Status."""
+    """What the numbers depend on (see to_frontend.Status)."""
     load_seconds: float
     num_host_blocks: int = 0
     """Number of blocks in the host tier."""
@@ -47,8 +47,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
     """Bytes of prepared items that the engine core may have wait here at a time, or be in steps
     that are not settled; 0 if the worker doesn't say. An item counts MEDIA_OVERHEAD more."""
     encoder_rows: int = 0
-    """Of an encoder-decoder model: each prompt begins with the placeholders of one item, which are
-    as many, and has the decoder's tokens behind them. 0: items stand anywhere."""
+    """Placeholders of the one item that each prompt of an encoder-decoder model begins with; the
+    decoder's tokens come after them. 0: items stand anywhere."""
     aligns: bool = False
     """Whether it can tell when tokens were spoken (see common.Pooling)."""
     disk_kv: bool = False
@@ -72,8 +72,8 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     error_code: ErrorCode | None = None
     """Set along with `error` if the request itself is to blame."""
     prompt_logprobs: list[TokenLogprobs] | None = None
-    """Of the prompt tokens that follow those the work computed, in order, as far as
-    NewSequence.prompt_from asks for them."""
+    """Log-probabilities of the prompt tokens that follow those the work computed, in order, as far
+    as NewSequence.prompt_from asks for them."""
     vectors: Vectors | None = None
     """What a pooling model computed, in place of a sampled token; `token` is 0 then."""
     more: list[int] = []
@@ -81,7 +81,7 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     `token` equals the first that was drafted, and each of these but the last equals the next one.
     Otherwise they are those of Plan.further."""
     more_logprobs: list[TokenLogprobs] | None = None
-    """Of `more`, where `logprobs` were asked for."""
+    """Log-probabilities of `more`, where `logprobs` were asked for."""
     drafted: int = 0
     """Drafted tokens that were computed, at most SlotWork.draft; len(more) of them were right."""
     proposed: int = 0
@@ -91,7 +91,7 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     """Where nothing was drafted: whether `token` is the first that would have been proposed before
     this work. None: nothing would have been, or it isn't known."""
     more_guessed: list[bool] = []
-    """The same of those tokens of Plan.further of which it is known, in order."""
+    """What `guessed` says, of those tokens of Plan.further of which it is known, in order."""
 
     @property
     def tokens(self) -> list[int]:
@@ -113,7 +113,7 @@ class Result(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
     """From each rank of the last stage, a hash of the tokens that it sampled, which must be equal;
     0 if there is nothing to compare."""
     encode_seconds: float = 0.0
-    """Of `compute_seconds`, those for encoding media."""
+    """The part of `compute_seconds` that encoded media."""
     idle_seconds: float = 0.0
     """Between the end of the step before and this one's beginning, for whatever reason."""
 
@@ -230,7 +230,7 @@ class CallDone(msgspec.Struct, frozen=True, tag="call_done"):
 
     call: int
     result: bytes
-    """As `penstock.call_values` encodes it, MAX_CALL_BYTES at most."""
+    """The result as `penstock.call_values` encodes it, MAX_CALL_BYTES at most."""
 
 
 class CallFailed(msgspec.Struct, frozen=True, tag="call_failed"):

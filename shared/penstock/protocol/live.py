@@ -37,7 +37,7 @@ class QueueRow(msgspec.Struct, frozen=True):
     state: str
     """Why it waits."""
     tokens: int
-    """Of the prompt and emitted ones."""
+    """Number of the prompt's and the emitted tokens."""
     emitted: int
     age: float
     """Seconds since the request was accepted."""
@@ -94,7 +94,7 @@ class BatchRow(msgspec.Struct, frozen=True):
     drafted: int = 0
     """Tokens that were drafted for it."""
     kept: int = 0
-    """Of `drafted`, those that were right."""
+    """Number of `drafted` tokens that were right."""
 
 
 class BatchView(msgspec.Struct, frozen=True):
@@ -161,7 +161,7 @@ class TenantView(msgspec.Struct, frozen=True):
     """The tenants with open requests."""
 
     rows: list[TenantRow]
-    """Those with the most open requests."""
+    """The tenants with the most open requests."""
     total: int
     """Number of all of them."""
     policy: str
@@ -184,14 +184,14 @@ class StepRow(msgspec.Struct, frozen=True, array_like=True):
     drafted: int = 0
     """Drafted tokens computed."""
     kept: int = 0
-    """Of `drafted`, those that were right."""
+    """Number of `drafted` tokens that were right."""
 
 
 class StepView(msgspec.Struct, frozen=True):
     """The latest steps."""
 
     rows: list[StepRow]
-    """Those that were completed while somebody watched, oldest first."""
+    """The steps that were completed while somebody watched, oldest first."""
     total: int
     """Steps completed since boot."""
     in_flight: int
@@ -202,7 +202,7 @@ class StepView(msgspec.Struct, frozen=True):
     drafted: int = 0
     """Drafted tokens computed since boot."""
     kept: int = 0
-    """Of `drafted`, those that were right."""
+    """Number of `drafted` tokens that were right."""
 
 
 class FrontendRow(msgspec.Struct, frozen=True):
@@ -212,7 +212,7 @@ class FrontendRow(msgspec.Struct, frozen=True):
     requests: int
     """Open requests."""
     age: float
-    """Of the session, in seconds."""
+    """Age of the session, in seconds."""
 
 
 class FrontendView(msgspec.Struct, frozen=True):

@@ -58,7 +58,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     model: str
     """The name that requests use."""
     digest: str
-    """Of the model as it was started; its weights may have been replaced (Status.weights)."""
+    """Digest of the model as it was started; its weights may have been replaced
+    (Status.weights)."""
     created: int
     """Unix time of the engine core's start, in seconds."""
     limits: Limits
@@ -118,7 +119,7 @@ class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
     message: str
     retry_after_ms: int = 0
     error_code: str = ""
-    """Of an invalid one: a machine-readable reason, where there is one."""
+    """A machine-readable reason of an invalid request, where there is one."""
 
 
 class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
@@ -168,7 +169,8 @@ class SequenceTimeline(msgspec.Struct, frozen=True, array_like=True, kw_only=Tru
     cached_tokens: int
     """Prompt tokens that were found in the KV cache."""
     media: float = 0.0
-    """Of `queue` and `requeued`, waiting for media: on their way, or to be loaded by the worker."""
+    """The part of `queue` and `requeued` spent waiting for media: on their way, or to be loaded by
+    the worker."""
     encoded_items: int = 0
     """Items of the prompt that were encoded for it."""
     cached_items: int = 0
@@ -178,9 +180,9 @@ class SequenceTimeline(msgspec.Struct, frozen=True, array_like=True, kw_only=Tru
     drafted: int = 0
     """Tokens that were drafted for it, and computed."""
     kept: int = 0
-    """Of `drafted`, those that were right, and so are part of its output."""
+    """Number of `drafted` tokens that were right, and so are part of its output."""
     stored: float = 0.0
-    """Of `queue` and `requeued`, waiting for KV that is kept on disk or elsewhere."""
+    """The part of `queue` and `requeued` spent waiting for KV that is kept on disk or elsewhere."""
     stored_tokens: int = 0
     """Prompt tokens whose KV was read from there while it waited."""
     further: int = 0
@@ -290,7 +292,7 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     drafted_tokens: int = 0
     """Drafted tokens that were computed."""
     kept_tokens: int = 0
-    """Of `drafted_tokens`, those that were right."""
+    """Number of `drafted_tokens` that were right."""
     aligns: bool = True
     """False where the worker that is ready can't tell when tokens were spoken."""
     paused: bool = False
@@ -300,7 +302,7 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     asleep: bool = False
     """Whether all workers have given back what that level says."""
     waking: tuple[WakeTag, ...] = ()
-    """That were named since it fell asleep, and don't wake it alone."""
+    """Tags that were named since it fell asleep, and don't wake it alone."""
     weights: str | None = None
     """Digest of the weights that the workers have; None while they have none."""
     missing: tuple[int, ...] = ()
@@ -322,7 +324,7 @@ class Called(msgspec.Struct, frozen=True, tag="called"):
     ranks: int
     """How many answer."""
     result: bytes = b""
-    """As `penstock.call_values` encodes it."""
+    """The result as `penstock.call_values` encodes it."""
     code: CallCode = ""
     """Why there is no result; empty: there is one."""
     error: str = ""

@@ -14,7 +14,7 @@ class Introduce(msgspec.Struct, frozen=True, tag="introduce"):
     holding: list[str] = []
     """Models that were granted, and haven't been left."""
     busy: list[str] = []
-    """Those that the sender has work for."""
+    """Models that the sender has work for."""
 
 
 class Want(msgspec.Struct, frozen=True, tag="want"):

@@ -25,7 +25,7 @@ class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
     rendezvous: str
     """HOST:PORT of rank 0's store, from its WorkerHello."""
     number: int
-    """Of this forming of the group; each later one has a higher number."""
+    """Number of this forming of the group; each later one has a higher number."""
 
 
 class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
@@ -53,7 +53,7 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     """None for any."""
     kv_cache_dtype: str = "auto"
     calculate_kv_scales: bool = False
-    """See CacheSettings."""
+    """Whether a trial step gives the scales of an fp8 KV cache (see CacheSettings)."""
     quantization: str = "none"
     host_kv_bytes: int = 0
     """Size of the host tier; 0 for none."""
@@ -64,7 +64,7 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     served_name: str = ""
     """The model's name in requests, which is a label of the worker's metrics."""
     digest: str = ""
-    """Of the model that the engine core serves; empty if it doesn't say."""
+    """Digest of the model that the engine core serves; empty if it doesn't say."""
     device: str = "auto"
     """auto, cpu or cuda."""
     gpu_memory_utilization: float = 0.9
@@ -118,11 +118,11 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     """Whether a model that can't be loaded is no reason for the process to end: the former one
     comes back."""
     flash_attention_3: bool = True
-    """See WorkerSettings."""
+    """Whether FlashAttention 3 may compute attention (see WorkerSettings)."""
     max_number_digits: int = 0
-    """See GrammarSettings."""
+    """Most digits of a number in an output that a grammar bounds (see GrammarSettings)."""
     warm_grammars: bool = False
-    """The same."""
+    """Whether the grammar library is loaded with the model (see GrammarSettings)."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
@@ -174,8 +174,8 @@ class LoadMedia(msgspec.Struct, frozen=True, tag="load_media"):
     name and the path."""
 
     name: str
-    """Of the item between engine core and workers, 64 hexadecimal digits: it stands for the item,
-    and for who may share its encoding."""
+    """Name of the item between engine core and workers, 64 hexadecimal digits: it stands for the
+    item, and for who may share its encoding."""
     kind: MediaKind
     rows: int
     size: int
@@ -193,7 +193,7 @@ class LoadMediaChunk(msgspec.Struct, frozen=True, tag="load_media_chunk"):
 
     name: str
     offset: int
-    """Of the first; they come in order."""
+    """Place of the first byte in the item; they come in order."""
 
 
 class DropMedia(msgspec.Struct, frozen=True, tag="drop_media"):
@@ -230,7 +230,7 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     num_prompt: int
     """Number of prompt tokens."""
     index: int
-    """Of the sequence within its request: c of the draw (seed, c, i)."""
+    """Number of the sequence within its request: c of the draw (seed, c, i)."""
     sampling: TokenSampling
     blocks: list[int]
     """Its block table so far: KV blocks in token order. With several KV groups (see Ready), all of
@@ -381,13 +381,13 @@ class FetchKV(msgspec.Struct, frozen=True, tag="fetch_kv"):
     continue. Until then the blocks belong to this message, and no plan touches them."""
 
     fetch: int
-    """Of the LookUpKV before."""
+    """Number of the LookUpKV before."""
     keys: list[bytes]
     blocks: list[int]
     """Where the contents are to be, as many."""
     saves: list[Save] = []
     copies: list[Copy] = []
-    """As a plan's, to be done first: `blocks` may be among their sources."""
+    """Copies as a plan has them, to be done first: `blocks` may be among their sources."""
     seconds: float = math.inf
     """What hasn't been read by then is left out."""
 
@@ -408,7 +408,7 @@ class WorkerCall(msgspec.Struct, frozen=True, tag="call"):
     """The engine core's number of it."""
     method: str
     arguments: bytes
-    """As in CallWorkers."""
+    """[args, kwargs] as `penstock.call_values` encodes them."""
     seconds: float
     """After which the process ends if the method hasn't returned."""
     result_bytes: int = MAX_CALL_BYTES
