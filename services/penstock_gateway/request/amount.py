@@ -32,14 +32,15 @@ async def check_amount(text: bytes) -> None:
 
 
 def check_amount_now(text: bytes) -> None:
-    """The same without turns: for a text of a MiB or so, or in a thread."""
+    """Raises InvalidRequest as `check_amount` does, without turns: for a text of a MiB or so, or in
+    a thread."""
     for _ in _checking(text):
         pass
 
 
 class ConversationAmount:
-    """Of what a request goes on from, which is counted as if it brought all of it. size: bytes of
-    all of it, at most."""
+    """Counts what a request goes on from as if the request brought all of it. size: bytes of all of
+    it, at most."""
 
     def __init__(self, size: int) -> None:
         self._is_small = _MOST_OF_A_BYTE * size <= MAX_UNITS
@@ -60,8 +61,8 @@ class ConversationAmount:
 
 
 class TextsAmount:
-    """Of the JSON texts within one body, which are counted together. Values in their strings count
-    too: there are fewer of them than a body may have."""
+    """Counts the JSON texts within one body together. Values in their strings count too: there are
+    fewer of them than a body may have."""
 
     def __init__(self) -> None:
         self._units = 0.0
@@ -151,6 +152,7 @@ def _dearness(text: bytes) -> float:
 
 
 def _units(found: bytes) -> float:
-    """Of what is left of a text without its letters."""
+    """Units of a text, from its structure and backslashes: what is left of it without its
+    letters."""
     lists = found.count(b"[") + found.count(b"{")
     return found.count(b",") + 6 * found.count(b":") + 8 * lists + found.count(b"\\") / 4

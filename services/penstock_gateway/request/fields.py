@@ -84,7 +84,7 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     frequency_penalty: Number = None
     repetition_penalty: Number = None
     logit_bias: dict[str, float] | None = None
-    """By token id, written as a string: JSON has no other keys."""
+    """A bias by token id, which is written as a string: JSON has no other keys."""
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     include_stop_str_in_output: Flag = None
@@ -93,7 +93,7 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     best_of: Whole = None
     use_beam_search: Flag = None
     length_penalty: Number = None
-    """Of beam search only."""
+    """Exponent of the length in the score of a beam; for beam search only."""
     truncate_prompt_tokens: Whole = None
     """Keeps the prompt's last tokens only; -1: as many as the context has room for."""
     return_tokens_as_token_ids: Flag = None

@@ -25,9 +25,9 @@ DETAILS = ("auto", "low", "high", "original")
 
 
 class MediaPart(Protocol):
-    """Of a message's content. image_url, audio_url, video_url: a URL, or an object with `url` (and
-    `detail`).  input_audio: an object with `data`, in base64, and `format`.  file: an object with
-    `file_data`, a data: URI."""
+    """A part of a message's content. image_url, audio_url, video_url: a URL, or an object with
+    `url` (and `detail`).  input_audio: an object with `data`, in base64, and `format`.  file: an
+    object with `file_data`, a data: URI."""
 
     @property
     def type(self) -> str: ...

@@ -17,11 +17,11 @@ from penstock.errors import InvalidRequest
 
 MAX_PARTS = 64
 MAX_FIELD_BYTES = 65_536
-"""Of a field's value."""
+"""Bytes of a field's value."""
 MAX_HEADERS = 16
-"""Of a part."""
+"""Headers of a part."""
 MAX_HEADER_BYTES = 8192
-"""Of one of them."""
+"""Bytes of a part's header."""
 MAX_BOUNDARY = 70
 """Bytes (RFC 2046, 5.1.1)."""
 _DISPOSITION = b"content-disposition"

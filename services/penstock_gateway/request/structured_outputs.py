@@ -56,7 +56,7 @@ def structure_field(request: GenerateFields) -> str | None:
 
 
 def blame(error: InvalidRequest, field: str | None) -> InvalidRequest:
-    """The same error, naming the field that the client has used for its structure."""
+    """The error, naming the field that the client has used for its structure."""
     if error.param != PARAM or field in (None, PARAM):
         return error
     message = error.message.removeprefix(f"{PARAM}: ")
@@ -77,8 +77,8 @@ def _given(request: GenerateFields) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _check_size(field: str, wanted: dict[str, Any], most: int) -> None:
-    """Of what is far too long, before it is searched and written again. What is less is counted
-    exactly where it is sent."""
+    """Raises InvalidRequest for what is far too long, before it is searched and written again. What
+    is less is counted exactly where it is sent. most: bytes."""
     for value in wanted.values():
         try:
             size = len(value) if isinstance(value, str) else len(msgspec.json.encode(value))

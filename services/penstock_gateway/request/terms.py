@@ -92,7 +92,8 @@ def request_terms(request: TermFields, headers: TermsHeaders, arrived: float) ->
 
 
 def connection_terms(scope: Scope) -> Terms:
-    """Of what is asked over a WebSocket, whose deadlines nobody says. Raises InvalidRequest."""
+    """Terms of what is asked over a WebSocket, whose deadlines nobody says. Raises
+    InvalidRequest."""
     headers = terms_headers(scope)
     terms = Terms.checked(tenant=headers.tenant, priority=0, deadline_ms=None, cache_salt="")
     return msgspec.structs.replace(terms, grant=headers.grant)

@@ -24,7 +24,7 @@ LONG_TEXT = 20_000
 MAX_CHARACTERS_PER_TOKEN = 64
 """A longer text than this many for each token of the context can't fit: don't even tokenise it."""
 MAX_GIVEN_BYTES = 8 << 20
-"""That a chat template is given, whatever the context."""
+"""Bytes that a chat template is given at most, whatever the context."""
 AT_A_TIME = 2
 """Long texts that are worked on."""
 FEW_TOKENS = 4096

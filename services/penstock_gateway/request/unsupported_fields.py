@@ -14,7 +14,7 @@ class UnsupportedField(NamedTuple):
 
     field: str
     values: tuple[Any, ...] = ()
-    """Those other than null that ask for nothing, and so are accepted."""
+    """Values other than null that ask for nothing, and so are accepted."""
 
 
 COMMON = (

@@ -81,12 +81,12 @@ def _body_of(request: ResponsesRequest, id: str) -> str:
 
 
 def moved_response(response: str, status: str) -> str:
-    """The same with another status. response: JSON."""
+    """A response with another status. response: JSON."""
     return _changed(response, status=status)
 
 
 def begun_response(response: str, items: list[OutputItem]) -> str:
-    """The same, with what there is of the answer so far. response: JSON."""
+    """A response in progress, with what there is of the answer so far. response: JSON."""
     return _changed(response, status="in_progress", output=items)
 
 
@@ -99,8 +99,8 @@ def ended_response(response: str, answer: bytes) -> str:
 
 
 def failed_response(response: str, status: int, answer: bytes, message: str = "") -> str:
-    """As far as it came: it was answered with an error. answer: the error's body.  message: in
-    place of what that says."""
+    """A response as far as it came, which was answered with an error. answer: the error's body.
+    message: in place of what that says."""
     try:
         told = msgspec.json.decode(answer)["error"]["message"]
     except (msgspec.DecodeError, LookupError, TypeError):

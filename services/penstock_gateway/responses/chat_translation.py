@@ -27,7 +27,7 @@ from penstock_gateway.responses.tools import ResponseTools
 
 
 class ChatTranslation:
-    """The same request in chat's terms, and the way back from chat's names to this request's.
+    """A request in chat's terms, and the way back from chat's names to this request's.
 
     before: items of the conversation that it goes on from.  Raises InvalidRequest for an item that
     is none.
@@ -41,10 +41,10 @@ class ChatTranslation:
         self._calls: dict[tuple[int, int], str] = {}
         """Where the item of a message's call is."""
         self._thoughts: list[str] = []
-        """Of the assistant, whose message is still to come."""
+        """Thoughts of the assistant, whose message is still to come."""
         self._pictures: list[tuple[list[dict[str, Any]], str]] = []
-        """Those of tools' outputs, which the user shows behind them: a tool's message holds text
-        alone."""
+        """What tools' outputs show of pictures, and where it is; the user shows it after them: a
+        tool's message holds text alone."""
         if request.instructions:
             self._add({"role": "system", "content": request.instructions}, "instructions")
         source = PREVIOUS if request.conversation is None else CONVERSATION
@@ -103,7 +103,7 @@ class ChatTranslation:
         return type(error)(message, param=param or None, code=error.code)
 
     def _own_place(self, param: str, message: str) -> tuple[str, str]:
-        """Of a field of a function, which is flat here."""
+        """Path and message of an error in a field of a function, which is flat here."""
         tool = re.match(r"tools\[(\d+)\](?:\.function\b)?", param)
         if tool is not None:
             place_of = self.tools.places[int(tool[1])]
@@ -297,7 +297,8 @@ def _command_output(part: InputPart) -> str:
 
 
 def _thoughts(item: InputItem, where: str) -> str:
-    """Of an item, from the first field that has them; clients leave out one or the other."""
+    """An item's thoughts, from the first field that has them; clients leave out one or the
+    other."""
     if item.content:
         return _content(item.content, f"{where}.content")
     if sealed := unsealed(item.encrypted_content):
@@ -306,7 +307,7 @@ def _thoughts(item: InputItem, where: str) -> str:
 
 
 def _message_content(item: InputItem, where: str) -> str | list[dict[str, Any]]:
-    """As chat has it: a text, or a list of parts if there are media."""
+    """The content as chat has it: a text, or a list of parts if there are media."""
     content, place = item.content, f"{where}.content"
     if not isinstance(content, list) or all(part.type not in _MEDIA for part in content):
         return _content(content, place)

@@ -33,7 +33,7 @@ from penstock_gateway.responses.request import ResponsesRequest, check
 from penstock_gateway.service import Service
 
 MOST_TOKENS = 4096
-"""Of a summary, thoughts included."""
+"""Tokens of a summary, thoughts included."""
 
 
 class CompactRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -174,7 +174,7 @@ class Compact(GenerateEndpoint[CompactRequest]):
 
 
 def _whole_request(request: CompactRequest) -> ResponsesRequest:
-    """The same as a request for a response."""
+    """What is to be compacted, as a request for a response."""
     own = request.input
     items = [InputItem(role="user", content=own)] if isinstance(own, str) else own or []
     fields = {name: getattr(request, name) for name in RequestFields.__struct_fields__}

@@ -125,8 +125,8 @@ async def add_items(
     response: str = "",
     param: str | None = None,
 ) -> None:
-    """As ConversationRecords.append. param: the field that names the conversation. Raises
-    HTTPError: 404, or 400 where it has no room."""
+    """Adds items to a conversation, as `ConversationRecords.append`. param: the field that names
+    it. Raises HTTPError: 404, or 400 where it has no room."""
     records = kept_conversations(service)
     from penstock_gateway.storage.conversation_records import ConversationFull, ConversationGone
 

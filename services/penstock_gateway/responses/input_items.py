@@ -8,8 +8,8 @@ import msgspec
 
 
 class InputPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of an input message; or of a reply, ours or another server's, sent back. Fields that are
-    unknown here are skipped. image_url, detail, uuid: of an input_image.  file_data: of an
+    """A part of an input message; or of a reply, ours or another server's, sent back. Fields that
+    are unknown here are skipped. image_url, detail, uuid: of an input_image.  file_data: of an
     input_file, a data: URI.  stdout, stderr, outcome: of what a shell's command did, which has no
     type."""
 

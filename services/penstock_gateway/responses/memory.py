@@ -164,7 +164,8 @@ async def keep(
 
 
 async def _joined(pieces: list[bytes]) -> str:
-    """Of much, joining gives up the interpreter's lock in a thread."""
+    """The pieces as one text; if they are large, a thread joins them, which gives up the
+    interpreter's lock."""
     if sum(map(len, pieces)) <= LARGE:
         return b"".join(pieces).decode()
     joined = await asyncio.to_thread(b"".join, pieces)

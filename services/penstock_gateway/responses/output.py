@@ -26,7 +26,7 @@ class Events(Protocol):
 
 
 class NoEvents:
-    """Of a reply that isn't streamed."""
+    """Events of a reply that isn't streamed: nobody hears of them."""
 
     def __init__(self, splices: Splices) -> None:
         self.splices = splices

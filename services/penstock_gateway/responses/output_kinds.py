@@ -88,7 +88,7 @@ class OpenCustomInput(OpenFunctionCall):
 
 
 class OpenCustomCall(OpenCustomInput):
-    """The same, read from the arguments of the function that stands for the tool."""
+    """A call of a custom tool, read from the arguments of the function that stands for the tool."""
 
     def __init__(
         self, events: Events, id: str, index: int, call_id: str, called: NamedTool
@@ -192,8 +192,8 @@ class ItemKinds:
 
 
 class AnswerKinds(ItemKinds):
-    """Those of an answer as the model writes it. called: the tool that a function's name stands
-    for.  shown: where thoughts are shown."""
+    """Items of an answer as the model writes it. called: the tool that a function's name stands
+    for. shown: where thoughts are shown."""
 
     def __init__(
         self,

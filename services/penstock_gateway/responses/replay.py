@@ -90,7 +90,8 @@ def write_events(events: LaterEvents, response: Response) -> bool:
 
 
 def writing(events: LaterEvents, response: Response) -> Iterator[bool]:
-    """The same in pieces; the last one tells."""
+    """Writes a response's events in pieces; the last one says whether they are all that there will
+    be."""
     begun = msgspec.structs.replace(
         response,
         status="queued" if response.background else "in_progress",
@@ -119,7 +120,7 @@ def writing(events: LaterEvents, response: Response) -> Iterator[bool]:
 
 
 def _writing_item(kinds: ItemKinds, index: int, item: OutputItem) -> Iterator[None]:
-    """As far as it has come, in pieces."""
+    """Writes the events of an item as far as it has come, in pieces."""
     written, logprobs = kinds.again(index, item), []
     if isinstance(item, OutputMessage):
         logprobs = [each for part in item.content for each in part.logprobs]
@@ -221,7 +222,7 @@ class AnswerSoFar:
 
     @property
     def items(self) -> list[OutputItem]:
-        """As far as they have come."""
+        """The answer's items as far as they have come."""
         return [
             _with_text(item, "".join(self._texts[index])) if index in self._texts else item
             for index, item in enumerate(self._items)

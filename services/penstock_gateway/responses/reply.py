@@ -170,7 +170,7 @@ class ResponsesFormat(WrittenAtOnce):
 
     @property
     def response(self) -> Response:
-        """As far as it has come."""
+        """The response as far as it has come."""
         return self._response
 
     def is_large(self, deltas: list[SequenceDelta]) -> bool:
@@ -308,7 +308,7 @@ def _conversation(request: ResponsesRequest) -> ConversationParam | UnsetType:
 
 
 def _text_options(request: ResponsesRequest) -> dict[str, Any]:
-    """As they were given, with the default filled in."""
+    """The text options as they were given, with the default filled in."""
     given = request.text.format if request.text is not None else None
     if given is None:
         return {"format": {"type": "text"}}

@@ -35,7 +35,7 @@ class ToolKind(ABC):
 
     @abstractmethod
     def arguments(self, item: InputItem, where: str) -> str:
-        """Of that function, as JSON, in a call of the history. Raises InvalidRequest."""
+        """Arguments of that function, as JSON, in a call of the history. Raises InvalidRequest."""
 
     def name(self, item: InputItem, where: str) -> str:
         """The tool that a call of the history is of. Raises InvalidRequest."""

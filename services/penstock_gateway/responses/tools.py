@@ -45,7 +45,7 @@ LEFT_OUT = frozenset(
 """Types of tools that OpenAI's own servers or models have. Agents send them with all others, and
 the model does without."""
 _TOLD: set[str] = set()
-"""Of these, those that a line of the log has told of."""
+"""Types of left-out tools that a line of the log has told of already."""
 
 
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,9 +137,9 @@ class ResponseTools:
     ) -> None:
         self.chat: list[Tool] = []
         self.places: list[str] = []
-        """Of each, where it stands in the request."""
+        """Where each tool of `chat` stands in the request."""
         self.shown: list[Any] = []
-        """Those that count, as the response says them."""
+        """The tools that count, as the response shows them."""
         self.limits: ToolLimits = OPENAI_TOOLS
         self._left_out: set[str] = set()
         self._called: dict[str, NamedTool] = {}
