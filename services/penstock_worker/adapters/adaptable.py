@@ -20,7 +20,7 @@ _PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 GATE, UP, DOWN = (f"mlp.{name}" for name in _PROJECTIONS)
 SHARED_GATE, SHARED_UP, SHARED_DOWN = (f"mlp.shared_expert.{name}" for name in _PROJECTIONS)
 ROUTER, SHARED_WEIGHT = "mlp.router", "mlp.shared_expert_gate"
-"""Of a mixture of experts; the last is the weight of the expert that every token has."""
+"""Names in a mixture of experts; the last is the weight of the expert that every token has."""
 
 
 def adaptable_ends(config: ModelConfig) -> dict[str, tuple[int, int]]:
@@ -53,8 +53,8 @@ def adaptable_modules(config: ModelConfig) -> dict[str, tuple[int, int]]:
 
 
 def expert_modules(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    """As adaptable_modules, of mixtures of experts: routers, experts
-    (layers.0.mlp.experts.3.up_proj), and the one that every token has."""
+    """Returns (outputs, inputs) of the modules of mixtures of experts, by our name: routers,
+    experts (layers.0.mlp.experts.3.up_proj), and the one that every token has."""
     if mechanism.mechanisms(config) & _WHOLE_MODEL:
         return {}
     return {
@@ -117,14 +117,15 @@ def adapter_bytes(modules: Mapping[str, tuple[int, int]], rank: int, number_byte
 
 
 def whole_bytes(matrices: Mapping[str, tuple[int, int]], number_bytes: int) -> int:
-    """As adapter_bytes, of matrices that are brought whole, [rows, columns]."""
+    """Returns the bytes that matrices take which are brought whole, [rows, columns], rounded up as
+    kernels have them."""
     return number_bytes * sum(
         _rounded(rows, 16) * _rounded(columns, 32) for rows, columns in matrices.values()
     )
 
 
 def _numbers(name: str, shape: tuple[int, int], rank: int) -> int:
-    """Of both factors."""
+    """Numbers of both factors."""
     outputs, inputs = shape
     raised = _rounded(rank, 2) * _rounded(outputs, 16)
     if name == EMBEDDING:  # Of which tokens look rows up, as in a matrix.

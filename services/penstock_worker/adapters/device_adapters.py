@@ -74,7 +74,7 @@ class DeviceAdapters:
         """`dtype`: of activations, and of factors. `cut`: None where one rank has all."""
         self.most = setup.max_loras
         self.tiles: AdapterTiles | None = None
-        """Of the step that is being queued; None: no row has an adapter."""
+        """Tiles of the step that is being queued; None: no row has an adapter."""
         self._model = model
         self._rank_part = RankPart(model, AllParts() if cut is None else cut)
         self._rank = -(-setup.max_lora_rank // 16) * 16
@@ -95,7 +95,8 @@ class DeviceAdapters:
     # ---- while the model is loaded
 
     def adapted(self, product: Product, parts: Sequence[tuple[str, int]], inputs: int) -> Product:
-        """See ProductAdapters."""
+        """Returns the product with what the rows' adapters add; or itself, if none can (see
+        ProductAdapters)."""
         names, sizes = zip(*parts, strict=True)
         if not any(name in self._model.modules for name in names):
             return product
@@ -157,7 +158,7 @@ class DeviceAdapters:
         self._add(part, tell)
 
     def _add_matrix(self, places: AdaptedPlaces, name: str, columns: int) -> None:
-        """Of those that adapters may bring whole."""
+        """Adds a place for a matrix, if adapters may bring it whole."""
         if not self._model.takes_whole or name not in self._model.whole:
             return
         rows = len(self._rank_part.of_whole(name))

@@ -42,7 +42,7 @@ class DeviceAdaptedExperts:
 
     rows: RowTiles
     factors: FactorsOfExperts | None = None
-    """Of all places. Known once their memory has been taken."""
+    """Factors of all places. Known once their memory has been taken."""
 
     def add(self, x: Tensor, out: Tensor, placed: ExpertTiles) -> None:
         """`x`: the product's input; `out`: [pairs, outputs], to which it is added."""

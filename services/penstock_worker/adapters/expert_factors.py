@@ -25,7 +25,7 @@ _KEPT = 2
 
 
 class ExpertFactors(NamedTuple):
-    """Of one expert's matrix."""
+    """Factors of one expert's matrix."""
 
     name: str
     """Our name of it."""

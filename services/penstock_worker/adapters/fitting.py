@@ -47,7 +47,7 @@ class FittedModule:
         return down, self._bounded(up)
 
     def parts(self, rows: range, columns: range) -> ModuleParts:
-        """As `factors`, with what DoRA does."""
+        """Returns A of some columns and B of some rows, as `factors` does, with what DoRA does."""
         down, up = self.factors(rows, columns)
         if self.lengths is None:
             return ModuleParts(down, up)

@@ -50,7 +50,7 @@ class HoldsAdapters(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Of all adapters that may be loaded at a time, at their largest."""
+        """Bytes of all adapters that may be loaded at a time, at their largest."""
 
     def hold(self, modules: Fitted) -> HeldAdapter:
         """Makes of an adapter's factors what steps compute with. Raises UnfitAdapter for numbers
@@ -66,10 +66,11 @@ class ProductAdapters(Protocol):
         and how many of each this rank has; `inputs`: how many this rank has."""
 
     def embedding(self, table: Table) -> Table:
-        """As `adapted`, for the embedding, [ids of this rank, hidden]."""
+        """Returns the embedding, [ids of this rank, hidden], with what the rows' adapters add; or
+        itself."""
 
     def head(self, product: Product) -> Product:
-        """As `adapted`, for the output head."""
+        """Returns the output head with what the rows' adapters add; or itself, if none can."""
 
 
 class StepAdapters(Protocol):
@@ -108,7 +109,7 @@ class StepAdapters(Protocol):
 
 
 class NoAdapters:
-    """Of a worker that serves none."""
+    """Adapters of a worker that serves none."""
 
     def load(self, message: LoadAdapter, tell: Tell) -> None:
         tell(AdapterFailed(message.adapter, "this server was started without adapters"))

@@ -32,11 +32,12 @@ class AdaptableModel:
     """A model as adapters see it."""
 
     name: str
-    """Of its family."""
+    """Name of its family."""
     modules: Mapping[str, tuple[int, int]]
     """(outputs, inputs) by our name, of those that an adapter may change."""
     experts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """As `modules`, of mixtures of experts; they are among those if the settings let them."""
+    """(outputs, inputs) by our name, of mixtures of experts; `modules` has them too if the settings
+    let it."""
     experts_by_turns: bool = False
     """Whether experts' gates and ups are one parameter whose outputs are theirs by turns."""
     experts_turned: bool = False
@@ -61,7 +62,7 @@ class AdaptableModel:
 def adaptable_decoder(
     config: ModelConfig, *, takes_whole: bool = False, takes_experts: bool = False
 ) -> AdaptableModel:
-    """Of a model that generates."""
+    """A model that generates."""
     family, experts = served_family(config.architecture), expert_modules(config)
     modules = adaptable_modules(config) | adaptable_ends(config)
     return AdaptableModel(
@@ -86,7 +87,7 @@ def adaptable_headless(
     takes_whole: bool = False,
     takes_experts: bool = False,
 ) -> AdaptableModel:
-    """Of a decoder that makes vectors. `labels`: of its classification head; 0: it has none.
+    """A decoder that makes vectors. `labels`: of its classification head; 0: it has none.
     `answers`: its scores are made of the output head, which can't be changed then."""
     model = adaptable_decoder(config, takes_whole=takes_whole, takes_experts=takes_experts)
     return AdaptableModel(
@@ -105,7 +106,7 @@ def adaptable_headless(
 
 
 def decoder_names(config: ModelConfig) -> Renamed:
-    """As a decoder's checkpoint is read."""
+    """Maps a tensor's name to ours as it is done for a decoder's checkpoint."""
     family = served_family(config.architecture)
 
     def renamed(stored: StoredTensor, name: str, format: str) -> dict[str, StoredTensor]:

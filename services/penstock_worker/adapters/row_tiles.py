@@ -14,7 +14,7 @@ from penstock_kernels.triton.matmul_tiles import MatmulTiles
 
 @dataclass(frozen=True)
 class HostAdapterTiles:
-    """As AdapterTiles, int32 on the host."""
+    """Which rows are computed together, as AdapterTiles has them, int32 on the host."""
 
     shape: MatmulTiles
     order: np.ndarray

@@ -46,7 +46,7 @@ class RankCut(Protocol):
 
 
 class AllParts:
-    """Of one rank, which has all."""
+    """The cut of a single rank, which has all."""
 
     def part(self, name: str, shape: Sequence[int]) -> tuple[range, ...]:
         return tuple(map(range, shape))
@@ -216,7 +216,7 @@ class AdaptedTable:
 
 @dataclass(frozen=True)
 class AdaptedHead:
-    """As AdaptedTable, for the output head."""
+    """An output head whose rows' adapters have matrices of their own, or something to add."""
 
     product: Product
     adapters: RowAdapters

@@ -19,7 +19,7 @@ from penstock_worker.attention.interface import BatchLayout, StepAttention
 
 
 class EncodedAttention(Protocol):
-    """For one step's batch. Called by each layer in turn."""
+    """Attention to an encoder's output for one step's batch. Called by each layer in turn."""
 
     def store(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Stores the layer's keys and values of the encoder's rows in this step, [rows, kv_heads,
@@ -53,11 +53,12 @@ class ObservedEncoded:
         return self._inner.attend(layer, query)
 
     def keys(self, rows: int, head_dim: int) -> Tensor:
-        """Of the step's first rows of the encoder, [rows, heads, head_dim] float32."""
+        """Keys of the step's first `rows` rows of the encoder, [rows, heads, head_dim] float32."""
         return self._picked(self._keys, rows, head_dim)
 
     def queries(self, rows: int, head_dim: int) -> Tensor:
-        """Of the step's first decoder's rows, [rows, heads, head_dim] float32."""
+        """Queries of the step's first `rows` rows of the decoder, [rows, heads, head_dim]
+        float32."""
         return self._picked(self._queries, rows, head_dim)
 
     def _picked(self, seen: dict[int, Tensor], rows: int, head_dim: int) -> Tensor:
@@ -67,7 +68,7 @@ class ObservedEncoded:
 
 
 class NothingEncoded:
-    """Of a model without an encoder, none of whose layers asks for it."""
+    """Stands for the encoder of a model without one, none of whose layers asks for it."""
 
     def store(self, layer: int, key: Tensor, value: Tensor) -> None:
         raise TypeError("the model has no encoder")
@@ -100,8 +101,8 @@ class Division:
         return Division(decoded, counts - encoded, positions[decoded] - encoder_rows)
 
     def find(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of these rows of the batch the places in `rows` of those that are a decoder's, and which
-        of the decoders' rows they are; each [n] int64."""
+        """Which of these rows of the batch are a decoder's: their places in `rows`, and which of
+        the decoders' rows they are; each [n] int64."""
         if not len(self.decoded):
             return np.empty(0, np.int64), np.empty(0, np.int64)
         found = np.minimum(np.searchsorted(self.decoded, rows), len(self.decoded) - 1)
@@ -115,7 +116,7 @@ class DividedStep:
 
     division: Division
     own: StepAttention
-    """Of the decoders' rows, among the decoder's tokens."""
+    """Attention of the decoders' rows, among the decoder's tokens."""
     encoded: EncodedAttention
 
 
@@ -123,7 +124,7 @@ class DividingCache(Protocol):
     """A KV cache whose sequences begin with an encoder's rows."""
 
     def kv_blocks(self) -> list[np.ndarray]:
-        """See AttentionBackend."""
+        """Returns views of the cache, each [blocks, bytes] uint8 (see AttentionBackend)."""
 
     def divide(self, layout: BatchLayout, stored: np.ndarray) -> DividedStep:
         """Prepares one step. stored: [n] int64, rows of the batch whose encoding is there, each one

@@ -52,9 +52,10 @@ ARGUMENTS = (
     "softcap",
     "num_splits",
 )
-"""Those of `Kernel` that are passed by name."""
+"""Arguments of `Kernel` that are passed by name."""
 EVERYTHING = (-1, -1)
-"""Of `window_size`: the keys in front of a query's own that it sees, and those behind it."""
+"""A `window_size` without bounds: the keys before a query's own that it sees, and those after
+it."""
 ONE_SPLIT = 1
 """A chunk has programs enough; and sums don't depend on how many others there are."""
 
@@ -64,7 +65,7 @@ class LongChunks:
     """What the host knows of a step with long chunks."""
 
     rows: int
-    """Of all sequences."""
+    """Rows of all sequences."""
     longest: int
     """Most new tokens of a sequence."""
 
@@ -77,7 +78,7 @@ class FlashAttention:
     name: str
     """With its version."""
     layers: frozenset[int]
-    """Those that it computes, counted from the rank's first one."""
+    """Layers that it computes, counted from the rank's first one."""
 
     def step(self, chunks: LongChunks, plan: DeviceAttentionPlan) -> FlashStep:
         """`plan`: of the step, with any group's tables. Queues three small operations."""

@@ -154,7 +154,7 @@ def library() -> tuple[Kernel, str]:
 
 
 def _version() -> str:
-    """Of the package that has the module."""
+    """Version of the package that has the module."""
     names = importlib.metadata.packages_distributions().get(MODULE, [])
     return importlib.metadata.version(names[0]) if names else "of no version"
 

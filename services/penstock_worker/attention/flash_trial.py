@@ -22,7 +22,8 @@ chunks."""
 WINDOW = 33
 """The widest that is tried: a wider one would reach everything."""
 MOST_APART = 0.02
-"""Of the largest number: several times what two roundings to bfloat16 make."""
+"""Largest difference, as a share of the largest number: several times what two roundings to
+bfloat16 make."""
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,15 @@ class CacheShape:
     """Sizes of a KV cache."""
 
     num_layers: int
-    """That a block has room for."""
+    """Layers that a block has room for."""
     num_heads: int
     num_kv_heads: int
     head_dim: int
     block_size: int
     """Tokens per block."""
     dtype: torch.dtype
-    """Of the stored keys and values. int8 has a float32 scale per head for each token's key and
-    value."""
+    """Dtype of the stored keys and values. int8 has a float32 scale per head for each token's key
+    and value."""
     value_in_key: int | None = None
     """A value is the last so many numbers of its key, and isn't stored again; None: it is."""
     groups: tuple[KVGroup, ...] = ONE_GROUP
@@ -92,7 +92,8 @@ class BatchLayout:
     counts: np.ndarray
     """[sequences], tokens computed in this step, each at least 1."""
     more_tables: tuple[Sequence[np.ndarray], ...] = ()
-    """As `block_tables`, for each further KV group (see Batch)."""
+    """Block tables of all sequences, as `block_tables` has them, for each further KV group (see
+    Batch)."""
     last_seen: np.ndarray | None = None
     """[rows without padding] int64: the last position that each row sees; None: its own."""
 
@@ -116,7 +117,7 @@ class Rotation:
     """[positions, dims / 2] float32, for every position. The first `dims` numbers of a head
     rotate."""
     sin: Tensor
-    """As `cos`."""
+    """[positions, dims / 2] float32, for every position."""
     positions: Tensor
     """[rows] int64."""
     query_factors: Tensor | None = None
@@ -151,7 +152,7 @@ class SectionedRotation(Rotation):
 
     @cached_property
     def by_row(self) -> Rotation:
-        """The same by tables that have a place for each of the step's rows."""
+        """The rotation by tables that have a place for each of the step's rows."""
         cos, sin = (each.contiguous() for each in self.rows)
         return Rotation(cos, sin, torch.arange(len(cos), device=cos.device))
 

@@ -29,7 +29,7 @@ class MixedShape:
 
     rows: int
     sequences: int
-    """That it has at most."""
+    """Most sequences of the step."""
     columns: int
     """Width of block tables."""
     tiles: ChunkTiles

@@ -44,8 +44,9 @@ class EncoderDecoderCache:
         return self._backend.kv_blocks()
 
     def divide(self, layout: BatchLayout, stored: np.ndarray) -> DividedStep:
-        """See DividingCache. A decoder begins wherever in a block, so the kernel gets tables of
-        single slots, in which its tokens, or the encoder's, are a sequence of their own."""
+        """Prepares one step (see DividingCache). A decoder begins wherever in a block, so the
+        kernel gets tables of single slots, in which its tokens, or the encoder's, are a sequence of
+        their own."""
         rows, size = self._encoder_rows, self._backend.shape.block_size
         ends = layout.starts + layout.counts
         slots = [
@@ -87,6 +88,6 @@ class EncoderDecoderCache:
 
 
 def _slots(table: np.ndarray, block_size: int, tokens: int) -> np.ndarray:
-    """Of a sequence's first tokens, [tokens] int64."""
+    """Slots of a sequence's first tokens, [tokens] int64."""
     position = np.arange(tokens)
     return table[position // block_size] * block_size + position % block_size

@@ -43,13 +43,13 @@ class HostLayout:
     more: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
     """Slots, and [sequences, blocks] int32 tables, for each further KV group."""
     others: tuple[DeviceAttentionPlan, ...] = ()
-    """As `plan`, for each further kind of heads; they differ in their tiles."""
+    """Plans for further kinds of heads, with tensors on the host; they differ in their tiles."""
     chunks: LongChunks | None = None
-    """Those that a library computes; None: none."""
+    """Long chunks that a library computes; None: it computes none."""
 
     @property
     def tile_lists(self) -> list[TileList]:
-        """Of all plans, each list once."""
+        """Tile lists of all plans, each list once."""
         plans = (self.plan, *self.others)
         lists = [each for plan in plans for each in (plan.few, plan.many) if each is not None]
         return list({id(each): each for each in lists}.values())
@@ -66,7 +66,7 @@ class HostLayout:
 
     @property
     def spans(self) -> list[np.ndarray]:
-        """Of `arrays`, those of rows that see further than their own position."""
+        """Arrays, also in `arrays`, of rows that see further than their own position."""
         if self.plan.last_seen is None:
             return []
         ends = (each.ends for each in self.tile_lists)
@@ -199,8 +199,8 @@ class TritonAttention:
         return self._padded(slots, of_sequences, few, {}, arrays[7:])
 
     def mixed_layout(self, arrays: list[np.ndarray], context: int) -> HostLayout:
-        """As `decode_layout`, of a padded step with chunks: its arrays are those of a MixedShape
-        of `chunk_tiles`, written by write_mixed."""
+        """Lays out a padded step with chunks, as `decode_layout` does decodes: its arrays are those
+        of a MixedShape of `chunk_tiles`, written by write_mixed."""
         kinds = (1, *self.chunk_tiles.queries)
         behind = 5 + 2 * len(kinds)
         lists = [torch.from_numpy(each) for each in arrays[5:behind]]
@@ -297,7 +297,7 @@ class TritonAttention:
         return LayerCache(keys, values, self._kinds[layer], scales)
 
     def _of_groups(self, scales: KVScales) -> KVScales:
-        """Of latents, the kernels want a scale for each group of query heads."""
+        """Scales as the kernels want them: for latents, one for each group of query heads."""
         if self.shape.value_in_key is None:
             return scales
         group, _ = self._tiles[0]
@@ -312,7 +312,7 @@ class TritonAttention:
 
     @property
     def _part_bytes(self) -> int:
-        """Of a block in one of `blocks`' parts."""
+        """Bytes of a block in one of `blocks`' parts."""
         shape = self.shape
         numbers = _width(shape) if shape.heads_of_layers else shape.head_dim
         return shape.block_size * numbers * shape.dtype.itemsize

@@ -21,7 +21,7 @@ class LayerCache(NamedTuple):
     keys: Tensor
     """[kv_heads, slots, head_dim]."""
     values: Tensor
-    """As `keys`."""
+    """[kv_heads, slots, head_dim]."""
     kind: int
     """Which kind of heads these are."""
     scales: KVScales | None
@@ -73,7 +73,7 @@ class EncodedKeys:
 
 
 def _within(tiles: TileList | None, rows: int) -> TileList | None:
-    """The same queries' tiles, which see the first `rows` keys."""
+    """Tiles of the same queries, which see the first `rows` keys."""
     if tiles is None:
         return None
     return replace(tiles, end=rows, ends=torch.full_like(tiles.sequences, rows))

@@ -43,7 +43,7 @@ class TritonStep:
 
     @property
     def encoded(self) -> EncodedAttention:
-        """The same rows' attention to an encoder's output."""
+        """Attention of the same rows to an encoder's output."""
         if not self._encoder_rows:
             return NOTHING_ENCODED
         slots, (plan, *_) = self._groups[0]

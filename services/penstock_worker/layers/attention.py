@@ -119,8 +119,8 @@ class SelfAttention:
 def _norms(
     parts: Parts, layer: int, sizes: tuple[int, int], stores: bool
 ) -> tuple[HeadNorms | None, tuple[Norm, Norm]]:
-    """Of queries and keys, over each head and over all heads. sizes: of all query heads, and of all
-    key heads."""
+    """Norms of queries and keys, over each head and over all heads. sizes: of all query heads, and
+    of all key heads."""
     config, prefix = parts.config, f"layers.{layer}.self_attn"
     names = (f"{prefix}.q_norm", f"{prefix}.k_norm")
     norm = config.layer(layer).attention.norm

@@ -40,7 +40,7 @@ class FinishedLayer:
         self._tapped = tapped
 
     def __call__(self, update: Tensor | None, residual: Tensor, step: Step) -> None:
-        """As Layer's."""
+        """Computes the layer's rows as a Layer does; there is no update."""
         last = self._inner(update, residual, step)
         if last is not None:
             residual.add_(last)

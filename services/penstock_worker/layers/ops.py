@@ -44,8 +44,9 @@ class Ops(Protocol):
         gated, [rows, size] to activation(x). `kind` is a FeedForwardSpec's activation."""
 
     def sparse_gate(self, gate_up: Tensor, share: float) -> Tensor:
-        """Of [rows, 2 * size], the gate first, sets the `share` of the gate's smallest numbers to
-        0, as far as these are normally distributed, and takes as much from the others."""
+        """Sets the `share` of the smallest numbers of a gate to 0, as far as these are
+        normally distributed, and takes as much from the others. `gate_up`: [rows, 2 * size],
+        the gate first."""
 
     def as_large(self, x: Tensor, as_what: Tensor, least: float) -> Tensor:
         """Scales each row of x, [rows, size], to the root mean square of a row of the other; of x,

@@ -54,7 +54,7 @@ class Parts:
     """Everything that a layer needs for loading and computing."""
 
     config: ModelConfig
-    """Of the whole model."""
+    """Config of the whole model."""
     weights: Weights
     """Hands out the model's tensors, cut to this rank's shard."""
     ops: DecoderOps
@@ -91,7 +91,7 @@ class Parts:
         return mine if self.ranks.place.tensor == 1 else Summed(mine, self.ranks)
 
     def summand(self, name: str, outputs: int, inputs: int, *, bias: bool) -> Product:
-        """As `summed`, without the sum over the ranks."""
+        """Returns a row-parallel projection, as `summed` does, without the sum over the ranks."""
         own = bias and self.ranks.place.tensor_rank == 0
         return self.product([(name, outputs)], inputs, bias=own)
 

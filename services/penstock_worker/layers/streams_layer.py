@@ -47,7 +47,7 @@ class StreamsLayer:
         self._scale = scale
 
     def __call__(self, update: Tensor | None, residual: Tensor, step: Step) -> None:
-        """As Layer's, of a residual [streams, rows, hidden]. There is no update."""
+        """Computes a Layer's rows of a residual [streams, rows, hidden]. There is no update."""
         predicted = self._update.predict(residual)
         computed = self._computed(predicted[self._active], step)
         residual.copy_(self._update.correct(predicted, computed))

@@ -66,7 +66,7 @@ class LibraryLogits:
 
 @dataclass(frozen=True)
 class InvariantLogits:
-    """As InvariantProduct, in float32."""
+    """A product with one order of sums, whatever the number of rows, with results in float32."""
 
     weight: Tensor
 
@@ -81,7 +81,7 @@ class WideProduct:
 
     product: Product
     weight_dtype: torch.dtype
-    """That of the weights, in which the product is computed."""
+    """Dtype of the weights, in which the product is computed."""
     dtype: torch.dtype | None
     """Dtype of the result; None for the input's."""
 

@@ -44,12 +44,12 @@ class TritonRecurrence:
 
     @staticmethod
     def load(parts: Parts, layer: int, spec: RecurrentSpec) -> TritonRecurrence:
-        """Of layer number `layer` of the model."""
+        """Loads layer number `layer` of the model."""
         return TritonRecurrence(layer - parts.shard.layers.start, load_mixer(parts, layer, spec))
 
 
 def scan_of(mixer: AnyMixer) -> DeviceScan:
-    """The same as `mixer.scan`, up to rounding."""
+    """A scan on the device that computes what `mixer.scan` does, up to rounding."""
     if isinstance(mixer, ShortConv):
         return _short_conv(mixer)
     return _gated_delta(mixer) if isinstance(mixer, GatedDelta) else _mamba2(mixer)

@@ -22,15 +22,15 @@ from penstock_worker.layers.recurrent.parts import (
 from penstock_worker.quantisation.interface import Product
 
 LENGTH_EPS = 1e-6
-"""Of the lengths that queries and keys are divided by."""
+"""Added to the squares of the lengths that queries and keys are divided by."""
 
 
 @dataclass(frozen=True)
 class DecayingHeads:
-    """Of each value head, [value_heads] float32."""
+    """Constants of each value head, [value_heads] float32."""
 
     rate: Tensor
-    """Of decay, negative."""
+    """Rate of decay, negative."""
     time_bias: Tensor
 
 

@@ -47,7 +47,7 @@ class Mixer(Protocol):
 
 
 class NoStates:
-    """Of a step of a model without recurrent layers."""
+    """Stands for the states in a step of a model without recurrent layers."""
 
     def scan(self, layer: int, features: Tensor, scan: Scan) -> Tensor:
         raise RuntimeError(f"layer {layer} is recurrent, and the step has no states")

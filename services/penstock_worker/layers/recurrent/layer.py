@@ -28,7 +28,7 @@ class RecurrentLayer:
 
     @staticmethod
     def load(parts: Parts, layer: int, spec: RecurrentSpec) -> RecurrentLayer:
-        """Of layer number `layer` of the model."""
+        """Loads layer number `layer` of the model."""
         return RecurrentLayer(layer - parts.shard.layers.start, load_mixer(parts, layer, spec))
 
 
@@ -36,7 +36,7 @@ AnyMixer = ShortConv | GatedDelta | Mamba2
 
 
 def load_mixer(parts: Parts, layer: int, spec: RecurrentSpec) -> AnyMixer:
-    """Of layer number `layer` of the model."""
+    """Loads the mixer of layer number `layer` of the model."""
     if isinstance(spec, ShortConvSpec):
         return ShortConv.load(parts, layer, spec)
     if isinstance(spec, GatedDeltaSpec):

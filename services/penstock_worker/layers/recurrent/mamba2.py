@@ -24,10 +24,10 @@ from penstock_worker.quantisation.interface import Product
 
 @dataclass(frozen=True)
 class SelectiveHeads:
-    """Of each head, [heads] float32."""
+    """Constants of each head, [heads] float32."""
 
     rate: Tensor
-    """Of decay, negative (A)."""
+    """Rate of decay, negative (A)."""
     time_bias: Tensor
     skip: Tensor
     """D."""

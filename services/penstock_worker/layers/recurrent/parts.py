@@ -15,7 +15,7 @@ from penstock_worker.parallel.recurrent_shard import recurrent_shard
 
 Spec = TypeVar("Spec", bound=RecurrentSpec)
 NAME = "recurrent"
-"""Of a layer's module."""
+"""Name of a layer's module."""
 
 
 @dataclass(frozen=True)
