@@ -120,7 +120,7 @@ def admits(tmp_path_factory: pytest.TempPathFactory) -> Callable[[talking.Heard]
     tokenizer = byte_level_tokenizer()
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     tokenizer.save(str(path))
-    end = tokenizer.token_to_id("<|im_end|>")
+    end: Any = tokenizer.token_to_id("<|im_end|>")
     library = Library(path, tokenizer.get_vocab_size(), (end,))
 
     def admits(heard: talking.Heard) -> bool:
