@@ -389,6 +389,7 @@ def welcome(**changes: Any) -> Welcome:
         "digest": "d1gest",
         "created": 1_700_000_000,
         "limits": Limits(
+            max_grammar_bytes=65_536,
             max_model_len=CONTEXT,
             vocab_size=VOCABULARY,
             max_waiting_requests=100,

@@ -65,6 +65,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
             engine.text.tokenizer,
             params,
             include_reasoning=request.include_reasoning is not False,
+            largest_grammar=engine.welcome.limits.max_grammar_bytes,
             family=engine.welcome.family,
         )
         echo_options = EchoOptions.of(request, logprobs=bool(request.logprobs))

@@ -19,7 +19,7 @@ from penstock.parsing.registry import ToolFormat
 from penstock_gateway.chat.answer_grammar import answer_grammar
 from penstock_gateway.chat.parsed_choice import Marking, Parsing
 from penstock_gateway.chat.reasoning_tokens import closing_token
-from penstock_gateway.chat.strict_calls import strict_grammar
+from penstock_gateway.chat.strict_calls import bytes_of, strict_grammar
 from penstock_gateway.chat.token_marks import TokenMarks, token_marks
 from penstock_gateway.chat.tools import ToolUse
 
@@ -52,12 +52,15 @@ def read_as(
     params: SamplingParams,
     *,
     include_reasoning: bool,
+    largest_grammar: int,
     family: str = "",
 ) -> tuple[SamplingParams, Parsing | None]:
     """The parameters of a request, with the grammar of its answer and the special tokens that its
     parser needs to see, and how its answers are read; the latter is None where all text is content.
 
     template: the chat template.  family: of the model's layers.  prompt: the filled template.
+    largest_grammar: bytes that the engine takes of one. Calls whose own format needs more are
+    forced as JSON, which is shorter, and of strict tools only the names are held to.
     """
     calls = tool_parser(config.tool_call_parser, template, family)
     thoughts = reasoning_parser(config.reasoning_parser, template, family)
@@ -69,11 +72,14 @@ def read_as(
     form = None if thoughts is None else thoughts.form
     outputs = params.structured_outputs
     if held or outputs is not None or forced:
-        grammar = (
-            strict_grammar(outputs, use, calls, form, template, end, held)
-            if held
-            else answer_grammar(outputs, use, calls.form, form, end, own)
-        )
+        if held:
+            grammar = strict_grammar(
+                outputs, use, calls, form, template, end, held, largest_grammar
+            )
+        else:
+            grammar = answer_grammar(outputs, use, calls.form, form, end, own)
+            if own is not None and grammar is not None and bytes_of(grammar) > largest_grammar:
+                own, grammar = None, answer_grammar(outputs, use, calls.form, form, end, None)
         if grammar is not None:
             if grammar is outputs:
                 return params, None

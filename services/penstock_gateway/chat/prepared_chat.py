@@ -68,6 +68,7 @@ async def prepared_chat(
             engine.text.tokenizer,
             params,
             include_reasoning=True,
+            largest_grammar=engine.welcome.limits.max_grammar_bytes,
             family=engine.welcome.family,
         )
         blame = blame_of(chat, use)

@@ -80,7 +80,14 @@ class Model(NamedTuple):
         asked = ChatPrompt([], prompt)
         config, source = GatewayConfig(), self.template.source
         params, parsing = read_as(
-            config, source, USE, asked, self.tokenizer, SamplingParams(), include_reasoning=True
+            config,
+            source,
+            USE,
+            asked,
+            self.tokenizer,
+            SamplingParams(),
+            include_reasoning=True,
+            largest_grammar=2**18,
         )
         ids = self.tokenizer.encode(text, add_special=False)
         detokenizer = make_detokenizer(self.tokenizer, params.skip_special_tokens)

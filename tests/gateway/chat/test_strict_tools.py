@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import httpx
+import msgspec
 import pytest
 
 from penstock.config.settings import GatewayConfig
@@ -175,3 +176,34 @@ async def test_an_error_in_a_schema_names_the_tool(
     assert reply.status_code == 400
     error = reply.json()["error"]
     assert (error["param"], error["message"]) == (param, says)
+
+
+async def test_schemas_too_large_for_one_grammar_refuse_no_request(
+    engine: FakeEngineClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An agent's tools are longer in the model's own format than as JSON."""
+    limits = msgspec.structs.replace(engine.welcome.limits, max_grammar_bytes=12_000)
+    engine.welcome = msgspec.structs.replace(engine.welcome, limits=limits)
+    engine.script = said(CALL)
+    names = {f"field_{n}": {"type": "string", "description": "x" * 20} for n in range(9)}
+    wide = {"type": "object", "properties": names}
+    tools = [{"name": f"tool_{n}", "parameters": wide, "strict": True} for n in range(16)]
+    body = {
+        "messages": ASKED,
+        "tools": [{"type": "function", "function": tool} for tool in tools],
+    }
+    async with served(engine) as http:
+        reply = await http.post("/v1/chat/completions", json=body)
+        assert reply.status_code == 200, reply.text
+        assert held(engine) == [ANY], "of all tools, the names"
+        (line,) = told(caplog)
+        assert "longer than max_grammar_bytes" in line
+        engine.script = said(json.dumps([{"name": "tool_3", "parameters": {}}]))
+        body["tool_choice"] = "required"
+        reply = await http.post("/v1/chat/completions", json=body)
+    assert reply.status_code == 200
+    forced = engine.submitted[-1][1].structured_outputs.definition().text
+    assert '"const": "tool_3"' in forced
+    assert len(forced) <= limits.max_grammar_bytes
+    (call,) = reply.json()["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == "tool_3"
