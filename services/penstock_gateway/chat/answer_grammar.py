@@ -89,8 +89,9 @@ def _in_block(answer: Node, form: ThoughtFormat, *, inside: bool) -> Node:
     if form.answer is not None:
         before, after = (either(text_node(""), text_node(mark)) for mark in form.answer)
         said = sequence(before, answer, after)
-    thoughtful = sequence(begun, until(end), _SPACE, said)
-    return thoughtful if inside else either(thoughtful, sequence(_SPACE, said))
+    block = sequence(begun, until(end))
+    # The answer stands once: schemas may be long.
+    return sequence(block if inside else either(block, text_node("")), _SPACE, said)
 
 
 def free_answer(

@@ -358,7 +358,7 @@ FOREIGN: dict[str, tuple[str, dict[str, Any], Said]] = {
         },
         Said("", arguments=({},)),
     ),
-    "reasoning that is encrypted": (
+    "reasoning that is encrypted, with a summary": (
         "/v1/responses",
         {
             "type": "reasoning",
@@ -368,7 +368,7 @@ FOREIGN: dict[str, tuple[str, dict[str, Any], Said]] = {
             "summary": [{"type": "summary_text", "text": "S"}],
             "encrypted_content": "gAAA",
         },
-        Said(""),
+        Said("", thought="S"),
     ),
     "signed thoughts": (
         "/v1/messages",

@@ -182,7 +182,7 @@ async def test_schemas_too_large_for_one_grammar_refuse_no_request(
     engine: FakeEngineClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An agent's tools are longer in the model's own format than as JSON."""
-    limits = msgspec.structs.replace(engine.welcome.limits, max_grammar_bytes=12_000)
+    limits = msgspec.structs.replace(engine.welcome.limits, max_grammar_bytes=14_000)
     engine.welcome = msgspec.structs.replace(engine.welcome, limits=limits)
     engine.script = said(CALL)
     names = {f"field_{n}": {"type": "string", "description": "x" * 20} for n in range(9)}
