@@ -51,7 +51,7 @@ class WaitingConnection(Protocol):
 
 
 class IdleConnections:
-    """Those of a server, the one that has waited longest first."""
+    """Idle connections of a server, the one that has waited longest first."""
 
     def __init__(self) -> None:
         self._since: dict[WaitingConnection, float] = {}
@@ -232,7 +232,7 @@ def reserve_of(limit: int) -> int:
 
 
 class _Handshake:
-    """Of TLS. Until it is over, a connection has no protocol that could close it."""
+    """A TLS handshake. Until it is over, a connection has no protocol that could close it."""
 
     def __init__(self, task: asyncio.Task[object]) -> None:
         self._task = task

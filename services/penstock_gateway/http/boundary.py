@@ -148,7 +148,7 @@ def request_id_of(scope: Scope) -> str:
 
 
 def head_bytes(scope: Scope) -> int:
-    """Of the request's line and headers, as they were sent, give or take some blanks."""
+    """Bytes of the request's line and headers, as they were sent, give or take some blanks."""
     line = (
         len(scope.get("raw_path") or b"")
         + len(scope["query_string"])

@@ -28,7 +28,7 @@ class StreamForm:
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """Of the response."""
+        """Headers of the response."""
         return [
             (b"content-type", self.content_type),
             (b"cache-control", b"no-cache"),

@@ -69,7 +69,7 @@ class Operation:
     """A msgspec struct, or what else msgspec makes a schema of; None: there is none."""
     body_type: str = "application/json"
     reply: Any = None
-    """As body."""
+    """A msgspec struct, or what else msgspec makes a schema of; None: none is described."""
     access: Access = "key"
     streams: bool = False
     """With stream: true the reply is one of events."""
@@ -78,7 +78,7 @@ class Operation:
     statuses: tuple[int, ...] = ()
     """Errors of its own, beside those that its method, access and `counted` bring."""
     media_type: str = "application/json"
-    """Of the reply."""
+    """Media type of the reply."""
     headers: tuple[str, ...] = ()
     """Request headers beside x-request-id that mean something here."""
     query: Parameters = field(default_factory=dict, hash=False)
@@ -107,7 +107,7 @@ class Operation:
 
     @property
     def parameters(self) -> list[str]:
-        """Of its path."""
+        """Names of the parameters in its path."""
         return _PARAMETER.findall(self.path)
 
     @property

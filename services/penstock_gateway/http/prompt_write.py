@@ -66,7 +66,7 @@ class OneWrite:
         return self._transport.is_closing()
 
     def close(self) -> None:
-        """As the transport's: what was written before still goes out."""
+        """Closes the transport; what was written before still goes out."""
         self.flush()
         self._transport.close()
 

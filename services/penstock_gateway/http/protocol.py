@@ -42,7 +42,7 @@ class _Bounded:
     that don't end; a head that has come whole is measured by the application (see boundary), the
     same whichever parser there is."""
     idle = IdleConnections()
-    """Of the server: all that wait for a request are in it."""
+    """All of the server's connections that wait for a request."""
     logger: logging.Logger
     client: tuple[str, int] | None
     loop: asyncio.AbstractEventLoop
@@ -103,15 +103,15 @@ class _Bounded:
         raise NotImplementedError
 
     def answered_cycle(self) -> Any:
-        """Of the request that is answered now, or was last; None before the first."""
+        """The cycle of the request that is answered now, or was last; None before the first."""
         return self.cycle
 
     def write_piece(self, piece: Piece) -> bool:
-        """See Room.write."""
+        """Puts a piece of the body straight onto the connection; False, as here, where it can't."""
         return False
 
     def write_together(self, put: Callable[[], None]) -> None:
-        """See Room.together."""
+        """Calls `put`, and puts all that this sends onto the connection at once."""
         cycle = self.cycle
         if cycle is None:
             put()
@@ -209,7 +209,7 @@ class BoundedH11(_Bounded, H11Protocol):  # type: ignore[misc]
 
 
 class _AnyLength(int):
-    """Of a body that has no length: whatever comes of it, nothing is missing."""
+    """Length of a body that has none: whatever comes of it, nothing is missing."""
 
     def __sub__(self, other: int) -> _AnyLength:
         return self

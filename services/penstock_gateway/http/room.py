@@ -10,7 +10,7 @@ ROOM = "penstock.room"
 """Where a scope's state keeps its connection's Room."""
 
 Piece = bytes | bytearray
-"""Of a response's body. Who hands one over leaves it as it is."""
+"""A piece of a response's body. Who hands one over leaves it as it is."""
 
 
 def nowhere(piece: Piece) -> bool:

@@ -19,7 +19,7 @@ from penstock_gateway.service import Patience
 log = logs.get(__name__)
 
 MOST_FRAMES = 1024
-"""That a message may come in: empty ones take no part of its bytes."""
+"""Frames that a message may come in: empty ones take no part of its bytes."""
 SLICE = 8192
 """Bytes that are read in a turn of the event loop."""
 _LENGTH = re.compile(rb"\r\ncontent-length: *0*[1-9]", re.IGNORECASE)
@@ -91,9 +91,9 @@ class _Bounded:
     close_sent: bool
     disconnected: bool
     read_paused: bool
-    """By uvicorn, while a message waits to be taken."""
+    """Whether uvicorn has paused reading, while a message waits to be taken."""
     _rest = b""
-    """That came, and wasn't read yet."""
+    """Bytes that came and weren't read yet."""
     _turn: asyncio.Handle | None = None
     """In which the next slice is read."""
     _timer: asyncio.TimerHandle | None = None

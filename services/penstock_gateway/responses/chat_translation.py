@@ -43,8 +43,8 @@ class ChatTranslation:
         self._thoughts: list[str] = []
         """Thoughts of the assistant, whose message is still to come."""
         self._pictures: list[tuple[list[dict[str, Any]], str]] = []
-        """What tools' outputs show of pictures, and where it is; the user shows it after them: a
-        tool's message holds text alone."""
+        """Pictures and sounds of each tool's output, and where it is; the user shows them after the
+        outputs: a tool's message holds text alone."""
         if request.instructions:
             self._add({"role": "system", "content": request.instructions}, "instructions")
         source = PREVIOUS if request.conversation is None else CONVERSATION

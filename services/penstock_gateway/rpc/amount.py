@@ -99,7 +99,7 @@ class _Count:
 
 
 def _units(field: FieldDescriptor | None, data: bytes, at: int, length: int) -> float:
-    """Of what is in a text, in bytes, or in a packed list."""
+    """Units of what is in a text, in bytes, or in a packed list."""
     if field is None or field.type == FieldDescriptor.TYPE_BYTES:
         return 0
     if field.type == FieldDescriptor.TYPE_STRING:

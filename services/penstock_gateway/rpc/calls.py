@@ -175,7 +175,7 @@ async def _refuse(context: Context, error: Exception) -> None:
 
 
 def _cause(error: Exception) -> Exception:
-    """Of several tasks' errors, the first."""
+    """The error, or the first of several tasks' errors."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error

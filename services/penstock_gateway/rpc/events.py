@@ -33,7 +33,7 @@ class JsonStream:
 
 
 def _data(event: bytes) -> bytes:
-    """Of one event; other lines are its name, and comments that keep connections alive."""
+    """The data of an event; other lines are its name, and comments that keep connections alive."""
     for line in event.split(b"\n"):
         if line.startswith(_DATA):
             return line[len(_DATA) :]

@@ -29,10 +29,10 @@ class AppExchange:
 
     def __init__(self, app: ASGIApp, scope: Scope, body: bytes = b"") -> None:
         self.status = 0
-        """Of the response; 0: it has not begun."""
+        """Status of the response; 0: it has not begun."""
         self.headers: dict[bytes, bytes] = {}
         self.aborted = False
-        """By somebody else than its client."""
+        """Whether somebody else than its client has aborted it."""
         self._body: bytes | None = body
         self._pieces: list[Piece] = []
         self._unread = 0
@@ -114,7 +114,7 @@ class AppExchange:
             self._news.set()
 
     def _write(self, piece: Piece) -> bool:
-        """See Room.write."""
+        """Puts a piece of the body; False before the response has begun and after its end."""
         if not self.status or self._finished:
             return False
         self._put(piece)

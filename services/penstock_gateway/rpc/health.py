@@ -22,7 +22,7 @@ _STATUS = HealthCheckResponse.ServingStatus
 
 
 def handlers(calls: Calls, services: Collection[str]) -> Handlers:
-    """By the methods' paths. services: that can be asked about."""
+    """Handlers by the methods' paths. services: that can be asked about."""
     health = _Health(calls, services)
     return {
         f"/{NAME}/Check": calls.unary(health.check),

@@ -12,7 +12,7 @@ from penstock_gateway.rpc.calls import Calls, Context, parsed
 from penstock_gateway.rpc.scope import scope_of
 
 Handlers = dict[str, "grpc.RpcMethodHandler"]
-"""By the methods' paths."""
+"""Handlers by the methods' paths."""
 
 
 def methods_in(service: ServiceDescriptor) -> dict[str, type[Any]]:

@@ -20,7 +20,7 @@ LONGEST_PATH = 200
 
 
 def handlers(calls: Calls) -> Handlers:
-    """By the methods' paths."""
+    """Handlers by the methods' paths."""
     chat = _Posting(calls, "/penstock.v1.OpenAI/Chat", JsonRequest, "/v1/chat/completions")
     complete = _Posting(calls, "/penstock.v1.OpenAI/Complete", JsonRequest, "/v1/completions")
     embed = _Posting(calls, "/penstock.v1.OpenAI/Embed", JsonRequest, "/v1/embeddings")

@@ -29,7 +29,7 @@ LARGEST = 4096
 
 
 def handlers(services: Collection[str], service: Service) -> Handlers:
-    """By the methods' paths."""
+    """Handlers by the methods' paths."""
     handler = grpc.stream_stream_rpc_method_handler(
         _Reflection(services, service).answer,
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,

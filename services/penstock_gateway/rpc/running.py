@@ -10,7 +10,7 @@ from penstock_gateway.rpc.exchange import AppExchange
 
 
 class RunningCalls:
-    """Of one process. Several requests may have the same id."""
+    """Calls that one process runs, by their ids. Several requests may have the same id."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, set[AppExchange]] = defaultdict(set)

@@ -73,7 +73,7 @@ def scope_of(
 
 
 def key_scope(metadata: Iterable[tuple[str, str | bytes]]) -> Scope:
-    """As much of a scope as an API key is found in."""
+    """A scope that holds only what an API key is found in."""
     return {"type": "http", "headers": _headers(metadata)}
 
 

@@ -31,7 +31,7 @@ def routes_of(service: Service, running: RunningCalls) -> list[OperationRoute]:
 
 
 def handlers_of(calls: Calls) -> Handlers:
-    """By the methods' paths."""
+    """Handlers of all services, by the methods' paths."""
     return {
         **vllm.handlers(calls),
         **openai.handlers(calls),
@@ -42,7 +42,7 @@ def handlers_of(calls: Calls) -> Handlers:
 
 
 def open_methods(service: Service) -> frozenset[str]:
-    """Those that need no key."""
+    """Paths of methods that need no key."""
     routes = state.routes(service)
     return frozenset(
         {

@@ -124,7 +124,8 @@ class BackgroundRecords:
         return await self._database.run(showing)
 
     async def end(self, runner: str, work: BackgroundWork, response: str) -> bool:
-        """The same, and nothing is to be done any more."""
+        """Stores what clients see from now on, and that nothing is to be done any more. False: the
+        runner doesn't hold it."""
 
         def ending(connection: Connection) -> bool:
             gone = delete(background).where(*_holds(runner, work))

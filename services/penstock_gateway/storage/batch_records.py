@@ -190,7 +190,8 @@ def record_of(connection: Connection, row: Row[Any]) -> BatchRecord:
 
 
 def _counts(connection: Connection, row: Row[Any]) -> RequestCounts:
-    """Of one that hasn't ended, what the answers say."""
+    """How many requests a batch has, answered and failed; of one that hasn't ended, as the answers
+    say."""
     if row.status in ENDED:
         return RequestCounts(row.total, row.completed, row.failed)
     return answer_counts(connection, row.id, row.total)

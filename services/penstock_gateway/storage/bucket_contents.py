@@ -90,7 +90,7 @@ class ObjectBucket:
             self._client.upload_file(str(file), self._bucket, self._prefix + name)
 
     def put_bytes(self, name: str, data: bytes) -> None:
-        """As `put`."""
+        """Stores an object of these bytes, which is there once all of it is."""
         with self._told(name):
             self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=data)
 

@@ -55,7 +55,7 @@ class Contents(ABC):
 
     @abstractmethod
     def ids(self) -> Iterator[str]:
-        """Of all files there."""
+        """Ids of all files there."""
 
     @abstractmethod
     def remove_abandoned(self, known: Iterable[str]) -> None:

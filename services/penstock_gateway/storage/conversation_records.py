@@ -191,7 +191,7 @@ class ConversationRecords:
         return await self._database.run(work, "free")
 
     async def forget_expired(self) -> None:
-        """Of everybody; some at a time."""
+        """Removes expired conversations of everybody; some at a time."""
 
         def work(connection: Connection) -> None:
             over = conversations.c.expires_at <= int(time.time())

@@ -42,7 +42,8 @@ log = logs.get(__name__)
 Done = TypeVar("Done")
 
 Kind = Literal["write", "read", "free"]
-"""Of work: `read` changes nothing, and `free` makes room; both are done on a full disk, too."""
+"""Kinds of work: `read` changes nothing, and `free` makes room; both are done on a full disk,
+too."""
 
 BUSY_SECONDS = 30.0
 """How long a transaction waits for another process's."""
@@ -54,7 +55,7 @@ RESERVE = 1 << 20
 """Bytes of a file beside SQLite's that is given up where the disk is full, so that what makes room
 has room itself for its journal."""
 _LAYOUT_LOCK = 0x70656E73
-"""Of PostgreSQL's advisory locks: who makes the tables."""
+"""Key of the PostgreSQL advisory lock of who makes the tables."""
 _OWNER_LOCK = 0x70656E74
 """Who adds to what an owner has; the space of its second kind of locks, of pairs."""
 
@@ -123,7 +124,7 @@ class Database:
             raise unavailable(message, "storage_unavailable", RETRY_AFTER) from error
 
     async def read(self, work: Callable[[Connection], Done]) -> Done:
-        """As `run`, for what changes nothing: it waits for no writer, and needs no room."""
+        """Runs work that changes nothing: it waits for no writer, and needs no room."""
         return await self.run(work, "read")
 
     def insert_new(self, connection: Connection, table: Table, **values: object) -> bool:
@@ -147,8 +148,8 @@ class Database:
         self._engine.dispose()
 
     def transaction(self, work: Callable[[Connection], Done], kind: Kind = "write") -> Done:
-        """As `run`, for a thread that may wait. Raises DatabaseDamaged, and SQLAlchemyError where
-        the database doesn't answer."""
+        """Runs work as `run` does, for a thread that may wait. Raises DatabaseDamaged, and
+        SQLAlchemyError where the database doesn't answer."""
         if self.damaged:
             raise DatabaseDamaged
         with self._noticing_damage():

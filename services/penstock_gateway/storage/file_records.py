@@ -39,7 +39,8 @@ class FileRecords:
         after: str | None = None,
         purpose: str | None = None,
     ) -> list[FileRecord]:
-        """By age, from behind the file `after`; one more than `limit` where there are more."""
+        """Files by age, from the one after the file `after`; one more than `limit` where there are
+        more."""
 
         def work(connection: Connection) -> list[FileRecord]:
             query = select(files).where(*_lives(owner))
@@ -104,13 +105,13 @@ class FileRecords:
         return await self._database.run(work, "free")
 
     async def ids(self) -> list[str]:
-        """Of every file of everybody."""
+        """Ids of every file of everybody."""
 
         return await self._database.read(all_ids)
 
 
 def all_ids(connection: Connection) -> list[str]:
-    """As `FileRecords.ids`."""
+    """Ids of every file of everybody, within the caller's transaction."""
     return [str(row.id) for row in connection.execute(select(files.c.id))]
 
 
@@ -121,7 +122,8 @@ def _totals(connection: Connection, owner: str) -> tuple[int, int]:
 
 
 def found(connection: Connection, owner: str, file_id: str) -> FileRecord | None:
-    """As `FileRecords.find`."""
+    """The owner's file, within the caller's transaction; None: it has none of that id that hasn't
+    expired."""
     row = connection.execute(select(files).where(files.c.id == file_id, *_lives(owner))).first()
     return None if row is None else _record(row)
 

@@ -95,7 +95,7 @@ class FolderMark:
 
 
 class BucketMark(FolderMark):
-    """The same in a bucket."""
+    """The mark in a bucket, as the database `database_id` finds it."""
 
     flag = "--files-url"
 

@@ -231,7 +231,7 @@ class HeldBatches:
 def _some_lines(
     batch_id: str, ok: bool, last: int, connection: Connection
 ) -> list[tuple[int, str]]:
-    """Those behind the line `last`."""
+    """Some lines after the line `last`, each with its number."""
     query = (
         select(answers.c.number, answers.c.line)
         .where(answers.c.batch_id == batch_id, answers.c.ok == ok, answers.c.number > last)

@@ -34,4 +34,4 @@ def _sizes_of_responses(connection: Connection) -> None:
 
 
 _STEPS: dict[int, Callable[[Connection], None]] = {1: _sizes_of_responses}
-"""By the layout that each begins with."""
+"""Steps to the next layout, by the layout that each begins with."""

@@ -60,7 +60,7 @@ class ResponseRecords:
         items: str,
         response: str,
     ) -> None:
-        """As `save`, within the caller's transaction."""
+        """Stores a response as `save` does, within the caller's transaction."""
         now, size = int(time.time()), _size(items, response)
         connection.execute(delete(responses).where(*_one(owner, id)))
         if size > self._most_bytes:
@@ -158,7 +158,7 @@ class ResponseRecords:
         return await self._database.run(work, "free")
 
     async def forget_expired(self) -> None:
-        """Of everybody."""
+        """Removes what has expired of everybody, unless it is still worked on."""
 
         def work(connection: Connection) -> None:
             over = responses.c.expires_at <= int(time.time())
@@ -167,7 +167,8 @@ class ResponseRecords:
         await self._database.run(work, "free")
 
     def end(self, connection: Connection, owner: str, id: str, response: str) -> None:
-        """Of one in the background, within the caller's transaction: from now on it is kept."""
+        """Stores the end of one in the background, within the caller's transaction: from now on it
+        is kept."""
         store_response(connection, owner, id, response)
         ended = update(responses).where(*_one(owner, id))
         connection.execute(ended.values(expires_at=int(time.time()) + self._seconds))

@@ -19,8 +19,9 @@ LOOK_EVERY = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """Of all tenants.  batches: how many, by status.  waiting_lines: of batches that haven't ended,
-    without an answer; those of a file that hasn't been read yet aren't known."""
+    """What is stored for all tenants.  batches: how many, by status.  waiting_lines: of batches
+    that haven't ended, without an answer; those of a file that hasn't been read yet aren't
+    known."""
 
     batches: dict[str, int]
     waiting_lines: int

@@ -62,7 +62,7 @@ class Store:
         self.background: BackgroundRecords | None = None
         """None where no responses are kept."""
         self.conversations: ConversationRecords | None = None
-        """The same."""
+        """None where no responses are kept."""
         if settings.stored_response_hours:
             self.responses = ResponseRecords(
                 self._database,

@@ -54,11 +54,11 @@ class InferFormat:
         self._raw = bool(request.raw_input_contents)
 
     def text(self, completion: bytes) -> ModelInferResponse:
-        """Of a completion."""
+        """The reply to a completion, given as JSON."""
         return self._of(_completions.decode(completion))
 
     def chunk(self, chunk: bytes) -> ModelInferResponse:
-        """Of a chunk of one, which has one choice."""
+        """The reply to a completion's chunk, given as JSON, which has one choice."""
         found = _completions.decode(chunk)
         reply = self._of(found)
         for choice in found.choices[:1]:
@@ -76,7 +76,7 @@ class InferFormat:
         return reply
 
     def vectors(self, embeddings: bytes) -> ModelInferResponse:
-        """Of embeddings in base64: as many rows as texts."""
+        """The reply to embeddings, given as JSON, in base64: as many rows as texts."""
         found = _vectors.decode(embeddings)
         rows = [array("f", b64decode(each.embedding)) for each in found.data]
         reply = self._reply(found.model)

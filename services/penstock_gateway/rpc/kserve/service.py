@@ -34,7 +34,7 @@ IDLE = 900.0
 
 
 def handlers(calls: Calls) -> Handlers:
-    """By the methods' paths."""
+    """Handlers by the methods' paths."""
     infer = _Infer(calls)
     states = {
         path: asking(calls, path, kind)

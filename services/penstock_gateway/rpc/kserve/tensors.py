@@ -32,7 +32,7 @@ _CONTENTS = {
     "FP32": "fp32_contents",
 }
 _FORMATS = {"BOOL": "?", "INT32": "i", "INT64": "q", "UINT32": "I", "UINT64": "Q", "FP32": "f"}
-"""Of raw contents, which are little-endian."""
+"""`struct` codes of an element, by data type, for raw contents, which are little-endian."""
 _LENGTH = struct.Struct("<I")
 MOST_NUMBERS, MOST_STRINGS = 524_288, 16_384
 """In raw contents: so they are unpacked in some 10 ms."""

@@ -50,7 +50,7 @@ class ShownParts:
 
     @property
     def asked_prompt_logprobs(self) -> int | None:
-        """Likewise of the prompt."""
+        """Alternatives to compute in each place of the prompt; None: no log-probabilities."""
         return _alternatives(self.prompt_logprobs, self.prompt_candidates)
 
 
@@ -61,7 +61,7 @@ class GenerateBody(CompletionRequest, frozen=True, kw_only=True):
 
 
 def body_of(message: GenerateRequest, *, streamed: bool) -> GenerateBody:
-    """The same request as a body of /v1/completions. Raises InvalidRequest."""
+    """The message as a body of /v1/completions. Raises InvalidRequest."""
     _check_supported(message)
     shown = ShownParts.of(message)
     sampling, decoding, stopping = message.sampling, message.decoding, message.stopping

@@ -51,7 +51,7 @@ class IsPaused(MessageEndpoint):
 
 
 def pausing(service: Service) -> dict[str, MessageEndpoint]:
-    """By the methods' names."""
+    """Endpoints by the methods' names."""
     return {
         "PauseGeneration": PauseGeneration(service),
         "ResumeGeneration": ResumeGeneration(service),

@@ -19,7 +19,7 @@ MOST_MERGED = 1 << 18
 
 
 def handlers(calls: Calls) -> Handlers:
-    """By the methods' paths."""
+    """Handlers by the methods' paths."""
     return {
         "/vllm.Inference/Generate": calls.unary(_Generate(calls, "/vllm.Inference/Generate").whole),
         "/vllm.Inference/GenerateStream": calls.streaming(

@@ -37,7 +37,7 @@ class IsSleeping(MessageEndpoint):
 
 
 def sleeping(service: Service) -> dict[str, MessageEndpoint]:
-    """By the methods' names."""
+    """Endpoints by the methods' names."""
     return {
         "Sleep": SleepModel(service),
         "WakeUp": WakeModel(service),
