@@ -20,7 +20,7 @@ _SHRINKS = 1.1
 
 
 class Shape(NamedTuple):
-    """Of the tiles behind the first one."""
+    """Shape of the tiles after the first one."""
 
     form: Size
     """Rows and columns of tiles."""

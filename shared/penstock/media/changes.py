@@ -54,7 +54,7 @@ _CHANGES: dict[type, dict[str, str]] = {
 """Names of those that don't need another model -> ours."""
 _SWITCHES = ("do_image_splitting", "crop_to_patches", "do_pan_and_scan")
 _NUMBERS = ("fps", "pan_and_scan_min_ratio_to_activate")
-"""That needn't be whole."""
+"""Settings that are numbers, but needn't be whole."""
 _NO_COST = (
     "min_pixels",
     "num_frames",
@@ -62,9 +62,9 @@ _NO_COST = (
     "pan_and_scan_min_crop_size",
     "pan_and_scan_min_ratio_to_activate",
 )
-"""That another one bounds, or that have a rule of their own."""
+"""Settings that another one bounds, or that have a rule of their own."""
 MAX_TILES = 64
-"""Of a canvas; crops of a picture."""
+"""Most tiles of a canvas, and most crops of a picture."""
 _OF_SAMPLING = ("num_frames", "fps")
 
 
@@ -197,8 +197,9 @@ def _own(preparation: Preparation, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _operators(preparation: Preparation, given: dict[str, Any]) -> dict[str, Any]:
-    """Those of the operator's that it has. They are for all kinds at once: where one of the two
-    bounds on pixels crosses the model's own other bound, min_pixels is what gives way."""
+    """Settings of the operator's that the preparation has. They are for all kinds at once: where
+    one of the two bounds on pixels crosses the model's own other bound, min_pixels is what gives
+    way."""
     own = _flat(preparation, _own(preparation, given))
     if not isinstance(preparation, (PatchImages, VideoFrames)):
         return own

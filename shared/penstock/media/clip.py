@@ -41,7 +41,7 @@ USUAL_RATE = Fraction(24)
 """Frames per second, of a file that doesn't say."""
 MAX_RATE = 1000
 MAX_PACKETS = 1 << 20
-"""Of all of a file's streams."""
+"""Most packets of all of a file's streams."""
 
 
 def can_decode() -> bool:
@@ -51,8 +51,9 @@ def can_decode() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Packets:
-    """Of the stream of pictures. times: when each is shown, ascending, in units of the stream's;
-    None where the file doesn't say.  keys: those from which on decoding may begin."""
+    """Packets of the stream of pictures. times: when each is shown, ascending, in units of the
+    stream's; None where the file doesn't say.  keys: times of those from which on decoding may
+    begin."""
 
     count: int
     times: tuple[int, ...] | None
@@ -209,8 +210,8 @@ class Clip:
             left = left[len(shown) :]
 
     def _from_key(self, times: list[int]) -> Iterator[Image.Image]:
-        """Those of the first of the frames that are decoded from one place on; none where decoding
-        from there begins behind the first of them."""
+        """Pictures of the first of these frames, as far as they are decoded from one place on; none
+        where decoding from there begins later than the first of them."""
         keys = self._packets.keys
         place = bisect_right(keys, times[0]) - 1
         end = keys[place + 1] if place + 1 < len(keys) else None

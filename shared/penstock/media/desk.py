@@ -52,9 +52,9 @@ class _Flight:
 @dataclass(slots=True)
 class DeskCounts:
     items: int = 0
-    """That requests brought."""
+    """Items that requests brought."""
     bytes: int = 0
-    """Of their files."""
+    """Bytes of their files."""
 
 
 class MediaDesk:
@@ -68,9 +68,9 @@ class MediaDesk:
         self.pool = MediaPool(bounds, settings.media_processes)
         self.counts = DeskCounts()
         self.max_bytes = settings.max_media_bytes
-        """Of an item's file."""
+        """Most bytes of an item's file."""
         self.max_seconds = settings.max_media_seconds
-        """Of a sound or a video."""
+        """Most seconds of a sound or a video."""
         self._bounds = ItemBounds(
             settings.max_media_pixels,
             settings.max_media_seconds,

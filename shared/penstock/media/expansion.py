@@ -67,8 +67,9 @@ def ids_with_runs(
     layouts: Sequence[ItemLayout],
     encode: Callable[[str], list[int]],
 ) -> list[int]:
-    """As with_runs, for a prompt that is tokenised already: what surrounds an item is tokenised by
-    itself. placeholders: the kind that a token stands for. Raises InvalidRequest."""
+    """The ids as with_runs makes them of a text, for a prompt that is tokenised already: what
+    surrounds an item is tokenised by itself. placeholders: the kind that a token stands for. Raises
+    InvalidRequest."""
     found = Counter(placeholders[each] for each in prompt_token_ids if each in placeholders)
     check_count(found, facts, layouts)
     ids: list[int] = []
@@ -147,7 +148,7 @@ def _by_kind(layouts: Sequence[ItemLayout]) -> dict[MediaKind, Iterator[ItemLayo
 
 
 def _runs(kind: MediaKind, layouts: Sequence[ItemLayout]) -> Iterator[tuple[int, int, int]]:
-    """Of each run of that kind: its item's number, its first embedding in it, its embeddings."""
+    """Each run of that kind: its item's number, its first embedding in it, its embeddings."""
     for item, one in enumerate(layouts):
         row = 0
         for run in one.runs if one.kind == kind else ():

@@ -15,8 +15,8 @@ from penstock.media.geometry import Size
 
 
 def best_canvas(size: Size, tile: int, most: int) -> Size:
-    """Of all canvases of 1 to `most` tiles: the one that enlarges the picture least, if one is as
-    large as it; else the one that shrinks it least. Of several, the smallest."""
+    """The best of all canvases of 1 to `most` tiles: the one that enlarges the picture least, if
+    one is as large as it; else the one that shrinks it least. Of several, the smallest."""
     canvases = _canvases(most)
     scales = [
         min(_single(count * tile / side) for count, side in zip(canvas, size, strict=True))

@@ -12,8 +12,9 @@ import math
 Size = tuple[int, int]
 
 MAX_RATIO = 200
-"""Of a picture's longer side to its shorter one: Qwen2-VL's rule.  Where the shorter side is what
-is resized to, the same bounds the memory that a picture of few pixels can take."""
+"""How many times as long as its shorter side a picture's longer one may be: Qwen2-VL's rule.  Where
+the shorter side is what is resized to, this bounds the memory that a picture of few pixels can
+take, too."""
 MAX_TILED = 4096
 """Pixels of a side that a tiled picture is resized to at most."""
 
@@ -63,8 +64,8 @@ def whole_patches(size: Size, factor: int, least: int, most: int) -> Size:
 
 
 def whole_volume(size: Size, frames: int, factor: int, group: int, least: int, most: int) -> Size:
-    """As whole_patches, with `least` to `most` pixels in all frames together, which are counted in
-    groups: Qwen3-VL's rule. Raises BadShape, for too few frames too."""
+    """Sides as of whole_patches, with `least` to `most` pixels in all frames together, which are
+    counted in groups: Qwen3-VL's rule. Raises BadShape, for too few frames too."""
     if frames < group:
         raise BadShape(f"it shows {frames} frame; at least {group} are needed")
     height, width = size

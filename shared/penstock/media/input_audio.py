@@ -11,7 +11,7 @@ FORMATS = ("wav", "mp3", "flac", "ogg", "opus")
 
 
 def sound_uri(given: Any, where: str) -> str:
-    """The same as a data: URI. Raises InvalidRequest."""
+    """The sound as a data: URI. Raises InvalidRequest."""
     if not isinstance(given, Mapping):
         raise InvalidRequest(
             f"{where} must be an object with data and format", param=where, code="invalid_type"

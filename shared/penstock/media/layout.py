@@ -61,7 +61,7 @@ class ItemLayout(NamedTuple):
 
 
 class _Runs(NamedTuple):
-    """Of an item, without what all of its kind have around them."""
+    """Runs of an item, without what all of its kind have around them."""
 
     runs: tuple[ItemRun, ...]
     behind: str = ""

@@ -15,7 +15,7 @@ from penstock.media.sound_frames import chunks_of, frames_of
 from penstock.media_facts import LogMel
 
 LOG_MEL = "mel"
-"""Of a prepared sound: float32 [chunks, bins, frames]."""
+"""Name of a prepared sound's array: float32 [chunks, bins, frames]."""
 HIGHEST = 8000.0
 """Hz, of the last band."""
 FLOOR = 1e-10
@@ -83,7 +83,7 @@ def _bands(mel: LogMel) -> np.ndarray:
 
 
 def _mel(hertz: float) -> float:
-    """Of a frequency above the break."""
+    """Place on the mel scale of a frequency above the break, in Hz."""
     return float(_BREAK * _LINEAR + np.log(hertz / _BREAK) * _STEP)
 
 

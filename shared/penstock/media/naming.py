@@ -10,7 +10,8 @@ from penstock.media.sources import MediaSource
 from penstock.media_facts import AnyPreparation
 
 VERSION = 1
-"""Of the code that prepares: raise it whenever the same bytes give other pixels or frames."""
+"""Version of the code that prepares: raise it whenever the same bytes give other pixels or
+frames."""
 
 
 def item_name(
@@ -30,7 +31,7 @@ def item_name(
 
 
 def sha256_hex(data: bytes) -> str:
-    """Of bytes alone: the digest by which a worker checks what it is given."""
+    """SHA-256 of bytes alone: the digest by which a worker checks what it is given."""
     return hashlib.sha256(data).hexdigest()
 
 

@@ -12,7 +12,7 @@ from penstock.errors import StartupError
 from penstock.media_facts import MediaKind
 
 MAX_ITEMS = 256
-"""Of a prompt, whatever the setting: the engine core's own bound."""
+"""Most items of a prompt, whatever the setting: the engine core's own bound."""
 
 
 def item_limits(settings: MediaSettings) -> dict[MediaKind, int]:

@@ -22,11 +22,11 @@ from penstock.media_facts import (
 )
 
 PIXELS = "pixels"
-"""Of a prepared picture: uint8 [tiles, height, width, 3]."""
+"""Name of a prepared picture's array: uint8 [tiles, height, width, 3]."""
 SIZE = "size"
-"""Of an AnyresImages: int32 [2], height and width of the picture itself."""
+"""Name of an AnyresImages' array: int32 [2], height and width of the picture itself."""
 FRAMES = "frames"
-"""Of a prepared video: uint8 [frames, height, width, 3]."""
+"""Name of a prepared video's array: uint8 [frames, height, width, 3]."""
 
 
 def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -87,7 +87,7 @@ def _numbers(tile: np.ndarray, pixels: Pixels) -> np.ndarray:
 
 
 def _rounded_numbers(tile: np.ndarray, pixels: Pixels) -> np.ndarray:
-    """As _numbers, [height, width, 3], with results that are rounded to bfloat16 step by step."""
+    """Numbers as of _numbers, but [height, width, 3] and rounded to bfloat16 step by step."""
     if pixels.rescale is None or pixels.mean is None or pixels.std is None:
         raise ValueError("only numbers that are scaled and normalised are rounded")
     mean, std = (_bfloat16(np.array(each, np.float32)) for each in (pixels.mean, pixels.std))

@@ -31,7 +31,7 @@ class PoolCounts:
     """Prepared."""
     refused: int = 0
     seconds: float = 0.0
-    """Of the clock, for all items that came to a process."""
+    """Seconds of the clock, for all items that came to a process."""
     ended: int = 0
     """Processes that an item brought down, or that were stopped under one."""
 
@@ -54,7 +54,7 @@ class MediaPool:
 
     @property
     def pids(self) -> list[int]:
-        """Of all processes."""
+        """Ids of all processes."""
         return [process.pid for process in (*self._idle, *self._busy)]
 
     async def prepare(self, task: Prepare, tenant: str = "") -> Answer:

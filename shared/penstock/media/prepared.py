@@ -17,14 +17,14 @@ import msgspec
 import numpy as np
 
 DTYPES = {"uint8": 1, "float32": 4, "int32": 4, "int64": 8}
-"""Of arrays -> bytes of an element."""
+"""Dtypes of arrays -> bytes of an element."""
 MAX_TENSORS = 16
 MAX_DIMENSIONS = 8
 MAX_NAME = 64
 """Characters of an array's name."""
 MAX_HEADER = 16_384
 MAX_BYTES = 1 << 30
-"""Of a prepared item."""
+"""Most bytes of a prepared item."""
 _ALIGNMENT = 16
 _HEAD = 4
 

@@ -49,8 +49,9 @@ def of_chat(
 
 
 def of_text(text: str, tokenizer: Tokenizer, items: PreparedItems) -> MediaPrompt:
-    """Of a prompt in which a placeholder stands for each item. A decoder's beside an encoder has
-    the special tokens that it names, and no others. Raises InvalidRequest."""
+    """The prompt of a text in which a placeholder stands for each item. Where an encoder's item
+    stands before the text, it has the special tokens that the text names, and no others. Raises
+    InvalidRequest."""
     own = items.facts.in_front is None
     whole = with_runs(text, items.facts, items.layouts)
     return placed(tokenizer.encode(whole, add_special=own), items)
@@ -59,7 +60,8 @@ def of_text(text: str, tokenizer: Tokenizer, items: PreparedItems) -> MediaPromp
 def of_ids(
     prompt_token_ids: Sequence[int], tokenizer: Tokenizer, items: PreparedItems
 ) -> MediaPrompt:
-    """The same of a prompt that is tokenised. Raises InvalidRequest."""
+    """The prompt of token ids in which a placeholder stands for each item. Raises
+    InvalidRequest."""
     kinds = {kind: each for kind, each in items.facts.kinds.items() if each.placeholder}
 
     def encode(text: str) -> list[int]:
@@ -74,8 +76,8 @@ def of_ids(
 
 
 def placed(prompt_token_ids: Sequence[int], items: PreparedItems) -> MediaPrompt:
-    """Of ids in which each run of embeddings has one token, or none where an encoder's item stands
-    before all. Raises InvalidRequest."""
+    """The prompt of ids in which each run of embeddings has one token, or none where an encoder's
+    item stands before all. Raises InvalidRequest."""
     facts, kind = items.facts, items.facts.in_front
     if kind is not None:
         ids, spans = in_front(prompt_token_ids, facts, kind, items.layouts)
@@ -85,7 +87,8 @@ def placed(prompt_token_ids: Sequence[int], items: PreparedItems) -> MediaPrompt
 
 
 def by_itself(items: PreparedItems) -> MediaPrompt:
-    """Of an item that is an input without any text. Raises InvalidRequest for several."""
+    """The prompt of an item that is an input without any text. Raises InvalidRequest for
+    several."""
     if len(items.layouts) != 1:
         raise InvalidRequest(
             f"an input has {len(items.layouts)} {WORDS[items.layouts[0].kind]}s; this model makes "

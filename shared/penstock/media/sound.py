@@ -18,7 +18,7 @@ FORMATS = ("WAV", "FLAC", "OGG", "MP3")
 """What is read, for people."""
 MAX_CHANNELS = 16
 _READ = {"WAV", "WAVEX", "FLAC", "OGG", "MP3"}
-"""By libsndfile's names."""
+"""Formats that are read, by libsndfile's names."""
 _BLOCK = 1 << 18
 """Samples of all channels that are decoded at a time."""
 
@@ -55,7 +55,8 @@ def open_sound(data: bytes, rate: int, max_seconds: float) -> np.ndarray:
 
 
 def raw_sound(data: bytes, given: int, rate: int, max_seconds: float) -> np.ndarray:
-    """The same of float32 samples of one channel at `given` Hz. Raises BadSound."""
+    """A sound's samples at `rate`, from float32 samples of one channel at `given` Hz. Raises
+    BadSound."""
     _check_rate(given)
     if not data or len(data) % 4:
         raise BadSound(f"has {len(data)} bytes, not a whole number of float32 samples")

@@ -29,7 +29,7 @@ def chunks_of(mel: LogMel, samples: int) -> int:
 
 
 def convolved(mel: LogMel, samples: int) -> int:
-    """Of a sound of one chunk, how many outputs of the second convolution aren't silence that was
+    """Outputs of the second convolution, for a sound of one chunk, that aren't silence that was
     added."""
     windows = -(-samples // mel.hop)
     return (windows + 1) // 2

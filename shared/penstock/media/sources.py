@@ -112,8 +112,8 @@ class SourceReader:
     async def read_parts(
         self, source: MediaSource, take: Callable[[int], None]
     ) -> tuple[bytes, tuple[int, ...]]:
-        """The same; and where it comes as several files, frames of a video, bytes of each of them,
-        which follow one another."""
+        """The bytes as `read` gives them; where the item comes as several files, frames of a video,
+        also the number of bytes of each, which follow one another."""
         if source.kind != "video" or (source.url or "")[:15].lower() != "data:video/jpeg":
             return await self.read(source, take), ()
         return await _decoded_parts(source, source.url or "", self._bounded(source, take))

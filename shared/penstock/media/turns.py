@@ -10,7 +10,7 @@ from penstock.errors import Limited, Overloaded
 MAX_WAITING = 16_384
 """Items that wait in a front end."""
 MAX_OF_TENANT = 2_048
-"""The same, of one tenant."""
+"""Items of one tenant that wait in a front end."""
 RETRY_AFTER = 1.0
 """Seconds."""
 
@@ -30,7 +30,7 @@ class Turns:
         self._max_waiting = max_waiting
         self._max_of_tenant = max_of_tenant
         self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-        """By tenant, the next one first; none is empty."""
+        """What waits, by tenant, the next one first; none is empty."""
 
     async def take(self, tenant: str) -> None:
         """Returns when it is the tenant's turn. Raises Limited or Overloaded where too many

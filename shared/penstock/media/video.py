@@ -33,7 +33,7 @@ class FrameSequence:
 def prepare_clip(
     video: VideoPreparation, data: bytes, bounds: ItemBounds
 ) -> tuple[dict[str, np.ndarray], VideoShape]:
-    """Of a video's file. Raises BadPicture, BadShape, MemoryError."""
+    """Arrays and shape of a video's file. Raises BadPicture, BadShape, MemoryError."""
     if not can_decode():
         raise BadPicture(
             "is a file, which can't be decoded here: the server lacks PyAV (pip install "
@@ -50,7 +50,8 @@ def prepare_clip(
 def prepare_frames(
     video: VideoPreparation, sequence: FrameSequence, bounds: ItemBounds
 ) -> tuple[dict[str, np.ndarray], VideoShape]:
-    """Of frames that are pictures already; all of them are shown. Raises as prepare_clip."""
+    """Arrays and shape of frames that are pictures already; all of them are shown. Raises as
+    prepare_clip."""
     count = sequence.count
     if not count:
         raise BadPicture("has no frames")
@@ -76,7 +77,7 @@ def raw_frames(data: bytes, raw: tuple[int, ...]) -> FrameSequence:
 
 
 def picture_frames(data: bytes, parts: tuple[int, ...], bounds: ItemBounds) -> FrameSequence:
-    """Of pictures' files, one behind the other, so many bytes each."""
+    """The frames in pictures' files, one after the other, so many bytes each."""
     ends = np.cumsum(parts).tolist()
     frames = (
         open_picture(data[end - size : end], bounds.pixels)

@@ -9,7 +9,7 @@ from penstock.media.geometry import BadShape, Size, whole_patches, whole_volume
 from penstock.media_facts import FixedFrames, VideoFrames, VideoPreparation
 
 MAX_TERM = 1_000_000
-"""Of a fraction's numerator and denominator, as far as a rate goes."""
+"""Largest numerator and denominator of a fraction, as far as a rate goes."""
 
 
 class VideoShape(NamedTuple):
@@ -31,7 +31,7 @@ class VideoShape(NamedTuple):
         return len(self.numbers)
 
     def flat(self) -> tuple[int, ...]:
-        """As Answer.shape has it."""
+        """The shape as whole numbers, as Answer.shape has it."""
         rate = self.rate.limit_denominator(MAX_TERM)
         sizes = self.height, self.width, self.total, rate.numerator, rate.denominator
         return *sizes, *self.numbers
@@ -43,7 +43,7 @@ class VideoShape(NamedTuple):
 
 
 def frame_size(video: VideoPreparation, size: Size, shown: int) -> Size:
-    """Of a resized frame, pixels. shown: frames. Raises BadShape."""
+    """Height and width of a resized frame, pixels. shown: frames. Raises BadShape."""
     if isinstance(video, FixedFrames):
         return video.height, video.width
     most, factor = video.max_pixels, video.patch * video.merge
@@ -91,7 +91,7 @@ def video_grid(video: VideoPreparation, shape: VideoShape) -> tuple[int, ...]:
 
 
 def times_of(video: VideoFrames, shape: VideoShape) -> list[float]:
-    """Of each group, the middle of its first and its last frame's time, seconds."""
+    """Time of each group, seconds: the middle of its first and its last frame's."""
     rate, last = float(shape.rate), shape.shown - 1
     seconds = [number / rate for number in shape.numbers]
     return [

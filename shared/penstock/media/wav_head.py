@@ -9,7 +9,7 @@ _CHUNK = struct.Struct("<4sI")
 _UNKNOWN = 0x7FFF_0000
 """From which on a length stands for "until the end": programs that stream write such."""
 MAX_CHUNKS = 1024
-"""That are looked through for the samples'."""
+"""Most chunks that are looked through for the samples'."""
 
 
 def with_length(data: bytes) -> bytes:

@@ -6,7 +6,7 @@ from penstock.media_facts import MediaKind
 
 WORDS: dict[MediaKind, str] = {"image": "picture", "audio": "sound", "video": "video"}
 EXAMPLES: dict[MediaKind, str] = {"image": "image/png", "audio": "audio/wav", "video": "video/mp4"}
-"""Of a file's type."""
+"""An example of a file's type, for each kind."""
 INVALID: dict[MediaKind, str] = {
     "image": "invalid_image",
     "audio": "invalid_audio",
@@ -18,4 +18,4 @@ TOO_MANY: dict[MediaKind, str] = {
     "audio": "too_many_audios",
     "video": "too_many_videos",
 }
-"""That of more items than are accepted."""
+"""Error code of more items than are accepted, for each kind."""

@@ -30,20 +30,20 @@ log = logs.get(__name__)
 
 FOLDER = "adapters"
 FILES = (CONFIG, WEIGHTS)
-"""Of a folder in PEFT's format, those that say what the adapter is."""
+"""Files that say what the adapter is, in a folder in PEFT's format."""
 
 SINGLE = "adapter.gguf"
 """What a copy of a single file is called."""
 
 MAX_ADAPTER_BYTES = 8 << 30
-"""Of each file but adapter_config.json."""
+"""Most bytes of each file but adapter_config.json."""
 
 MOST_COPIES = 1024
 """Copies that are kept, besides those that somebody asks to keep; the ones that were named least
 recently go."""
 
 MOST_COPIED_BYTES = 64 << 30
-"""Of all copies together: as MOST_COPIES."""
+"""Bytes of all copies together that are kept; others go as beyond MOST_COPIES."""
 
 
 class PreparedAdapter(msgspec.Struct, frozen=True):

@@ -198,7 +198,7 @@ def _refuse_large_counts(values: Any, where: str) -> None:
 
 
 def _limit(key: str) -> int:
-    """Of what a key counts; what is a size is compared with the weights."""
+    """The largest number of what a key counts; what is a size is compared with the weights."""
     if any(word in key for word in ("size", "dim", "intermediate", "capacity")):
         return MOST_OF_A_SIZE
     if "expert" in key:

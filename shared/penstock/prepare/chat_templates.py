@@ -17,7 +17,7 @@ from penstock.prepare.inputs import MAX_JSON_BYTES, NAMED_TEMPLATES, TEMPLATE
 
 DEFAULT = "default"
 KEY = "tokenizer.chat_template"
-"""Of a GGUF file."""
+"""Key of a GGUF file's chat template."""
 _BRANCHES = (("tool_use", "tools"), ("rag", "documents"))
 """Names of templates, and the variables that they are for."""
 

@@ -34,7 +34,7 @@ class HeldTensors(msgspec.Struct, frozen=True):
 
 
 class Sizes(Protocol):
-    """Of a ModelConfig or an EncoderConfig."""
+    """Sizes that a ModelConfig or an EncoderConfig states."""
 
     @property
     def vocab_size(self) -> int: ...

@@ -117,7 +117,7 @@ def kv_bytes(config: ModelConfig | EncoderConfig, dtype: str) -> int:
 
 
 def kv_number_bytes(dtype: str) -> int:
-    """Of a number in the KV cache, by default. dtype: of the model's weights."""
+    """Bytes of a number in the KV cache, by default. dtype: of the model's weights."""
     return 4 if dtype == "float32" else KV_BYTES
 
 

@@ -9,7 +9,7 @@ from penstock.prepare.checkpoint import Checkpoint, check_config
 from penstock.prepare.odd_values import odd_values_refused
 
 NO_TOKENIZER = b"{}"
-"""Of a head, whose tokens are those of the model that it drafts for."""
+"""tokenizer.json of a head, whose tokens are those of the model that it drafts for."""
 
 
 def read_head(stated: Fields) -> HeadConfig:

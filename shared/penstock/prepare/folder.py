@@ -55,7 +55,7 @@ def folder_name(name: str, source: str, inputs: Sequence[Path]) -> str:
 
 
 def readable_name(name: str) -> str:
-    """Of a model's name, what may stand in a file name; perhaps nothing."""
+    """The part of a model's name that may stand in a file name; perhaps nothing."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:64]
 
 

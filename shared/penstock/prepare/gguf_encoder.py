@@ -17,7 +17,8 @@ from penstock.prepare.encoder_config import check_encoder_config
 ARCHITECTURE = "bert"
 _MEAN, _CLS, _LAST = 1, 2, 3
 _MODES = {0: "mean", _MEAN: "mean", _CLS: "cls"}
-"""Of an encoder. A file that says none (0) gets what sentence-transformers does then."""
+"""An encoder's modes of pooling by their number. A file that says none (0) gets what
+sentence-transformers does then."""
 
 
 def is_encoder(file: GGUFFile) -> bool:

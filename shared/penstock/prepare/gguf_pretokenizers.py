@@ -34,7 +34,8 @@ class PreTokenizer(msgspec.Struct, frozen=True, kw_only=True):
     raw: bool = False
 
     def build(self) -> pre_tokenizers.PreTokenizer:
-        """As an object of the tokenizers library, the bytes' mapping to letters included."""
+        """The pre-tokenizer as an object of the tokenizers library, the bytes' mapping to letters
+        included."""
         steps: list[pre_tokenizers.PreTokenizer] = []
         if self.digits:
             steps.append(pre_tokenizers.Digits(individual_digits=True))
@@ -127,7 +128,7 @@ _KINDS: tuple[tuple[tuple[str, ...], PreTokenizer], ...] = (
 )
 
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {name: each for names, each in _KINDS for name in names}
-"""By the name in the file."""
+"""Pre-tokenizers by the name in the file."""
 
 
 def find_pre_tokenizer(name: str, where: str) -> PreTokenizer:

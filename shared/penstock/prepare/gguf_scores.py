@@ -13,7 +13,7 @@ from penstock.errors import UnsupportedModel
 MAX_TOKEN_LENGTH = 512
 """Longer tokens are refused: their cuts would take quadratic time."""
 MAX_CHARACTERS = 1 << 23
-"""Of all tokens together. A vocabulary of 262,144 tokens has some two million."""
+"""Most characters of all tokens together. A vocabulary of 262,144 tokens has some two million."""
 
 
 def merges_from_scores(

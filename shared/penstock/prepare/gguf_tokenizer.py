@@ -33,7 +33,7 @@ _BUILDERS = {
     "t5": unigram,
     "bert": wordpiece,
 }
-"""By `tokenizer.ggml.model`."""
+"""What builds a tokenizer, by `tokenizer.ggml.model`."""
 
 
 class BuiltTokenizer(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ SPACE_MARK = "▁"
 
 
 def byte_level_bpe(vocabulary: Vocabulary) -> Built:
-    """As in GPT-2: bytes are written as letters, merges are given."""
+    """BPE as in GPT-2: bytes are written as letters, merges are given."""
     fields = vocabulary.fields
     pre = find_pre_tokenizer(fields.text(f"{KEY}pre", "default"), fields.where)
     if pre.raw:

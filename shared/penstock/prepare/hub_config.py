@@ -136,7 +136,7 @@ def _decoder(fields: Fields, family: Family) -> ModelConfig:
 
 
 def _with_a_tower(fields: Fields) -> TowerFamily | None:
-    """Of a model that sees or hears; None for others."""
+    """The family of a model that sees or hears; None for others."""
     known: dict[str, TowerFamily] = {**VISION_CLASSES, **AUDIO_CLASSES}
     names = fields.listed("architectures", str)
     return next((known[name] for name in names if name in known), None)

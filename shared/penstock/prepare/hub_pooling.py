@@ -53,7 +53,7 @@ def pooling_inputs(path: Path) -> list[Path]:
 
 
 def _module_folders(path: Path) -> list[Path]:
-    """Those that modules.json names, whatever they are called; none if it can't be read."""
+    """Folders that modules.json names, whatever they are called; none if it can't be read."""
     try:
         folders = [_inside(path, module) for module in _modules(path / MODULES)]
     except UnsupportedModel:  # its reader will say so
@@ -103,7 +103,7 @@ def _classifier_mode(stated: Fields) -> PoolingMode:
 
 
 def default_for_decoders(config: ModelConfig | EncoderConfig) -> PoolingConfig:
-    """Of a decoder whose folder says nothing: the last token has seen all others."""
+    """Pooling of a decoder whose folder says nothing: the last token has seen all others."""
     return PoolingConfig(mode="last", normalize=True, size=config.hidden_size)
 
 

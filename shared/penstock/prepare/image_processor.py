@@ -56,7 +56,7 @@ _HARMLESS = (
 
 
 class ImageSettings(Fields):
-    """As in preprocessor_config.json, completed by the class's defaults. kind: the class.
+    """Settings as in preprocessor_config.json, completed by the class's defaults. kind: the class.
 
     Raises UnsupportedModel for a class that isn't known."""
 
@@ -134,7 +134,7 @@ def fixed_size(settings: ImageSettings) -> tuple[int, int, int, tuple[int, int]]
 
 
 def longest_edge(settings: ImageSettings, key: str, default: int) -> int:
-    """Of the pictures, or tiles, that a tiled preparation makes."""
+    """Longest edge, in pixels, of the pictures or tiles that a tiled preparation makes."""
     settings.flag("do_pad", True)  # A picture's tiles are all of one size.
     edge = settings.section(key).integer("longest_edge", default)
     if not 1 <= edge <= MAX_SIDE:

@@ -24,7 +24,7 @@ PREPROCESSOR = "preprocessor_config.json"
 PROCESSOR = "processor_config.json"
 VIDEO_PREPROCESSOR = "video_preprocessor_config.json"
 MAX_JSON_BYTES = 8 << 20
-"""Of each of the JSON files but the tokenizer's."""
+"""Most bytes of each of the JSON files but the tokenizer's."""
 
 
 def inputs_of(found: ResolvedModel) -> list[Path]:
@@ -34,12 +34,12 @@ def inputs_of(found: ResolvedModel) -> list[Path]:
 
 
 def gguf_inputs(path: Path) -> list[Path]:
-    """Of a .gguf file: all parts of a split one."""
+    """Files of a model in a .gguf file: all parts of a split one."""
     return part_paths(path)
 
 
 def folder_inputs(path: Path) -> list[Path]:
-    """Of a folder in the hub's format."""
+    """Files of a model in a folder in the hub's format."""
     small = [
         path / name
         for name in (

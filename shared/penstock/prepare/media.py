@@ -83,7 +83,7 @@ def _read_pictures(path: Path, config: Fields, tokens: MediaTokens) -> KindFacts
 
 
 def _settings(path: Path) -> ImageSettings | None:
-    """Of the image processor; None if the folder has none."""
+    """Settings of the image processor; None if the folder has none."""
     values, where = _section(path, "image_processor")
     return ImageSettings(values, where) if values else None
 
@@ -97,8 +97,8 @@ def _section(path: Path, name: str) -> tuple[dict[str, Any], str]:
 
 
 def _video_section(path: Path) -> tuple[dict[str, Any], str]:
-    """As transformers looks for it: a folder that is older than video processors has the same for
-    pictures and videos."""
+    """Settings of the video processor, and where they stand, as transformers looks for them: a
+    folder that is older than video processors has the same for pictures and videos."""
     inner = _values(path / PROCESSOR).get("video_processor")
     if isinstance(inner, dict):
         return inner, f"{path / PROCESSOR}, video_processor"

@@ -8,7 +8,7 @@ from penstock.text.tokenizer import Tokenizer
 
 
 class MediaTokens:
-    """Of the model's tokenizer. config: config.json."""
+    """The special tokens of the model's tokenizer that stand for media. config: config.json."""
 
     def __init__(self, tokenizer: Tokenizer, config: Fields) -> None:
         self._by_text = tokenizer.special_tokens

@@ -51,7 +51,8 @@ def internvl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
 
 
 def pixtral(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
-    """Of a tower alone, or of one before a product that merges squares of its patches."""
+    """Pictures of a Pixtral tower alone, or of one before a product that merges squares of its
+    patches."""
     longest = settings.section("size").integer("longest_edge", 1024)
     if not 1 <= longest <= MAX_SIDE:
         raise settings.wrong("size", f"a longest_edge of 1 to {MAX_SIDE} pixels")
@@ -140,7 +141,7 @@ def _tile(settings: ImageSettings, config: Fields) -> tuple[int, int]:
 
 
 def _side(fields: Fields, key: str, default: int) -> int:
-    """Of a square whose sides may both be given."""
+    """Side of a square, where config.json may give both of its sides."""
     value = fields.values.get(key)
     if isinstance(value, (list, tuple)) and len(value) == 2 and value[0] == value[1]:
         return fields.listed(key, int)[0]

@@ -42,7 +42,7 @@ def prepare_model(
     language_model_only: bool = False,
     mmproj: str | None = None,
 ) -> Path:
-    """See `penstock.prepare.prepare`."""
+    """Prepares a model and returns its folder (see `penstock.prepare.prepare`)."""
     found = _with_mmproj(resolve(model, report, fetch), mmproj, language_model_only)
     root = _root(cache_dir)
     if copy_weights:
@@ -64,7 +64,7 @@ def find_prepared_folder(
     language_model_only: bool = False,
     mmproj: str | None = None,
 ) -> Path | None:
-    """See `penstock.prepare.find_prepared`."""
+    """A model's prepared folder, if there is one (see `penstock.prepare.find_prepared`)."""
     try:
         resolved = resolve(model, lambda _: None, "never")
         found = _with_mmproj(resolved, mmproj, language_model_only)

@@ -36,7 +36,7 @@ class ResolvedModel(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["gguf", "folder"]
     path: Path
     mmproj: Path | None = None
-    """Of a .gguf file: another one with what it sees with."""
+    """A second .gguf file, with what the model in the first one sees or hears with."""
     advised: GenerationDefaults = GenerationDefaults()
     """Sampling values for what the files don't state."""
 

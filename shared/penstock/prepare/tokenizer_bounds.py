@@ -26,11 +26,11 @@ MOST_UNIGRAM = 16 << 20
 """Bytes of all tokens that a tree is made of, which takes some 170 times as much. A vocabulary of a
 million has 10 MB."""
 MOST_STEPS = 64
-"""Of each part: normalizer, pre_tokenizer, post_processor, decoder."""
+"""Most steps of each part: normalizer, pre_tokenizer, post_processor, decoder."""
 MOST_PATTERN = 64 << 10
 """Characters of all regular expressions together."""
 MOST_GROWTH = 128
-"""By how much a text may become longer. Usual files make three bytes of a space."""
+"""Most times its length that a text may become. Usual files make three bytes of a space."""
 MOST_AROUND = 4096
 """Tokens around a text."""
 _LEAF = 1 << 31

@@ -105,7 +105,7 @@ class _Ids:
         self._where = where
 
     def one(self, key: str, *texts: str) -> int | None:
-        """Of the key, else of the first of the texts that is a token."""
+        """Token of the key, else of the first of the texts that is a token."""
         stated = self._stated.get(key)
         if isinstance(stated, list) and len(stated) == 1:
             (stated,) = stated
@@ -126,7 +126,7 @@ class _Ids:
         return {str(name): self._checked(key, each) for name, each in stated.items()}
 
     def languages(self) -> dict[str, int]:
-        """By code; none of a model that knows English only."""
+        """Language tokens by code; none of a model that knows English only."""
         if self._stated.get("is_multilingual") is False:
             return {}
         table = self.table("lang_to_id")

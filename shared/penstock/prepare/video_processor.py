@@ -89,11 +89,11 @@ FAMILIES: dict[str, VideoFamily] = {
     "Qwen3VLForConditionalGeneration": VideoFamily("Qwen3VLVideoProcessor", stamped=True),
     "Qwen3VLMoeForConditionalGeneration": VideoFamily("Qwen3VLVideoProcessor", stamped=True),
 }
-"""By config.json's architecture."""
+"""Families of models that take videos, by config.json's architecture."""
 
 
 class VideoSettings(ImageSettings):
-    """As in the folder's file, completed by the class's defaults. kind: the class."""
+    """Settings as in the folder's file, completed by the class's defaults. kind: the class."""
 
     def __init__(self, values: dict[str, Any], where: str, usual: str) -> None:
         self.kind = str(values.get("video_processor_type") or usual)
@@ -151,7 +151,7 @@ def _frames(settings: VideoSettings, config: Fields, family: VideoFamily) -> Vid
 
 
 def _fixed_frames(settings: VideoSettings, config: Fields, family: VideoFamily) -> FixedFrames:
-    """Of a tower whose pictures all have one size."""
+    """Preparation for a tower whose pictures all have one size."""
     vision = config.section("vision_config")
     height, width = settings.side("size")
     side, patch = vision.integer("image_size", 384), vision.integer("patch_size", 14)
@@ -190,7 +190,8 @@ def _sampling(settings: VideoSettings, spread: Literal["even", "ends"]) -> Frame
 
 
 def _all_pixels(settings: VideoSettings, factor: int, *, of_all: bool) -> int:
-    """Of a frame, where the other bounds are of all."""
+    """Most pixels of a frame, where the other bounds are of all frames together; else of all; 0: no
+    such bound."""
     tokens = settings.integer("max_video_tokens", 128_000)
     if not settings.flag("cap_pixels_per_frame", False):
         return 0

@@ -120,7 +120,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     flash_attention_3: bool = True
     """Whether FlashAttention 3 may compute attention (see WorkerSettings)."""
     max_number_digits: int = 0
-    """Most digits of a number in an output that a grammar bounds (see GrammarSettings)."""
+    """Most digits in a row of a number in a JSON schema's output; 0: any number (see
+    GrammarSettings)."""
     warm_grammars: bool = False
     """Whether the grammar library is loaded with the model (see GrammarSettings)."""
 
@@ -387,7 +388,7 @@ class FetchKV(msgspec.Struct, frozen=True, tag="fetch_kv"):
     """Where the contents are to be, as many."""
     saves: list[Save] = []
     copies: list[Copy] = []
-    """Copies as a plan has them, to be done first: `blocks` may be among their sources."""
+    """Saves and copies are as a plan's, and done first: `blocks` may be among their sources."""
     seconds: float = math.inf
     """What hasn't been read by then is left out."""
 

@@ -72,7 +72,7 @@ class MmprojFile(NamedTuple):
         return name in self.file.tensors
 
     def shape(self, name: str, dimensions: int) -> tuple[int, ...]:
-        """Of a tensor that must be there. Raises UnsupportedModel."""
+        """The last `dimensions` sizes of a tensor that must be there. Raises UnsupportedModel."""
         tensor = self.file.tensors.get(name)
         if tensor is None or len(tensor.shape) < dimensions:
             raise UnsupportedModel(
@@ -81,7 +81,7 @@ class MmprojFile(NamedTuple):
         return tensor.shape[-dimensions:]
 
     def side(self) -> tuple[int, int]:
-        """Of a picture or a tile: pixels, and patches."""
+        """Side of a picture or a tile, in pixels and in patches."""
         image = bounded(self.keys, "image_size", MAX_PIXELS)
         return image, max(image // bounded(self.keys, "patch_size", MAX_PATCH), 1)
 
@@ -105,7 +105,7 @@ def as_written(number: float) -> float:
 
 
 class MmprojTokens:
-    """Of the model's vocabulary."""
+    """Tokens of the model's vocabulary by their text."""
 
     def __init__(self, tokenizer_json: bytes, where: str) -> None:
         self.tokenizer = Tokenizer.from_bytes(tokenizer_json, add_bos=False, bos_token_id=None)

@@ -11,7 +11,7 @@ from penstock.vision_spec import LearnedPositions, SquareMLPProjector, VisionSpe
 
 MEAN: Colour = (0.485, 0.456, 0.406)
 STD: Colour = (0.229, 0.224, 0.225)
-"""Of ImageNet's pictures, as the releases have them."""
+"""Mean and deviation of ImageNet's pictures, as the releases have them."""
 TOKEN = "<IMG_CONTEXT>"
 
 

@@ -25,7 +25,7 @@ from penstock.vision_spec import (
 )
 
 FRAMES = 2
-"""Of a patch: the converter writes a kernel for each, and knows no other number."""
+"""Frames of a patch: the converter writes a kernel for each, and knows no other number."""
 MAX_PICTURE = 1 << 28
 PICTURE, VIDEO = "<|image_pad|>", "<|video_pad|>"
 BEGIN, END = "<|vision_start|>", "<|vision_end|>"
@@ -147,7 +147,7 @@ def _seen(
 def _videos(
     found: MmprojFile, tokens: MmprojTokens, picture: PatchImages, release: Release
 ) -> Kinds:
-    """As of a folder of the hub with the release's settings."""
+    """How videos are prepared: as for a folder of the hub with the release's settings."""
     named = {"video_token_id": VIDEO, "vision_start_token_id": BEGIN, "vision_end_token_id": END}
     sizes = {
         "patch_size": picture.patch,

@@ -49,7 +49,7 @@ KINDS: dict[str, MmprojKind] = {
     "qwen2a": MmprojKind("Qwen2-Audio", ("qwen2",), qwen2_audio, hears=True),
     "voxtral": MmprojKind("Voxtral", ("llama",), voxtral, hears=True),
 }
-"""By clip.projector_type."""
+"""Kinds of mmproj files by clip.projector_type."""
 
 
 def read_mmproj(
@@ -108,7 +108,7 @@ def _check_decoder(kind: MmprojKind, text: ModelConfig, where: str) -> None:
 
 
 def _keys(file: GGUFFile, part: str) -> Fields:
-    """Those of a part, without its name in front."""
+    """Keys of a part, without its name in front."""
     begin = f"{part}."
     values = {
         key.removeprefix(begin): value

@@ -15,8 +15,8 @@ from penstock.vision_spec import (
 )
 
 SPARE_TOKENS = tuple(f"<unused{number}>" for number in range(99))
-"""Of Gemma's vocabulary: where a file lacks the token that stands for a picture's rows, one of
-these does."""
+"""Unused tokens of Gemma's vocabulary: where a file lacks the token that stands for a picture's
+rows, one of these does."""
 
 
 def _tower(found: MmprojFile, *, fractional: bool = False) -> TowerSpec:

@@ -11,7 +11,7 @@ from penstock.media_facts import KindFacts, LogMel
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, as_written
 
 RATE, N_FFT, HOP = 16_000, 400, 160
-"""Of Whisper's feature extractor, whose settings aren't in the file."""
+"""Settings of Whisper's feature extractor, which aren't in the file: Hz, and samples."""
 MAX_FACTOR = 64
 
 

@@ -24,7 +24,7 @@ METHODS: dict[str, Callable[[Fields], QuantisedCheckpoint]] = {
     "bitsandbytes": read_bitsandbytes,
     "mxfp4": read_mxfp4,
 }
-"""By quant_method."""
+"""Readers of quantised checkpoints by quant_method."""
 
 KEYS = ("quantization_config", "compression_config")
 """Where config.json says it; the second is compressed-tensors' older name."""

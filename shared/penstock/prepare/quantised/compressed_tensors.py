@@ -50,8 +50,8 @@ _STORED: dict[str, dict[tuple[str, int], Storage]] = {
     "naive-quantized": {("int", 8): "int8", ("float", 8): "fp8"},
     "mxfp4-pack-quantized": {("float", 4): "mxfp4"},
 }
-"""By format, and by type and number of bits of the weights. With "mixed-precision", each group has
-its own format."""
+"""How weights are stored, by format, and by type and number of bits of the weights. With
+"mixed-precision", each group has its own format."""
 
 
 def read_compressed_tensors(settings: Fields) -> QuantisedCheckpoint:
