@@ -30,7 +30,7 @@ class Places:
 
     @property
     def open(self) -> int:
-        """Of all tenants."""
+        """Places that are taken, of all tenants."""
         return self._by_tenant.total()
 
     @contextmanager

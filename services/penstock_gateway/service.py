@@ -55,7 +55,7 @@ class Service:
     media: MediaDesk = field(default_factory=lambda: MediaDesk(MediaSettings()))
     """What prepares the pictures of requests."""
     lines: LineCounts | None = None
-    """Of batches; None where this process works on none."""
+    """Counts of batches' lines; None where this process works on none."""
     connections: Places = field(init=False)
     """Its WebSockets."""
     uploads: Places = field(init=False)

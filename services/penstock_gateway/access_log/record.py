@@ -28,9 +28,9 @@ class AccessRecord:
         self.begun = time.perf_counter()
         self.status = CLIENT_GONE
         self.model: str | None = None
-        """That they were for."""
+        """Name of the model that the prompts were for."""
         self.prompts = 0
-        """That went to the engine."""
+        """Prompts that went to the engine."""
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.output_tokens = 0
@@ -49,4 +49,4 @@ class AccessRecord:
 
 
 current: ContextVar[AccessRecord | None] = ContextVar("access_record", default=None)
-"""Of the request that is being handled; None where no line is written for it."""
+"""Record of the request that is being handled; None where no line is written for it."""

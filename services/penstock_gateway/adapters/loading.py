@@ -70,7 +70,7 @@ class AdapterLoader:
             )
 
     def _digests(self) -> set[str]:
-        """Of the adapters that have names."""
+        """Digests of the adapters that have names and a file."""
         return {each.file.digest for each in self.client.adapters.present() if each.file}
 
     def unload(self, name: str) -> None:

@@ -38,7 +38,7 @@ class Conversation:
         """`own`: further fields of the chat request, in chat's names."""
         self._messages: list[dict[str, Any]] = []
         self._sources: list[tuple[str, list[str]]] = []
-        """Of each message where it comes from, and each of its parts."""
+        """Where each message comes from, and where each of its parts does."""
         if request.system:
             self._add("system", _texts(request.system, "system"), "system", "system")
         for place, message in enumerate(request.messages or ()):
@@ -176,7 +176,7 @@ def _text(text: str) -> dict[str, Any]:
 
 
 def _texts(content: str | Sequence[ShownBlock | ContentBlock], where: str) -> list[dict[str, Any]]:
-    """Of a system prompt."""
+    """Text parts of a system prompt. Raises InvalidRequest for an image."""
     parts = _parts(content, where)
     if any(part["type"] != "text" for part in parts):
         raise InvalidRequest(f"{where} contains an image; allowed: text", param=where)

@@ -47,7 +47,7 @@ class EventSink(Protocol):
 
 
 class NoEventSink:
-    """Of a reply that isn't streamed."""
+    """Events of a reply that isn't streamed go here: nobody hears of them."""
 
     def send(self, kind: str, **fields: Any) -> None:
         """Nobody hears of it."""

@@ -48,7 +48,8 @@ class ShownBlock(BlockFields, frozen=True, kw_only=True):
 
 
 class ContentBlock(BlockFields, frozen=True, kw_only=True):
-    """Of a message: these, or tool_use, tool_result, thinking or redacted_thinking."""
+    """A block of a message: one of BlockFields, or tool_use, tool_result, thinking or
+    redacted_thinking."""
 
     thinking: str | None = None
     id: str | None = None

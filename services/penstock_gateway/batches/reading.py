@@ -15,7 +15,7 @@ from penstock_gateway.request.amount import check_amount_now
 from penstock_gateway.storage.records import BatchError
 
 MAX_ERRORS = 100
-"""That are reported for a file."""
+"""Errors that are reported for a file."""
 MAX_EMPTY = 100_000
 """Empty lines, which take as long to read as others."""
 
@@ -68,7 +68,7 @@ class BatchFile:
         return count, errors
 
     def lines(self, answered: set[int]) -> Iterator[NumberedLine]:
-        """Those that have no answer, of a file without errors. Raises OSError."""
+        """Lines that have no answer, of a file without errors. Raises OSError."""
         for number, raw in self._raw():
             if number not in answered:
                 line = LINE.decode(raw)

@@ -29,7 +29,7 @@ class ExpiresAfter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As OpenAI has it. completion_window: as in 24h; what isn't answered then never is.
+    """A batch as OpenAI has it. completion_window: as in 24h; what isn't answered then never is.
     output_expires_after: how long its results are kept."""
 
     input_file_id: str

@@ -41,7 +41,7 @@ def result_line(custom_id: str, answer: OwnAnswer) -> str:
 
 
 def error_line(custom_id: str, code: str, message: str) -> str:
-    """Of a line that was never asked."""
+    """The result of a line that was never asked."""
     return _encoded(custom_id, None, LineError(code, message))
 
 

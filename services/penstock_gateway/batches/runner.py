@@ -61,8 +61,8 @@ class Runner:
                 await self._store.held.let_go(self._name)
 
     async def _try_to_take_one(self) -> bool:
-        """As `_take_one`; also False if the database doesn't answer: its disk is full, or it is
-        restarting. Running batches continue."""
+        """Takes a batch as `_take_one` does; also False if the database doesn't answer: its disk is
+        full, or it is restarting. Running batches continue."""
         try:
             taken = await self._take_one()
         except DatabaseDamaged:  # It has been told.
@@ -146,9 +146,10 @@ async def _finish(run: BatchRun) -> None:
 def caller_of(
     ring: KeyRing | None, owner: str, key_digest: str, *, background: bool
 ) -> Caller | None:
-    """As whom something is asked that an earlier request left. None: the key isn't known any more.
+    """The caller in whose name something is asked that an earlier request left. None: the key isn't
+    known any more.
 
-    ring: None: there are no keys.  background: it stands behind what somebody waits for.
+    ring: None: there are no keys.  background: it is served after what somebody waits for.
     """
     if ring is None:
         return Caller(None, tenant=owner, background=background)

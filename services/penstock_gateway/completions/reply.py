@@ -85,7 +85,7 @@ class CompletionFormat(ChunkedReply[TextChoice]):
         self._n = n
         self._offsets: dict[int, int] = {}
         self._written: dict[int, LogprobLists] = {}
-        """Of prompts that are shown."""
+        """Written log-probabilities of prompts that are shown, by prompt."""
         self._ids: dict[int, bytes] = {}
         self._texts: dict[int, bytes] = {}
         self._is_plain = not echo_options.logprobs and not echo_options.token_ids
@@ -184,7 +184,8 @@ class CompletionFormat(ChunkedReply[TextChoice]):
     def _logprobs(
         self, choice: int, delta: SequenceDelta, *, first: bool
     ) -> CompletionLogprobs | None:
-        """Of a delta's tokens, behind those of the prompt where it is the first."""
+        """Log-probabilities of a delta's tokens, after those of the prompt where it is the
+        first."""
         written = self._written.get(choice // self._n) if first else None
         if written is not None:
             self._offsets[choice] = written.offset

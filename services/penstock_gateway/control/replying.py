@@ -48,7 +48,7 @@ def model_operation(
 
 
 def asked_client(service: Service, request: Request) -> EngineClient:
-    """Of the model that `model` selects. Raises as `ModelRegistry.ask` does."""
+    """Client of the model that `model` selects. Raises as `ModelRegistry.ask` does."""
     return service.models.ask(asked(request, "model")).backend.client
 
 

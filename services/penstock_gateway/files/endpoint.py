@@ -27,7 +27,7 @@ TAG = "batches"
 MOST, USUAL = 10_000, 10_000
 """Files of one page."""
 UPLOAD_SECONDS = 600.0
-"""That a file may take on its way in."""
+"""Seconds that a file may take on its way in."""
 RETRY_AFTER = 30.0
 """Seconds after which a disk or a store may have an answer again."""
 PURPOSES = ("batch", "batch_output", "batch_error")

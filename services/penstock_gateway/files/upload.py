@@ -25,7 +25,7 @@ PURPOSES = ("batch",)
 MAX_NAME = 512
 """Characters of a file's name."""
 FORM_BYTES = 65_536
-"""Of a form beside its file."""
+"""Bytes of a form other than its file's."""
 LONGEST_LIFE = 3650 * 86_400
 SHORTEST_LIFE = 3600
 

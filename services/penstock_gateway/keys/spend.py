@@ -25,7 +25,7 @@ class KeySpend:
         self.prompts = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
-        """Of the prompts' tokens, those found in the KV cache."""
+        """Tokens of the prompts that were found in the KV cache."""
         self.generation_tokens = 0
 
 

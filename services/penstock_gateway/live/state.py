@@ -59,7 +59,7 @@ class GatewayGauge:
         self._at = time.monotonic()
 
     def row(self, *, loop_lag: float, watchers: int) -> GatewayRow:
-        """As of now."""
+        """The gateway's figures as of now."""
         service, now = self._service, time.monotonic()
         tokens = _tokens_of(service)
         rate = (tokens - self._tokens) / max(now - self._at, 1e-3)

@@ -24,7 +24,7 @@ class MessageOfBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class MessageBatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As Anthropic has it."""
+    """A batch of messages as Anthropic has it."""
 
     requests: list[MessageOfBatch]
 

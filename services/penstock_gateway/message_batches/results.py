@@ -59,7 +59,7 @@ def result_blocks(contents: Contents, record: BatchRecord) -> Iterator[bytes]:
 
 
 def _results(contents: Contents, record: BatchRecord) -> Iterator[MessageResult]:
-    """Those that were answered, those that failed, and those that weren't answered, each in the
+    """Results of requests that were answered, that failed, and that weren't answered, each in the
     order of the requests."""
     answered: set[str] = set()
     for file_id in (record.output_file_id, record.error_file_id):

@@ -97,7 +97,7 @@ def ended_at(record: BatchRecord) -> int | None:
 
 
 def counts_of(status: BatchStatus, counts: RequestCounts) -> MessageBatchCounts:
-    """Of all of a batch's requests."""
+    """Counts of all of a batch's requests."""
     if status not in ENDED:
         return MessageBatchCounts(processing=counts.total)
     told = {"succeeded": counts.completed, "errored": counts.failed}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _LABEL = ["model_name"]
 SHARED = "Read from the database; every process that uses it reports the same value."
 STATUSES = ("validating", "in_progress", "finalizing", "cancelling")
-"""Of batches that are shown although there is none."""
+"""States of batches that are shown although there is none."""
 
 
 def storage_families(service: Service, label: list[str]) -> Iterator[Metric]:

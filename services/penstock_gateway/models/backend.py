@@ -38,7 +38,7 @@ class AskedModel:
     """What a request asks for."""
 
     name: str
-    """As replies have it."""
+    """Name of the model or adapter as replies have it."""
     adapter: AdapterFile | None
     """What is applied to the model; None: nothing."""
     engine: EngineInfo
@@ -48,7 +48,7 @@ class AskedModel:
 
     @property
     def client(self) -> EngineClient:
-        """By which it is asked."""
+        """Client by which the model is asked."""
         return self.backend.client
 
 
@@ -59,7 +59,7 @@ class ModelBackend:
     client: EngineClient
     config: GatewayConfig
     given_names: tuple[str, ...] = ()
-    """By which the operator calls the model, its own first; empty: what engine cores tell."""
+    """Names by which the operator calls the model, its own first; empty: what engine cores tell."""
     given_adapters: tuple[str, ...] = ()
     """Names of adapters that come with the model, before an engine core has told them."""
     folders: InitVar[AdapterFolders | None] = None
@@ -77,7 +77,7 @@ class ModelBackend:
 
     @property
     def name(self) -> str | None:
-        """As replies have it; None: not known yet."""
+        """The model's name as replies have it; None: not known yet."""
         if self.given_names:
             return self.given_names[0]
         welcome = self.client.welcome
@@ -130,8 +130,8 @@ class ModelBackend:
         return EngineInfo(welcome, text, self.config)
 
     def text(self) -> ModelText:
-        """Of one that is started on demand, also while it isn't loaded. Raises EngineUnavailable
-        where none is known."""
+        """The model's tokenizer, chat template and media; of one that is started on demand, also
+        while it isn't loaded. Raises EngineUnavailable where none is known."""
         known = self.client.text
         return known if self.on_demand and known is not None else self.engine().text
 
@@ -145,8 +145,8 @@ class ModelBackend:
         return AskedModel(served, adapter, engine, self)
 
     def named(self, name: str | None) -> tuple[str, AdapterFile | None]:
-        """As replies have what is called `name`, and what is applied to the model; also while the
-        model is away.
+        """The name as replies have it, and what is applied to the model; also while the model is
+        away.
 
         Raises HTTPError 404 for a name that it hasn't, and 403 where the key may not use it.
         """

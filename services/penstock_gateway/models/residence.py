@@ -49,7 +49,7 @@ class Residence:
         self.model = model
         self.pinned = pinned
         self.state: ModelState | None = None
-        """As the supervisor told it last."""
+        """The model's state as the supervisor told it last."""
         self.waits = Histogram(WAITS)
         """Seconds that requests waited for it."""
         self._is_up = is_up

@@ -95,7 +95,7 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
 
     @abstractmethod
     def chat_of(self, request: Asked) -> ChatRequest:
-        """The same request in chat's terms. Raises InvalidRequest."""
+        """The request in chat's terms. Raises InvalidRequest."""
 
     async def _whole(self, request: Asked, terms: Terms, recorder: TimelineRecorder) -> list[bytes]:
         if self.only_loads(request):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 MOST_SAMPLES = 100_000
-"""Of one plug-in, at a time; more are an error."""
+"""Samples of one plug-in, at a time; more are an error."""
 
 
 class PluggedMetrics:

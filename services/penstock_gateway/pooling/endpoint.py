@@ -180,7 +180,7 @@ def usage_of(results: list[PoolResult]) -> PoolUsage:
 async def vector_inputs(
     input: InputField, messages: list[PoolMessage] | None, call: Call, *, add_special: bool
 ) -> list[PoolInput]:
-    """Of the one of both that a body has. Raises InvalidRequest."""
+    """Inputs of what a body has: input or messages, but not both. Raises InvalidRequest."""
     if messages is None:
         return await call.read(inputs_of(input), add_special=add_special)
     if input is not None:
@@ -192,7 +192,7 @@ class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     """Makes vectors for whoever posts a body."""
 
     id_prefix: str
-    """Of the ids in its replies."""
+    """Prefix of the ids in its replies."""
 
     @abstractmethod
     async def answer(self, request: Fields, call: Call) -> msgspec.Struct:

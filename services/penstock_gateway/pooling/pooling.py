@@ -60,7 +60,8 @@ class PoolingEndpoint(PoolEndpoint[PoolingRequest]):
 
 
 def default_task(tasks: tuple[PoolingTask, ...]) -> PoolingTask:
-    """As in vLLM: all of a model for embeddings, the classes of a classifier."""
+    """The task of a request that names none, as in vLLM: all of a model for embeddings, the classes
+    of a classifier."""
     return "token_embed" if tasks[0] == "embed" and "token_embed" in tasks else tasks[0]
 
 

@@ -11,9 +11,9 @@ from penstock_gateway.generate.pieces import JsonList, Pace, Splices, paced
 from penstock_gateway.generate.reply import encoder
 
 NUMBERS = 4096
-"""That are written at once: a third of a millisecond."""
+"""Numbers that are written at once: a third of a millisecond."""
 BASE64_BYTES = 3 << 16
-"""That are written at once; of three each four letters are made, without a rest."""
+"""Bytes that are written at once; of three each four letters are made, without a rest."""
 NUMBERS_PER_TOKEN = 64
 """Take as long to write as a token with its log-probabilities."""
 

@@ -23,7 +23,8 @@ class SessionUpdate(
 
     model: Text = None
     language: Text = None
-    """That is spoken: a code or an English name; null: it is detected in the first piece."""
+    """The language that is spoken: a code or an English name; null: it is detected in the first
+    piece."""
     prompt: Text = None
     """Names and words as they are written."""
 

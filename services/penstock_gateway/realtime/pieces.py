@@ -21,7 +21,7 @@ SHORTEST = 50
 FLOOR = 0.002
 """Root of the mean square, of 1, below which nothing is said."""
 SHARE = 0.08
-"""Of the loudest frame of a piece, below which a frame is quiet."""
+"""Share of a piece's loudest frame below which a frame is quiet."""
 
 
 class PieceCutter:
@@ -36,7 +36,7 @@ class PieceCutter:
         self._most = int(seconds * RATE) // FRAME
         self._held = bytearray()
         self._levels: list[float] = []
-        """Of each whole frame that is held."""
+        """Levels of the whole frames that are held: roots of the mean square, of 1."""
         self._loudest = 0.0
         self._quiet = 0
         """Frames at the end that are quiet."""
@@ -65,7 +65,8 @@ class PieceCutter:
         return piece if spoken else None
 
     def _new_levels(self) -> Iterator[float]:
-        """Of the frames that have become whole. Frames before them may be cut off meanwhile."""
+        """Levels of the frames that have become whole. Frames before them may be cut off
+        meanwhile."""
         import numpy as np
 
         first = FRAME * len(self._levels)

@@ -46,7 +46,7 @@ IDLE = 600.0
 NORMAL = 1000
 """Code of RFC 6455, section 7.4.1."""
 MOST_UTTERANCES = 8
-"""That wait to be transcribed, one behind the other."""
+"""Utterances that wait to be transcribed, one after the other."""
 
 
 class Work(NamedTuple):
@@ -87,7 +87,7 @@ class RealtimeSession:
         self._named: str | None = None
         """The model as the client calls it."""
         self._utterance: Utterance | None = None
-        """That is open: more sound may come."""
+        """The utterance that is open: more sound may come."""
         self._work: deque[Work] = deque()
 
     async def run(self) -> None:

@@ -27,7 +27,8 @@ AUDIO = "audio"
 LONGEST = 14_400
 """Seconds of an utterance."""
 BYTES = 6
-"""That a sample takes here: 16 bits as it came, or a float in a piece, and its twin on the way."""
+"""Bytes that a sample takes here: 16 bits as it came, or a float in a piece, and its twin on the
+way."""
 
 
 class Utterance:
@@ -43,7 +44,7 @@ class Utterance:
         self.wishes = Wishes()
         self.begun = False
         self.model = model
-        """That transcribes it; whoever begins it may name another one."""
+        """Name of the model that transcribes it; whoever begins it may name another one."""
         facts = facts_of(service.models.backend_of(model).text())
         self._cutter = PieceCutter(facts.window_seconds)
         self._pieces: deque[np.ndarray] = deque()
@@ -58,7 +59,7 @@ class Utterance:
 
     @property
     def seconds(self) -> float:
-        """Of sound that has come."""
+        """Seconds of sound that have come."""
         return self._samples / RATE
 
     @property

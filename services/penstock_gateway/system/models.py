@@ -42,7 +42,7 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     root: str | None = None
     """The model's name; of an adapter, the digest of its contents."""
     parent: str | None = None
-    """Of an adapter: the model that it is applied to."""
+    """The model that an adapter is applied to; null for a model."""
     media: dict[str, int] = {}
     """Kinds of media that a prompt may hold, and how many of each; empty: the model takes text
     only."""
@@ -147,7 +147,7 @@ def _card_of_absent(backend: ModelBackend, name: str) -> ModelCard:
 
 
 def _state(backend: ModelBackend) -> tuple[str | msgspec.UnsetType, str | msgspec.UnsetType]:
-    """As `ModelCard` has it; nothing where nobody starts and ends models."""
+    """Presence and reason as `ModelCard` has them; nothing where nobody starts and ends models."""
     if backend.residence is None:
         return msgspec.UNSET, msgspec.UNSET
     state = backend.residence.state

@@ -134,7 +134,7 @@ def system_state(service: Service) -> SystemState:
 
 
 def _may_see(backend: ModelBackend) -> bool:
-    """By its own names, or those of its adapters."""
+    """Whether the caller may use it: by its own names, or those of its adapters."""
     caller = current.get()
     if caller.key is None or caller.key.models is None:
         return True

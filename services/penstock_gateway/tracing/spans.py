@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.protocol.to_frontend import SequenceTimeline
 
 MAX_SEQUENCES = 64
-"""Of one request, have spans of their own."""
+"""Sequences of one request that have spans of their own."""
 
 
 def request_attributes(scope: Scope, request_id: str, operation: str | None) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _sequence(
 
 
 def _account(engine: SequenceTimeline) -> dict[str, Any]:
-    """Of the whole sequence, with its last span."""
+    """Attributes of a whole sequence, put on its last span."""
     return {
         "penstock.requeued_seconds": engine.requeued,
         "penstock.compute_seconds": engine.compute,
@@ -181,8 +181,8 @@ def _account(engine: SequenceTimeline) -> dict[str, Any]:
 
 
 def _tell_error(trace: Trace) -> None:
-    """As the conventions for HTTP servers have it: what is the client's doing is no error of this
-    span's, but has a type all the same."""
+    """Sets a request's error as the conventions for HTTP servers have it: what is the client's
+    doing is no error of this span's, but has a type all the same."""
     error, span = trace.error, trace.span
     if isinstance(error, ClientGone):
         span.set_attribute("error.type", "client_disconnected")

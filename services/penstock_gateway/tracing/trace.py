@@ -22,7 +22,7 @@ TRACE = "penstock.trace"
 """Where the scope of a traced request keeps its Trace."""
 
 MAX_RUNS = 32
-"""Of one request, have spans of their own: it has one for each prompt."""
+"""Runs of one request that have spans of their own: it has one for each prompt."""
 
 
 class Run:
@@ -82,7 +82,7 @@ class Trace:
 
     @property
     def timings(self) -> list[RequestTiming]:
-        """Of its runs that have one and went to the engine."""
+        """Timings of its runs that have one and went to the engine."""
         return [run.timing for run in self.runs if run.timing is not None and run.timing.begun]
 
     def at(self, moment: float) -> int:
@@ -102,7 +102,7 @@ class Trace:
 
 
 current: ContextVar[Trace | None] = ContextVar("trace", default=None)
-"""Of the request that is being handled; None: it is not traced."""
+"""The trace of the request that is being handled; None: it is not traced."""
 
 
 def log_fields(scope: Scope) -> dict[str, str]:

@@ -67,7 +67,7 @@ class Tracing:
 
     @classmethod
     def of(cls, config: GatewayConfig) -> Tracing | None:
-        """As the configuration has it."""
+        """Tracing as the configuration has it; None where there is no endpoint for traces."""
         endpoint = config.otlp_traces_endpoint
         return None if endpoint is None else cls(endpoint, config.trace_sample_ratio)
 

@@ -55,19 +55,19 @@ class SpeechFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class TranscriptionRequest(SpeechFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of /v1/audio/transcriptions."""
+    """The form of /v1/audio/transcriptions."""
 
     language: Text = None
     """ISO 639-1, or the language's English name; null: it is detected."""
     timestamp_granularities: list[str] | None = None
-    """Of verbose_json: segment, word."""
+    """Granularities of verbose_json: segment, word."""
 
     # --- only where they ask for nothing
     include: list[str] | None = None
 
 
 class TranslationRequest(SpeechFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of /v1/audio/translations: into English. language: that is spoken."""
+    """The form of /v1/audio/translations: into English. language: that is spoken."""
 
     language: Text = None
 
