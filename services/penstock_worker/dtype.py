@@ -20,9 +20,9 @@ class DeviceDtypes:
     """What a kind of device computes in, by the names that settings have for it."""
 
     dtypes: Mapping[str, torch.dtype]
-    """Of weights and activations."""
+    """The dtypes of weights and activations."""
     caches: Mapping[str, torch.dtype]
-    """Of keys and values."""
+    """The dtypes of keys and values."""
     of_gguf: Mapping[str, torch.dtype] = field(default_factory=dict)
     """What auto makes of a GGUF file of these types, where that is another dtype."""
     unpacks_to_plain: bool = False

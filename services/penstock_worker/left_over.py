@@ -35,7 +35,7 @@ class LeftOverStep:
     def __init__(self, activity: Activity) -> None:
         self._activity = activity
         self._session: int | None = None
-        """Of the step; None: there is none."""
+        """The session of the step; None: there is none."""
         self._layers = 0
         self._since = 0.0
         """When its last layer was computed, as far as was seen."""

@@ -13,8 +13,8 @@ from penstock_worker.forward.interface import Batch
 
 @dataclass(frozen=True)
 class Crossing:
-    """Of the rows of a batch with one sequence, in the heads that follow the sound (see
-    penstock.transcription_facts.Alignment), in their order; float32."""
+    """Queries and keys of the rows of a batch with one sequence, in the heads that follow the sound
+    (see penstock.transcription_facts.Alignment), in their order; float32."""
 
     queries: Tensor
     """[decoder's rows, heads, head_dim]."""
@@ -23,7 +23,7 @@ class Crossing:
 
     @staticmethod
     def joined(parts: list[Crossing]) -> Crossing:
-        """Of a sequence that was computed in several chunks."""
+        """Returns the queries and keys of a sequence that was computed in several chunks."""
         return Crossing(
             torch.cat([part.queries for part in parts]), torch.cat([part.keys for part in parts])
         )

@@ -35,7 +35,7 @@ def token_rows(crossing: Crossing, *, rows: int, skipped: int, filter_width: int
 
 
 def _weights(crossing: Crossing, head: int) -> Tensor:
-    """Of one head, [tokens, encoder's rows]."""
+    """Returns one head's weights, [tokens, encoder's rows]."""
     queries, keys = crossing.queries[:, head], crossing.keys[:, head]
     return (queries * queries.shape[-1] ** -0.5 @ keys.T).softmax(-1)
 

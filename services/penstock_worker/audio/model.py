@@ -24,7 +24,7 @@ from penstock_worker.weights.weights import Weights
 from penstock_worker.weights.zero_biases import add_zero_biases
 
 MEL = "mel"
-"""Of a prepared sound: float32 [chunks, bins, windows]."""
+"""The name of a prepared sound's tensor: float32 [chunks, bins, windows]."""
 
 
 class UnfitSound(UnfitItem):

@@ -87,7 +87,7 @@ def joined_tables(groups: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarray, l
 
 
 def write_tables(tables: Sequence[np.ndarray], out: np.ndarray) -> None:
-    """As StepTables.write, for tables of any kind."""
+    """Writes tables of any kind to `out`, as StepTables.write does."""
     if isinstance(tables, StepTables):
         tables.write(out)
         return

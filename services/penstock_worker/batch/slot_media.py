@@ -22,8 +22,8 @@ class UnfitMedia(Exception):
 
 
 class _Grid(NamedTuple):
-    """Of a span: groups of frames, 1 for a picture; rows and columns; between the positions of two
-    groups, above / below."""
+    """The grid of a span: groups of frames, 1 for a picture; rows and columns; between the
+    positions of two groups, above / below."""
 
     groups: int
     rows: int
@@ -33,7 +33,7 @@ class _Grid(NamedTuple):
 
     @property
     def length(self) -> int:
-        """By how much positions grow over the span."""
+        """How much positions grow over the span."""
         last = (self.groups - 1) * self.above // self.below
         return max(last + 1, self.rows, self.columns)
 
@@ -63,7 +63,7 @@ class SlotMedia:
         self._saved = [0, *accumulate(map(self._saves, media.spans))]
 
     def name(self, span: MediaSpan) -> str:
-        """Of the item whose rows stand there."""
+        """Returns the name of the item whose rows stand there."""
         return self._items[span.item].name
 
     def overlapping(self, start: int, end: int) -> Iterator[MediaSpan]:
@@ -112,13 +112,13 @@ class SlotMedia:
         return self._ends[number - 1] if number else 0
 
     def _saves(self, span: MediaSpan) -> int:
-        """By how much less the positions grow over a span than its tokens."""
+        """Returns how much less the positions grow over a span than its tokens."""
         grid = self._grid(span)
         return 0 if grid is None else span.tokens - grid.length
 
     def _grid(self, span: MediaSpan) -> _Grid | None:
-        """Of an item in three dimensions, or of whole groups of its frames, in a span each; None:
-        the tokens' positions just count.
+        """Returns the grid of an item in three dimensions, or of whole groups of its frames, in a
+        span each; None: the tokens' positions just count.
 
         Positions grow by no more than there are tokens: rotary tables end where the sequence may.
         """
@@ -136,7 +136,7 @@ class SlotMedia:
 
 
 TEXT = SlotMedia(Media((), ()), 0)
-"""Of a sequence without any."""
+"""The media of a sequence without any."""
 
 
 def media_of(new: NewSequence, encoder_rows: int = 0) -> tuple[SlotMedia | None, str | None]:

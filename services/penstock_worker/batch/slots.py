@@ -47,7 +47,7 @@ class Slot:
     prompt_from: int | None = None  # See NewSequence.
     pooling: Pooling | None = None  # What a pooling model computes for it.
     lacking: tuple[int, ...] = ()
-    """Of each KV group's table the number of leading blocks that were never there; empty if all
+    """The number of leading blocks of each KV group's table that were never there; empty if all
     were."""
     media: SlotMedia | None = None  # What placeholders of its prompt stand for.
 

@@ -25,7 +25,7 @@ from penstock_worker.by_transformers.paged import register
 MOST_NAMES = 8
 """Names that an error lists."""
 SPARE_BYTES = 1 << 30
-"""Of buffers, such as tables of positions, beside what the weights take."""
+"""Bytes of buffers, such as tables of positions, beside what the weights take."""
 
 HEADS = ("lm_head.", "score.weight")
 """Beginnings of names that a model without its head has no use for."""
@@ -137,7 +137,7 @@ _TORCH_TYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""By the file format's names."""
+"""Torch's dtypes, by the file format's names."""
 
 
 class FileTensor:

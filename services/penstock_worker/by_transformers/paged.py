@@ -49,7 +49,7 @@ class LayerFacts:
     """What a rehearsal learns about a model's layers."""
 
     windows: dict[int, int | None] = field(default_factory=dict)
-    """By their number: how many tokens a token sees; None: all before it."""
+    """How many tokens a token sees, by the layer's number; None: all before it."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """As torch.nn.functional.linear: `x` is [..., inputs], `weight` [outputs, inputs]."""
+    """Does what torch.nn.functional.linear does: `x` is [..., inputs], `weight` [outputs,
+    inputs]."""
     if weight.dim() != 2 or x.dtype != weight.dtype or x.dtype not in DTYPES:
         return functional.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
@@ -31,7 +32,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def matmul(left: Tensor, right: Tensor) -> Tensor:
-    """As torch.matmul, a matrix of `right` at a time."""
+    """Does what torch.matmul does, a matrix of `right` at a time."""
     if left.dim() < 2 or right.dim() < 2 or left.shape[-1] == 1:
         return torch.matmul(left, right)  # Without a sum over columns there is no order of it.
     if right.dim() == 2:
@@ -48,7 +49,7 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
 def addmm(
     added: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    """As torch.addmm and torch.baddbmm."""
+    """Does what torch.addmm and torch.baddbmm do."""
     return beta * added + alpha * matmul(left, right)
 
 

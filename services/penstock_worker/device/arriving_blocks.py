@@ -13,7 +13,7 @@ from penstock_worker.device.staging import Staging
 from penstock_worker.stores.contents import Contents
 
 HALVES = 2
-"""Of the staging memory: one is written while the other's blocks are on their way."""
+"""Parts of the staging memory: one is written while the other's blocks are on their way."""
 
 
 class ArrivingBlocks:
@@ -28,14 +28,14 @@ class ArrivingBlocks:
         self.passed: list[torch.cuda.Event | None] = [None] * HALVES
         """Marks behind the latest blocks of each half."""
         self.latest: torch.cuda.Event | None = None
-        """Of them, the latest."""
+        """The latest of these marks."""
 
     def fill(self) -> DeviceFilling:
-        """See StoredCache."""
+        """Does what StoredCache.fill does."""
         return DeviceFilling(self, self.stream.computed())
 
     def settle(self) -> None:
-        """See StoredCache."""
+        """Does what StoredCache.settle does."""
         if self.latest is not None:
             self.stream.let_steps_wait(self.latest)
 
@@ -49,7 +49,7 @@ class DeviceFilling:
         self._after = after
         self._half = 0
         self._blocks: list[int] = []
-        """That the half holds."""
+        """The blocks that the half holds."""
 
     def await_room(self) -> None:
         passed = self._arriving.passed[self._half]

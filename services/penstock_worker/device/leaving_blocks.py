@@ -55,7 +55,7 @@ class LeavingBlocks:
         """Marks behind copies that may not have been made, and of which blocks they are."""
 
     def copy(self, blocks: Sequence[int]) -> list[PinnedCopy]:
-        """See StoredCache.copy_out."""
+        """Does what StoredCache.copy_out does."""
         left = list(blocks[: len(self._free)])
         made: list[PinnedCopy] = []
         if not left:
@@ -70,7 +70,7 @@ class LeavingBlocks:
         return made
 
     def overwriting(self, blocks: Iterable[int]) -> None:
-        """See StoredCache."""
+        """Does what StoredCache.overwriting does."""
         while self._under_way and self._under_way[0][0].query():
             self._under_way.popleft()
         if not self._under_way:
@@ -82,7 +82,7 @@ class LeavingBlocks:
                 return
 
     def settle(self) -> None:
-        """See StoredCache."""
+        """Does what StoredCache.settle does."""
         if self._under_way:
             self._stream.let_steps_wait(self._under_way[-1][0])
 

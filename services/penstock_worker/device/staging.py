@@ -15,7 +15,7 @@ from penstock_worker.device.block_copies import pin
 from penstock_worker.machine.memory import free_memory
 
 STAGED_BYTES = 32 * 2**20
-"""Of blocks that one kernel gathers or scatters, at most, if that is one block or more."""
+"""Bytes of blocks that one kernel gathers or scatters, at most, if that is one block or more."""
 MAX_STAGED_BLOCKS = 64
 
 

@@ -13,7 +13,7 @@ from penstock_worker.stores.cache import CopiedBlock, StoredCache, check_blocks
 from penstock_worker.stores.host_cache import WAITING_BYTES, HostCache
 
 MAX_WAITING_BYTES = 2**30
-"""Of pinned memory for copies that wait to be written."""
+"""Bytes of pinned memory for copies that wait to be written, at most."""
 
 
 def stored_cache(caches: Sequence[Tensor], step_blocks: int) -> StoredCache:
@@ -31,7 +31,7 @@ class DeviceCache:
     """A StoredCache. A block's bytes are those that HostCache has of the same cache."""
 
     def __init__(self, caches: Sequence[Tensor], step_blocks: int) -> None:
-        """See `stored_cache`."""
+        """The arguments are those of `stored_cache`."""
         self._caches = caches
         self._count = caches[0].shape[1]
         self._step_blocks = step_blocks

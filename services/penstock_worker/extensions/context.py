@@ -9,7 +9,7 @@ from penstock_worker.loading.loaded import Loaded
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """Of one rank, for one loaded model.
+    """What an extension may know of one rank, for one loaded model.
 
     rank, ranks: this one, of how many.  served_name: of the model.  model_dir: its prepared folder.
     device: what computes, as in Ready.  loaded: the model itself, of which nothing is promised to

@@ -27,7 +27,7 @@ from penstock_worker.extensions.context import WorkerContext
 log = logs.get(__name__)
 
 MOST_ERROR_CHARS = 2000
-"""Of what a method raised."""
+"""The characters of a method's error that are passed on, at most."""
 
 
 class ExtensionMethods:

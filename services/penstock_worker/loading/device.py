@@ -41,7 +41,7 @@ class DevicePool:
     blocks: int
     """Number of KV blocks."""
     rehearse: Callable[[], None]
-    """See LoadedKernels.rehearse."""
+    """The model's LoadedKernels.rehearse."""
 
     def stored_cache(
         self, setup: Setup, recipe: DeviceRecipe, served_parts: int | None
@@ -63,7 +63,7 @@ class DeviceParts(DevicePool):
 def load_on_device(
     recipe: DeviceRecipe, setup: Setup, vocab: int, ranks: Ranks = ALONE
 ) -> DeviceParts:
-    """As load_forward, with the sampler."""
+    """Loads what load_forward does, and the sampler."""
     from penstock_worker.sampler.device import DeviceSampler
 
     use_device(recipe.device)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 
 def _nothing() -> None:
-    """Of a model that one rank computes, or that isn't captured."""
+    """Does nothing, for a model that one rank computes, or that isn't captured."""
 
 
 @dataclass(frozen=True)
 class LoadedKernels:
-    """Of a model on a GPU. All are called by the thread that computes."""
+    """What the kernels and graphs of a model on a GPU ask for. All are called by the thread that
+    computes."""
 
     tell_of_compilations: Callable[[Callable[[str], None] | None], None]
     """Has a function called from now on with the name of each kernel that is compiled; None:
@@ -22,17 +23,17 @@ class LoadedKernels:
     before they agree on the number of KV blocks. A model that is loaded already does so again in
     each further group, since the ranks' messages must match."""
     capture: Callable[[], None] = _nothing
-    """See DeviceForward.capture."""
+    """Does what DeviceForward.capture does."""
 
 
 NO_KERNELS = LoadedKernels(lambda told: None)
-"""Of a model on a CPU, where nothing is compiled or captured."""
+"""The kernels of a model on a CPU, where nothing is compiled or captured."""
 
 
 def triton_kernels(
     rehearse: Callable[[], None] = _nothing, capture: Callable[[], None] = _nothing
 ) -> LoadedKernels:
-    """Of a model whose kernels Triton compiles."""
+    """Returns what a model does whose kernels Triton compiles."""
     # Imported here: a worker on a CPU needs no Triton, which takes 65 MB and half a second.
     from penstock_kernels.triton.compilations import tell_of_compilations
 

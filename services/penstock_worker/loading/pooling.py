@@ -28,13 +28,13 @@ _MODULES = {
     "reference": "penstock_worker.pooling.reference",
     "transformers": "penstock_worker.pooling.transformers",
 }
-"""As in `forward.backends`, with recipes for pooling models."""
+"""The modules of backends, as in `forward.backends`, with recipes for pooling models."""
 
 
 def load_pooling(
     prepared: PreparedModel, setup: Setup, threads: int, begun: float, phases: Phases
 ) -> Loaded:
-    """As `load` does. begun: of time.monotonic().  Raises StartupError."""
+    """Loads a pooling model as `load` does. begun: by time.monotonic().  Raises StartupError."""
     prepared = text_only(prepared)
     recipe = choose_pooling(prepared, with_own_files(prepared, setup), threads)
     with torch.inference_mode():

@@ -17,7 +17,7 @@ from pathlib import Path
 
 WANTED_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 WANTED_FEATURES = ("asimd", "asimddp", "i8mm")
-"""Of ARM processors."""
+"""The features that ARM processors should have."""
 FRONT_LIBRARIES = ("fastapi", "uvicorn", "uvloop", "httptools")
 WORKER_LIBRARIES = ("torch", "safetensors", "llguidance")
 LOW_DISK = 2 << 30

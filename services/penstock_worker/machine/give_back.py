@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 MADV_DONTNEED = 4
-"""Of Linux: private anonymous pages go at once, and are zero when they are next touched."""
+"""Linux's advice that takes private anonymous pages back at once: they are zero when next
+touched."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]

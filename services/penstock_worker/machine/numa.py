@@ -85,7 +85,7 @@ class NUMAPlacement:
         self._node = node
 
     def _cpus(self, node: int) -> set[int]:
-        """Those of the node's CPUs that may be used."""
+        """Returns which of the node's CPUs may be used."""
         known = nodes(self._root)
         if node not in known:
             raise StartupError(
@@ -100,7 +100,8 @@ class NUMAPlacement:
 
 
 def _take_memory_from(node: int | None) -> None:
-    """Of this thread and those that it starts. Where the kernel refuses, says so."""
+    """Prefers a node's memory for this thread and those that it starts; None: the kernel's own
+    policy. Where the kernel refuses, says so."""
     try:
         _set_mempolicy(node)
     except OSError as error:

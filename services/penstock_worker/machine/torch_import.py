@@ -34,7 +34,7 @@ _RUNNING = threading.RLock()
 
 
 def import_torch() -> None:
-    """As `import torch`, but for the modules of `DEFERRED`, which are there and not run yet. Does
+    """Imports torch, but for the modules of `DEFERRED`, which are there and not run yet. Does
     nothing where torch has been imported."""
     if "torch" in sys.modules:
         return

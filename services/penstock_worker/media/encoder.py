@@ -61,7 +61,7 @@ class MediaEncodings:
         self._sees: Sees | None = None
         self._store: MediaStore | None = None
         self._tell: Tell | None = None
-        """Of the session; None before it has said anything of media."""
+        """What tells the session; None before it has said anything of media."""
 
     def see_with(self, sees: Sees) -> None:
         """Called on the ranks of the first stage, when the weights are loaded."""

@@ -74,7 +74,7 @@ class StepMedia(Protocol):
 
 
 class NoMedia:
-    """Of a model that takes none."""
+    """The media of a model that takes none."""
 
     def receive(self, message: Incoming, frames: Sequence[bytes], tell: Tell) -> None:
         if isinstance(message, LoadMedia):

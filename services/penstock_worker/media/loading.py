@@ -55,4 +55,4 @@ class ModelMedia:
 
 
 def connect_nothing(done: Callable[[], None]) -> None:
-    """Of a rank that encodes nothing."""
+    """Connects nothing: the rank encodes nothing."""

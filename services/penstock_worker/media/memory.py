@@ -8,10 +8,11 @@ from penstock.protocol.common import MAX_MEDIA_ITEMS, MEDIA_OVERHEAD
 from penstock.vision_spec import VisionSpec
 
 USUAL_ROWS = 16_384
-"""Of encodings that are kept: as many as the largest picture has that any of the families takes."""
+"""Rows of encodings that are kept: as many as the largest picture has that any of the families
+takes."""
 
 USUAL_BYTES = 256 << 20
-"""That these may take, unless one prompt can need more."""
+"""The bytes that these rows may take, unless one prompt can need more."""
 
 
 def media_rows(
@@ -62,12 +63,13 @@ def held_bytes(load: int) -> int:
 
 
 def pixel_bytes(spec: VisionSpec) -> int:
-    """Of a prepared item for each of its rows: the patches that a row is made of, a byte for each
-    pixel's colour, of all frames of a video that a patch spans."""
+    """Returns the bytes of a prepared item for each of its rows: the patches that a row is made of,
+    a byte for each pixel's colour, of all frames of a video that a patch spans."""
     tower = spec.tower
     return spec.patches_in_row * tower.channels * tower.frames * tower.patch**2
 
 
 def sound_bytes(spec: AudioSpec) -> int:
-    """Of a prepared sound for each of its rows: float32 for each band of its windows."""
+    """Returns the bytes of a prepared sound for each of its rows: float32 for each band of its
+    windows."""
     return 4 * spec.tower.mel_bins * spec.row_frames

@@ -29,8 +29,8 @@ log = logs.get(__name__)
 
 Tensors = Mapping[str, np.ndarray]
 Check = Callable[[Tensors, int, tuple[int, ...]], int]
-"""Of an item's tensors, rows and grid: MediaReady.work. Raises UnfitItem for one that can't be
-encoded."""
+"""Returns MediaReady.work for an item's tensors, rows and grid. Raises UnfitItem for one that can't
+be encoded."""
 
 
 class BadItem(Exception):
@@ -47,9 +47,9 @@ class StoreBounds:
     goes beyond is refused."""
 
     rows: int
-    """Of one item."""
+    """Rows of one item."""
     size: int
-    """Of all prepared items, bytes."""
+    """Bytes of all prepared items."""
 
 
 @dataclass

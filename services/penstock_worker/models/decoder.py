@@ -168,7 +168,8 @@ class DecoderModel:
         media: RowMedia | None = None,
         encoded: EncodedAttention = NOTHING_ENCODED,
     ) -> Tensor:
-        """As `hidden`, without communication with other stages. `before` is what was received."""
+        """Does what `hidden` does, without communication with other stages. `before` is what was
+        received."""
         by_time = None if media is None else media.positions
         rotations = tuple(rotary.at(positions, by_time) for rotary in self.rotaries)
         residual = self._embedded(tokens, positions) if before is None else before

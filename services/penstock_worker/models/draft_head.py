@@ -65,7 +65,7 @@ class BesideFront:
         self._normed_residual = config.normed_residual
 
     def __call__(self, embedded: Tensor, hidden: Tensor, step: Step) -> Tensor:
-        """As JoinedFront's."""
+        """Maps [rows, hidden] of each to the residual, as JoinedFront does."""
         normed = self._hidden_norm(hidden)
         residual = normed.clone() if self._normed_residual else hidden.clone()
         both = torch.cat((self._embedding_norm(embedded), normed), 1)

@@ -115,8 +115,8 @@ class Ranks:
         return torch.cat([part[:, :size] for part, size in zip(parts, sizes, strict=True)], 1)
 
     def join_parts(self, x: Tensor, parts: Sequence[range]) -> Tensor:
-        """As `join_columns`, where ranks may have the same columns: each has `parts`[tensor rank],
-        and together they have all."""
+        """Joins columns as `join_columns` does, where ranks may have the same columns: each has
+        `parts`[tensor rank], and together they have all."""
         if self.place.tensor == 1:
             return x
         found = self.gather(lengthened(x, max(map(len, parts))))

@@ -28,8 +28,8 @@ class RecurrentShard:
     own: RecurrentSpec
     """With the sizes of the part."""
     rows: Mapping[str, Ranges]
-    """Of each tensor that is cut, by the last part of its name without `.weight` and `.bias`: the
-    indices of its first dimension."""
+    """The part of each tensor that is cut, by the last part of its name without `.weight` and
+    `.bias`: the indices of its first dimension."""
     inner: Ranges
     """What the recurrence gives: the columns of the projection back."""
     gathered: tuple[range, ...] = ()
@@ -122,7 +122,8 @@ def _shares(groups: int, each: int, tensor: int) -> list[tuple[range, range]]:
 
 
 def _heads(part: range, each: range, several: int) -> range:
-    """Of groups of `several` heads each, side by side."""
+    """Returns the heads `each` of the groups `part`, which have `several` heads each, side by
+    side."""
     first = part.start * several + each.start
     return range(first, first + len(part) * len(each))
 

@@ -47,7 +47,7 @@ class Shard:
     """The part of a model that one rank holds."""
 
     config: ModelConfig
-    """Of the whole model."""
+    """The configuration of the whole model."""
     place: RankPlace
     heads: range
     """Query heads of each layer."""
@@ -134,9 +134,9 @@ def deal(count: int, hands: int) -> list[range]:
 
 
 def deal_units(count: int, hands: int, unit: int = UNIT) -> list[range]:
-    """As `deal`, but cut at multiples of `unit`, provided that every range gets at least one unit.
-    Larger ranges come last: there the incomplete last unit makes up for it, and sizes differ by at
-    most one unit."""
+    """Splits as `deal` does, but at multiples of `unit`, provided that every range gets at least
+    one unit. Larger ranges come last: there the incomplete last unit makes up for it, and sizes
+    differ by at most one unit."""
     units = -(-count // unit)
     if units < hands:
         return deal(count, hands)

@@ -55,7 +55,7 @@ def adapted_decoder(
 def adapted_encoder(
     prepared: PreparedModel, config: EncoderConfig, setup: Setup, ops: HeadOps = VECTORS
 ) -> AdaptedPooling | None:
-    """As adapted_decoder."""
+    """Returns what adapted_decoder does, for an encoder."""
     if not setup.max_loras:
         return None
     labels = len(setup.pooling.labels) if setup.pooling is not None else 0
@@ -113,7 +113,7 @@ def _layers(config: EncoderConfig) -> dict[str, tuple[int, int]]:
 
 
 def _names(config: EncoderConfig) -> Renamed:
-    """As an encoder's checkpoint is read."""
+    """Returns the renaming that an encoder's checkpoint is read with."""
     layers, family = config.layers, ENCODERS[config.family]
 
     def renamed(stored: StoredTensor, name: str, format: str) -> dict[str, StoredTensor]:

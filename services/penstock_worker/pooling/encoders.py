@@ -48,7 +48,7 @@ class Encoder(Protocol):
         lengths: list[int],
         layer_done: Callable[[], None],
     ) -> Tensor:
-        """As EncoderModel's."""
+        """Returns what EncoderModel.hidden does."""
 
 
 class EncoderBody(LayerByLayer):

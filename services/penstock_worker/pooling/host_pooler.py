@@ -36,7 +36,7 @@ class HostPooler:
     dense: Head
     """What an embedding goes through."""
     adapters: PoolAdapters = field(default_factory=PoolAdapters)
-    """Of sequences, whose heads may be others."""
+    """The adapters of sequences, whose heads may be others."""
 
     def launch(self, scheduled: list[SlotWork], slots: Slots) -> HostPoolingLaunch:
         rows = self.body.rows(scheduled, slots)

@@ -46,7 +46,7 @@ from penstock_worker.steps.runner import StepRunner
 from penstock_worker.steps.threads import ShareThreads
 
 BuildDecoder = Callable[[PreparedModel, Setup], tuple[int, Callable[[int], Body], Head | None]]
-"""As build_decoder."""
+"""Builds a decoder as build_decoder does."""
 
 
 def recipe(

@@ -141,8 +141,8 @@ class Pictures:
     def beside(
         self, texts: Body, head: Head | None, count_layer: Callable[[], None]
     ) -> tuple[Body, Head | None]:
-        """As `load`. Returns the body that makes vectors of texts and of pictures, and the head
-        that is left."""
+        """Does what `load` does. Returns the body that makes vectors of texts and of pictures, and
+        the head that is left."""
         parts = self.load(head, count_layer)
         if parts is None:
             return texts, head

@@ -48,7 +48,7 @@ def recipe(
 def _build(
     prepared: PreparedModel, setup: Setup
 ) -> tuple[int, Callable[[int], DecoderBody], Head | None]:
-    """See pooling.decoders.build_decoder."""
+    """Returns what pooling.decoders.build_decoder does."""
     shape = cache_shape(prepared, setup)
     with_blocks = load_forward(prepared, setup, shape, headless=True)
     return (

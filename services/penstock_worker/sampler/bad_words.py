@@ -22,9 +22,9 @@ class Banned(msgspec.Struct, frozen=True):
     """Ids that must not come next."""
 
     ids: frozenset[int]
-    """As a set."""
+    """The ids as a set."""
     array: np.ndarray
-    """As int32, ascending, read-only."""
+    """The ids as int32, ascending, read-only."""
 
     @staticmethod
     def of(ids: Iterable[int]) -> Banned:
@@ -49,11 +49,11 @@ class BadWords:
         self._onward: dict[int, int] = {}
         """Transitions, by state and token: the state that is one token longer."""
         self._last: dict[int, list[int]] = {}
-        """By state: ids that complete a word of which only the last token is missing."""
+        """Ids that complete a word of which only the last token is missing, by state."""
         self._failure_links = [_NO_STATE]
         """Failure links, by state: the longest other state that it ends with."""
         self._ended = [_NO_STATE]
-        """By state: the longest state in `_last` that it ends with, which may be itself."""
+        """The longest state in `_last` that each state ends with, which may be itself."""
         self._kept: dict[int, Banned] = {}
         self._set_failure_links(self._make_states(words))
 

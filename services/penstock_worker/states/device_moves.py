@@ -19,7 +19,7 @@ from penstock_worker.layers.recurrent.interface import Scan
 
 @dataclass(frozen=True)
 class HostMoves:
-    """As DeviceStateMoves, int32 on the host."""
+    """What DeviceStateMoves has, as int32 arrays on the host."""
 
     sequences: np.ndarray
     firsts: np.ndarray
@@ -36,7 +36,7 @@ class HostMoves:
 
 
 def no_moves(pieces: int) -> HostMoves:
-    """Of a step without sequences. `pieces`: a checkpoint's blocks."""
+    """Returns the moves of a step without sequences. `pieces`: a checkpoint's blocks."""
     none = np.zeros(0, np.int32)
     return HostMoves(none, none, none, none, none, none, none.reshape(0, pieces))
 

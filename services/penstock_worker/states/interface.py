@@ -33,7 +33,7 @@ class States(Protocol):
 
 
 class Stateless:
-    """Of a model without recurrent layers."""
+    """The states of a model without recurrent layers: there are none."""
 
     def take(self, plan: Plan) -> None:
         """There is nothing to load."""

@@ -53,9 +53,9 @@ class Held:
     room: int = 0
     """The last of these numbers that blocks were given for."""
     snapshots: dict[int, list[int]] = field(default_factory=dict)
-    """As `checkpoints`, of the present work's drafts."""
+    """Blocks for the states of the present work's drafts, as `checkpoints` has them."""
     last: dict[int, Tensor] = field(default_factory=dict)
-    """By layer, what the scan of its last token returned, [V]."""
+    """What the scan of its last token returned, by layer, [V]."""
     before: tuple[Tensor, list[int]] | None = None
     """`state` and `reached` before the present work, if that has several tokens. A state of zeros
     has no length here."""

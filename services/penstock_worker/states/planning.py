@@ -49,8 +49,8 @@ def groups_over_ranks(
     setup: Setup,
     place: RankPlace,
 ) -> tuple[KVGroup, ...]:
-    """As `groups_with_states`, the same on every rank: a checkpoint takes the blocks that it takes
-    on the rank that needs most. `block_bytes`: of that rank."""
+    """Returns what `groups_with_states` does, the same on every rank: a checkpoint takes the blocks
+    that it takes on the rank that needs most. `block_bytes`: of a block on a rank."""
     if not state_bytes(config):
         return _with_states(groups, 0, 1, setup)
     shards = [shard_of(config, replace(place, rank=rank)) for rank in range(place.ranks)]
@@ -99,7 +99,7 @@ def planned_bytes(states: HeldStates | None, setup: Setup) -> int:
 def program_states(
     config: ModelConfig, groups: tuple[KVGroup, ...], setup: Setup
 ) -> ProgramStates | None:
-    """As `slot_states`, for a program of the CPU kernels."""
+    """Returns what `slot_states` does, for a program of the CPU kernels."""
     group = state_of(groups)
     if group is None:
         return None

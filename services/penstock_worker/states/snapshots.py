@@ -7,7 +7,7 @@ core knows of. So whatever writes checkpoints writes them, too.
 from __future__ import annotations
 
 MOST_BYTES = 256 << 20
-"""Of all snapshots, unless a single sequence's drafts need more."""
+"""Bytes of all snapshots, unless a single sequence's drafts need more."""
 
 
 def num_snapshots(drafts: int, slots: int, state_bytes: int) -> int:
@@ -17,7 +17,7 @@ def num_snapshots(drafts: int, slots: int, state_bytes: int) -> int:
 
 
 class Snapshots:
-    """Those of all sequences, each of which has some during a step."""
+    """The snapshots of all sequences, each of which has some during a step."""
 
     def __init__(self, count: int, pieces: int) -> None:
         """`pieces`: blocks of each."""

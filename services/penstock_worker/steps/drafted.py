@@ -31,7 +31,7 @@ class DraftedTokens:
 
     ids: Sequence[int]
     first_row: int
-    """Of the logits behind its first id; those behind the others follow."""
+    """The row of the logits that follow its first id; those after the other ids come next."""
     more: list[SampledToken] = field(default_factory=list)
     """Tokens behind the one that every step samples: each was sampled behind ids that were
     right."""

@@ -62,7 +62,7 @@ class Due:
     slots: list[Slot]
     requests: list[SampleRequest]
     bound: set[int]
-    """Those of them that a grammar binds."""
+    """Those of the slots that a grammar binds."""
 
 
 class Generate(StepKind[Launch]):

@@ -36,17 +36,17 @@ class Launch:
     samples: QueuedSamples | None = None
     """The tokens of `asked`, in its order."""
     drafted: dict[int, DraftedTokens] = field(default_factory=dict)
-    """By slot, what was drafted. All tokens are known then."""
+    """What was drafted, by slot. All tokens are known then."""
 
     vectors: dict[int, Vectors] = field(default_factory=dict)
-    """By slot, what was asked for in place of a token; a token in `known` stands for it."""
+    """What was asked for in place of a token, by slot; a token in `known` stands for it."""
 
     def __post_init__(self) -> None:
         self._placeholders: dict[int, int] = {}
         self._slots: list[Slot] = []
 
     def slots(self) -> dict[int, Slot]:
-        """Those of the works, by number, as they were when the step was started."""
+        """Returns the slots of the works, by number, as they were when the step was started."""
         return {work.slot: slot for work, slot in zip(self.scheduled, self._slots, strict=True)}
 
     def know_all(self, slots: Slots) -> None:

@@ -65,7 +65,7 @@ class StepRunner(Generic[Queued]):
         self._order = StepOrder()
         self._in_flight: deque[BegunStep[Queued]] = deque()
         self._before: StepTimeline | None = None
-        """Of the latest step that was settled."""
+        """The timeline of the latest step that was settled."""
         self._guard = Guard(queue, self._in_flight.clear)
         self._further = FurtherTokens(kind, self._divide, self._guard)
 

@@ -54,7 +54,7 @@ _NOT_NEEDED = ("a.", "mm.a.", "v.token_embd.img_break")
 
 
 class MmprojNames:
-    """Of one file."""
+    """Our names for the tensors of one file."""
 
     def __init__(self, file: GGUFFile) -> None:
         self._whole = dict(_WHOLE)

@@ -47,7 +47,7 @@ class Picture:
     tiles: int
     """Equal parts that don't see one another: tiles of a picture, or frames."""
     rows: int
-    """Of patches in a tile."""
+    """Rows of patches in a tile."""
     columns: int
     size: tuple[int, int] = (0, 0)
     """Rows and columns of pixels before the picture was prepared, of a tower that needs them."""

@@ -23,14 +23,14 @@ class PatchLayout:
     lengths: list[int]
     """Rows of each part that attends to itself: a tile."""
     windows: list[int]
-    """The same of layers that attend within windows; empty if there are none."""
+    """Rows of each window, in layers that attend within windows; empty if there are none."""
     angles: tuple[Tensor, Tensor] | None
     """Cosines and sines by which a row's heads rotate, each [rows, head size / 2] float32."""
     order: Tensor | None
     """[squares] int64: which square of patches stands where; None: they stand as they came."""
     table: tuple[Tensor, Tensor] | None = None
-    """Of a tile's patches, as they came: which four rows of a stretched table each has, [patches,
-    4] int64, and how much of each, float32."""
+    """Which four rows of a stretched table each of a tile's patches has, as they came, [patches, 4]
+    int64, and how much of each, float32."""
 
     def ordered(self, x: Tensor) -> Tensor:
         """Puts [patches, ...] in order."""
@@ -123,8 +123,8 @@ def _beside_class(angles: tuple[Tensor, Tensor], tiles: int) -> tuple[Tensor, Te
 
 
 def _stretched(picture: Picture, table: int, side: int) -> tuple[Tensor, Tensor]:
-    """As PatchLayout.table, for a table of table x table rows and patches in order of squares of
-    side x side."""
+    """Returns PatchLayout.table for a table of table x table rows and patches in order of squares
+    of side x side."""
     row, column = _by_squares(picture, side)
     rows, of_rows = _nearest(row, picture.rows, table)
     columns, of_columns = _nearest(column, picture.columns, table)

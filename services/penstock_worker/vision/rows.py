@@ -44,7 +44,7 @@ class RowThreads:
         return whole(self.mapped(of_rows, *given, each=0))
 
     def mapped(self, of_rows: Callable[..., Tensor], *given: Tensor, each: int) -> Pieces[Tensor]:
-        """The same with pauses. each: multiplications of a row."""
+        """Does what `map` does, with pauses. each: multiplications of a row."""
         rows = given[0]
         if rows.is_cuda:
             return of_rows(*given)

@@ -140,8 +140,8 @@ def _mxfp4(
 def _as_gguf(
     data: np.ndarray, scales: np.ndarray, outputs: int, part: int, parts: int
 ) -> np.ndarray:
-    """The same numbers as GGUF's blocks: the scale, then the low bits of 16 bytes for the first 16
-    numbers, and the high bits for the others."""
+    """Returns the same numbers as GGUF's blocks: the scale, then the low bits of 16 bytes for the
+    first 16 numbers, and the high bits for the others."""
     pairs = data.reshape(outputs, -1, _GROUP // 2)[part::parts]
     codes = np.stack((pairs & 15, pairs >> 4), -1).reshape(*pairs.shape[:2], _GROUP)
     found = np.empty((*pairs.shape[:2], 1 + _GROUP // 2), dtype=np.uint8)

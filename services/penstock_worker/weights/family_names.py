@@ -35,7 +35,7 @@ class _Name(NamedTuple):
     module: str
     """Within the layer; `*` stands for an expert's number."""
     expert: str
-    """That number; empty if there is none."""
+    """The expert's number; empty if there is none."""
     kind: str
     """`.weight`, `.bias` or nothing."""
 
@@ -122,8 +122,8 @@ def _turned(name: _Name, stored: StoredTensor, names: TensorNames, config: Model
 
 
 def _layer(name: _Name, config: ModelConfig) -> LayerSpec:
-    """That of a tensor; the last one's for a layer that the model doesn't have, whose tensors are
-    refused later."""
+    """Returns the layer of a tensor; the last one for a layer that the model doesn't have, whose
+    tensors are refused later."""
     return config.layer(min(name.layer or 0, config.num_layers - 1))
 
 
@@ -222,7 +222,7 @@ def _halves_apart(rows: Tensor, heads: int, dims: int) -> Tensor:
 
 
 def _last_halves_apart(rows: Tensor, heads: int, dims: int) -> Tensor:
-    """As _halves_apart, for heads whose last `dims` numbers rotate."""
+    """Reorders as _halves_apart does, for heads whose last `dims` numbers rotate."""
     by_head = rows.unflatten(0, (heads, -1))
     fixed, turning = by_head[:, :-dims], by_head[:, -dims:]
     apart = turning.unflatten(1, (dims // 2, 2)).transpose(1, 2).flatten(1, 2)

@@ -20,7 +20,7 @@ def gguf_tensors(files: tuple[str, ...], config: ModelConfig) -> dict[str, Store
 
 
 def named_tensors(files: tuple[str, ...]) -> dict[str, StoredTensor]:
-    """As gguf_tensors, with fused and stacked ones as the files have them."""
+    """Returns what gguf_tensors does, with fused and stacked ones as the files have them."""
     found: dict[str, StoredTensor] = {}
     for path in files:
         for tensor in GGUFFile(path, vocabulary=False).tensors.values():

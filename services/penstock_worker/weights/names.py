@@ -122,7 +122,7 @@ _OWN_HEAD = re.compile(r"^(?:model\.)?(?=mtp\.)")
 """In front of the names of what makes drafts."""
 
 _ENCODER = re.compile(r"^model\.encoder\.")
-"""That of an encoder-decoder model, which is a tower here."""
+"""In front of the names of an encoder-decoder model's encoder, which is a tower here."""
 _DECODER = re.compile(r"^(?:model\.decoder|model|backbone)\.")
 
 
@@ -135,7 +135,7 @@ def from_hub(name: str) -> str | None:
 
 
 def with_head_from_hub(name: str) -> str | None:
-    """As `from_hub`, but what makes drafts keeps its name, `mtp.…`."""
+    """Returns what `from_hub` does, but what makes drafts keeps its name, `mtp.…`."""
     return _OWN_HEAD.sub("", name) if _OWN_HEAD.match(name) else from_hub(name)
 
 

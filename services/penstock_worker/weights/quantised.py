@@ -53,13 +53,14 @@ class QuantisedWeights(Weights):
         return super().take_stacked(parts, dtype)
 
     def take_matrix(self, parts: Sequence[tuple[str, Sequence[int]]]) -> Matrix:
-        """As Weights.take_matrix: consecutive tensors of one quantised type become one KeptMatrix,
-        consecutive floating-point ones one tensor. If there are several such pieces, the result is
-        Stacked."""
+        """Takes what Weights.take_matrix does: consecutive tensors of one quantised type become one
+        KeptMatrix, consecutive floating-point ones one tensor. If there are several such pieces,
+        the result is Stacked."""
         return self._taken_matrix(parts, self._kind)
 
     def take_experts(self, parts: Sequence[tuple[str, Sequence[int]]]) -> Matrix:
-        """As take_matrix; FP8 weights are also kept if they aren't meant for activations in FP8."""
+        """Takes what take_matrix does; FP8 weights are also kept if they aren't meant for
+        activations in FP8."""
         return self._taken_matrix(parts, partial(self._kind, wide_inputs=True))
 
     def _taken_matrix(

@@ -99,8 +99,8 @@ class StoredTensor:
     def read_part_into(
         self, out: Tensor, part: tuple[range, ...], place: Place = Tensor.copy_
     ) -> None:
-        """As read_into, for the part [rows, columns] or [rows] of the tensor. Decodes only the
-        blocks that contain the part, a chunk of rows at a time."""
+        """Does what read_into does, for the part [rows, columns] or [rows] of the tensor. Decodes
+        only the blocks that contain the part, a chunk of rows at a time."""
         if all(len(want) == size for want, size in zip(part, self.shape, strict=True)):
             self.read_into(out, place)
         elif len(self.shape) == 1:
@@ -114,7 +114,7 @@ class StoredTensor:
             self._decode_part(out, rows, columns, place)
 
     def _in_rows(self) -> StoredTensor:
-        """The same numbers with two dimensions: a row has what is behind the first."""
+        """Returns the same numbers with two dimensions: a row has all but the first."""
         return replace(self, shape=(self.shape[0], math.prod(self.shape[1:])))
 
     def _whole_rows(self, part: tuple[range, ...]) -> tuple[range, range]:

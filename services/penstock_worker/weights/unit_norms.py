@@ -10,7 +10,8 @@ from penstock_worker.weights.stored import StoredTensor
 
 
 def add_unit_norms(tensors: dict[str, StoredTensor], config: ModelConfig) -> None:
-    """Of the layers that normalise each head, by our names. Modifies `tensors`."""
+    """Adds weights of ones, by our names, to the layers that normalise each head and have none.
+    Modifies `tensors`."""
     for number in range(config.num_layers):
         if config.layer(number).attention.norm != "head":
             continue

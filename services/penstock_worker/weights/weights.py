@@ -84,13 +84,13 @@ class Weights:
         return out
 
     def take_matrix(self, parts: Sequence[tuple[str, Sequence[int]]]) -> Matrix:
-        """As take_stacked, for a matrix that is used for products or look-ups. It may stay
-        quantised."""
+        """Takes what take_stacked does, for a matrix that is used for products or look-ups. It may
+        stay quantised."""
         return self.take_stacked(parts)
 
     def take_experts(self, parts: Sequence[tuple[str, Sequence[int]]]) -> Matrix:
-        """As take_matrix, for matrices of a mixture of experts. Their kernels leave activations
-        unquantised."""
+        """Takes what take_matrix does, for matrices of a mixture of experts. Their kernels leave
+        activations unquantised."""
         return self.take_matrix(parts)
 
     def _part(self, name: str, shape: Sequence[int]) -> tuple[range, ...]:
@@ -118,7 +118,8 @@ class Weights:
         self._taken.add(name)
 
     def ignore_those(self, unneeded: Callable[[str], bool]) -> None:
-        """As `ignore`, for all tensors whose name in our naming `unneeded` holds for."""
+        """Does what `ignore` does, for all tensors whose name in our naming `unneeded` holds
+        for."""
         self._taken |= {name for name in self._tensors if unneeded(name)}
 
     def finish(self) -> None:

@@ -25,7 +25,8 @@ BLOCK = 16
 
 
 class CPUEncoder:
-    """As EncoderModel, but not for several threads at once: it has threads of its own."""
+    """An EncoderModel's interface, but not for several threads at once: it has threads of its
+    own."""
 
     def __init__(
         self, config: EncoderConfig, program: Program, *, longest: int, threads: int
@@ -56,8 +57,8 @@ class CPUEncoder:
         lengths: list[int],
         adapters: BatchAdapters | None = None,
     ) -> Tensor:
-        """As EncoderModel.hidden, without padding. `adapters`: of the inputs. Raises ValueError for
-        an input that is longer than any may be."""
+        """Returns what EncoderModel.hidden does, without padding. `adapters`: of the inputs. Raises
+        ValueError for an input that is longer than any may be."""
         if max(lengths) > self._longest:
             raise ValueError(f"an input has {max(lengths)} tokens; at most {self._longest} may be")
         out, start, first = [], 0, 0

@@ -37,7 +37,7 @@ class EncoderCompiler:
     config: EncoderConfig
     packing: CPUPacking
     kind: MatrixKind | None
-    """Of all matrices; None: each as the file has it."""
+    """The kind of all matrices; None: each as the file has it."""
     longest: int
     """Tokens of an input."""
     adapted: AdaptedPhases | None = None

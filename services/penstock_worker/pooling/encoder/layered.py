@@ -121,7 +121,7 @@ IN_TORCH: LayeredKernels = ReferenceLayered()
 
 
 class LayeredEncoder:
-    """As EncoderModel."""
+    """An EncoderModel's interface to an encoder with a decoder's layers."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class LayeredEncoder:
         lengths: list[int],
         layer_done: Callable[[], None],
     ) -> Tensor:
-        """As EncoderModel's. There are no types."""
+        """Returns what EncoderModel.hidden does. There are no types."""
         positions = np.concatenate([np.arange(length) for length in lengths])
         step = self._kernels.lay_out(tokens, positions, lengths, causal=self.config.causal)
         rows = self._model.hidden(step.tokens, step.positions, step.attention, layer_done)

@@ -38,8 +38,8 @@ _VECTOR = re.compile(r"^(?:text_projection|text_model\.head)\.")
 
 
 def space_name(name: str) -> str | None:
-    """The same for the texts of a model whose pictures have vectors, too; None for its pictures,
-    and for what compares both."""
+    """Returns our name for a tensor of the texts of a model whose pictures have vectors, too; None
+    for its pictures, and for what compares both."""
     if _VECTOR.match(name):
         return _VECTOR.sub("vector.", name)
     return _TEXTS.sub("", name) if _TEXTS.match(name) else None

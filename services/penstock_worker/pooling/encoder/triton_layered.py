@@ -88,7 +88,7 @@ class TritonLayered:
     def __init__(
         self, device: torch.device, dtype: torch.dtype, head_dim: int, *, batch_invariant: bool
     ) -> None:
-        """As TritonEncoderOps."""
+        """Takes what TritonEncoderOps does."""
         self.ops = TritonOps(device, dtype, batch_invariant=batch_invariant)
         self._tiles: AttentionTiles = encoder_tiles(head_dim, dtype)
         self._uploads = Uploads(device)

@@ -24,7 +24,7 @@ class TritonInputs:
 
     plan: InputPlan
     bias: Tensor | None
-    """As in EncoderOps.lay_out."""
+    """The bias that EncoderOps.lay_out takes."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return encoder_attention(query, key, value, self.plan, self.bias)

@@ -13,6 +13,6 @@ from penstock_worker.quantisation.checkpoints.packed import PACKED
 CHECKPOINT_FORMATS: dict[str, CheckpointFormat] = {
     each.storage: each for each in (AWQ, GPTQ, PACKED, INT8_WEIGHTS, FP8_WEIGHTS, MXFP4, NF4)
 }
-"""By WeightScheme.storage."""
+"""The formats, by WeightScheme.storage."""
 
 __all__ = ["CHECKPOINT_FORMATS"]

@@ -28,7 +28,7 @@ from penstock_worker.quantisation.checkpoints.packed import float_bytes
 _SCALES = ("weight_scale_inv", "weight_scale")
 _SCALE_TYPES = (*FLOATS, "F8_E8M0")
 _NUMBERS = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
-"""By their bytes; 127 and 255 are not numbers."""
+"""The numbers that bytes stand for, float32; 127 and 255 are not numbers."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class FP8Matrix(CheckpointMatrix):
     float8_inputs: bool
     """Whether the weights are meant for products with activations in FP8."""
     first: int = 0
-    """Of a part of a matrix: its first row in the whole."""
+    """The first row of a part of a matrix, in the whole."""
 
     def row_range(self, rows: range) -> FP8Matrix:
         return replace(self, outputs=len(rows), first=self.first + rows.start)

@@ -17,7 +17,7 @@ class CheckpointMatrix(ABC):
     """A matrix, [outputs, inputs]. Parts are read as ranges of outputs and of inputs."""
 
     name: str
-    """That of the module in the checkpoint, for messages."""
+    """The name of the module in the checkpoint, for messages."""
     outputs: int
     inputs: int
     levels_are: str
@@ -90,7 +90,7 @@ class LevelMatrix(CheckpointMatrix):
         return torch.from_numpy(centred.astype(np.float32) * scales)
 
     def finite_scales(self, rows: range) -> np.ndarray:
-        """As `scales`. Raises UnsupportedModel for NaN and infinity."""
+        """Returns what `scales` does. Raises UnsupportedModel for NaN and infinity."""
         return finite(self.scales(rows), self.name)
 
     def _group_of(self, columns: range) -> np.ndarray:

@@ -53,7 +53,7 @@ class Module:
         return found
 
     def matrix(self, part: str, types: Collection[str]) -> SafetensorsTensor:
-        """As `take`, for a tensor of two dimensions that isn't empty."""
+        """Takes a tensor as `take` does, of two dimensions and not empty."""
         found = self.take(part, types)
         if len(found.shape) != 2 or 0 in found.shape:
             raise UnsupportedModel(

@@ -27,7 +27,7 @@ _CENTRE = 128
 _MAGNITUDES = np.array([0, 1, 2, 3, 4, 6, 8, 12], dtype=np.int16)
 """Twice e2m1's magnitudes."""
 _LEVELS = np.concatenate((_CENTRE + _MAGNITUDES, _CENTRE - _MAGNITUDES)).astype(np.uint8)
-"""By the 4 bits: the fourth is the sign."""
+"""The levels that 4 bits stand for, of which the fourth is the sign."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class NF4Matrix(CheckpointMatrix):
     module: Module
     state: _State
     first: int = 0
-    """Of a part of a matrix: its first row in the whole."""
+    """The first row of a part of a matrix, in the whole."""
 
     def row_range(self, rows: range) -> NF4Matrix:
         return replace(self, outputs=len(rows), first=self.first + rows.start)

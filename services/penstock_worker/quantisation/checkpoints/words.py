@@ -32,6 +32,6 @@ def along_rows(words: np.ndarray, bits: int, rows: range, columns: range) -> np.
 
 
 def across_rows(words: np.ndarray, bits: int, rows: range, columns: range) -> np.ndarray:
-    """As along_rows, of levels that are packed along the first dimension: words [words, all
-    columns]."""
+    """Unpacks as along_rows does, but levels that are packed along the first dimension: words
+    [words, all columns]."""
     return along_rows(words.T, bits, columns, rows).T
