@@ -118,7 +118,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         if state is None or state.every is None:
             return len(groups) * whole
         every = self.config.cache.state_checkpoint_tokens or state.every
-        # Of each sequence that starts: the one that it goes on behind, and a tail.
+        # Of each sequence that starts: the one that it goes on after, and a tail.
         copies = scheduler.max_num_batched_tokens // every + 3 * scheduler.max_num_seqs
         return (len(groups) - 1) * whole + state.blocks * copies
 

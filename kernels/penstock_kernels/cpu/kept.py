@@ -15,10 +15,10 @@ Contents = bytes | memoryview
 
 
 class BlockGatherer:
-    """Copies a row of each of several arrays behind one another, at the speed of the memory."""
+    """Copies a row of each of several arrays, one after another, at the speed of the memory."""
 
     def __init__(self, parts: Sequence[np.ndarray]) -> None:
-        """parts: [rows, bytes] uint8, each with its rows one behind another."""
+        """parts: [rows, bytes] uint8, each with its rows one after another."""
         for part in parts:
             if not part.flags.c_contiguous or part.dtype != np.uint8:
                 raise ValueError("the arrays aren't rows of bytes, one behind another")

@@ -158,7 +158,7 @@ class Attention:
     sinks: np.ndarray | None = None
     """[heads] float32."""
     both_ways: bool = False
-    """Whether a token sees those behind it as well, in a window of as many."""
+    """Whether a token sees those after it as well, in a window of as many."""
     group: int = 0
     """Which of the groups of layers that have a block table of their own the layer is in."""
     place: int | None = None

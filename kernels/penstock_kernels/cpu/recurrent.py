@@ -176,7 +176,7 @@ class StateMoves:
     behind: np.ndarray
     """[checkpoints]: rows of the step, ascending."""
     blocks: np.ndarray
-    """[checkpoints, pieces]: where the state behind that row goes."""
+    """[checkpoints, pieces]: where the state after that row goes."""
 
     def struct(self) -> PkStates:
         """Valid as long as this object is alive."""

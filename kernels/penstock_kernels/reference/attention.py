@@ -74,7 +74,7 @@ class TileGroup:
     keys: Tensor
     """[pairs, 1, 1, KEY_SPLIT] int64: the position of each key."""
     later: Tensor
-    """[pairs, tile_queries, 1, KEY_SPLIT] bool: keys behind the last one that the query sees."""
+    """[pairs, tile_queries, 1, KEY_SPLIT] bool: keys after the last one that the query sees."""
     _by_reach: dict[tuple[int | None, int | None], Tensor] = field(default_factory=dict)
 
     def hidden(self, window: int | None, chunk: int | None = None) -> Tensor:

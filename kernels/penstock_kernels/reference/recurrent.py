@@ -1,6 +1,6 @@
 """Recurrent layers, token by token.
 
-Promise: a token's results and the state behind it are the same bits however the tokens are divided
+Promise: a token's results and the state after it are the same bits however the tokens are divided
 into calls. What goes over all tokens at once is element-wise, and made of operations whose result
 doesn't depend on an element's place; sums and logarithms are made for one token at a time, so that
 their shapes are always the same.
@@ -18,7 +18,7 @@ def causal_conv(x: Tensor, last: Tensor, weight: Tensor, bias: Tensor | None) ->
     """Convolves each channel over time: a token's result is made of it and of those before it.
 
     `x`: [tokens, channels].
-    `last`: [kernel - 1, channels], the inputs before these; becomes those behind which the next
+    `last`: [kernel - 1, channels], the inputs before these; becomes those after which the next
     tokens follow.
     `weight`: [kernel, channels], the present token's factor last.
     `bias`: [channels].

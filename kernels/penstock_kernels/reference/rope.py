@@ -81,7 +81,7 @@ def rope_table(frequencies: Tensor, positions: int) -> tuple[Tensor, Tensor]:
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates the pairs (x[i], x[i + dims / 2]); what lies behind the first `dims` numbers of a
+    """Rotates the pairs (x[i], x[i + dims / 2]); what lies after the first `dims` numbers of a
     head stays.
 
     `x` is [rows, heads, head_dim]. `cos` and `sin` are [rows, dims / 2], float32, for each row's

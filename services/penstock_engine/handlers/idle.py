@@ -24,7 +24,7 @@ class IdleSleep:
         """When there was work last, or the model wasn't loaded."""
 
     def advance(self, now: float) -> None:
-        """To be called each turn, behind what brings and ends requests."""
+        """To be called each turn, after what brings and ends requests."""
         if not self._seconds:
             return
         sleep = self._state.sleep

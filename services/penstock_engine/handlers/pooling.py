@@ -49,7 +49,7 @@ def check_pooling(
 
 
 def check_alignment(submit: Submit, asked: Pooling, encoder_rows: int) -> None:
-    """Raises InvalidRequest unless what the prompt holds behind the encoder's rows can be told the
+    """Raises InvalidRequest unless what the prompt holds after the encoder's rows can be told the
     times of. encoder_rows: 0 where the model doesn't say when its tokens are spoken."""
     if not encoder_rows:
         raise InvalidRequest(

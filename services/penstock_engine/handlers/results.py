@@ -67,7 +67,7 @@ class ResultHandler:
         return drafted - sum(step.drafts.values())
 
     def _until_stops(self, step: StepInFlight, result: Result) -> Result:
-        """The result without tokens behind the end of their sequence."""
+        """The result without tokens after the end of their sequence."""
         limit = self._state.context_limit.tokens
         slots = [
             until_stop(sequence, outcome, limit) if outcome.more else outcome

@@ -1,11 +1,11 @@
 """Checkpoints of recurrent states: copies of them in blocks of the pool.
 
-Recurrent layers have a state for each sequence instead of keys and values of its tokens.  Behind
+Recurrent layers have a state for each sequence instead of keys and values of its tokens.  After
 each multiple of so many tokens the worker copies it into blocks of the pool, which have keys as all
 blocks have: so a prefix is found, a preempted sequence comes back, and blocks go to the host tier
 in the same ways.  A sequence holds the newest that is published, and those that are being written.
 
-One more may lie where others go on that share all tokens up to there: the tail.  It is behind any
+One more may lie where others go on that share all tokens up to there: the tail.  It is after any
 number of tokens, is published and given back as soon as it is written, and found by its name.
 """
 
@@ -123,7 +123,7 @@ class Checkpoints:
         self.held += [blocks[at : at + pieces] for at in range(0, len(blocks), pieces)]
 
     def behind(self, length: int) -> list[int]:
-        """The blocks of those that lie behind more than `length` blocks of tokens."""
+        """The blocks of those that lie after more than `length` blocks of tokens."""
         before = max(0, self.rule.last(length) + 1 - self._first)
         return [block for blocks in self.held[before:] for block in blocks]
 
@@ -135,7 +135,7 @@ class Checkpoints:
 
     def publish(self, cache: KVCache, first: int, last: int, keys: list[bytes]) -> None:
         """Blocks [first, last) of its tokens, with these keys, are computed: so are the checkpoints
-        behind them. Older ones than the newest are given back."""
+        after them. Older ones than the newest are given back."""
         rule = self.rule
         newest = rule.last(last)
         for number in range(rule.last(first) + 1, newest + 1):

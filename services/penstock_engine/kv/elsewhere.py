@@ -1,6 +1,6 @@
 """What of a prefix is to be asked for that may be kept elsewhere, and what of that is needed.
 
-In each KV group, and of recurrent layers, other blocks are needed to go on behind so many tokens.
+In each KV group, and of recurrent layers, other blocks are needed to go on after so many tokens.
 Before it is known how many that will be, everything is asked for that could be needed, block of
 tokens by block of tokens: the first that isn't there says how far a sequence can get.
 """
@@ -15,7 +15,7 @@ from penstock_engine.kv.groups import KVGroups, key_in
 
 
 class WantedKV:
-    """present: blocks of tokens behind which a sequence can go on already.  names: of what is to be
+    """present: blocks of tokens after which a sequence can go on already.  names: of what is to be
     asked for, in pool and host tier."""
 
     def __init__(
@@ -47,7 +47,7 @@ class WantedKV:
         return max(blocks, self.present)
 
     def needed(self, blocks: int, count: int) -> list[bytes]:
-        """Names of what isn't in memory of all that is needed behind so many blocks of tokens, out
+        """Names of what isn't in memory of all that is needed after so many blocks of tokens, out
         of the first `count` names."""
         there = set(self.names[:count])
         spans = [
@@ -58,11 +58,11 @@ class WantedKV:
         return [name for _, name in spans]
 
     def _all(self) -> Iterator[tuple[int, bytes]]:
-        """(block of tokens, name) of whatever is needed behind any more blocks than are present."""
+        """(block of tokens, name) of whatever is needed after any more blocks than are present."""
         return self._between(self._firsts(self.present + 1), len(self.prefix), checkpoints=None)
 
     def _firsts(self, blocks: int) -> list[int]:
-        """The first block of each group that isn't there and is needed behind so many."""
+        """The first block of each group that isn't there and is needed after so many."""
         forgetful = [group.forgets for group in self._groups.paged]
         firsts = self._groups.firsts(blocks)
         return [
@@ -73,7 +73,7 @@ class WantedKV:
     def _between(
         self, firsts: list[int], end: int, *, checkpoints: int | None
     ) -> Iterator[tuple[int, bytes]]:
-        """checkpoints: the only place behind which one is wanted; None: behind all."""
+        """checkpoints: the only place after which one is wanted; None: after all."""
         states = self._groups.states
         for at in range(min(firsts), end):
             key = self.prefix[at]
@@ -91,7 +91,7 @@ class WantedKV:
         return blocks if states is None else states.last(max(blocks, 0)) * states.every
 
     def _taken(self, blocks: int) -> int:
-        """Blocks of the pool for what is needed behind so many, if nothing of it is there."""
+        """Blocks of the pool for what is needed after so many, if nothing of it is there."""
         states = self._groups.states
         pieces = 0 if states is None else states.pieces
         return sum(max(0, blocks - first) for first in self._firsts(blocks)) + pieces

@@ -1,8 +1,8 @@
 """What sequences need of each KV group: plain arithmetic over blocks.
 
 A group whose layers see everything before a token needs all blocks of a sequence.  One whose layers
-see a window needs the window's; the blocks behind it can be given to others.  Recurrent layers need
-one checkpoint, behind which a sequence goes on.
+see a window needs the window's; the blocks before it can be given to others.  Recurrent layers need
+one checkpoint, after which a sequence goes on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class KVGroups:
     # ---- what is needed
 
     def first_needed(self, group: int, blocks: int) -> int:
-        """The first block of a group that is needed by tokens behind the first `blocks` ones."""
+        """The first block of a group that is needed by tokens after the first `blocks` ones."""
         return self.paged[group].first_seen(blocks * self.block_size) // self.block_size
 
     def firsts(self, blocks: int) -> list[int]:
@@ -114,7 +114,7 @@ class KVGroups:
         return Match(blocks, sum(cache.match(span).taken for span in spans))
 
     def match_tail(self, cache: KVCache, keys: Sequence[bytes], tail: TailNames) -> int | None:
-        """Free device blocks that it takes to go on behind a tail, beside those that are written;
+        """Free device blocks that it takes to go on after a tail, beside those that are written;
         None: something is missing. keys: of all full blocks before it."""
         if not all(cache.has(name) for name in tail.all()):
             return None
@@ -139,7 +139,7 @@ class KVGroups:
         return (self.states.last(blocks) + 1) * self.states.every - 1
 
     def _with_state(self, cache: KVCache, keys: Sequence[bytes], blocks: int) -> int:
-        """The most blocks, at most so many, behind which there is a checkpoint."""
+        """The most blocks, at most so many, after which there is a checkpoint."""
         if self.states is None:
             return blocks
         for number in range(self.states.last(blocks), 0, -1):
@@ -149,7 +149,7 @@ class KVGroups:
         return 0
 
     def _spans(self, keys: Sequence[bytes]) -> list[list[bytes]]:
-        """What a sequence needs to go on behind the blocks of `keys`: of each group, then of the
+        """What a sequence needs to go on after the blocks of `keys`: of each group, then of the
         checkpoint."""
         spans = self._paged_spans(keys)
         if self.states is not None:
@@ -171,13 +171,13 @@ class KVGroups:
                 at = blocks - 1
                 while at >= self.first_needed(group, blocks):
                     if not cache.has(key_in(group, keys[at])):
-                        # Whoever goes on behind this block, and not too far behind, needs it.
+                        # Whoever goes on after this block, and not too far after, needs it.
                         blocks = at
                     at -= 1
         return blocks
 
     def claim(self, cache: KVCache, keys: Sequence[bytes]) -> BlockTable:
-        """One more owner for each block that is needed to go on behind those of `keys`: the table
+        """One more owner for each block that is needed to go on after those of `keys`: the table
         to go on with. They were matched, and there is room."""
         found = _claim(cache, self._spans(keys))
         checkpoints = None
@@ -200,7 +200,7 @@ class KVGroups:
         cache.release(named)
         checkpoints = Checkpoints(self.states, tokens, states)
         if tokens % self.block_size:
-            # There may be one to come behind the block that was copied.
+            # There may be one to come after the block that was copied.
             checkpoints.add(cache.take(self.states.growth(len(keys), 1)))
         return BlockTable(self.block_size, found, self.firsts(len(keys)), checkpoints)
 

@@ -160,7 +160,7 @@ class BlockPool:
         self._previous[after] = before
 
     def _link(self, block: int, before: int) -> None:
-        """Puts a free block into a ring, behind the entry `before`."""
+        """Puts a free block into a ring, after the entry `before`."""
         after = self._next[before]
         self._next[before] = block
         self._previous[block] = before

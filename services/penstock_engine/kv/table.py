@@ -17,7 +17,7 @@ class BlockTable:
         group 0:   [ 0 | 1 | 2 | 3 | 4 ]     all
         group 1:     .   .   . | 3 | 4 ]     held[1] are two blocks, first[1] is 3
 
-    Checkpoints, if there are recurrent layers, grow with the tables: there is one behind each block
+    Checkpoints, if there are recurrent layers, grow with the tables: there is one after each block
     that ends where one is due.
     """
 
@@ -86,7 +86,7 @@ class BlockTable:
         return max(0, blocks_for(num_tokens, self.block_size) - self.length)
 
     def grow(self, cache: KVCache, num_tokens: int) -> list[int]:
-        """Makes room for `num_tokens` tokens, and for the checkpoints behind them; returns the new
+        """Makes room for `num_tokens` tokens, and for the checkpoints after them; returns the new
         blocks of tokens, equally many for each group. Raises OutOfBlocks."""
         each = self.missing(num_tokens)
         states, tokens = self.checkpoints, each * len(self.held)

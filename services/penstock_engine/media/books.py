@@ -49,7 +49,7 @@ class MediaBooks:
         self.encodings = Encodings(rows, self._step_rows, self.gone)
 
     def attach(self, sequence: Sequence, computed: int) -> list[MediaEntry]:
-        """What it needs behind so many computed tokens; from now on it holds these."""
+        """What it needs after so many computed tokens; from now on it holds these."""
         media = sequence.request.media
         before = self.needs.get(sequence, [])
         needs = []

@@ -73,7 +73,7 @@ class EncodingShares:
 
 
 def _first_needing(sequence: Sequence, entry: MediaEntry) -> int:
-    """How many tokens a sequence has behind the first whose computing needs the item's rows, of
+    """How many tokens a sequence has after the first whose computing needs the item's rows, of
     those that are left to compute."""
     media, computed = sequence.request.media, sequence.progress.computed
     if media is None:

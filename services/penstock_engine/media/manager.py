@@ -32,8 +32,8 @@ class MediaManager(KeepsParked, ChunkLimit):
 
     A sequence with media waits in the queue as any other does.  When it is near the head, or is the
     head, and something that it needs is not on the workers, it leaves the queue and waits for that:
-    who is behind it goes on.  It comes back to its place when all is there.  What the KV cache has
-    is not needed.
+    those after it go on.  It comes back to its place when all is there.  What the KV cache has is
+    not needed.
     """
 
     def __init__(

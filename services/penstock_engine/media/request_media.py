@@ -26,7 +26,7 @@ class Cluster(NamedTuple):
     last, and whatever stands in between. Mostly it is one."""
 
     start: int  # first token
-    end: int  # behind the last
+    end: int  # after the last
     items: tuple[int, ...]
 
 
@@ -70,7 +70,7 @@ class RequestMedia:
         return list(spans[first:last])
 
     def needed(self, computed: int) -> list[MediaItem]:
-        """Items of which a placeholder lies behind the first `computed` tokens."""
+        """Items of which a placeholder lies after the first `computed` tokens."""
         return [
             item
             for item, last in zip(self.media.items, self._lasts, strict=True)
@@ -83,7 +83,7 @@ class RequestMedia:
         return self.clusters[at]
 
     def needed_with(self, span: MediaSpan, computed: int) -> list[MediaItem]:
-        """Items whose rows are needed together with those of the span, behind so many tokens."""
+        """Items whose rows are needed together with those of the span, after so many tokens."""
         items, lasts = self.media.items, self._lasts
         cluster = self.cluster_at(span.offset)
         return [items[number] for number in cluster.items if lasts[number] > computed]

@@ -38,7 +38,7 @@ class EngineCounts:
     media_found: items of prompts that were encoded, and whose encoding was there or not needed;
     media_bytes: of items that were sent to workers.  drafts: works on a sequence that had drafted
     tokens; drafted_tokens, kept_tokens: of these, all and those that were right; kept_at: the
-    latter by their place in the draft, the last one standing for all behind it.  adapters_loaded,
+    latter by their place in the draft, the last one standing for all after it.  adapters_loaded,
     adapters_failed: by workers; adapter_seconds: that the former took together.
     handed_over: requests that another engine core goes on with, as this one drains.
     """

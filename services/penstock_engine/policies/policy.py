@@ -111,8 +111,8 @@ class Policy(ABC):
     ) -> Iterator[Turn]:
         """Who is served in what order, by turns; what they take shows in `builder` in between.
 
-        decodes: sequences one token behind.  chunks: further behind.  can_start: somebody waits,
-        and a slot is free.
+        decodes: sequences with one token to compute.  chunks: those with more.  can_start: somebody
+        waits, and a slot is free.
         """
 
     @abstractmethod

@@ -14,7 +14,7 @@ class SequenceProgress:
     A step that is planned moves `scheduled` on, and where that reaches `expected` it samples: so
     `expected` moves one ahead.  When it is settled, `computed` follows, and `tokens` if one came.
 
-    Behind the token that it samples, a step may compute drafts that may turn out to be the next
+    After the token that it samples, a step may compute drafts that may turn out to be the next
     ones.  Those that did count in all four once the step is settled.  A step that follows it is
     planned as if none did: it starts where the worker is by then, between `scheduled` and
     `scheduled + drafts`, and the block table has room for the most.
@@ -44,7 +44,7 @@ class SequenceProgress:
         self.expected = self.tokens  # the same, once every step in flight is settled without an end
         self.computed = 0  # tokens with KV, by settled steps
         self.scheduled = 0  # the same, once every step in flight is settled
-        self.drafts = 0  # tokens that steps in flight may compute behind those that are scheduled
+        self.drafts = 0  # tokens that steps in flight may compute after those that are scheduled
         self.kept = 0  # drafts that were right since it was restarted
         self.last_step = 0  # number of the step that served it last; 0: none did
         self.last_place = 0  # its place in that step, from 1
@@ -61,7 +61,7 @@ class SequenceProgress:
         self.computed = self.scheduled = computed
 
     def schedule(self, end: int, step: int, place: int, drafts: int = 0) -> bool:
-        """A step computes it up to `end`, and drafts behind it. Whether that step samples a token
+        """A step computes it up to `end`, and drafts after it. Whether that step samples a token
         of it."""
         samples = end == self.expected
         self.scheduled = end
@@ -73,7 +73,7 @@ class SequenceProgress:
         return samples
 
     def append(self, kept: int = 0) -> None:
-        """Tokens were sampled: one that was expected, and those behind it that were drafted and
+        """Tokens were sampled: one that was expected, and those after it that were drafted and
         right, whose predecessors are computed."""
         self.tokens += 1 + kept
         if kept:

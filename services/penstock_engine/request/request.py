@@ -301,7 +301,7 @@ class Sequence:
         return prompt[start:end] + self.emitted[max(0, start - size) : max(0, end - size)]
 
     def append(self, token: int, more: list[int]) -> None:
-        """A step has sampled a token, and others behind drafts that were right."""
+        """A step has sampled a token, and others after drafts that were right."""
         self.emitted.append(token)
         self.progress.append(len(more))
         if more:

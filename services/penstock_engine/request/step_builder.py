@@ -110,7 +110,7 @@ class StepBuilder:
             self.left += item[2] - item[1]
 
     def draft(self, slot: int, count: int, new_blocks: list[int]) -> None:
-        """May compute so many drafts behind the tokens of a sequence that is scheduled.
+        """May compute so many drafts after the tokens of a sequence that is scheduled.
         new_blocks: all that the sequence gets in this step."""
         sequence, start, end, _ = self.items[slot]
         if slot in self.drafts or not 0 < count <= self.left:

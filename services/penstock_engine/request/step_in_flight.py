@@ -50,10 +50,10 @@ class StepInFlight:
         self.media = media or PlannedMedia()  # that it encodes
         self.drafts = drafts or {}  # by slot, how many tokens it may draft
         self.looks = looks  # its result says what could be drafted next
-        self.further = further  # tokens that each sequence may get behind the one it samples
+        self.further = further  # tokens that each sequence may get after the one it samples
 
     def room(self, slot: int) -> int:
-        """Tokens that it may compute of a slot behind those that were planned."""
+        """Tokens that it may compute of a slot after those that were planned."""
         return self.drafts.get(slot, 0) + self.further
 
     def passes(self, result: Result) -> int:

@@ -95,7 +95,7 @@ class TimelineBuilder:
         self.swaps += swapped
 
     def gained(self, drafted: int, more: int) -> None:
-        """A step gave tokens behind its first: drafts that were right, or further ones."""
+        """A step gave tokens after its first: drafts that were right, or further ones."""
         if drafted:
             self.drafted += drafted
             self.kept += more

@@ -30,7 +30,7 @@ class ChunkLimit:
         """A plan is begun."""
 
     def may_start(self, sequence: Sequence, computed: int) -> bool:
-        """Whether the head of the queue may start behind so many tokens. If not, it has been taken
+        """Whether the head of the queue may start after so many tokens. If not, it has been taken
         out of the queue, and comes back when it may."""
         return True
 

@@ -54,7 +54,7 @@ class Drafter:
         return self._state.draft_policy.least_proposed(known, builder.size(), builder.left)
 
     def looks(self, builder: StepBuilder) -> bool:
-        """Whether it is worth the worker's time to say what could be drafted behind the step."""
+        """Whether it is worth the worker's time to say what could be drafted after the step."""
         return self._state.draft_policy.looks(len(builder.items))
 
     def _most(self, sequence: Sequence, end: int, proposed: int) -> int:

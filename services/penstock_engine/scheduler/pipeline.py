@@ -18,10 +18,10 @@ class PipelineScheduler(Scheduler):
     """Keeps every stage busy: as many steps are in flight as there are stages at least.
 
     A first stage can't go on with a token that the last one hasn't sampled.  So a plan tells what
-    earlier steps have sampled, and a sequence is in no step behind one that samples for it; chunks
-    of its prompt that don't may be in several, one behind the other.  Decodes are dealt out: a step
+    earlier steps have sampled, and a sequence is in no step after one that samples for it; chunks
+    of its prompt that don't may be in several, one after the other.  Decodes are dealt out: a step
     takes no more than its share of them, the longest unserved first, and leaves the others to the
-    step behind it.  Nothing is drafted: several stages would have to agree on it.
+    step after it.  Nothing is drafted: several stages would have to agree on it.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class PipelineScheduler(Scheduler):
         decodes, chunks = super()._runnable()
         decodes = [sequence for sequence in decodes if _may_go_on(sequence)]
         chunks = [sequence for sequence in chunks if _may_go_on(sequence)]
-        # Who is one token behind what is expected of it decodes in its next step.
+        # Who lacks one token of what is expected of it decodes in its next step.
         decoding = sum(
             s.progress.expected - s.progress.scheduled == 1 for s in self.state.running.values()
         )

@@ -19,7 +19,7 @@ class Start:
     sequence whose first rows are the next ones, to be copied; None for none.  computed: tokens that
     are then there.  needed: free blocks that it takes to start, with room for one token more than
     it has.  tail: the checkpoint that it starts with, if that is one where sequences part.  writes:
-    behind how many tokens it is to write such a one; 0 for none.
+    after how many tokens it is to write such a one; 0 for none.
     """
 
     blocks: int
@@ -102,21 +102,21 @@ class PrefixReuse:
 
     def _has_spare(self, sequence: Sequence, computed: int) -> bool:
         """Whether the pool has blocks for two tails beside all that the sequence may need until its
-        first token behind one is settled."""
+        first token after one is settled."""
         states = self._groups.states
         spare = 0 if states is None else 2 * (states.pieces + len(self._groups.paged))
         ahead = sequence.num_tokens + self._cache.block_size
         return self._needed(ahead, computed) + spare <= self._cache.pool.num_blocks
 
     def _is_in_the_making(self, sequence: Sequence, tokens: int) -> bool:
-        """Whether a sequence of the same request is about to write the tail behind them."""
+        """Whether a sequence of the same request is about to write the tail after them."""
         if len(sequence.request.sequences) < 2:
             return False
         maker = self._makers.get(sequence.key_at(tokens, self._cache.block_size))
         return maker is not None and maker.request is sequence.request
 
     def _match(self, sequence: Sequence, keys: list[bytes]) -> Match:
-        """What of its blocks is there, as far as it can go on behind them."""
+        """What of its blocks is there, as far as it can go on after them."""
         size = self._cache.block_size
         while True:
             match = self._groups.match(self._cache, keys)
@@ -163,7 +163,7 @@ class PrefixReuse:
 
     def computed(self, sequence: Sequence) -> None:
         """More of its tokens have settled KV: full blocks can be found from now on, and those that
-        no later token sees, nor one that goes on behind the last full block, are given back."""
+        no later token sees, nor one that goes on after the last full block, are given back."""
         tail = None if self._tails is None else self._tails.computed(sequence)
         if tail is not None:
             self._unmake(sequence, [tail.key])

@@ -57,18 +57,18 @@ class Scheduler:
         """The next step, or None: enough are in flight, there is no worker, or nothing to do.
 
         The one invariant.  A sequence will have `expected` tokens (prompt and emitted) once every
-        step in flight is settled, and its KV lags behind: scheduled <= expected (see
+        step in flight is settled, and its KV lags: scheduled <= expected (see
         SequenceProgress).  A step gives a sequence `count` of the step's token budget and moves
         `scheduled` up by as much; when that reaches `expected` the step also samples a token, so
         `expected` moves one ahead and the chase goes on.  The worker holds that token by the time
         the next step needs it, whether or not its number has been seen here.  Nothing else happens
         to a sequence that runs: a long prompt taken in chunks, a prompt, a decode and the
         recomputation after a preemption are all this, and differ only in how far `scheduled` is
-        behind.
+        below `expected`.
 
-        Decodes (one token behind) are served first, within a limit that leaves prefill its share;
-        then what has started, in order; then whoever waits, strictly in order, while slots,
-        blocks and budget last; then decodes that the limit had kept out; then drafts, behind the
+        Decodes (one token to compute) are served first, within a limit that leaves prefill its
+        share; then what has started, in order; then whoever waits, strictly in order, while slots,
+        blocks and budget last; then decodes that the limit had kept out; then drafts, after the
         newest tokens of sequences that have all of theirs in the step.
         """
         if self.state.cache is None or (self.state.in_flight and not self._may_follow()):
@@ -117,7 +117,7 @@ class Scheduler:
         return not builder.items and not self.state.media.encodes
 
     def _may_follow(self) -> bool:
-        """Whether one more step may be sent behind those in flight.
+        """Whether one more step may be sent after those in flight.
 
         While a suspect is about they go one by one, so that a death accuses one step.
         """
@@ -151,7 +151,7 @@ class Scheduler:
         return expected - last - progress.scheduled
 
     def _runnable(self) -> tuple[list[Sequence], list[Sequence]]:
-        """(one token behind, further behind) of those that run."""
+        """Those that run: (with one token to compute, with more)."""
         decodes: list[Sequence] = []
         chunks: list[Sequence] = []
         leaving, suspect = self.state.leaving, self.state.suspect

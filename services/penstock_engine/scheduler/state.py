@@ -122,7 +122,7 @@ class SchedulerState:
         return self.media.num_waiting + self.adapters.num_waiting
 
     def may_start(self, head: Sequence, computed: int) -> bool:
-        """Whether the head of the queue may start behind so many tokens. If not, it has left the
+        """Whether the head of the queue may start after so many tokens. If not, it has left the
         queue for a while."""
         return self.adapters.may_start(head) and self.media.may_start(head, computed)
 
@@ -258,7 +258,7 @@ class SchedulerState:
 
         gap: seconds that the step took beyond what the worker computed.  Returns the sequences that
         have new tokens (appended already), log-probabilities of their prompt, or an error, in the
-        plan's order.  The caller decides which of them end, and has left out what comes behind.
+        plan's order.  The caller decides which of them end, and has left out what comes after.
         """
         step = self.in_flight[0]
         self._lessons.settled(step, result, gap)

@@ -18,7 +18,7 @@ from penstock_engine.request.request import Sequence
 
 @dataclass(frozen=True)
 class TailStart:
-    """How a sequence may start behind a tail.
+    """How a sequence may start after a tail.
 
     taken: free blocks that it costs to have it, and the blocks before it.
     """
@@ -37,7 +37,7 @@ class Tails:
         self._rule = rule
 
     def place(self, sequence: Sequence) -> int:
-        """Behind how many of its tokens a sequence that starts is to write a tail; 0: none."""
+        """After how many of its tokens a sequence that starts is to write a tail; 0: none."""
         request, at = sequence.request, 0
         if request.beams:
             at = sequence.num_tokens
@@ -46,7 +46,7 @@ class Tails:
         return 0 if at % (self._groups.block_size * self._rule.every) == 0 else at
 
     def num_blocks(self, sequence: Sequence, at: int) -> int:
-        """Blocks for the one behind `at` tokens."""
+        """Blocks for the one after `at` tokens."""
         return self._rule.pieces + self._num_partial(sequence, at)
 
     def _num_partial(self, sequence: Sequence, at: int) -> int:
@@ -54,7 +54,7 @@ class Tails:
         return len(self._groups.paged) if copied else 0
 
     def find(self, sequence: Sequence, at: int) -> TailStart | None:
-        """The tail behind its first `at` tokens, if it is there."""
+        """The tail after its first `at` tokens, if it is there."""
         if not at:
             return None
         size = self._groups.block_size
@@ -70,7 +70,7 @@ class Tails:
         )
 
     def to_write(self, sequence: Sequence, at: int) -> Tail:
-        """What a sequence that starts writes behind `at` tokens. There is room."""
+        """What a sequence that starts writes after `at` tokens. There is room."""
         key = sequence.key_at(at, self._groups.block_size)
         blocks = self._cache.take(self.num_blocks(sequence, at))
         pieces = self._rule.pieces

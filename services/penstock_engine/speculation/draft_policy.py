@@ -117,7 +117,7 @@ class DraftPolicy:
             self._prior.guessed(right=guessed)
 
     def observe(self, drafts: SequenceDrafts, drafted: int, kept: int) -> None:
-        """A sequence's token came, and of so many drafts behind it the first `kept` were right."""
+        """A sequence's token came, and of so many drafts after it the first `kept` were right."""
         drafts.observe(drafted, kept)
         self._prior.observe(drafted, kept)
 
@@ -166,7 +166,7 @@ class DraftPolicy:
         return self._of(decodes)
 
     def looks(self, decodes: int) -> bool:
-        """Whether the worker is to look up what it could propose behind a step of so many decodes.
+        """Whether the worker is to look up what it could propose after a step of so many decodes.
         It takes time, too."""
         if self._without < LATELY:
             return True

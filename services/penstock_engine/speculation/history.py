@@ -35,7 +35,7 @@ class SequenceDrafts:
 
     def __init__(self) -> None:
         self.proposed = 0  # by the latest result: tokens that the worker could propose
-        self.hoped = 0  # the same, and what it may propose behind a step that isn't settled
+        self.hoped = 0  # the same, and what it may propose after a step that isn't settled
         self.drafted = self.kept = 0  # so far
         self.informed = False  # the worker tells what undrafted tokens would have shown
         self._acceptance = Acceptance(FADE)
@@ -70,7 +70,7 @@ class SequenceDrafts:
             self._acceptance.guessed(right=guessed)
 
     def observe(self, drafted: int, kept: int) -> None:
-        """A token came, and of so many drafts behind it the first `kept` were right."""
+        """A token came, and of so many drafts after it the first `kept` were right."""
         self.drafted += drafted
         self.kept += kept
         self._acceptance.observe(drafted, kept)

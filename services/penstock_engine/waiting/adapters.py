@@ -29,7 +29,7 @@ MAX_REFUSED = 256
 
 class AdapterManager(KeepsParked, StartGate):
     """A sequence with an adapter waits in the queue as any other does. Where it is the head, and
-    its adapter isn't loaded, it leaves the queue and waits for that, and who is behind it goes on.
+    its adapter isn't loaded, it leaves the queue and waits for that, and those after it go on.
     It comes back to its place in the order.
 
     Every operation is constant in the number of requests, but for a worker's coming and going.

@@ -46,7 +46,7 @@ LEAST_WAIT = 0.25
 
 FETCH_PATIENCE = 4.0
 """In place of one, what a fetch may take: others may still want what nobody waits for any more, but
-a store that is as slow as that holds blocks, and up those behind."""
+a store that is as slow as that holds blocks, and holds up later fetches."""
 
 LEAST_FETCH = 5.0
 """Seconds that it may take in any case."""
@@ -61,7 +61,7 @@ class DiskFetch:
     """wanted: what is asked for.  names: of the blocks that belong to it.  until: when who waits
     for them goes on without.  requests: those that wait.  session: for whom it is read before there
     is a request.  prompt: likewise, for which some of what is wanted is read.  reading: whether
-    blocks belong to it.  gained: blocks of tokens that could be gone on behind when it was
+    blocks belong to it.  gained: blocks of tokens that could be gone on after when it was
     answered, and not before.  said: how many blocks each rank has found, or read.  block_seconds:
     of the slowest rank."""
 

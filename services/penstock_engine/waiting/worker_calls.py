@@ -81,7 +81,7 @@ class WorkerCalls:
 
     def advance(self, now: float) -> None:
         """Ends those whose time is over; begins the next one where it can be. To be called before
-        steps are planned, and `planned` behind that."""
+        steps are planned, and `planned` after that."""
         for call in [one for one in self._waiting if one.until <= now]:
             self._waiting.remove(call)
             seconds = call.message.seconds

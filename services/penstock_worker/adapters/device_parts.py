@@ -1,5 +1,5 @@
 """What an adapter has for each part of a model, as it lies in a place of a device's memory: bytes,
-one part behind the other."""
+one part after the other."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RankPart:
 
     def parts(self, name: str, module: FittedModule) -> ModuleParts:
         found = module.parts(*self.of_matrix(name))
-        # The head's bias is added behind its product; other biases are added by one rank.
+        # The head's bias is added after its product; other biases are added by one rank.
         if found.added is not None and (name == HEAD or self.cut.elsewhere(f"{name}.bias")):
             return found._replace(added=torch.zeros_like(found.added))
         return found

@@ -41,8 +41,8 @@ def tiles_shapes(rows: int, adapters: int, tile: int) -> list[tuple[int, ...]]:
 
 
 def write_tiles(arrays: Sequence[np.ndarray], places: np.ndarray, tile: int) -> None:
-    """Writes the tiles of these rows into int32 arrays of tiles_shapes, and 0 behind them, or -1
-    behind the rows' own places. `places`: [rows], where each row's adapter lies; -1 for none."""
+    """Writes the tiles of these rows into int32 arrays of tiles_shapes, and 0 after them, or -1
+    after the rows' own places. `places`: [rows], where each row's adapter lies; -1 for none."""
     order, of_tile, firsts, counts, of_row = arrays
     for array in arrays:
         array[:] = 0

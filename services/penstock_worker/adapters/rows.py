@@ -101,7 +101,7 @@ class TorchAdapters:
         # What is adapted is cut in one piece.
         rows, columns = self._cut.part(f"{name}.weight", (outputs, inputs))
         found = module.parts(rows, columns)
-        # The head's bias is added behind its product; other biases are added by one rank.
+        # The head's bias is added after its product; other biases are added by one rank.
         if found.added is not None and (name == HEAD or self._cut.elsewhere(f"{name}.bias")):
             return found._replace(added=torch.zeros_like(found.added))
         return found

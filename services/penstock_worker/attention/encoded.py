@@ -1,7 +1,7 @@
 """Attention to an encoder's output, whose keys and values stand in the KV cache.
 
 A sequence's first rows are the encoder's (CrossAttentionSpec): at their places the cache has each
-layer's keys and values of them, and behind these its own of the decoder's tokens. So they are
+layer's keys and values of them, and after these its own of the decoder's tokens. So they are
 found, evicted and computed again as those of any other token.
 """
 

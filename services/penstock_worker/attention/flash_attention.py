@@ -99,7 +99,7 @@ class FlashStep:
     library: FlashAttention
     chunks: LongChunks
     starts: Tensor
-    """[sequences + 1] int32: each one's first row, and behind the last."""
+    """[sequences + 1] int32: each one's first row, and the end of the last."""
     lengths: Tensor
     """[sequences] int32: all tokens; 0 of sequences with few new ones."""
 

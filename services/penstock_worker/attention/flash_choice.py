@@ -35,7 +35,7 @@ HEAD_MULTIPLE = 8
 """Numbers that it loads at once, so that a head's begin lies on 16 bytes."""
 LARGEST_BLOCK = 32
 """Tokens. Pages that are multiples of its tiles, of 64 keys at least, it loads whole: there, a
-number that isn't finite behind a sequence's end would reach the result
+number that isn't finite after a sequence's end would reach the result
 (github.com/Dao-AILab/flash-attention/issues/1745)."""
 
 
@@ -53,7 +53,7 @@ class FlashChoice:
 
     @property
     def numerics(self) -> str:
-        """For the fingerprint: keys and values behind such a layer differ in their bits."""
+        """For the fingerprint: keys and values after such a layer differ in their bits."""
         return "" if self.library is None else f" long chunks {self.library.name}"
 
     def tell(self, layers: int) -> None:

@@ -80,7 +80,7 @@ class TritonStep:
             scales=scales,
         )
         scale = query.shape[2] ** -0.5 if rule.scale is None else rule.scale
-        # A decoder's tokens are the chunk of positions behind the encoder's.
+        # A decoder's tokens are the chunk of positions after the encoder's.
         reach = Reach(rule.window or 0, rule.soft_cap or 0.0, rule.chunk or self._encoder_rows)
         turning = 0 if own is None else query.shape[2] - own
 

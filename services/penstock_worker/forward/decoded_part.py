@@ -1,4 +1,4 @@
-"""What backends share that compute a decoder beside an encoder: its tokens stand behind the
+"""What backends share that compute a decoder beside an encoder: its tokens stand after the
 encoder's rows, and are a chunk of positions of their own."""
 
 from __future__ import annotations

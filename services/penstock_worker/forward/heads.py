@@ -55,7 +55,7 @@ class HeadForward(Protocol):
 
     def step(self, batch: Batch, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """Computes every row of the batch, of which `hidden` has the hidden states, and stores its
-        keys and values. `batch.tokens` are the tokens behind.
+        keys and values. `batch.tokens` are the tokens after each.
 
         `rows` is [n] int64 and may be empty. Returns their logits, [n, ids of the model] float32,
         and hidden states to go on with, [n, hidden].

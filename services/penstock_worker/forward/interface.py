@@ -61,7 +61,7 @@ class Batch:
     tables: Sequence[np.ndarray]
     """For each sequence its KV blocks in token order (int64), enough for all tokens that it has
     after the step. They must be read before the next plan is applied, which changes the array
-    behind them."""
+    that they are views of."""
     starts: np.ndarray  # [sequences] int64, tokens computed before.
     counts: np.ndarray  # [sequences] int64, tokens computed in this step, each at least 1.
     more_tables: tuple[Sequence[np.ndarray], ...] = ()

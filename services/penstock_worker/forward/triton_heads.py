@@ -140,7 +140,7 @@ class TritonHeadBuild:
         self._pass(self(1), counts, before=self.setup.max_model_len - 1)
 
     def _pass(self, head: TritonHead, counts: np.ndarray, before: int) -> None:
-        """A pass behind `before` tokens of each sequence, all of which have block 0."""
+        """A pass after `before` tokens of each sequence, all of which have block 0."""
         rows, size = int(counts.sum()), self.setup.block_size
         batch = Batch(
             tokens=np.zeros(rows, dtype=np.int64),

@@ -42,7 +42,7 @@ def mark_maker(device: torch.device) -> Callable[[], UploadMark]:
 
 
 class _HostBuffer:
-    """A pinned host buffer. `values` is int32; `mark` is behind the last copy from it."""
+    """A pinned host buffer. `values` is int32; `mark` is after the last copy from it."""
 
     def __init__(self, size: int, device: torch.device, mark: UploadMark) -> None:
         self.values = torch.empty(size, dtype=torch.int32, pin_memory=device.type == "cuda")

@@ -30,7 +30,7 @@ AnyFeedForward = FeedForward | MixtureOfExperts | ExpertsBeside
 
 
 class Branch:
-    """Attention or feed-forward with what lies behind it."""
+    """Attention or feed-forward with what lies after it."""
 
     def __init__(self, output_norm: Norm, multiplier: float) -> None:
         self._output_norm = output_norm

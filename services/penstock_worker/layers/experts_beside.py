@@ -20,7 +20,7 @@ class ExpertsBeside:
         expert_norms: tuple[Norm, Norm],
         router_norm: Norm,
     ) -> None:
-        """`dense_norms`, `expert_norms`: before and behind. `router_norm`: before the router."""
+        """`dense_norms`, `expert_norms`: before and after. `router_norm`: before the router."""
         self._dense = dense
         self._dense_norms = dense_norms
         self._experts = experts

@@ -1,4 +1,4 @@
-"""A layer with what some models have behind both of its halves."""
+"""A layer with what some models have after both of its halves."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FinishedLayer:
         self._tapped = tapped
 
     def __call__(self, update: Tensor | None, residual: Tensor, step: Step) -> None:
-        """Computes the layer's rows as a Layer does; there is no update."""
+        """Computes the layer as Layer does, but leaves its whole result in `residual`."""
         last = self._inner(update, residual, step)
         if last is not None:
             residual.add_(last)
@@ -53,7 +53,7 @@ class FinishedLayer:
 
 
 def finished(parts: Parts, layer: int, inner: Layer) -> Layer:
-    """Returns layer number `layer` with what its model has behind it."""
+    """Returns layer number `layer` with what its model has after it."""
     config = parts.config
     scaled, inputs = config.layer(layer).output_scale, config.per_layer_inputs
     # Also where a step has no pictures: text is rounded alike in any company.

@@ -59,7 +59,7 @@ class LayerInput:
     def __init__(
         self, ops: Ops, activation: str, gate: Product, projection: Product, norm: Norm
     ) -> None:
-        """`gate` maps [rows, hidden] to [rows, size], `projection` back; `norm` is behind it."""
+        """`gate` maps [rows, hidden] to [rows, size], `projection` back; `norm` is after it."""
         self._ops = ops
         self._activation = activation
         self._gate = gate

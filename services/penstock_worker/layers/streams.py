@@ -33,7 +33,7 @@ class Streams:
         return torch.stack([rows, *others])
 
     def end(self, streams: Tensor) -> Tensor:
-        """Maps [streams, rows, hidden] to what stands behind the last layer, [rows, hidden]."""
+        """Maps [streams, rows, hidden] to what stands after the last layer, [rows, hidden]."""
         total = first = streams[0]
         for each, other in zip(self._endings, streams[1:], strict=True):
             total = total + self._as_large(each(other), first)

@@ -34,7 +34,7 @@ class StreamsLayer:
         own: LayerInput | None,
         scale: Tensor | None,
     ) -> None:
-        """`number`: the layer's, among all of the model. `norms`: before and behind attention, then
+        """`number`: the layer's, among all of the model. `norms`: before and after attention, then
         the feed-forward's. `scale` is [hidden]."""
         self._number = number
         self._active = spec.active

@@ -26,7 +26,7 @@ class InputReach:
     """What the tokens of an input see of it, and how their scores are bent."""
 
     window: int = 0
-    """A token sees those less than so many tokens away, before and behind it; 0: all."""
+    """A token sees those less than so many tokens away, before and after it; 0: all."""
     causal: bool = False
     """Whether a token sees itself and those before it only."""
     soft_cap: float = 0.0
@@ -107,7 +107,7 @@ def _attend_inputs(
     total = tl.zeros([ROWS], tl.float32)
     mixed = tl.zeros([ROWS, DIM_BLOCK], tl.float32)
     kv_place = head // GROUP * HEAD_DIM + column[None, :]
-    # Rows behind the input see what its last one sees: each has a key to divide by.
+    # Rows after the input see what its last one sees: each has a key to divide by.
     position = tl.minimum(within, length - 1)
     low, end = 0, length
     if WINDOW:

@@ -289,7 +289,7 @@ def attend(
     splits, and says how many queries a tile has; 0 if a program has all splits of a tile. HEAD_DIM
     is the size of a value. If TURNING isn't 0, a key is so many numbers and then its value, and
     values aren't read anywhere else. With SPANS a row sees keys up to the one that `last_seen` has
-    for it, and a tile those before its place in `tile_ends`; otherwise a row sees none behind its
+    for it, and a tile those before its place in `tile_ends`; otherwise a row sees none after its
     own.
 
     The (tile, split) pairs of single splits are listed one tile after the other, and each program

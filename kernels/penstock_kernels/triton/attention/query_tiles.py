@@ -43,7 +43,7 @@ def splits_of_tiles(
     CHUNKS: tl.constexpr,
     SPANS: tl.constexpr,
 ):
-    """Returns [TILES] int32: how many splits of keys each tile sees; 0 behind the last of `tiles`
+    """Returns [TILES] int32: how many splits of keys each tile sees; 0 after the last of `tiles`
     tiles, and for padding."""
     tile = tl.arange(0, TILES)
     listed = tile < tiles

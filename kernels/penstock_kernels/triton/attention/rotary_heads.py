@@ -54,7 +54,7 @@ def turned_heads(
     NORM: tl.constexpr,
     ROTATE: tl.constexpr,
 ):
-    """Returns the halves of some heads that rotate, normalised and rotated, and what lies behind
+    """Returns the halves of some heads that rotate, normalised and rotated, and what lies after
     them in a head, normalised. All are float32; the norm is rounded as in the reference."""
     REST: tl.constexpr = HEAD_DIM - 2 * HALF
     dtype: tl.constexpr = heads.dtype.element_ty

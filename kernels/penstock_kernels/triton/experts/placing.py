@@ -43,7 +43,7 @@ class ExpertTiles:
 
 @triton.jit(do_not_specialize=["pairs"])
 def _place(chosen, order, counts, pairs, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-    """Writes an expert's pairs behind those of the experts before it, and their number."""
+    """Writes an expert's pairs after those of the experts before it, and their number."""
     await_earlier(EARLY)
     expert = tl.program_id(0)
     at = tl.arange(0, BLOCK)
@@ -82,7 +82,7 @@ def _list_tiles(
     needed = (count + ROWS - 1) // ROWS
     end = tl.cumsum(needed, 0)
     tile = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    # Experts whose tiles all come before; for a tile behind the last one these are all.
+    # Experts whose tiles all come before; for a tile after the last one these are all.
     passed = (end[None, :] <= tile[:, None]) & (number < EXPERTS)[None, :]
     expert = tl.sum(passed.to(tl.int32), 1)
     pairs = tl.sum(tl.where(passed, count[None, :], 0), 1)

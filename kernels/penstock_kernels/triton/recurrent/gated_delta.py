@@ -140,7 +140,7 @@ def gated_delta(
     `convolved`: [rows, channels] float32: queries, keys, values.
     `constants`: of each value head [value_heads] float32: the negative rate of decay, and what is
     added to the step in time.
-    `strength`: column of the corrections' strengths, behind which the steps in time stand.
+    `strength`: column of the corrections' strengths, after which the steps in time stand.
     `matrix`: where the matrices, [value_heads, key_dim, value_dim], begin in the layer's state.
     `eps`: of the lengths that queries and keys are divided by.
 

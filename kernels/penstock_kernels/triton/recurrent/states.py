@@ -1,6 +1,6 @@
 """The states that recurrent layers move on, and what a step does with them.
 
-Promise: a token's results and the state behind it are the same bits however the tokens are divided
+Promise: a token's results and the state after it are the same bits however the tokens are divided
 into steps. Each kernel is the recurrence itself, token by token, in prefills as in decodes; sums go
 over tiles whose sizes are those of the layer.
 """

@@ -36,9 +36,9 @@ class Hand:
 
     def __init__(self, account: Account) -> None:
         self.account = account
-        self.decodes: list[Sequence] = []  # running, one token behind
-        self.chunks: list[Sequence] = []  # running, further behind
-        self.chunk = 0  # tokens by which the chunks are behind
+        self.decodes: list[Sequence] = []  # running, with one token to compute
+        self.chunks: list[Sequence] = []  # running, with more tokens to compute
+        self.chunk = 0  # tokens that the chunks have to compute
         self.fresh = 0  # tokens of what waits and might start
         self.for_decodes = self.for_chunks = self.for_fresh = 0
 
@@ -66,8 +66,8 @@ def hands_of(
 ) -> list[Hand]:
     """What each tenant wants, the least served first.
 
-    decodes: running sequences one token behind.  chunks: further behind.  fresh: tokens for
-    newcomers at most.
+    decodes: running sequences with one token to compute.  chunks: those with more.  fresh: tokens
+    for newcomers at most.
     """
     hands: dict[str, Hand] = {}
 

@@ -1,7 +1,7 @@
 """Layers that attend to an encoder's output, and what stores its keys and values.
 
 An encoder's rows are the first tokens of a sequence (see CrossAttentionSpec). Own attention keeps
-to the tokens behind them, as a chunk of positions that begins there; attention to the encoder keeps
+to the tokens after them, as a chunk of positions that begins there; attention to the encoder keeps
 to them.
 """
 

@@ -1,4 +1,4 @@
-"""Phases of the inputs that layers have of their own, and of what else stands behind a layer."""
+"""Phases of the inputs that layers have of their own, and of what else follows a layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock_worker.forward.cpu.weights import LayerInputsWeights, LayerInputWe
 
 
 def inputs_of_layers(config: ModelConfig, weights: LayerInputsWeights) -> Iterator[Phase]:
-    """Behind the embedding: the inputs of all layers."""
+    """Phases after the embedding that make the inputs of all layers."""
     hidden = config.hidden_size
     yield residual_for(weights.projection, width=hidden)
     yield product_into(weights.projection, Buffer.LAYER_INPUTS, scale=hidden**-0.5)
@@ -45,7 +45,7 @@ def made_of_own(config: ModelConfig, number: int, weights: LayerInputWeights) ->
 def finished(
     phases: Iterator[Phase], config: ModelConfig, number: int, weights: LayerWeights
 ) -> Iterator[Phase]:
-    """The phases of layer `number`, and behind them what the layer adds and multiplies at its
+    """The phases of layer `number`, and after them what the layer adds and multiplies at its
     end."""
     yield from phases
     own, width = weights.own_input, config.hidden_size

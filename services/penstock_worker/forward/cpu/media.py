@@ -17,13 +17,13 @@ TOWER_DTYPE = torch.float32
 
 
 def taken(config: ModelConfig) -> Iterator[Phase]:
-    """Behind the embedding: the rows that stand in the place of placeholders."""
+    """Phases after the embedding that put rows in the place of placeholders."""
     if config.takes_media and not config.encoder_rows:
         yield Phase(kind=PhaseKind.TAKE_ROWS, width=config.hidden_size, adds=False)
 
 
 def tapped(config: ModelConfig, layer: int) -> Iterator[Phase]:
-    """Behind a layer of the first stage: what a tap of the tower adds (see VisionSpec.taps)."""
+    """Phases after a layer of the first stage: what a tap of the tower adds (VisionSpec.taps)."""
     if config.vision is not None and layer < len(config.vision.taps):
         width = config.hidden_size
         yield Phase(kind=PhaseKind.TAKE_ROWS, first=width * (1 + layer), width=width)

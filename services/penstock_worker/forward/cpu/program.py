@@ -39,10 +39,10 @@ class ProgramEnds(Protocol):
     """What stands in the place of an embedding, or of a head."""
 
     def begin(self) -> Iterator[Phase]:
-        """In front of the layers."""
+        """Phases before the layers."""
 
     def end(self) -> Iterator[Phase]:
-        """Behind them."""
+        """Phases after the layers."""
 
 
 def compile_program(
@@ -95,7 +95,7 @@ def compile_rows(
     both_ways: bool = False,
     adapted: AdaptedPhases | None = None,
 ) -> Program:
-    """Returns what a step of a model does whose rows behind the last norm are wanted instead of
+    """Returns what a step of a model does whose rows after the last norm are wanted instead of
     logits. whole: it is an encoder's, which keeps nothing of an input beyond the step. both_ways:
     attention looks ahead, too. adapted: as of compile_program."""
     found = _phases(config, weights, whole=whole, both_ways=both_ways, adapted=adapted)

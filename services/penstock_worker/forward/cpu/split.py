@@ -69,7 +69,7 @@ class Split:
         return phase
 
     def joined(self, buffer: Buffer) -> Iterator[Phase]:
-        """Behind `results`, in front of what reads the buffer's rows."""
+        """Phases between `results` and what reads the buffer's rows."""
         yield from ()
 
     def logits(self, phase: Phase) -> Phase:
@@ -294,7 +294,7 @@ class CPUStageEnds:
         yield self._crossed(self._arrive)
 
     def end(self) -> Iterator[Phase]:
-        """Behind an earlier stage's last layer."""
+        """Phases after an earlier stage's last layer."""
         yield self._crossed(self._leave)
 
     def _crossed(self, exchange: Exchange) -> Phase:

@@ -73,7 +73,7 @@ class StreamLayerPhases(LayerPhases):
 
 
 def begun(config: ModelConfig, spec: StreamsSpec, weights: StreamEndsWeights) -> Iterator[Phase]:
-    """Behind the embedding: all streams are made of it."""
+    """Phases after the embedding: all streams are made of it."""
     hidden, streams = config.hidden_size, _streams(config, spec)
     yield Phase(
         kind=PhaseKind.MAKE_INPUT,
@@ -98,7 +98,7 @@ def begun(config: ModelConfig, spec: StreamsSpec, weights: StreamEndsWeights) ->
 
 
 def ended(config: ModelConfig, spec: StreamsSpec, weights: StreamEndsWeights) -> Iterator[Phase]:
-    """Behind the last layer: RESIDUAL is the mean of what is made of all streams."""
+    """Phases after the last layer: RESIDUAL is the mean of what is made of all streams."""
     hidden, streams = config.hidden_size, _streams(config, spec)
     for number, matrix in enumerate(weights.endings, 1):
         yield Phase(

@@ -37,7 +37,7 @@ class LatentWeights:
     """Weights of attention over latents, besides those that make queries and the output."""
 
     down: PackedMatrix
-    """Makes a token's latent, and behind it what rotates."""
+    """Makes a token's latent, and after it what rotates."""
     norm: NormWeights
     to_latents: tuple[PackedMatrix, ...]
     """A head's map of the part of a query that doesn't rotate."""
