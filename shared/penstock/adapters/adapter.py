@@ -47,7 +47,7 @@ class WholeTensor(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     name: str
     """The file's name of the model's tensor: `lm_head.weight`."""
     shape: tuple[int, ...]
-    """Of a matrix, or of a vector."""
+    """Shape of a matrix, or of a vector."""
     format: str
     """F32, F16 or BF16."""
     data: np.ndarray
@@ -71,9 +71,9 @@ class AdaptedModule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     magnitude: StoredFactor | None = None
     """[outputs, 1], of DoRA: the lengths that the rows of W + scale * B A get."""
     experts: int = 0
-    """Of a parameter that has the matrices of so many experts; 0: of one matrix. A is then
-    [experts * rank, inputs], and B [outputs, rank * experts]: an expert's rows of A are neighbours,
-    its columns of B are so many apart."""
+    """Experts of a parameter that has the matrices of so many; 0: it has one matrix. With experts,
+    A is [experts * rank, inputs], and B [outputs, rank * experts]: an expert's rows of A are
+    neighbours, its columns of B are so many apart."""
 
     @property
     def rank(self) -> int:
@@ -90,13 +90,13 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     format: Literal["peft", "gguf"]
     modules: tuple[AdaptedModule, ...]
-    """By name."""
+    """Adapted modules, sorted by name."""
     base: str = ""
     """Name of the model that it was made for, as the files say it; empty if they don't."""
     architecture: str = ""
     """`general.architecture` of a GGUF file; empty in a PEFT folder."""
     whole: tuple[WholeTensor, ...] = ()
-    """By name."""
+    """Whole tensors, sorted by name."""
 
     @property
     def rank(self) -> int:

@@ -60,7 +60,7 @@ def read_peft_folder(folder: Path) -> Adapter:
 
 @dataclass
 class _Tensors:
-    """Those of a file, by what they are, and by module."""
+    """Tensors of a file, by what they are, and by module."""
 
     downs: dict[str, StoredFactor] = field(default_factory=dict)
     ups: dict[str, StoredFactor] = field(default_factory=dict)

@@ -48,7 +48,7 @@ class PeftConfig:
     2023)."""
     rank_pattern: Mapping[str, int] = field(default_factory=dict)
     alpha_pattern: Mapping[str, float] = field(default_factory=dict)
-    """By names of modules, or endings of them: their own alpha."""
+    """Modules' own alphas, by their names or endings of them."""
     base: str = ""
     dora: bool = False
     """Whether the rows of what is added up get lengths of their own (Liu et al., "DoRA", 2024)."""

@@ -52,7 +52,7 @@ class Facts:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the output, after its first text."""
+        """Tokens per second of the output, after its first text."""
         since = self.seconds - (self.first_text_seconds or 0.0)
         return (self.completion_tokens - 1) / since if since > 0 else 0.0
 
@@ -187,7 +187,8 @@ class LocalModel:
         self.has_template = self._llm.text.template is not None
 
     def answer(self, question: Question, facts: Facts) -> Iterator[str]:
-        """See Source. Its thread and this one meet in a queue."""
+        """Yields the text as it comes (see Source). The event loop's thread and this one meet in a
+        queue."""
         news: queue.SimpleQueue[Any] = queue.SimpleQueue()
         running = self._loop.start(self._stream(question, news))
         try:

@@ -33,7 +33,8 @@ def add(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """See the exit codes above. Raises InvalidRequest for what is no URL."""
+    """Runs the command; returns one of the exit codes above. Raises InvalidRequest for what is no
+    URL."""
     parts = urlsplit(arguments.url)
     try:
         port = parts.port

@@ -76,11 +76,12 @@ class HttpClient:
         return self._ask("GET", path, None)
 
     def post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """As `get`."""
+        """Status and decoded JSON, as `get` has them. Raises Unreachable."""
         return self._ask("POST", path, body)
 
     def post_once(self, path: str, body: dict[str, Any]) -> tuple[int, Any, float | None]:
-        """As `post`, and the seconds of Retry-After; None: it says nothing of another time."""
+        """Status and decoded JSON, as of `post`, and the seconds of Retry-After; None: it says
+        nothing of another time."""
         with _Exchange(self, "POST", path, body) as response:
             later = response.getheader("retry-after") or ""
             return response.status, _whole(response), float(later) if later.isdigit() else None

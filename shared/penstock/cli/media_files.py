@@ -14,7 +14,7 @@ from penstock.media.words import WORDS
 from penstock.media_facts import MediaKind
 
 MAX_BYTES = 64 << 20
-"""Of a file; a server has its own, smaller bound."""
+"""Most bytes of a file; a server has its own, smaller bound."""
 KINDS: tuple[MediaKind, ...] = ("image", "audio", "video")
 """Names of options and commands."""
 
@@ -33,12 +33,13 @@ def add_media(parser: argparse.ArgumentParser) -> None:
 
 
 def given_files(arguments: argparse.Namespace) -> list[tuple[MediaKind, str]]:
-    """Those of the command line."""
+    """Files that the command line names, with their kinds."""
     return [(kind, file) for kind in KINDS for file in getattr(arguments, f"{kind}_files")]
 
 
 def given_parts(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """The same as parts of a message. Raises InvalidRequest for a file that can't be read."""
+    """Files that the command line names, as parts of a message. Raises InvalidRequest for a file
+    that can't be read."""
     return [media_part(kind, file) for kind, file in given_files(arguments)]
 
 

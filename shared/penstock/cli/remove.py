@@ -47,7 +47,8 @@ def add(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """See the exit codes above. Raises ModelNotFound, StartupError, InvalidRequest."""
+    """Runs the command; returns one of the exit codes above. Raises ModelNotFound, StartupError,
+    InvalidRequest."""
     from penstock.hub.removal import remove
     from penstock.prepare.inventory import remove_prepared
 

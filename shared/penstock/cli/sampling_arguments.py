@@ -11,7 +11,7 @@ from penstock.config.tree import leaves
 from penstock.errors import InvalidRequest
 
 CONTEXT = -1
-"""As --max-tokens: all that the context leaves."""
+"""The value of --max-tokens that means all that the context leaves."""
 
 _NUMBERS: dict[str, tuple[type, str]] = {
     "max_tokens": (int, "Longest answer, tokens; -1: as long as the context allows."),

@@ -37,7 +37,7 @@ def add(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """See the exit codes above."""
+    """Runs the command; returns one of the exit codes above."""
     server = client(arguments, TIMEOUT)
     try:
         state = ask(server)

@@ -40,7 +40,7 @@ def add(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """See the exit codes above. Raises Unreachable with --once."""
+    """Runs the command; returns one of the exit codes above. Raises Unreachable with --once."""
     if not 0.1 <= arguments.interval <= 3600:
         raise InvalidRequest(f"--interval must lie in 0.1 to 3600, not {arguments.interval:g}")
     server = client(arguments, max(2.0, arguments.interval))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json", "srt", "vtt", "verbose_json")
 MAX_BYTES = 1 << 30
-"""Of a file; a server has its own, smaller bound."""
+"""Most bytes of a file; a server has its own, smaller bound."""
 
 
 def add(parser: Parser) -> None:

@@ -25,7 +25,7 @@ class AdapterDirectory:
         return found if found is not None and found.file is not None else None
 
     def present(self) -> list[NamedAdapter]:
-        """Those that are there, in the order in which they came."""
+        """Adapters that are there, in the order in which they came."""
         return [each for each in self._names.values() if each.file is not None]
 
     def changes(self) -> list[NamedAdapter]:
@@ -51,7 +51,8 @@ class AdapterDirectory:
         return max(round(1000 * time.time()), 0 if known is None else known.stamp + 1)
 
     def _has_room(self) -> bool:
-        """As engine cores do: the one that was unloaded first makes room for another name."""
+        """Whether another name has room, made as engine cores make it: the one that was unloaded
+        first goes."""
         if len(self._names) < MAX_ADAPTER_NAMES:
             return True
         gone = [each for each in self._names.values() if each.file is None]

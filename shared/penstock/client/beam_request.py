@@ -75,7 +75,7 @@ class BeamRequest:
         self._follow = follow
         self._accepted = False
         self._emitted: dict[int, list[int]] = {}
-        """Of the beams whose step has not ended."""
+        """Emitted tokens of the beams whose step has not ended, by sequence."""
         self._outcomes: list[Outcome] = []
         self._begin([[]])
 
@@ -89,7 +89,7 @@ class BeamRequest:
 
     @property
     def carried_tokens(self) -> int:
-        """Of what its submission holds: prompt and emitted."""
+        """Tokens that its submission holds: the prompt's and the emitted ones."""
         return len(self._prompt_token_ids) + sum(len(emitted) for emitted in self._emitted.values())
 
     @property

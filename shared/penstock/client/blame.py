@@ -7,7 +7,8 @@ MOST_PENDING = 64
 
 
 class Blame:
-    """Of one request.  Whether it may be told from a bystander is decided here and nowhere else.
+    """Deaths of engine cores that are held against one request.  Whether it may be told from a
+    bystander is decided here and nowhere else.
 
     Suspected is only what had entered a step of an engine core and had gained nothing since, when
     the session with it was lost.  A session that ends is not a death yet: it is one when another

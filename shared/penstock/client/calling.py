@@ -14,7 +14,7 @@ from penstock.protocol.common import MAX_CALL_SECONDS, MAX_METHOD_CHARS
 from penstock.protocol.from_frontend import CallWorkers
 
 DEFAULT_SECONDS = 60.0
-"""Of a call that says nothing about it."""
+"""Seconds for a call that asks for none."""
 GRACE = 30.0
 """Seconds beyond all bounds of a call after which no answer is waited for any longer: a worker that
 doesn't return ends before, and its engine core says so."""

@@ -36,7 +36,7 @@ class ClientView:
 
     @property
     def status(self) -> Status | None:
-        """Of all engine cores as if they were one, see `combined`."""
+        """Status of all engine cores as if they were one, see `combined`."""
         return combined(self._fleet.sessions)
 
     @property

@@ -176,7 +176,7 @@ class EngineClient(ClientView):
         self.close_now()
 
     def close_now(self) -> None:
-        """The same for who can't wait, also after the loop's end: the engine learns of it when the
+        """Closes for who can't wait, also after the loop's end: the engine learns of it when the
         session ends. Idempotent."""
         if self._closed:
             return

@@ -32,7 +32,7 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def state_of(session: EngineSession, now: float) -> EngineState:
-    """As of now, a moment of the monotonic clock."""
+    """State of an engine core at `now`, a moment of the monotonic clock."""
     status = session.status if session.answered else None
     return EngineState(
         index=session.index,

@@ -52,7 +52,7 @@ class Fleet:
 
     @property
     def sessions(self) -> list[EngineSession]:
-        """Those of now: the list may be kept."""
+        """Sessions of now: the list may be kept."""
         return list(self._sessions)
 
     def start(self) -> None:
@@ -74,7 +74,7 @@ class Fleet:
             await session.stop()
 
     def close(self) -> None:
-        """The same for who can't wait."""
+        """Closes for who can't wait."""
         if asyncio._get_running_loop() is not None:
             for task in self._following:
                 task.cancel()
@@ -128,9 +128,9 @@ class Fleet:
     def candidates(
         self, but: EngineSession | None = None, fingerprint: str | None = None
     ) -> list[EngineSession]:
-        """Those that a request may go to, of the best kind that there is: ready, and awake or with
-        the others full; not draining; connected. fingerprint: of the request's tokens so far; those
-        that compute alike, if any."""
+        """Engine cores that a request may go to, of the best kind that there is: ready, and awake
+        or with the others full; not draining; connected. fingerprint: of the request's tokens so
+        far; those that compute alike are preferred, if there are any."""
         connected = [s for s in self._sessions if s.connected and s is not but]
         if len(connected) > 1:
             staying = [s for s in connected if not s.draining and not s.retired]
@@ -143,7 +143,7 @@ class Fleet:
 
 
 def _awake(ready: list[EngineSession]) -> list[EngineSession]:
-    """Those whose models needn't be loaded first, while one of them has nothing waiting; else all:
-    so much work is worth the memory of one more."""
+    """Engine cores whose models needn't be loaded first, while one of them has nothing waiting;
+    else all: so much work is worth the memory of one more."""
     awake = [session for session in ready if not session.sleeping]
     return awake if any(session.keeps_up for session in awake) else ready

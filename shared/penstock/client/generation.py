@@ -93,7 +93,7 @@ class Generation:
         self.drafted = 0
         """Tokens that were drafted ahead of the model, of all sequences."""
         self.kept = 0
-        """Of `drafted`, those that became a part of the output."""
+        """Number of `drafted` tokens that became a part of the output."""
         self.blame = Blame()
         self.cached_tokens: int | None = None
         self.prompt_logprobs: list[TokenLogprobs | None] | None = (
@@ -144,13 +144,14 @@ class Generation:
 
     @property
     def carried_tokens(self) -> int:
-        """Of what its submission holds: prompt and emitted."""
+        """Tokens that its submission holds: the prompt's and the emitted ones."""
         emitted = sum(len(sequence.emitted) for sequence in self._open.values())
         return len(self.prompt_token_ids) + emitted
 
     @property
     def max_tokens(self) -> int:
-        """That each sequence may gain: what was asked for, or what the context leaves."""
+        """Most tokens that each sequence may gain: what was asked for, or what the context
+        leaves."""
         return self._stopping.max_tokens
 
     @property

@@ -149,7 +149,7 @@ class ObservedRequest(Unobserved):
 
     @property
     def tokens_by_sequence(self) -> dict[int, int]:
-        """Of those that have some; empty of a beam search."""
+        """Emitted tokens of the sequences that have some; empty for a beam search."""
         return {index: gain.tokens for index, gain in self._gains.items()}
 
     @property

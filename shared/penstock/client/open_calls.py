@@ -42,7 +42,7 @@ class OpenCalls:
         return self._last, opened.done
 
     def take(self, answer: Called) -> None:
-        """Of one rank."""
+        """Takes the answer of one rank."""
         opened = self._open.get(answer.call)
         if opened is not None and opened.take(answer):
             del self._open[answer.call]

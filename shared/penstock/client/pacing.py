@@ -23,7 +23,7 @@ TRIES_IN_COMPANY = 3
 """Sessions that may end on a request which they had not answered, before it is sent alone."""
 
 TRIES_ALONE = 3
-"""The same of a request that was alone, before it fails."""
+"""Sessions that may end on a request that was alone, before it fails."""
 
 ALONE_AFTER = 64
 """Others that go before one which has to be alone, where there are others."""
@@ -53,7 +53,7 @@ class Pacing:
         self._again: Line = OrderedDict()
         self._alone: Line = OrderedDict()
         self._timed: dict[int, OpenRequest] = {}
-        """Those in line that have a deadline."""
+        """Requests in line that have a deadline."""
         self._unanswered: dict[int, int] = {}
         """Tokens, by number; whether a request is among them that has to be alone: _alone_out."""
         self._tokens = 0

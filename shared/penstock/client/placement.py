@@ -67,7 +67,7 @@ class OpenRequest(Protocol):
 
     @property
     def carried_tokens(self) -> int:
-        """Of what its submission holds: prompt and emitted."""
+        """Tokens that its submission holds: the prompt's and the emitted ones."""
         ...
 
     @property

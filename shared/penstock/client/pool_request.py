@@ -113,7 +113,7 @@ class PoolRequest:
 
     @property
     def carried_tokens(self) -> int:
-        """Of what its submission holds."""
+        """Tokens that its submission holds."""
         return len(self._prompt_token_ids)
 
     @property

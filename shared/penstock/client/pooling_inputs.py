@@ -22,7 +22,7 @@ MOST_TIMES = 2
 """A text of more than this many times the model's tokens isn't tokenised to its end."""
 
 MAX_CUT_CHARACTERS = 1 << 20
-"""Of a text that is cut."""
+"""Most characters of a text that is cut, unless the model's length allows more."""
 
 
 class PoolInput(msgspec.Struct, frozen=True):

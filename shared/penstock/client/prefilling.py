@@ -28,8 +28,8 @@ _STOPPING = Stopping(max_tokens=1, ignore_eos=True)
 
 
 def prefill_engines(fleet: Fleet, generation: Generation) -> list[EngineSession]:
-    """Those that may compute its prompt ahead: none for a short one, for one with media or with
-    log-probabilities of its prompt, and where nobody else would go on with it."""
+    """Engine cores that may compute its prompt ahead: none for a short one, for one with media or
+    with log-probabilities of its prompt, and where nobody else would go on with it."""
     whole = generation.media is None and generation.prompt_logprobs is None
     if not whole or generation.begun:
         return []
@@ -124,7 +124,7 @@ class PrefillAhead:
         """The request itself has been promised nothing."""
 
     def take_entered(self) -> None:
-        """Likewise."""
+        """Nothing: the request itself has entered no step."""
 
     def take_prepared(self) -> None:
         """Said of grammars only."""

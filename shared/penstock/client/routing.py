@@ -34,7 +34,8 @@ LOAD_FACTOR = 1.25
 """How far above the mean load a favourite may be."""
 
 SESSION_LOAD_FACTOR = 2.0
-"""Likewise a session's favourite: what it has of a long conversation is worth some waiting."""
+"""How far above the mean load a session's favourite may be: what it has of a long conversation is
+worth some waiting."""
 
 
 class RoutableEngine(Protocol):
@@ -139,7 +140,8 @@ def load_bound(loads: Iterable[int], factor: float = LOAD_FACTOR) -> int:
 
 
 def least_loaded(ask: RoutingRequest, engines: Sequence[AnEngine]) -> AnEngine:
-    """Of equals, the prompt's favourite: else all gateways would send to the same one."""
+    """The engine core with the least load. Of equals, the prompt's favourite: else all gateways
+    would send to the same one."""
     least = min(engine.load for engine in engines)
     equals = [engine for engine in engines if engine.load == least]
     if len(equals) == 1:

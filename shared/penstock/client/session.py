@@ -156,7 +156,8 @@ class EngineSession(ToldState):
             heartbeat.PROCESS.join(self.transport, lambda: self._wake(loop))
 
     def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
-        """By the heartbeat: what it has taken, the file descriptor does not tell of any more."""
+        """Called by the heartbeat: what it has taken, the file descriptor does not tell of any
+        more."""
         if not self._wake_due:
             self._wake_due = True
             with contextlib.suppress(RuntimeError):  # The loop is closed.
@@ -249,7 +250,7 @@ class EngineSession(ToldState):
         self.close()
 
     def close(self) -> None:
-        """The same for who can't wait, also after the loop's end. Idempotent."""
+        """Closes for who can't wait, also after the loop's end. Idempotent."""
         if self._closed:
             return
         self._closed = True

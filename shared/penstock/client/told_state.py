@@ -67,7 +67,7 @@ class ToldState:
 
     @property
     def waking(self) -> tuple[WakeTag, ...]:
-        """That were named, and don't wake it alone."""
+        """Tags that were named since it fell asleep, and don't wake it alone."""
         return () if self.status is None else self.status.waking
 
     @property

@@ -31,9 +31,9 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """One model of the list."""
 
     model: str
-    """As for --model."""
+    """The model, as --model names one."""
     name: str = ""
-    """That requests use and replies show; default: made of `model`."""
+    """The name that requests use and replies show; default: made of `model`."""
     aliases: tuple[str, ...] = ()
     """Further names for requests."""
     load: Literal["pinned", "on-demand"] = "pinned"

@@ -105,7 +105,7 @@ SERVER_FOREIGN: dict[str, Foreign] = {
     "disable_frontend_multiprocessing": Foreign(False),
     "response_role": Foreign("assistant", ("assistant",)),
 }
-"""Those that only `vllm serve` has."""
+"""Settings that only `vllm serve` has."""
 
 
 def check_foreign(name: str, one: Foreign, value: Any, model: Any = None) -> None:

@@ -168,7 +168,8 @@ class Reception:
 
 
 def _has_asked_length(record: RequestRecord) -> bool:
-    """By usage, and by the finish reason, which servers without usage in streams give too."""
+    """Whether an answer is as long as asked, by its usage, and by the finish reason, which servers
+    without usage in streams give too."""
     by_usage = record.completion_tokens in (None, record.output_tokens_asked)
     return by_usage and record.finish_reason in (None, "length")
 

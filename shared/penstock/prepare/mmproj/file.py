@@ -105,7 +105,7 @@ def as_written(number: float) -> float:
 
 
 class MmprojTokens:
-    """Tokens of the model's vocabulary by their text."""
+    """Added tokens of the model's vocabulary, by their text."""
 
     def __init__(self, tokenizer_json: bytes, where: str) -> None:
         self.tokenizer = Tokenizer.from_bytes(tokenizer_json, add_bos=False, bos_token_id=None)
