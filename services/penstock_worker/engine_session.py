@@ -64,7 +64,7 @@ class CoreSession:
 
     turned: when its thread turned last, by time.monotonic.
     aside: called by this thread with each message first; whether that has taken it, so that it
-    doesn't wait behind a step.  over: called by this thread when a session has ended.
+    doesn't wait for a step.  over: called by this thread when a session has ended.
     rendezvous: of each WorkerHello; all of them tell the same life.  Raises StartupError for an
     endpoint that may not be dialled.
     """
@@ -108,7 +108,7 @@ class CoreSession:
         return session == self._session
 
     def send(self, session: int, message: FromWorker) -> None:
-        """Send a message of that session, behind those that are queued. From any thread."""
+        """Send a message of that session, after those that are queued. From any thread."""
         self._outbox.put((session, message))
         if not self._sent_at_once():
             self._wake()

@@ -17,7 +17,7 @@ from penstock_worker.alignment.warping import first_columns
 
 
 def token_rows(crossing: Crossing, *, rows: int, skipped: int, filter_width: int) -> np.ndarray:
-    """Returns for each of the decoder's tokens behind the first `skipped` ones the row of the
+    """Returns for each of the decoder's tokens after the first `skipped` ones the row of the
     encoder from which on it looks for the next token, [tokens] float32.
 
     crossing: of the whole sequence.  rows: of the encoder, its first ones, that hold sound.

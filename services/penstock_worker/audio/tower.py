@@ -26,7 +26,7 @@ REACH = 3
 
 
 class SoundConvolution:
-    """A convolution over time, with zeros before the first and behind the last, and gelu."""
+    """A convolution over time, with zeros before the first and after the last, and gelu."""
 
     def __init__(self, weights: Weights, name: str, inputs: int, outputs: int, step: int) -> None:
         """step: after every so many there is a result."""

@@ -65,7 +65,7 @@ class StepTables(Sequence[np.ndarray]):
         return [rows[s, :w] for s, w in zip(slots, widths, strict=True)], widths
 
     def write(self, out: np.ndarray) -> None:
-        """Writes all tables to `out`, [sequences, columns] int32. What is behind a table's end is
+        """Writes all tables to `out`, [sequences, columns] int32. What is past a table's end is
         undefined."""
         columns = min(out.shape[1], self._rows.shape[1])
         out[:, :columns] = self._rows[self._slots, :columns]

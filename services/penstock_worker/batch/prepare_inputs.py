@@ -22,7 +22,7 @@ def prepare_inputs(
     adapters: StepAdapters = NO_ADAPTERS,
 ) -> Batch:
     """Returns the input of a forward pass over these works, in their order, and over what is
-    drafted behind them."""
+    drafted after them."""
     tokens: list[int] = []
     if drafts:
         scheduled = [_with_draft(work, drafts) for work in scheduled]

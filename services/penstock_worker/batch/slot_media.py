@@ -79,7 +79,7 @@ class SlotMedia:
 
         Text has three equal numbers, each token's one more than the last one's. An item begins with
         the next number, to which each of its tokens adds its place in the item's grid; what follows
-        goes on behind the greatest number.
+        goes on after the greatest number.
         """
         found = np.tile(np.arange(start, end), (3, 1))
         for number in range(bisect_right(self._ends, start), len(self.spans)):
@@ -108,7 +108,7 @@ class SlotMedia:
         return found
 
     def _behind(self, number: int) -> int:
-        """The first token behind the span before this one."""
+        """The first token after the span before this one."""
         return self._ends[number - 1] if number else 0
 
     def _saves(self, span: MediaSpan) -> int:

@@ -162,7 +162,7 @@ class Slots:
         self._slots.clear()
 
     def placed(self, plan: Plan) -> Plan:
-        """Returns the plan with works that come after drafts where they start: behind those that
+        """Returns the plan with works that come after drafts where they start: after those that
         were kept."""
         if not any(work.after_drafts for work in plan.work):
             return plan

@@ -26,7 +26,7 @@ class ArrivingBlocks:
         self.staged = staged
         self.staging = Staging(caches, HALVES * staged, HALVES * staged)
         self.passed: list[torch.cuda.Event | None] = [None] * HALVES
-        """Marks behind the latest blocks of each half."""
+        """Marks after the latest blocks of each half."""
         self.latest: torch.cuda.Event | None = None
         """The latest of these marks."""
 
@@ -44,7 +44,7 @@ class DeviceFilling:
     """A Filling."""
 
     def __init__(self, arriving: ArrivingBlocks, after: torch.cuda.Event) -> None:
-        """`after`: a mark behind all that may still use the blocks."""
+        """`after`: a mark after all that may still use the blocks."""
         self._arriving = arriving
         self._after = after
         self._half = 0

@@ -52,7 +52,7 @@ class LeavingBlocks:
         self._free = deque(range(copies))
         """Rows that hold no copy. Threads that release copies append to it."""
         self._under_way: deque[tuple[torch.cuda.Event, frozenset[int]]] = deque()
-        """Marks behind copies that may not have been made, and of which blocks they are."""
+        """Marks after copies that may not have been made, and of which blocks they are."""
 
     def copy(self, blocks: Sequence[int]) -> list[PinnedCopy]:
         """Does what StoredCache.copy_out does."""

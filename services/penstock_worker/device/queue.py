@@ -30,7 +30,7 @@ class DeviceQueue(Protocol):
     """The queue that a device works off: for a GPU, torch's current stream."""
 
     def mark(self) -> QueueMark:
-        """Records a mark behind everything queued so far."""
+        """Records a mark after everything queued so far."""
 
     def numbers(self, values: Sequence[int]) -> Tensor:
         """Returns the values as [n] int64 on the device, without waiting for it."""

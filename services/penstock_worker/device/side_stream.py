@@ -16,7 +16,7 @@ class SideStream:
         self._stream = torch.cuda.Stream(device)
 
     def computed(self) -> torch.cuda.Event:
-        """Returns a mark behind all that is queued on the current stream. From the thread that
+        """Returns a mark after all that is queued on the current stream. From the thread that
         computes."""
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self._device))
@@ -35,7 +35,7 @@ class SideStream:
             yield
 
     def mark(self) -> torch.cuda.Event:
-        """Returns a mark behind all that is queued here. A thread that waits for it sleeps."""
+        """Returns a mark after all that is queued here. A thread that waits for it sleeps."""
         event = torch.cuda.Event(blocking=True)
         event.record(self._stream)
         return event

@@ -20,7 +20,7 @@ _IN_TEXT = re.compile(rb'"\s*,\s*(?:[^\s"]|"[^"]*")')
 _BETWEEN = re.compile(rb'"[^"]*"|[0-9][^0-9.eE+-]|^[\s,]*[tfn]')
 """Pieces that may hold an item, or the beginning of one that can only be true, false or null."""
 _ENDS = re.compile(rb"[^0-9.eE+-]")
-"""Pieces behind which a number has ended."""
+"""Pieces after which a number has ended."""
 _NONE_LEFT = "no other item is possible in an array without equal items (uniqueItems)"
 
 

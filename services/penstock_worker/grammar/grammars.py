@@ -4,7 +4,8 @@ A slot's next mask is begun as soon as its last token is known, and is computed 
 forward pass runs.  When the logits are there, a step waits for masks no longer than its budget; a
 slot whose mask is late has no token in this step, and the computation goes on for the next one.
 A matcher that was slow last time works in a lane of its own and is not waited for as long as
-anybody else is in the step: so the quick ones are never behind it, and nobody waits for it twice.
+anybody else is in the step: so the quick ones never wait for it, and nobody waits for it
+twice.
 """
 
 from __future__ import annotations

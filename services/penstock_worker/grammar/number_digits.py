@@ -16,7 +16,7 @@ _DIGITS = frozenset(b"0123456789")
 
 class NumberDigits:
     """For one tokenizer. pieces: the bytes of each token.  most: digits in a row that a number may
-    have where it may end: before its point, behind it, in its exponent."""
+    have where it may end: before its point, after it, in its exponent."""
 
     def __init__(self, pieces: Iterable[bytes], most: int) -> None:
         self.pieces = list(pieces)
@@ -39,7 +39,7 @@ class NumberDigits:
 
 
 class DigitRow:
-    """Where a JSON text is: in a string, or behind how many digits in a row.
+    """Where a JSON text is: in a string, or after how many digits in a row.
 
     whole: all of the output is JSON. Else there may be any quotes before it, and digits are taken
     for a number's where no quote may follow.

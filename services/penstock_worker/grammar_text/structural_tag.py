@@ -303,7 +303,7 @@ class _Writer:
         return self._rule(f"{text} {quoted(end)}", "[lazy]")
 
     def _rule(self, body: str, options: str = "") -> str:
-        """options: "terminal", or what stands behind the rule's name."""
+        """options: "terminal", or what stands after the rule's name."""
         if body.startswith("%regex_ "):
             body, options = f"/{slashed(body.removeprefix('%regex_ '))}/", "terminal"
         if (name := self._names.get((body, options))) is not None:

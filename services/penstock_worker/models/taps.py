@@ -1,4 +1,4 @@
-"""What a pass gives besides logits: each row's residual behind some of the layers.
+"""What a pass gives besides logits: each row's residual after some of the layers.
 
 Heads draft from it (see speculation.draft_head).
 """
@@ -30,7 +30,7 @@ class Taps:
 
     def taken(self, rows: int) -> Tensor:
         """Returns those of this thread's last pass, once: [rows, hidden of all taps side by side].
-        What was padded behind `rows` is left out."""
+        What was padded after `rows` is left out."""
         found = [each[:rows] for each in self._last.found]
         self._last.found = []
         return found[0] if len(found) == 1 else torch.cat(found, 1)

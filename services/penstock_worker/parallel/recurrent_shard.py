@@ -144,5 +144,5 @@ def _scaled(ranges: Ranges, by: int) -> Ranges:
 
 
 def _after(ranges: Ranges, *offsets: int) -> Ranges:
-    """The ranges behind each of the offsets."""
+    """The ranges, moved by each of the offsets."""
     return tuple(range(off + part.start, off + part.stop) for off in offsets for part in ranges)

@@ -88,7 +88,7 @@ def lookup_proposer(
 
 def _beside_model(config: SpeculativeConfig, slots: Slots, *, together: bool) -> LookupProposer:
     """Returns what looks drafts up before a model or a head is asked: by the methods that are
-    preferred to it; without any, only what is better than theirs: what is behind long runs, and
+    preferred to it; without any, only what is better than theirs: what follows long runs, and
     what the request says will come."""
     long = config.prompt_lookup_max
     ways = _ways(config.before, config, shared=True)

@@ -130,12 +130,12 @@ class DraftHead:
         self._rows.clear()
 
     def proposed(self, number: int) -> int:
-        """Returns how many tokens can be proposed behind the slot's."""
+        """Returns how many tokens can be proposed after the slot's."""
         return min(self._limits.drafts, self._room(len(self._slots[number].token_ids)))
 
     def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
         """Computes the rows that have become known, where they are many or drafts are asked for.
-        Returns drafts behind each work's tokens, at most as many as it allows."""
+        Returns drafts after each work's tokens, at most as many as it allows."""
         spare, asked = self._limits.catch_up, []
         for work, slot in zip(scheduled, self._slots.of(scheduled), strict=True):
             rows = self._asked(work, slot, spare)
@@ -160,7 +160,7 @@ class DraftHead:
     def _asked(self, work: SlotWork, slot: Slot, spare: int) -> _Rows:
         """Returns what is to be computed for a work. `spare`: rows that may be."""
         state = self._state(work, slot)
-        # A row is made of the token behind it, too, which a step in flight may be sampling.
+        # A row is made of the token after it, too, which a step in flight may be sampling.
         known = min(work.start, self._limits.positions, slot.known - 1)
         end = work.start + work.count
         most = 0

@@ -39,7 +39,7 @@ class DraftedSlot:
     noted: int  # Tokens whose rows have been told to DraftRows.
     end: int = 0  # Tokens that the sequence had when it was last drafted for.
     tail: list[int] = field(default_factory=list)
-    """Drafts behind `end` whose rows have been computed."""
+    """Drafts after `end` whose rows have been computed."""
 
     def settle(self, token_ids: Sequence[int]) -> None:
         """Counts the drafts that have become tokens as computed."""
@@ -91,7 +91,7 @@ class DraftModel:
         groups: int = 1,
     ) -> None:
         """`forward` has `groups` times as many blocks as `rows`: each KV group of the draft model
-        has all blocks of the first group's tables, one group behind another.
+        has all blocks of the first group's tables, one group after another.
         """
         self._forward = forward
         self._sampler = DraftSampler(sampler, limits)
@@ -127,12 +127,12 @@ class DraftModel:
         self._rows.clear()
 
     def proposed(self, number: int) -> int:
-        """Returns how many tokens can be proposed behind the slot's."""
+        """Returns how many tokens can be proposed after the slot's."""
         return min(self._limits.drafts, self._room(len(self._slots[number].token_ids)))
 
     def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
         """Computes what the works compute, where that is a prompt's or drafts are asked for.
-        Returns drafts behind each work's tokens, at most as many as it allows."""
+        Returns drafts after each work's tokens, at most as many as it allows."""
         spare, chunks = self._limits.catch_up, []
         for work, slot in zip(scheduled, self._slots.of(scheduled), strict=True):
             chunk = self._chunk(work, slot, spare)

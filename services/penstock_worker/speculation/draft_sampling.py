@@ -20,13 +20,13 @@ class DraftLimits:
     """What drafts are asked for at most."""
 
     drafts: int
-    """Tokens behind a sequence's."""
+    """Tokens after a sequence's."""
     positions: int
-    """Tokens that a sequence may have; behind them, nothing is drafted."""
+    """Tokens that a sequence may have; after them, nothing is drafted."""
     vocab: int
     """Ids that both models have are below this."""
     ends: frozenset[int]
-    """Ids behind which nothing is drafted, as sequences mostly end there."""
+    """Ids after which nothing is drafted, as sequences mostly end there."""
     catch_up: int
     """Tokens, of all sequences together, that one step computes beside those that the served model
     computes in it."""

@@ -42,7 +42,7 @@ class Drafting:
         self._together = together
 
     def drafts(self, scheduled: Sequence[SlotWork]) -> Drafts:
-        """Returns what is computed behind these works. A failure of the proposer costs its drafts,
+        """Returns what is computed after these works. A failure of the proposer costs its drafts,
         and no slot anything."""
         if self.proposer is NO_PROPOSER:
             return NO_DRAFTS
@@ -100,7 +100,7 @@ class Drafting:
         return drafts
 
     def _likely(self, ids: list[int]) -> list[int]:
-        """Returns the ids before the first one behind which nothing would be wanted. Tokens of a
+        """Returns the ids before the first one after which nothing would be wanted. Tokens of a
         request's prediction may be none of the model's."""
         vocab = self._slots.bounds.vocab
         for at, token in enumerate(ids):

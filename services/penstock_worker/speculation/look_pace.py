@@ -9,7 +9,7 @@ WRONG = 3
 LONGEST = 16
 """Tokens for which it is left alone at most."""
 IDLE, GLANCE = 8, 4
-"""After so many tokens in a row behind which nothing was found, there is a look at every so many
+"""After so many tokens in a row after which nothing was found, there is a look at every so many
 only."""
 
 

@@ -11,7 +11,7 @@ CANDIDATES = 24
 """Earlier runs that are compared with a sequence's last tokens, in each list: a text that repeats
 itself throughout costs no more than any other."""
 ENOUGH = 8
-"""Matches as long as can be, behind which no others are looked for."""
+"""Matches as long as can be, after which no others are looked for."""
 STRETCH = 2
 """Drafted tokens for each token that a match has: the longer what went before is the same, the
 longer will be what comes. A match of full length has no such bound."""

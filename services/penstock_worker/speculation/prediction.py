@@ -26,8 +26,8 @@ class _Followed:
 
 class PredictionLookup:
     """Follows `Submit.prediction` from its beginning. Where the output leaves it, it is taken up
-    again behind the longest run of the output's last tokens that it has, and of several such runs
-    behind the next one."""
+    again after the longest run of the output's last tokens that it has, and of several such runs
+    after the next one."""
 
     def __init__(self, reach: RunLengths) -> None:
         self._reach = reach

@@ -15,7 +15,7 @@ SCOPE_TOKENS = 65_536
 
 
 class _Generation:
-    """Outputs one behind another, and where their runs are."""
+    """Outputs one after another, and where their runs are."""
 
     def __init__(self, width: int) -> None:
         self.tokens: list[int] = []

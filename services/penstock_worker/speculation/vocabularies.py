@@ -15,7 +15,7 @@ Model = tuple[PreparedModel, str]
 
 def check_vocabularies(served: Model, draft: Model) -> None:
     """Raises StartupError unless all ids that both tokenizers know are the same tokens. One may
-    know more of them, and either model may have rows of padding behind them."""
+    know more of them, and either model may have rows of padding after them."""
     digests = [prepared.contents.get(TOKENIZER) for prepared, _ in (served, draft)]
     if digests[0] is not None and digests[0] == digests[1]:
         return

@@ -65,7 +65,7 @@ def write_decode_moves(arrays: Sequence[np.ndarray], moves: HostMoves) -> None:
 def mixed_moves_shapes(rows: int, sequences: int, pieces: int) -> list[tuple[int, ...]]:
     """Shapes of HostMoves.arrays of a step with chunks that is padded to so many rows, of at most
     so many sequences. One more sequence than there may be has the padding rows. A step has at most
-    a checkpoint behind each row."""
+    a checkpoint after each row."""
     row, each = (rows,), (sequences + 1,)
     return [row, each, each, each, each, row, (rows, pieces)]
 

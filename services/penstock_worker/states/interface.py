@@ -21,7 +21,7 @@ class States(Protocol):
         computed once more."""
 
     def fitting(self, scheduled: Sequence[SlotWork], drafts: Drafts) -> Drafts:
-        """Returns those of the drafts behind these works behind each of which a state can be kept,
+        """Returns those of the drafts after these works after each of which a state can be kept,
         until `keep` is called."""
 
     def keep(self, number: int, tokens: int) -> None:
@@ -45,7 +45,7 @@ class Stateless:
         return drafts
 
     def keep(self, number: int, tokens: int) -> None:
-        """What lies behind the tokens is written over."""
+        """What lies after the tokens is written over."""
 
     def clear(self) -> None:
         """There is nothing to forget."""

@@ -8,7 +8,7 @@ many tokens it stands for, and a token is never taken up twice:
   single tokens has failed: the layer's result of that token is kept for that.
 - A chunk of tokens may be computed once more because a step has failed: the state before it is kept
   while the step is computed.
-- Drafts may be wrong: while a step computes them, the state behind each row that may be the last
+- Drafts may be wrong: while a step computes them, the state after each row that may be the last
   true one is copied to a snapshot, and the state goes back to it.
 - If a layer fails in the middle of a sequence's tokens, nothing is left to go on with: the sequence
   fails, and no other.
@@ -49,7 +49,7 @@ class Held:
     reached: list[int]
     """For each layer how many tokens its state stands for."""
     checkpoints: dict[int, list[int]] = field(default_factory=dict)
-    """Blocks, by the number of tokens behind which the state is to be copied to them."""
+    """Blocks, by the number of tokens after which the state is to be copied to them."""
     room: int = 0
     """The last of these numbers that blocks were given for."""
     snapshots: dict[int, list[int]] = field(default_factory=dict)
@@ -215,7 +215,7 @@ class LiveStates:
         return found
 
     def _take_snapshots(self, held: Held, end: int, most: int) -> int:
-        """Returns for how many drafts behind token `end` there are snapshots: of the states before
+        """Returns for how many drafts after token `end` there are snapshots: of the states before
         each of them."""
         for count in range(most):
             blocks = self._snapshots.take()

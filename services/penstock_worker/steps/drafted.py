@@ -27,13 +27,13 @@ log = logs.get(__name__)
 
 @dataclass
 class DraftedTokens:
-    """What is drafted behind a slot's tokens, and what has become of it."""
+    """What is drafted after a slot's tokens, and what has become of it."""
 
     ids: Sequence[int]
     first_row: int
     """The row of the logits that follow its first id; those after the other ids come next."""
     more: list[SampledToken] = field(default_factory=list)
-    """Tokens behind the one that every step samples: each was sampled behind ids that were
+    """Tokens after the one that every step samples: each was sampled after ids that were
     right."""
 
     def right(self, newest: int) -> bool:
@@ -64,7 +64,7 @@ def drafted_tokens(numbers: Sequence[int], drafts: Drafts) -> dict[int, DraftedT
 
 
 class DraftRounds:
-    """Samples behind drafted tokens.
+    """Samples after drafted tokens.
 
     A token is a function of the logits in its place and of the tokens before it, so there is no
     other rule than for tokens that nobody has drafted: each round samples one more token of each

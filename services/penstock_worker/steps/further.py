@@ -63,7 +63,7 @@ def _go_on(
     ends: Collection[int],
     least_proposed: int,
 ) -> bool:
-    """Returns whether every slot has got a token, behind which more are wanted, and drafts that can
+    """Returns whether every slot has got a token, after which more are wanted, and drafts that can
     be proposed are too few to matter."""
     proposed = 0
     for work in works:

@@ -62,7 +62,7 @@ class Due:
     slots: list[Slot]
     requests: list[SampleRequest]
     bound: set[int]
-    """Those of the slots that a grammar binds."""
+    """The slots that a grammar binds."""
 
 
 class Generate(StepKind[Launch]):
@@ -182,7 +182,7 @@ class Generate(StepKind[Launch]):
     def logits(
         self, scheduled: list[SlotWork], rows: np.ndarray, drafts: Drafts = NO_DRAFTS
     ) -> Tensor:
-        """Runs one forward pass over all of these works, and what is drafted behind them. Returns
+        """Runs one forward pass over all of these works, and what is drafted after them. Returns
         [rows, vocab], the logits of the given rows."""
         return self._forward.logits(self._inputs(scheduled, drafts), rows)
 

@@ -104,7 +104,7 @@ class StepKind(ABC, Generic[Queued]):
         self.adapters.take(plan)
 
     def fetch(self, message: FetchKV, tell: Tell) -> None:
-        """Has blocks read from disk, behind the saves and copies that come first. Raises
+        """Has blocks read from disk, after the saves and copies that come first. Raises
         PlanError."""
         self.stored.save(message.saves, copied_to(message.copies))
         self._copies.make(message.copies)

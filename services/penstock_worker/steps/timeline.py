@@ -9,7 +9,7 @@ from penstock_worker.metrics.phases import Phase, Phases
 class StepTimeline:
     """Marks in the device's queue, from the beginning of a step to its end.
 
-    The first mark is behind the previous step, so the time of a step begins when it has been queued
+    The first mark is after the previous step, so the time of a step begins when it has been queued
     and the device is free for it. Phases are marked only while somebody watches them.
     """
 

@@ -32,7 +32,7 @@ class Seal(Protocol):
 
 
 class DigestSeal:
-    """The contents behind a checksum of theirs and of their key."""
+    """The contents after a checksum of theirs and of their key."""
 
     extra_bytes = CHECKSUM_BYTES
 

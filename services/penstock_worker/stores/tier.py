@@ -1,9 +1,8 @@
 """A store of KV beside the steps: a thread that writes what is computed, and one that reads.
 
 Steps never wait for the store. What is to be kept is copied out of the KV cache, and left out where
-the writer is behind. It is written in the time that steps leave, unless half of what may wait does.
-What is read is checked before it is copied into blocks that belong to the
-fetch alone.
+the writer lags. It is written in the time that steps leave, unless half of what may wait does.
+What is read is checked before it is copied into blocks that belong to the fetch alone.
 """
 
 from __future__ import annotations

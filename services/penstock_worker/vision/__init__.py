@@ -1,1 +1,1 @@
-"""What sees in a model: towers over patches of pictures, and projectors behind them."""
+"""What sees in a model: towers over patches of pictures, and projectors after them."""

@@ -70,7 +70,7 @@ def read_picture(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture
 
 
 def anyres_of(picture: Picture, spec: VisionSpec, projector: AnyresProjector) -> anyres.Shape:
-    """How the picture's tiles behind the first one become rows."""
+    """How the picture's tiles after the first one become rows."""
     return anyres.shape_of(
         picture.size, projector.forms, spec.image_size or 1, picture.rows, projector.most
     )

@@ -18,7 +18,7 @@ NEARLY_ONE = 1.0 - 1e-6
 @dataclass(frozen=True)
 class PatchLayout:
     """How the rows of a tower belong together. Rows are patches, in an order of the tower's own,
-    behind each tile's class token where there is one."""
+    after each tile's class token where there is one."""
 
     lengths: list[int]
     """Rows of each part that attends to itself: a tile."""

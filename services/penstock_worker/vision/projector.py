@@ -159,7 +159,7 @@ class _Anyres:
         return torch.cat((first, lines)).contiguous()
 
     def _of_frames(self, rows: Tensor, picture: Picture) -> Tensor:
-        """Half of each frame's rows and columns, and the vector that ends a line behind all."""
+        """Half of each frame's rows and columns, and the vector that ends a line after all."""
         planes = rows.unflatten(0, (picture.tiles, picture.rows, picture.columns))
         planes = planes.permute(0, 3, 1, 2).contiguous()
         size = list(pooled_side(picture))
@@ -216,7 +216,7 @@ class _Pool:
 
 
 def in_squares(vectors: Tensor, picture: Picture, factor: int) -> Tensor:
-    """Puts the vectors of each square of factor x factor patches one behind the other: [squares,
+    """Puts the vectors of each square of factor x factor patches one after the other: [squares,
     factor * factor * size]. Squares are in order of their rows, and a square's patches too."""
     apart = vectors.view(
         picture.tiles, picture.rows // factor, factor, picture.columns // factor, factor, -1

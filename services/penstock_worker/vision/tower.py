@@ -69,7 +69,7 @@ class Tower:
         layout: PatchLayout,
         after: Callable[[int, Tensor], Pieces[None]],
     ) -> Pieces[Tensor]:
-        """Returns [rows, hidden]: each tile's patches, in the layout's order, behind its class
+        """Returns [rows, hidden]: each tile's patches, in the layout's order, after its class
         token where that is kept. `after` is what follows each layer: its number, and its output,
         where a class token is kept in any case."""
         spec = self._spec
@@ -153,8 +153,8 @@ def _rows_of_table(spec: TowerSpec) -> int:
 
 
 def _unread(name: str, spec: TowerSpec) -> bool:
-    """Whether a tensor belongs to what is behind the output that is taken: further layers, a norm,
-    a head that pools."""
+    """Whether a tensor belongs to what comes after the output that is taken: further layers, a
+    norm, a head that pools."""
     if name.startswith(LAYER_OF):
         number = name.removeprefix(LAYER_OF).partition(".")[0]
         return number.isdigit() and int(number) >= spec.num_layers

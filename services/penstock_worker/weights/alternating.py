@@ -33,7 +33,7 @@ def separated(
 ) -> dict[str, StoredTensor]:
     """Replaces stacks by their matrices and biases. `stacks` is TensorNames.alternating, or
     TensorNames.stacked of floats whose matrices don't `alternate`; the tensors' names are those of
-    a layer's modules behind `layers.N.`. Raises UnsupportedModel for tensors of other shapes, and
+    a layer's modules after `layers.N.`. Raises UnsupportedModel for tensors of other shapes, and
     for others than floats where matrices don't alternate."""
     found = dict(tensors)
     for name in tensors:

@@ -190,7 +190,7 @@ def _ordered(
 def _latent_ordered(
     stored: StoredTensor, module: str, config: ModelConfig, latent: LatentSpec
 ) -> StoredTensor:
-    """The last numbers of a head rotate, and those behind the latent."""
+    """The last numbers of a head rotate, and those after the latent."""
     heads = {"q_proj": config.num_heads, "kv_a_proj": 1}.get(module.rpartition(".")[2])
     if heads is None:
         return stored
@@ -213,7 +213,7 @@ def _rotating_heads(module: str, config: ModelConfig) -> int | None:
 
 def _halves_apart(rows: Tensor, heads: int, dims: int) -> Tensor:
     """Reorders [heads * head_dim, ...] from adjacent pairs to pairs that are half of the rotating
-    `dims` numbers apart. What lies behind these stays."""
+    `dims` numbers apart. What lies after these stays."""
     by_head = rows.unflatten(0, (heads, rows.shape[0] // heads))
     turning = by_head[:, :dims].unflatten(1, (dims // 2, 2)).transpose(1, 2).flatten(1, 2)
     if dims == by_head.shape[1]:

@@ -21,7 +21,7 @@ LevelPart = tuple[CheckpointTensor, tuple[range, ...]]
 
 def kept_as(tensor: StoredTensor, columns: range) -> str | None:
     """Returns the name of the layout that keeps these columns of a tensor as they are: `int4`,
-    `int8`, or with `wide` behind it, which has float32 scales and minima. None if none does."""
+    `int8`, or with `wide` after it, which has float32 scales and minima. None if none does."""
     matrix = tensor.quantised if isinstance(tensor, CheckpointTensor) else None
     if not isinstance(matrix, LevelMatrix) or matrix.order is not None or tensor.rearrange:
         return None

@@ -84,7 +84,7 @@ class _Automaton:
         return end
 
     def of(self, steps: Any, start: int) -> int:
-        """The node behind all that the steps match from `start`."""
+        """The node after all that the steps match from `start`."""
         for kind, value in steps:
             start = self._step(kind, value, start)
         return start

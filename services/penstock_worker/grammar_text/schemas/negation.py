@@ -276,7 +276,7 @@ class Negation:
             other = self.of(rest, item)
             kinds = kinds_of(item, self._definitions)
             if other is True or not kinds & kinds_of(rest, self._definitions):
-                # That there is one is enough, and all others are behind it.
+                # That there is one is enough, and all others come after it.
                 yield from options
                 yield {"type": "array", "minItems": place + 1}
                 return

@@ -25,8 +25,8 @@ BLOCK = 16
 
 
 class CPUEncoder:
-    """An EncoderModel's interface, but not for several threads at once: it has threads of its
-    own."""
+    """An encoder with EncoderModel's interface, but not for several threads at once: it has
+    threads of its own."""
 
     def __init__(
         self, config: EncoderConfig, program: Program, *, longest: int, threads: int

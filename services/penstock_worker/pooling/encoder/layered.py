@@ -121,7 +121,7 @@ IN_TORCH: LayeredKernels = ReferenceLayered()
 
 
 class LayeredEncoder:
-    """An EncoderModel's interface to an encoder with a decoder's layers."""
+    """An encoder with a decoder's layers, and with EncoderModel's interface."""
 
     def __init__(
         self,
