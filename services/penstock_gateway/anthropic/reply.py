@@ -103,7 +103,7 @@ class MessagesFormat(WrittenAtOnce):
         """It comes with the last events."""
 
     def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
-        """A comment line, which belongs to the event behind it: the SDKs know no such event."""
+        """A comment line, which belongs to the event after it: the SDKs know no such event."""
         out += b": penstock_timeline "
         encoder.encode_into(timeline, out, -1)
         out += b"\n"

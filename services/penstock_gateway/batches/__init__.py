@@ -1,1 +1,1 @@
-"""/v1/batches: files of requests, processed behind all requests that a client waits for."""
+"""/v1/batches: files of requests, processed after all requests that a client waits for."""

@@ -19,7 +19,7 @@ from penstock_gateway.storage.store import Store, new_id
 log = logs.get(__name__)
 
 AT_ONCE = 8
-"""Batches that are worked on together, so that a short one isn't behind a long one's end. Those
+"""Batches that are worked on together, so that a short one needn't wait for a long one's end. Those
 that only wait don't count."""
 MOST_HELD = 128
 """Batches that are held, those that only wait included."""

@@ -1,4 +1,4 @@
-"""What a parser finds in one answer, with the log-probabilities of the tokens behind it."""
+"""What a parser finds in one answer, with the log-probabilities of its tokens."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Operation:
     headers: tuple[str, ...] = ()
     """Request headers beside x-request-id that mean something here."""
     query: Parameters = field(default_factory=dict, hash=False)
-    """Parameters behind the path's question mark; others are refused."""
+    """Parameters after the path's question mark; others are refused."""
     counted: bool = False
     """It computes something: it counts against an API key's requests a minute, and is traced."""
     described: bool = True

@@ -24,7 +24,7 @@ def prompt_write(transport: asyncio.Transport) -> Write:
 
 
 class _SocketWrite:
-    """What the socket doesn't take, and all that comes behind it, goes to the transport, whose
+    """What the socket doesn't take, and all that comes after it, goes to the transport, whose
     bounds and errors hold for it. The descriptor is open for as long as that isn't closing."""
 
     __slots__ = ("_closing", "_descriptor", "_transport", "_unsent")

@@ -12,7 +12,7 @@ from penstock_gateway.keys.caller import current
 from penstock_gateway.models.backend import AskedModel, ModelBackend
 
 LATEST = ":latest"
-"""The tag that Ollama's clients write behind a name without one, on every API."""
+"""The tag that Ollama's clients write after a name without one, on every API."""
 
 
 class ModelRegistry:

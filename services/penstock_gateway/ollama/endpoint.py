@@ -191,7 +191,7 @@ class OllamaGenerate(OllamaEndpoint[OllamaGenerateRequest]):
 
 
 def most_tokens(request: OllamaFields, engine: EngineInfo) -> Callable[[int], int]:
-    """num_predict, or as many as there is room for behind a prompt of so many tokens."""
+    """num_predict, or as many as there is room for after a prompt of so many tokens."""
     options = request.options or Options()
     wanted = options.num_predict
     welcome = engine.welcome

@@ -1,4 +1,4 @@
-"""Endpoints of plug-ins, behind our own."""
+"""Endpoints of plug-ins, which come after our own."""
 
 from __future__ import annotations
 

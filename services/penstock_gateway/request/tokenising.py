@@ -79,7 +79,7 @@ class TenantTurns:
                 self._call(other)
 
     def _call(self, name: str) -> None:
-        """The tenant's next one; its others go behind those of other tenants."""
+        """The turn goes to the tenant's next one; its others wait for those of other tenants."""
         places = self._waiting.pop(name)
         while places:
             place = places.popleft()

@@ -48,7 +48,7 @@ class CompactRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class CompactionItem(msgspec.Struct, frozen=True, tag_field="type", tag="compaction"):
-    """encrypted_content: the summary, behind a mark; it isn't encrypted."""
+    """encrypted_content: the summary, after a mark; it isn't encrypted."""
 
     id: str
     encrypted_content: str
@@ -91,7 +91,7 @@ class _Answer(msgspec.Struct):
 
 
 class Compact(GenerateEndpoint[CompactRequest]):
-    """Asks the model for a summary, behind all that the request holds."""
+    """Asks the model for a summary, after all that the request holds."""
 
     request_type = CompactRequest
     id_prefix = ID_PREFIX

@@ -29,7 +29,7 @@ INCLUDES = (
     "web_search_call.action.sources",
     "web_search_call.results",
 )
-"""Clients ask for all that they know. Those behind the first two add nothing: they belong to items
+"""Clients ask for all that they know. Those after the first two add nothing: they belong to items
 that no answer has."""
 SUMMARIES = ("auto", "concise", "detailed")
 TRUNCATIONS = ("disabled", "auto")

@@ -97,8 +97,8 @@ class BatchRecords:
     async def page(
         self, owner: str, *, limit: int, after: str | None = None, before: str | None = None
     ) -> list[BatchRecord]:
-        """The latest first, from behind the batch `after`; or those before the batch `before`, the
-        nearest first. One more than `limit` where there are more."""
+        """Batches listed after `after`, the latest first; or before `before`, the nearest first.
+        One more than `limit` where there are more."""
 
         def work(connection: Connection) -> list[BatchRecord]:
             query = select(batches).where(batches.c.owner == owner, self._shown)

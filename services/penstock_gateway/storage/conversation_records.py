@@ -146,8 +146,8 @@ class ConversationRecords:
     async def page(
         self, owner: str, id: str, *, limit: int, order: Order, after: str | None
     ) -> list[str] | None:
-        """Items by place, from behind the item `after`; one more than `limit` where there are
-        more. None: there is no such conversation, or no such item in it."""
+        """Items by place, those after the item `after`; one more than `limit` where there are more.
+        None: there is no such conversation, or no such item in it."""
 
         def work(connection: Connection) -> list[str] | None:
             if _row(connection, owner, id) is None:

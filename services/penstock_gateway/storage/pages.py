@@ -24,7 +24,7 @@ def limit_schema(most: int, usual: int) -> tuple[str, dict[str, Any]]:
 
 
 class Page(msgspec.Struct, Generic[Item], tag_field="object", tag="list", kw_only=True):
-    """has_more: there are others behind last_id."""
+    """has_more: there are others after last_id."""
 
     data: list[Item]
     first_id: str | None = None
