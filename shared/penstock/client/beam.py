@@ -139,7 +139,7 @@ class _Search:
         self._finished = _Finished(params.beam_width, params.length_penalty)
 
     def follow(self, outcomes: list[Outcome]) -> NextStep:
-        """See Follow."""
+        """The next step, from the outcomes of a step's beams (see Follow). Raises RequestFailed."""
         ended = next((one for one in outcomes if one.finish != "length"), None)
         if ended is not None:
             if ended.finish == "error":

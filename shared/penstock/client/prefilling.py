@@ -124,7 +124,7 @@ class PrefillAhead:
         """The request itself has been promised nothing."""
 
     def take_entered(self) -> None:
-        """Nothing: the request itself has entered no step."""
+        """Does nothing: the request itself has entered no step."""
 
     def take_prepared(self) -> None:
         """Said of grammars only."""

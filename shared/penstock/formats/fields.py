@@ -21,20 +21,20 @@ class Fields:
         self._asked: set[str] = set()
 
     def completed(self, **defaults: Any) -> Fields:
-        """The same settings, with others where they say nothing."""
+        """These settings, with others where they say nothing."""
         stated = {key: value for key, value in self.values.items() if value is not None}
         other = Fields({**defaults, **stated}, self.where)
         other._asked = self._asked
         return other
 
     def replaced(self, values: Mapping[str, Any]) -> Fields:
-        """The same settings, with others for some keys."""
+        """These settings, with others for some keys."""
         other = Fields({**self.values, **values}, self.where)
         other._asked = self._asked
         return other
 
     def without(self, *keys: str) -> Fields:
-        """The same settings but for some keys, which count as asked for."""
+        """These settings but for some keys, which count as asked for."""
         self.ignore(*keys)
         other = Fields({k: v for k, v in self.values.items() if k not in keys}, self.where)
         other._asked = self._asked

@@ -13,9 +13,10 @@ from penstock.errors import UnsupportedModel
 BOOL, STRING, ARRAY = 7, 8, 9
 MAX_ARRAY_DEPTH = 4
 MAX_ELEMENTS = 1 << 22
-"""Of all arrays together. A vocabulary of 262,144 tokens has 514,906 merges, scores and types."""
+"""Most elements of all arrays together. A vocabulary of 262,144 tokens has 514,906 merges, scores
+and types."""
 MAX_HEADER_BYTES = 256 << 20
-"""Of all that comes before the tensors' data."""
+"""Most bytes of all that comes before the tensors' data."""
 SCALARS: dict[int, str] = {
     0: "<u1",
     1: "<i1",

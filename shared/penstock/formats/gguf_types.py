@@ -67,4 +67,4 @@ class Block(NamedTuple):
 
 
 BLOCKS = {name: Block(elements, size) for name, elements, size in TENSOR_TYPES.values()}
-"""By the type's name."""
+"""Blocks by the type's name."""

@@ -14,7 +14,7 @@ from penstock.hub.pull import Report, bring
 from penstock.hub.repository import look
 
 FOLDER_FILES = ("adapter_config.json", "adapter_model.safetensors")
-"""Of an adapter in PEFT's format."""
+"""Files of an adapter in PEFT's format."""
 
 
 def fetch_adapter(name: HubName, report: Report, *, most: int, hub: Hub | None = None) -> Path:

@@ -51,7 +51,7 @@ def find_cached(hub: Hub, name: HubName) -> Cached | None:
 
 
 def cached_at(snapshot: Path, selection: Selection) -> Cached | None:
-    """The same of files that were chosen already."""
+    """What the cache has of files that were chosen already; None if a part is missing."""
     if selection.gguf is not None:
         if not selection.gguf.complete:
             return None

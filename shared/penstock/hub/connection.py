@@ -27,7 +27,7 @@ class Hub(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_hub() -> Hub:
-    """As the environment has it."""
+    """The hub and its cache, as the environment says."""
     from huggingface_hub import constants
 
     return Hub(endpoint=constants.ENDPOINT, cache=Path(constants.HF_HUB_CACHE))

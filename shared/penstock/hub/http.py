@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     import httpx
 
 ASK_SECONDS = 60.0
-"""That a small answer may take until its last byte, redirects included."""
+"""Seconds that a small answer may take until its last byte, redirects included."""
 SILENCE = 30.0
 """Seconds without a byte after which a connection is given up."""
 PACE_SECONDS = 60.0
 PACE_BYTES = 64 << 10
-"""That a file's connection must bring in PACE_SECONDS: a byte now and then is no download."""
+"""Bytes that a file's connection must bring in PACE_SECONDS: a byte now and then is no download."""
 MAX_REDIRECTS = 10
 MAX_ERROR_BYTES = 64 << 10
-"""Of an error's body, which is shown in part."""
+"""Most bytes of an error's body, which is shown in part."""
 BUSY = frozenset({408, 429, 500, 502, 503, 504})
 """Statuses after which the same request may succeed."""
 _ERROR_HEADERS = ("X-Error-Code", "X-Error-Message", "X-Request-Id", "Retry-After", "Content-Range")

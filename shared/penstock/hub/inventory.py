@@ -21,7 +21,7 @@ from penstock.hub.name import HubName
 from penstock.hub.selection import CARD, select
 
 PARTIAL_SUFFIX = ".incomplete"
-"""Of this program's unfinished downloads, and of huggingface_hub's."""
+"""How names of unfinished downloads end, of this program's and of huggingface_hub's."""
 
 
 class HubModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -68,7 +68,7 @@ class _Sibling(msgspec.Struct):
 
 
 class _Listing(msgspec.Struct):
-    """Of the hub's answer about a repository, what is used. siblings: its files."""
+    """The part of the hub's answer about a repository that is used. siblings: its files."""
 
     sha: str | None = None
     siblings: list[_Sibling] | None = None
@@ -123,8 +123,8 @@ def file_url(hub: Hub, repository: Repository, file: RemoteFile) -> str:
 def with_metadata(
     hub: Hub, repository: Repository, files: Sequence[RemoteFile]
 ) -> list[RemoteFile]:
-    """The same files with sizes and hashes; the hub is asked about each that it didn't list
-    (mirrors leave them out)."""
+    """`files` with sizes and hashes; the hub is asked about each that it didn't list (mirrors leave
+    them out)."""
     found: list[RemoteFile] = []
     begun = time.monotonic()
     for file in files:

@@ -116,7 +116,7 @@ class IsolatedProcess:
             self._process.wait()
 
     async def end(self) -> None:
-        """The same, without keeping the event loop: much memory isn't given back at once."""
+        """Ends the process without keeping the event loop: much memory isn't given back at once."""
         if self._end():
             await asyncio.shield(asyncio.to_thread(self._process.wait))
 
@@ -193,7 +193,8 @@ class IsolatedProcess:
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Of all threads of a process, by its own clock (Linux's clock_getcpuclockid)."""
+    """Processor seconds of all threads of a process, by its own clock (Linux's
+    clock_getcpuclockid); None if it is gone."""
     try:
         return time.clock_gettime((~pid << 3) | 2)
     except OSError:
@@ -216,6 +217,6 @@ def _import_paths(packages: Sequence[str]) -> list[str]:
 
 
 def _folder(spec: ModuleSpec) -> str:
-    """That a module or a package lies in."""
+    """The folder that a module or a package lies in."""
     own = Path(spec.origin or "").parent
     return str(own if spec.submodule_search_locations is None else own.parent)

@@ -93,7 +93,7 @@ class LibraryAdapters:
 
 
 def _identity(path: str) -> tuple[object, ...]:
-    """Of an adapter's files: another one once they have changed."""
+    """What identifies an adapter's files: it is another one once they have changed."""
     from penstock.prepare.adapters import FILES
 
     found: list[object] = [path]

@@ -39,7 +39,7 @@ class Assembly:
             metrics=self._metrics,
         )
         self._texts: list[list[str]] = [[] for _ in self._whole.outputs]
-        """Of each sequence, what is not written into its output yet."""
+        """Texts of each sequence that are not written into its output yet."""
 
     def take(self, deltas: list[SequenceDelta]) -> RequestOutput | None:
         """What the caller gets of these deltas: the same object, grown (CUMULATIVE, and

@@ -123,7 +123,8 @@ class AsyncLLM(EngineControl, AsyncTranscription, AsyncPooling):
         session_id: str | None = None,
         kv_retention_seconds: float | None = None,
     ) -> AsyncIterator[RequestOutput]:
-        """As generate, for a conversation in the model's chat template. See LLM.chat."""
+        """Streams the answer as generate does, for a conversation in the model's chat template. See
+        LLM.chat."""
         await self.start()
         session = checked_session(session_id, kv_retention_seconds)
         terms = Terms.checked(priority=priority, deadline_ms=deadline_ms, session=session)

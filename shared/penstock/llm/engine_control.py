@@ -15,7 +15,7 @@ from penstock.llm.engine_lifecycle import EngineLifecycle
 
 
 class EngineControl(EngineLifecycle):
-    """See AsyncLLM."""
+    """Pauses, sleep, other weights and calls of an AsyncLLM."""
 
     async def reset_prefix_cache(self) -> bool:
         """Later requests reuse nothing from earlier ones. Returns True, as in vLLM."""

@@ -91,7 +91,8 @@ class EngineLifecycle:
         self._given.close()
 
     def shutdown(self) -> None:
-        """The same without waiting, in the event loop or after its end. Idempotent."""
+        """Aborts and stops as `close` does, without waiting, in the event loop or after its end.
+        Idempotent."""
         client, self._client = self._client, None
         if client is not None:
             client.close_now()
@@ -140,7 +141,7 @@ class EngineLifecycle:
 
     @property
     def tokenizer(self) -> ModelTokenizer:
-        """See get_tokenizer; only after start."""
+        """The model's tokenizer (see get_tokenizer); only after start."""
         return ModelTokenizer(self.text, self.welcome.generation, self.welcome.model)
 
     @property

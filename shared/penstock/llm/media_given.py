@@ -32,7 +32,7 @@ FIELDS = {"image": picture_fields, "audio": sound_fields, "video": video_fields}
 _IS_ONE = {"audio": is_sound_array, "video": is_one_video}
 """Whether a list, or a tuple, is one item."""
 MEDIA_FIELDS = ("multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs")
-"""Of a prompt that is a dict."""
+"""Fields for media of a prompt that is a dict."""
 _URLS = ("data:", "http:", "https:", "file:")
 
 

@@ -20,7 +20,8 @@ def picture_fields(given: Any, where: str) -> dict[str, Any]:
 
 
 def _rows(given: Any, where: str) -> tuple[bytes, int, int]:
-    """Of uint8 [height, width, 3], [3, height, width], or [height, width] in grey."""
+    """RGB bytes, width and height of uint8 [height, width, 3], [3, height, width], or [height,
+    width] in grey."""
     import numpy as np  # Here: who gives an array has it.
 
     array = np.asarray(given)

@@ -135,7 +135,7 @@ def jobs_for(
 
 
 def _picture_job(prompt: Any, welcome: Welcome, asked: Pooling, terms: Terms) -> PoolJob:
-    """Of a prompt that is one picture, without any text. Raises InvalidRequest."""
+    """The job of a prompt that is one picture, without any text. Raises InvalidRequest."""
     facts = check_pictures(welcome)
     sources = sources_of(prompt)
     for source in sources:

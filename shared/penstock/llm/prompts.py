@@ -205,8 +205,8 @@ def fill_with_media(
     continue_final_message: bool = False,
     variables: Mapping[str, Any] | None = None,
 ) -> tuple[RenderedChat, Marks]:
-    """As fill_chat; sources: gains the media, in order. And what stands for them in the filled
-    template, where that takes no parts."""
+    """The conversation as fill_chat gives it, and what stands for media in the filled template,
+    where that takes no parts. sources: gains the media, in order."""
     marks = stand_ins()
     template, plain = _conversation(messages, text, variables, sources, marks)
     filled = template.filled(

@@ -4,4 +4,4 @@ show the same detail."""
 from __future__ import annotations
 
 STEP_TOKENS = (1.0, 8.0, *(float(2**power) for power in range(4, 15)))
-"""Of tokens computed in a step."""
+"""Upper ends of buckets for the tokens computed in a step."""

@@ -7,4 +7,4 @@ DRAFTS = {
     "num_draft_tokens": "Drafted tokens computed.",
     "num_accepted_tokens": "Drafted tokens that were right.",
 }
-"""By a counter's name behind `vllm:spec_decode_`, what it counts."""
+"""What each counter counts, by the part of its name after `vllm:spec_decode_`."""

@@ -41,7 +41,7 @@ class Histogram:
         return tuple(self._counts)
 
     def copy(self) -> Histogram:
-        """As it is now, for another thread to read."""
+        """A copy of the histogram as it is now, for another thread to read."""
         copied = Histogram(self._bounds)
         copied._counts, copied._sum = self._counts.copy(), self._sum
         return copied

@@ -23,8 +23,8 @@ def check_installed() -> None:
 
 
 def with_free_port(config: ServeConfig) -> ServeConfig:
-    """The same, with a port that is free now where any will do: a process that is started again
-    finds it again. Raises StartupError for a port that can't be had."""
+    """`config` with a port for gRPC that is free now where any will do: a process that is started
+    again finds it again. Raises StartupError for a port that can't be had."""
     port = config.gateway.grpc_port
     if port is None:
         return config

@@ -29,7 +29,7 @@ _DEFINED = ("$defs", "definitions")
 _LIMITS = frozenset({"type", "properties", "required", "additionalProperties", *_DEFINED})
 """Keywords of an object of keys and values that are kept to."""
 MAX_VALUES = 1000
-"""Of a tool, that are held to their schemas."""
+"""Most values of a tool that are held to their schemas."""
 
 PLACE = "place"
 """In a node, what a complaint about a schema within calls its place."""
@@ -79,7 +79,7 @@ def call_tags(written: Written, arguments: Mapping[str, Node]) -> list[Node]:
 
 
 def place_of(index: int) -> str:
-    """Of a tool, by its number in the request."""
+    """Place of a tool, by its number in the request."""
     return f"{TOOLS}/{index}"
 
 

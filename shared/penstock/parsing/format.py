@@ -274,7 +274,7 @@ AnyFormat = CallFormat | ThoughtFormat | ChannelFormat
 
 
 def with_letters(described: Described, letters: dict[str, str]) -> Described:
-    """The same description with other texts for some marks."""
+    """The description with other texts for some marks."""
     return described if not letters else _replaced(described, letters)
 
 

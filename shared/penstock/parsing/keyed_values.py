@@ -43,7 +43,7 @@ class KeyedArguments:
         self._value = ""
         self._streams = self._started = False
         self._key_text = self._end = ""
-        """Of the value that is read: its key as it was written, and what ends it."""
+        """Key of the value that is read, as it was written, and what ends the value."""
         self._property: Any = None
         self._object: ArgumentsObject | None = None
         """The arguments, where they are one JSON object."""

@@ -27,7 +27,7 @@ class PythonCall:
         self._known = known
         self._text: list[str] = []
         self._source: list[str] = []
-        """Of the arguments, as Python reads it."""
+        """Pieces of the arguments, as Python reads them."""
         self._open: list[str] = []
         self._name: str | None = None
         self._quote = ""

@@ -47,7 +47,7 @@ class ToolFormat:
     form: CallFormat | ChannelFormat | None = None
     """None: a plug-in's."""
     needs_special_tokens: bool = False
-    """Of a plug-in: whether its text must show them."""
+    """Whether a plug-in's text must show special tokens."""
     known: bool = True
 
     def __call__(self, tools: Collection[str], letters: Letters | None = None) -> OutputParser:
@@ -87,7 +87,8 @@ def tool_parser(name: str, template: str, family: str = "") -> ToolFormat:
 
 @cache
 def reasoning_parser(name: str, template: str, family: str = "") -> ReasoningFormat | None:
-    """The same for reasoning; None where the answer is all content."""
+    """The parser of thoughts by its name, chosen as by tool_parser; None where the answer is all
+    content."""
     if name in ("none", ""):
         return None
     if name == "auto":

@@ -19,7 +19,7 @@ from penstock.parsing.nodes import (
 )
 
 MAX_DEPTH = 8
-"""Of schemas in one another, references included."""
+"""Most schemas in one another, references included."""
 NOTES = frozenset(
     {
         *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
@@ -35,7 +35,7 @@ _OF_NUMBERS = frozenset(
 _OF_OBJECTS = frozenset({"properties", "required", "additionalProperties"})
 _KEY = r"[A-Za-z_](\w{0,8}){0,8}"
 _ANY_DEPTH = 4
-"""Of lists and objects in one another, where values are any."""
+"""Most lists and objects in one another, where values are any."""
 
 
 def any_arguments(written: Written, marks: ValueMarks) -> Node:
@@ -74,7 +74,7 @@ def _separated(marks: ValueMarks, item: Node) -> Node:
 
 
 def written_arguments(written: Written, marks: ValueMarks, schema: Any) -> Node | None:
-    """Those of one call, by their schema; None where it can't be expressed."""
+    """Grammar of one call's arguments, by their schema; None where it can't be expressed."""
     values = _Values(marks, schema)
     return values.members(schema, (written.key, written.key_end), 0)
 
@@ -87,7 +87,8 @@ class _Values:
         self._root = root
 
     def members(self, schema: Any, key: tuple[str, str], depth: int) -> Node | None:
-        """Of an object, in the schema's order, or sorted. key: around each key."""
+        """Grammar of an object's members, in the schema's order, or sorted. key: around each
+        key."""
         if not isinstance(schema, dict) or depth > MAX_DEPTH:
             return None
         if not schema.keys() - NOTES - _DEFINED - {"type"} <= _OF_OBJECTS:

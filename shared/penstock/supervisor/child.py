@@ -61,7 +61,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, if it has been started."""
+        """Id of the process, if it has been started."""
         return None if self._process is None else self._process.pid
 
     async def run(self) -> str | None:

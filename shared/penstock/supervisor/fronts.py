@@ -30,7 +30,7 @@ class FrontSpecs:
         return ("--config", str(file), *self.engines)
 
     def gateways(self) -> list[ChildSpec]:
-        """As many as the configuration says."""
+        """Gateways to start, as many as the configuration says."""
         common, fd = self._common(), self.fd
         return [
             ChildSpec(

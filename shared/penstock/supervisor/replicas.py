@@ -46,7 +46,7 @@ def make_replicas(
     given: EngineAddresses,
     grace: float,
 ) -> list[Replica]:
-    """As many as the configuration says, each with a configuration file of its own.
+    """Replicas, as many as the configuration says, each with a configuration file of its own.
 
     grace: seconds that an engine core gets to leave.  Raises StartupError where `given` has another
     number of places, or the machine hasn't what the workers need.

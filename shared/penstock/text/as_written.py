@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 Place = tuple[int, int]
-"""Of a call: its message, and its number there."""
+"""Where a call stands: its message, and its number there."""
 
 _STRING = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*+")', re.DOTALL)
 _SPACE = re.compile(r"[ \t\n\r]*+")
@@ -214,7 +214,7 @@ def text_of(value: object) -> str | None:
 
 
 def plain(value: WrittenValue) -> Any:
-    """As dicts and lists, which know nothing of their text."""
+    """The value as dicts and lists, which know nothing of their text."""
     return _PLAIN.decode(value._text)
 
 

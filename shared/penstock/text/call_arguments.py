@@ -24,7 +24,8 @@ def call_arguments(text: str | None) -> dict[str, Any]:
 
 
 def written_arguments(text: str | None) -> dict[str, Any]:
-    """The same for chat templates, which show them as the text has them where it is JSON."""
+    """A call's arguments for chat templates, which show them as the text has them where it is
+    JSON."""
     if text is None or not text.strip():
         return {}
     try:

@@ -159,7 +159,8 @@ def _trimmed(text: str) -> tuple[int, int]:
 
 
 def _strings_of(name: str, value: Any) -> Iterator[str]:
-    """Of a template's variable; whose part is nested too deep is said."""
+    """Strings of a template's variable, its name first; an error names the part that is nested too
+    deep."""
     yield name
     if not isinstance(value, (list, tuple)):
         yield from _strings(value, 1, name)

@@ -130,7 +130,7 @@ class ChatTemplate:
         continue_final_message: bool = False,
         **kwargs: Any,
     ) -> RenderedChat:
-        """As encode; the text too, of the same filling."""
+        """Text and ids of a conversation, of the same filling. Arguments are those of `encode`."""
         given = _given(messages, add_generation_prompt, continue_final_message, kwargs)
         return self._rendered(
             self._pool.filled(self._sent, self._asked(given, continue_final_message))
@@ -144,7 +144,8 @@ class ChatTemplate:
         continue_final_message: bool = False,
         **kwargs: Any,
     ) -> RenderedChat:
-        """As encode, in an event loop; the ids are left to the caller, as they may take time.
+        """Text of a conversation, filled in an event loop; the ids are left to the caller, as they
+        may take time. Arguments are those of `encode`.
 
         What the template is given besides messages may be msgspec.Raw of msgpack.
         """

@@ -70,8 +70,8 @@ class TokenTable(msgspec.Struct, frozen=True, kw_only=True):
         return [b"" if i in self.special else piece for i, piece in enumerate(table)]
 
     def fallback_pieces(self, skip_special_tokens: bool) -> list[str | int | None]:
-        """By id, of a vocabulary with byte tokens: a text, the value of a byte token, or None for
-        a token that is skipped."""
+        """What each id stands for in a vocabulary with byte tokens: a text, the value of a byte
+        token, or None for a token that is skipped."""
         return [
             None
             if text is None or (skip_special_tokens and i in self.special)

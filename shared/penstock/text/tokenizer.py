@@ -176,14 +176,14 @@ class Tokenizer:
         return 0 <= token < self.vocab_size and self.table.texts[token] is not None
 
     def visible_bytes(self, skip_special_tokens: bool) -> list[bytes]:
-        """See TokenTable.visible_bytes; made once."""
+        """TokenTable.visible_bytes, made once."""
         if skip_special_tokens not in self._visible_bytes:
             table = self.table.visible_bytes(skip_special_tokens)
             self._visible_bytes[skip_special_tokens] = table
         return self._visible_bytes[skip_special_tokens]
 
     def fallback_pieces(self, skip_special_tokens: bool) -> list[str | int | None]:
-        """See TokenTable.fallback_pieces; made once."""
+        """TokenTable.fallback_pieces, made once."""
         if skip_special_tokens not in self._fallback_pieces:
             pieces = self.table.fallback_pieces(skip_special_tokens)
             self._fallback_pieces[skip_special_tokens] = pieces
@@ -236,8 +236,8 @@ def _library_errors() -> Iterator[None]:
 
 
 def _encoded(backend: Backend, text: str, add_special: bool) -> Encoding:
-    """Of the library's calls only those for several texts let go of the lock, and take longer to
-    begin."""
+    """The text's tokens. Of the library's calls only those for several texts let go of the lock,
+    and take longer to begin."""
     if len(text) < LONG_TEXT:
         return backend.encode(text, add_special_tokens=add_special)
     text.encode()  # Tells a lone surrogate's place, as the other call does.

@@ -232,7 +232,7 @@ def _joined(group: list[Message]) -> Message:
 
 
 def _content(contents: list[Any]) -> Any:
-    """Of several messages: a text, or a list of parts if one of them is a list."""
+    """Content of several messages as one: a text, or a list of parts if one of them is a list."""
     if all(isinstance(each, str) for each in contents):
         return "\n\n".join(text for text in contents if text)
     return [part for each in contents for part in _parts(each)]

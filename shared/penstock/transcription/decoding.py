@@ -150,7 +150,7 @@ class WindowDecoder:
 
 
 def rules_of(facts: TranscriptionFacts) -> SpeechRules:
-    """Of a text with timestamps."""
+    """Rules for a text with timestamps."""
     times = TimestampRules(facts.first_timestamp, facts.end, facts.no_timestamps, facts.max_initial)
     return SpeechRules(facts.suppressed, facts.suppressed_first, times)
 

@@ -20,7 +20,7 @@ ln lingala ha hausa ba bashkir jw javanese su sundanese yue cantonese
 _WORDS = _TABLE.split()
 
 NAMES = {code: name.replace("_", " ") for code, name in zip(_WORDS[::2], _WORDS[1::2], strict=True)}
-"""By code."""
+"""Names of languages by code."""
 _CODES = {name: code for code, name in NAMES.items()}
 
 

@@ -17,8 +17,8 @@ NO_SPEECH = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Of a window's text. average_logprob: of its tokens, the end included and
-    timestamps left out; of the raw distribution."""
+    """How far a window's text is to be believed. average_logprob: of its tokens, the end included
+    and timestamps left out; of the raw distribution."""
 
     compression_ratio: float
     average_logprob: float

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import numpy as np  # Below where it is needed: who never transcribes starts without it.
 
 SEARCHED = 1 / 6
-"""Of a window, counted from its end, where a quiet place is looked for."""
+"""Share of a window, counted from its end, in which a quiet place is looked for."""
 SMOOTHED_SECONDS = 0.2
 """Over which loudness is averaged: a stop consonant is no pause."""
 

@@ -78,5 +78,5 @@ class Recording:
         return PreparedItem(self._named(begin, end), data, sha256_hex(data), samples)
 
     def _named(self, begin: int, end: int) -> str:
-        """By what it is a part of."""
+        """Name of a window, made of what it is a part of."""
         return sha256_hex(f"window {begin} {end} of {self._name}".encode())

@@ -54,7 +54,7 @@ def cut(token_ids: Sequence[int], frames: int, facts: TranscriptionFacts) -> Win
 
 
 def cut_whole(token_ids: Sequence[int], frames: int, facts: TranscriptionFacts) -> WindowSegments:
-    """The same of a window that ends at a quiet place: its last segment ends with it."""
+    """Segments of a window that ends at a quiet place: its last segment ends with it (see cut)."""
     found = cut(token_ids, frames, facts)
     rest = list(token_ids[sum(len(piece.token_ids) for piece in found.pieces) :])
     if any(token < facts.end for token in rest):

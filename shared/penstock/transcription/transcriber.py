@@ -51,7 +51,7 @@ class _Heard:
 
 
 class Transcriber:
-    """Of one recording. Raises InvalidRequest for wishes that the model can't fulfil."""
+    """Transcribes one recording. Raises InvalidRequest for wishes that the model can't fulfil."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class Transcriber:
 
     @property
     def seconds(self) -> float:
-        """Of the recording."""
+        """Length of the recording, seconds."""
         return self._recording.seconds
 
     async def segments(self) -> AsyncIterator[list[Segment]]:
-        """Those of each window; a window may have none. Raises as EngineClient.submit does, and
+        """Segments of each window; a window may have none. Raises as EngineClient.submit does, and
         RequestFailed."""
         if self.language is None:
             window = await self._recording.window(0, self._first_end())
@@ -104,7 +104,7 @@ class Transcriber:
             seek += found.frames if goes_on else frames
 
     def _first_end(self) -> int:
-        """Of the window that the language is heard in, frames."""
+        """Frames of the window that the language is heard in."""
         return min(self.facts.window_frames, self._recording.frames)
 
     async def _between_pauses(self) -> AsyncIterator[list[Segment]]:
@@ -134,7 +134,8 @@ class Transcriber:
     async def _ends(
         self, before: list[int], decoded: Decoded, window: PreparedItems, frames: int
     ) -> list[float]:
-        """Of each token. before: those of the prompt.  frames: of the window's sound."""
+        """When each token ends, seconds. before: tokens of the prompt.  frames: of the window's
+        sound."""
         facts = self.facts
         spoken = decoded.token_ids if decoded.ended else decoded.token_ids[:-1]
         if not any(token < facts.end for token in spoken):
@@ -173,7 +174,7 @@ class Transcriber:
         return found
 
     def _words(self, heard: _Heard, piece: SegmentTokens, first: int) -> tuple[Word, ...]:
-        """Those of a segment, within its times. first: its first token's place in the window."""
+        """Words of a segment, within its times. first: its first token's place in the window."""
         if heard.ends is None:
             return ()
         begin = heard.seek / self.facts.frames_per_second

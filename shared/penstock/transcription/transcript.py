@@ -103,12 +103,12 @@ class Transcript:
 
     @property
     def text(self) -> str:
-        """Of all segments, without blanks around it."""
+        """Text of all segments, without blanks around it."""
         return self._said.text
 
     @property
     def seconds(self) -> float:
-        """Of the recording."""
+        """Length of the recording, seconds."""
         return self.transcriber.seconds
 
     async def filled(self) -> Transcript:

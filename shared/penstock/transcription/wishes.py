@@ -51,8 +51,9 @@ class Wishes:
     def params(
         self, temperature: float, max_tokens: int, *, own_seed: int | None = None
     ) -> SamplingParams:
-        """Of one attempt. own_seed: the recording's, for who asked for the likeliest tokens and
-        for no seed: the same text each time, whatever has to be tried.  Raises InvalidRequest."""
+        """Parameters of one attempt. own_seed: the recording's, for who asked for the likeliest
+        tokens and for no seed: the same text each time, whatever has to be tried.  Raises
+        InvalidRequest."""
         seed = own_seed if self.seed is None and self.temperature == 0.0 else self.seed
         return SamplingParams(
             temperature=temperature,

@@ -27,7 +27,7 @@ class Word:
     end: float
 
     def within(self, low: float, high: float) -> Word:
-        """The same, but no earlier and no later than these seconds."""
+        """The word, but no earlier and no later than these seconds."""
         high = max(low, high)
         return Word(self.text, min(max(self.start, low), high), min(max(self.end, low), high))
 

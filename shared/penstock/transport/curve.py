@@ -135,7 +135,8 @@ def client_curve(endpoint: str, settings: TransportSettings) -> ClientCurve | No
 
 
 def server_curve(endpoint: str, settings: TransportSettings, peers: Peers) -> ServerCurve | None:
-    """Likewise, for the engine core's socket that `peers` dial."""
+    """What the engine core's socket that `peers` dial needs; None: nothing. Raises as
+    client_curve."""
     if not needs_keys(endpoint, settings) or settings.curve_dir is None:
         return None
     return ServerCurve(Path(settings.curve_dir), peers)

@@ -135,8 +135,8 @@ class Inbound(ABC, Generic[Incoming]):
         return self._hand_out(until)
 
     def keep_alive(self, now: float) -> bool:
-        """By the heartbeat's thread: looks at the socket if the owner is late. Whether the owner
-        should have a turn soon: something was taken, or the session is over."""
+        """Called by the heartbeat's thread: looks at the socket if the owner is late. Returns
+        whether the owner should have a turn soon: something was taken, or the session is over."""
         late = now - self._looked >= LATE * self._settings.beat_interval
         # Whoever holds the lock is the owner, and so not late.
         if not late or not self.lock.acquire(blocking=False):

@@ -129,8 +129,8 @@ class SessionClient(Inbound[Incoming]):
                 self._ended.append(Ended(b"", reason))
 
     def refuse(self, reason: str) -> None:
-        """As `end`, for an engine core that answered with what can't be used: each time in a row it
-        is dialled later."""
+        """Ends the session with an engine core that answered with what can't be used: each time in
+        a row it is dialled later."""
         with self.lock:
             delay = self._refused_retry
             self.end(reason)

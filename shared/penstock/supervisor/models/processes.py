@@ -27,7 +27,7 @@ FORGIVEN_AFTER = 600.0
 
 @dataclass
 class Deaths:
-    """Of all processes of a model since it was last ready. last: when the latest was."""
+    """Deaths of all processes of a model since it was last ready. last: when the latest was."""
 
     count: int = 0
     last: float = 0.0
@@ -40,14 +40,15 @@ class Deaths:
 
 
 class BoundedRestarts(RestartPolicy):
-    """As of any child, but not for ever. deaths: which the model's processes have in common."""
+    """Restarts as of any child, but not for ever. deaths: which the model's processes have in
+    common."""
 
     def __init__(self, deaths: Deaths) -> None:
         super().__init__()
         self._deaths = deaths
 
     def died(self, code: int, now: float, *, system_was_ready: bool) -> Restart | GiveUp:
-        """As RestartPolicy's."""
+        """What follows a death, as RestartPolicy says, or GiveUp after MOST_DEATHS."""
         count = self._deaths.add(now)
         if system_was_ready and count >= MOST_DEATHS:
             return GiveUp(

@@ -21,7 +21,7 @@ class Resident:
     pinned: bool
     presence: Presence = "absent"
     gib: float | None = None
-    """That it counts for; None: not known before it is prepared."""
+    """GiB of memory that it counts for; None: not known before it is prepared."""
     reason: str = ""
     failures: int = 0
     retry_at: float = 0.0

@@ -54,7 +54,7 @@ class Residents:
                 resident.wanted_since = -1.0  # Before anybody else's.
 
     def states(self, now: float) -> list[ModelState]:
-        """Of all, in their order."""
+        """States of all models, in their order."""
         return [
             ModelState(
                 model=each.model,

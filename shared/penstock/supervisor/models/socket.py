@@ -21,7 +21,7 @@ LONGEST_LINE = 65_536
 MOST_UNREAD = 1 << 20
 """Bytes that may wait for one who doesn't read; then the connection ends, and begins anew."""
 MOST_NAMES = 1024
-"""Of holders that are remembered."""
+"""Most holders' names that are remembered."""
 
 
 class ModelsSocket:

@@ -18,7 +18,7 @@ from pathlib import Path
 from penstock.supervisor.child import read_failure
 
 WORD_LIMIT = 4096
-"""Of a reason that is carried to the driver, characters."""
+"""Most characters of a reason that is carried to the driver."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class RankActor:
         self._stopping = False
 
     def address(self) -> str:
-        """Of the node that this actor is on."""
+        """Address of the node that this actor is on."""
         return self._address
 
     def run(self, task: Task) -> End:

@@ -14,7 +14,8 @@ from penstock.config.settings import WorkerSettings
 from penstock.supervisor.ray.reach import Unavailable
 
 STRATEGY = "PACK"
-"""As few nodes as will do: sums between ranks cost least inside a machine."""
+"""Ray's strategy that takes as few nodes as will do: sums between ranks cost least inside a
+machine."""
 
 PATIENCE = 30.0
 """Seconds in which the cluster must have room."""
@@ -24,7 +25,7 @@ _ON_CUDA = ("auto", "triton")
 
 @dataclass(frozen=True)
 class Bundle:
-    """Of one rank. gpus: 0 or 1.  cpus: as many as it has threads."""
+    """What one rank needs. gpus: 0 or 1.  cpus: as many as it has threads."""
 
     cpus: int
     gpus: int
@@ -66,7 +67,7 @@ class Reserved:
             ) from None
 
     def options(self, rank: int) -> dict[str, Any]:
-        """Of the actor that has this rank's bundle."""
+        """Options of the actor that has this rank's bundle."""
         return {
             "num_cpus": self.bundle.cpus,
             "num_gpus": self.bundle.gpus,

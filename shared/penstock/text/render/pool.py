@@ -50,7 +50,7 @@ class RenderPool:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that have nothing to do."""
+        """Ids of the processes that have nothing to do."""
         return [process.pid for process in self._idle]
 
     def join(self) -> Callable[[], None]:
@@ -70,7 +70,7 @@ class RenderPool:
     async def fill_async(
         self, template: int, source: str, variables: dict[str, Any], max_length: int
     ) -> str:
-        """The same in an event loop, which goes on meanwhile."""
+        """Fills a template as `fill` does, in an event loop, which goes on meanwhile."""
         filled = await self.filled_async(
             TemplateSource(source), Fill(template, variables, max_length)
         )
@@ -94,7 +94,7 @@ class RenderPool:
         raise _dead()
 
     async def filled_async(self, source: TemplateSource, fill: Fill) -> Filled:
-        """The same in an event loop, which goes on meanwhile."""
+        """Fills a template as `filled` does, in an event loop, which goes on meanwhile."""
         for _ in range(ATTEMPTS):
             process = await self._take_async()
             try:

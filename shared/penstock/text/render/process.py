@@ -15,7 +15,7 @@ from penstock.text.disarm import too_deep
 from penstock.text.render.wire import MAX_FRAME, Bounds, Fill, Filled, TemplateSource
 
 MAX_TEMPLATES = 16
-"""That a process knows at once."""
+"""Templates that a process knows at once, at most."""
 
 START_TIME = 20.0
 """Seconds."""
@@ -54,7 +54,7 @@ class RenderProcess(IsolatedProcess):
         return _ANSWER.decode(answer)
 
     async def ask_async(self, source: TemplateSource, fill: Fill) -> Filled:
-        """The same in an event loop."""
+        """Asks as `ask` does, in an event loop."""
         payload = self._payload(source, fill)
         self._socket.setblocking(False)
         try:
