@@ -128,7 +128,8 @@ class Loop:
             self._poller.register(waited, zmq.POLLIN)
 
     def run(self) -> None:
-        """Until a signal has asked to stop and what was open is done, or was given its time."""
+        """Runs until a signal has asked to stop and what was open is done, or was given its
+        time."""
         while True:
             now = time.monotonic()
             if self._take_signals(now) > 1:
@@ -144,7 +145,8 @@ class Loop:
             self._wait()
 
     def _wait(self) -> None:
-        """Until something comes or is due; not at all while something is left from this turn."""
+        """Waits until something comes or is due; not at all while something is left from this
+        turn."""
         due = min(self._core.next_deadline(), self._live.next_due())
         wait = min(self._longest_wait, due - time.monotonic())
         # Polling touches the sockets, so the heartbeat keeps away; nothing of theirs is due.
@@ -191,7 +193,7 @@ class Loop:
         self._core.frontend_sent_chunk(session, message, frames[0], now)
 
     def _show(self, now: float) -> None:
-        """To those who watch; after a step is on its way."""
+        """Shows the core's state to those who watch; after a step is on its way."""
         shown = self._live.snapshots(now)
         if shown is not None:
             for session in shown[0]:

@@ -108,8 +108,8 @@ class Decoder:
     """A key of CACHE_KINDS."""
     threads: int
     beside: Decoder | None = None
-    """Whose keys and values it has, of another program with the same layers, blocks and threads;
-    None: it has its own."""
+    """Another program's decoder, with the same layers, blocks and threads, whose keys and values it
+    has; None: it has its own."""
     _scratch: Scratch = field(default_factory=Scratch, init=False)
     _ticks: np.ndarray | None = field(default=None, init=False)
 

@@ -31,7 +31,7 @@ OTHER_PATH = "PENSTOCK_CPU_LIBRARY"
 sanitizers."""
 
 SOURCES = Path(__file__).with_name("csrc")
-"""Where Penstock runs from its repository; an installed wheel has none."""
+"""Folder of the sources where Penstock runs from its repository; an installed wheel has none."""
 
 _SIGNATURES = {
     "pk_instruction_set": (c_char_p, []),

@@ -17,7 +17,8 @@ from penstock_kernels.cpu.structs import PkSampling
 
 
 class Likeliest:
-    """For one caller at a time; its memory grows with the number of rows."""
+    """Finds the most likely tokens, for one caller at a time; its memory grows with the number of
+    rows."""
 
     def __init__(self, threads: int = 1) -> None:
         """Raises ValueError for less than one thread, ImportError without the library."""

@@ -86,7 +86,7 @@ class PackedMatrix:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Size of the tiles, bytes."""
         return int(self.tiles.nbytes)
 
     @property

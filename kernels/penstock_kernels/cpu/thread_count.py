@@ -54,7 +54,7 @@ class ThreadCount:
     """Steps until a trial."""
     _trial: _Trial | None = None
     _trials: int = 0
-    """In a row that were in vain."""
+    """Trials in a row that were in vain."""
 
     def __post_init__(self) -> None:
         self.now = self.most

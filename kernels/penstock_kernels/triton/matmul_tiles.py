@@ -31,7 +31,7 @@ class MatmulTiles:
 INVARIANT = MatmulTiles(64, 64, 64, 4, 4)
 """Tiles of the batch-invariant product. 64 is the height of a Hopper tensor core's product."""
 INVARIANT_NARROW = MatmulTiles(64, 32, 64, 4, 8)
-"""For matrices with so few outputs that half of a GPU would have nothing to do."""
+"""Tiles for matrices with so few outputs that half of a GPU would have nothing to do."""
 INVARIANT_TALL = MatmulTiles(128, 64, 64, 8, 4)
 INVARIANT_SQUARE = MatmulTiles(128, 128, 64, 8, 4)
 INVARIANT_LARGE = MatmulTiles(128, 256, 64, 8, 4)
@@ -46,7 +46,7 @@ INVARIANT_MANY = (
     INVARIANT_NARROW,
 )
 PROGRAMS = 128
-"""From so many on, nearly all of an H100's processors have one."""
+"""Programs from which on nearly all of an H100's processors have one."""
 PROCESSORS = 132
 """Streaming multiprocessors of an H100."""
 CACHE_SHARE = 1.25
@@ -88,11 +88,11 @@ def busy(programs: int) -> float:
 
 
 EXPERTS = MatmulTiles(64, 64, 64, 4, 4)
-"""For the rows of an expert."""
+"""Tiles for the rows of an expert."""
 EXPERTS_FEW = MatmulTiles(16, 64, 64, 4, 4)
-"""For so few rows that an expert has no more than one tile, if they are dealt out evenly."""
+"""Tiles for so few rows that an expert has no more than one tile, if they are dealt out evenly."""
 EXPERTS_MANY = MatmulTiles(128, 256, 64, 8, 4)
-"""For so many rows that most of an expert's tiles are full, if they are dealt out evenly."""
+"""Tiles for so many rows that most of an expert's tiles are full, if they are dealt out evenly."""
 
 EXPERTS_FP8 = {
     EXPERTS_FEW.rows: MatmulTiles(16, 64, 128, 4, 4),

@@ -121,9 +121,9 @@ class AttentionChoice:
     """
 
     few: AttentionTiles
-    """For sequences with at most split_queries new tokens (decode): split by split."""
+    """Tiles for sequences with at most split_queries new tokens (decode): split by split."""
     many: AttentionTiles
-    """For longer chunks: one program for all splits of a query tile."""
+    """Tiles for longer chunks: one program for all splits of a query tile."""
     split_queries: int = 16
 
 
@@ -141,7 +141,8 @@ H100 has room for at once, so that all of its processors end at about the same t
 COMBINE_STAGES = 5
 """Pipeline stages of the loop that folds the splits of a row."""
 DECODE_REGISTERS = 168
-"""So that three programs of 4 warps fit an SM, as their shared memory does."""
+"""Registers of a thread, so that three programs of 4 warps fit an SM, as their shared memory
+does."""
 STAGES = 5
 """A load of keys or values waits for a load of the block table, and each of the two takes up
 pipeline stages: 5 keep two tiles in flight, and fewer none."""

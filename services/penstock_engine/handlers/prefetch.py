@@ -8,7 +8,8 @@ from penstock_engine.kv.retention import KVSession
 
 
 class Prefetcher:
-    """From the host tier at once, as a copy that the next step makes; from disk beside the steps.
+    """Brings KV blocks back: from the host tier at once, as a copy that the next step makes; from
+    disk beside the steps.
 
     What is brought back is kept for the session, and free as all that is. A prompt's blocks are
     free without being kept.
@@ -18,7 +19,7 @@ class Prefetcher:
         self._state = state
 
     def advance(self, now: float) -> None:
-        """For those whose time has come."""
+        """Brings the blocks of those whose time has come."""
         for session, keys in self._state.kv_sessions.due(now):
             self._bring(session, keys)
         for prompt in self._state.expected_prompts.due(now):

@@ -195,7 +195,8 @@ class Submissions:
         return root_key("request", str(self._arrivals))
 
     def _media_of(self, submit: Submit) -> RequestMedia | None:
-        """With names that say who may share encodings: as the settings have it, or nobody."""
+        """The request's media, with names that say who may share encodings: as the settings have
+        it, or nobody."""
         if submit.media is None:
             return None
         if self._state.facts.config.cache.enable_encoder_cache:

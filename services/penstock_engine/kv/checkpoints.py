@@ -61,7 +61,7 @@ class Tail:
     """Key of all these tokens."""
     blocks: list[int]
     partial: list[int]
-    """For a copy of each KV group's block that it lies in; empty if there is none, or if the
+    """Blocks for a copy of each KV group's block that it lies in; empty if there is none, or if the
     sequence ends there, so that its own blocks can be found."""
 
 
@@ -105,7 +105,7 @@ class Checkpoints:
         return len(self.held) * self.rule.pieces + tail
 
     def all_blocks(self) -> list[int]:
-        """In token order."""
+        """Blocks of all checkpoints that it holds, in token order."""
         return [block for blocks in self.held for block in blocks]
 
     def placed(self) -> list[tuple[int, int]]:

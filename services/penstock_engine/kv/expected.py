@@ -42,7 +42,8 @@ class ExpectedSessions:
         return sum(self._counts.values())
 
     def add(self, session: KVSession, expected: Expected) -> list[KVSession]:
-        """In the place of what was expected of it before. Returns those that gave way."""
+        """Takes the place of what was expected of the session before. Returns those that gave
+        way."""
         self.drop(session)
         count, displaced = len(expected.keys), list[KVSession]()
         if not 0 < count <= MAX_EXPECTED_KEYS:

@@ -19,7 +19,7 @@ from penstock_engine.media.request_media import RequestMedia
 DIGEST_BYTES = 32
 
 _SUFFIX_BYTES = 4
-"""At the end of a stored name, in place of a part of the hash."""
+"""Bytes at the end of a stored name, in place of a part of the hash."""
 
 
 def root_key(*parts: str) -> bytes:

@@ -38,7 +38,7 @@ class LiveView:
         self._born = now
         self._steps = StepLog()
         self._leases: dict[bytes, float] = {}
-        """Until when, by session."""
+        """Until when each session watches, by session."""
         self._opened: dict[bytes, float] = {}
         self._due = math.inf
         self._group: int | None = None

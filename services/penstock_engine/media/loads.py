@@ -198,7 +198,7 @@ class Loads:
         return not entry.awaited
 
     def begin_anew(self, entry: MediaEntry) -> None:
-        """In chunks: what ranks have by a file is dropped."""
+        """Lets the item be sent again in chunks: what ranks have by a file is dropped."""
         self._workers.send_encoding(DropMedia(entry.name))
 
     def check(self, entries: Iterable[MediaEntry]) -> None:

@@ -89,7 +89,7 @@ class RequestMedia:
         return [items[number] for number in cluster.items if lasts[number] > computed]
 
     def whole_before(self, computed: int) -> int:
-        """At most so many tokens, so that no span is cut."""
+        """Most tokens, at most so many, at which no span is cut."""
         cut = self.spans(computed, computed + 1)
         return min(computed, cut[0].offset) if cut else computed
 

@@ -79,7 +79,8 @@ class EngineCounts:
             self.dispatch_seconds = self._dispatch
 
     def drafted(self, tokens: int, kept: int) -> None:
-        """So many tokens were drafted for a sequence, of which the first `kept` were right."""
+        """Counts that so many tokens were drafted for a sequence, of which the first `kept` were
+        right."""
         self.drafts += 1
         self.drafted_tokens += tokens
         self.kept_tokens += kept

@@ -21,7 +21,7 @@ FRESH = 0.2
 
 
 class Observed:
-    """In place of a core, recorded or not; whatever is not here is the core's own.
+    """Stands in place of a core, recorded or not; whatever is not here is the core's own.
 
     turned: when the loop turned last, by time.monotonic.
     """

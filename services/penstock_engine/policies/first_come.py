@@ -63,8 +63,8 @@ class OneLine(Policy):
 
 
 class FirstCome(OneLine):
-    """In the order in which requests were accepted, but for those in the background: nobody else
-    has a priority here."""
+    """Serves requests in the order in which they were accepted, but for those in the background:
+    nobody else has a priority here."""
 
     name = "fcfs"
 

@@ -30,7 +30,7 @@ class ByPriority(OneLine):
         return cls(PriorityWithAgeing(), pace_of(settings))
 
     def _prefill(self, chunks: list[Sequence], builder: StepBuilder) -> Iterator[Turn]:
-        """In the order, whether they run or wait."""
+        """Turns of all, in the order, whether they run or wait."""
         for sequence in sorted(chunks, key=self.order.key):
             yield Turn(None, builder.left, before=sequence)
             yield Turn(sequence, builder.left)

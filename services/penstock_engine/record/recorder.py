@@ -52,7 +52,7 @@ def recording(core: EngineCore, settings: RecordSettings) -> Iterator[EngineCore
 
 
 class CoreRecorder:
-    """In place of a core; whatever is no event is the core's own."""
+    """Stands in place of a core; whatever is no event is the core's own."""
 
     def __init__(self, core: EngineCore, settings: RecordSettings) -> None:
         if settings.record_dir is None:

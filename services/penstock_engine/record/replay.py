@@ -159,7 +159,7 @@ class _Player:
         return None
 
     def end(self, record: int, step: int) -> Difference | None:
-        """After the last record."""
+        """What differs after the last record; None: nothing."""
         if not self._raised:
             return None
         return self._difference(record, step, ["exception"], "nothing", self._raised)

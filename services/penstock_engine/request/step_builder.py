@@ -196,7 +196,7 @@ class StepBuilder:
         return plan, step
 
     def _admissions(self) -> list[NewSequence]:
-        """In the order in which the worker reads them."""
+        """Admissions in the order in which the worker reads them."""
         unknown = dict(self._admitted)
         admissions = []
         for slot, sequence in self._admitted.items():
@@ -226,8 +226,8 @@ def _table_of(sequence: Sequence) -> BlockTable:
 
 
 def _admission(sequence: Sequence, unknown: Container[int]) -> NewSequence:
-    """In full; or like a sibling, if the worker has one. unknown: slots of those that it has not
-    read of yet."""
+    """What the worker is told of a new sequence: in full, or like a sibling, if the worker has one.
+    unknown: slots of those that it has not read of yet."""
     new = _without_states(sequence, unknown)
     states = _table_of(sequence).checkpoints
     if states is None:

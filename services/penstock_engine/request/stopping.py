@@ -43,7 +43,7 @@ def until_stop(sequence: Sequence, outcome: SlotResult, max_len: int) -> SlotRes
 
 
 def _stop_at(sequence: Sequence, count: int, last: int | None, max_len: int) -> Stop | None:
-    """With so many emitted tokens, of which that is the last."""
+    """How a sequence ends, if it does, with so many emitted tokens, of which `last` is the last."""
     request = sequence.request
     if last is not None and request.grammar is not None and last in request.eos:
         return SequenceState.FINISHED_STOPPED, None

@@ -67,7 +67,7 @@ class Drafter:
         return min(proposed, MAX_DRAFTS, longest - end - progress.drafts - 1)
 
     def _draft(self, slot: int, count: int, builder: StepBuilder) -> None:
-        """At most so many, as far as there are blocks."""
+        """Gives a slot at most `count` drafts, as far as there are blocks."""
         sequence, _, end, new_blocks = builder.items[slot]
         table, cache = sequence.table, self._state.cache
         if table is None or cache is None:
@@ -81,7 +81,7 @@ class Drafter:
 
 
 class NoDrafter(Drafter):
-    """For models that can't be served with drafts."""
+    """Drafts nothing, for models that can't be served with drafts."""
 
     def allot(self, builder: StepBuilder) -> None:
         """Adds nothing."""

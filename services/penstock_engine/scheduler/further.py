@@ -99,5 +99,5 @@ def _may_go_on(sequence: Sequence) -> bool:
 
 
 def _ends(requests: set[Request]) -> list[int]:
-    """In order, whatever the order of the requests."""
+    """Token ids that end any of the requests, sorted, whatever the order of the requests."""
     return sorted(frozenset().union(*(request.eos | request.stops for request in requests)))

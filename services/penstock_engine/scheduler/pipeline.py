@@ -88,7 +88,8 @@ class PipelineScheduler(Scheduler):
         super()._run_suspect(builder)
 
     def _extend(self, sequence: Sequence, builder: StepBuilder, most: int | None = None) -> None:
-        """Within the share: it counts who is served, as others may find no blocks."""
+        """Serves a sequence within the share: it counts who is served, as others may find no
+        blocks."""
         decodes = self._behind(sequence) == 1
         if decodes and not self._share:
             return
@@ -106,7 +107,7 @@ def _may_go_on(sequence: Sequence) -> bool:
 
 
 def make_scheduler(state: SchedulerState, facts: EngineFacts) -> Scheduler:
-    """For the stages that the model has."""
+    """The scheduler for the stages that the model has."""
     settings, stages = facts.config.scheduler, facts.config.parallel.pipeline_parallel_size
     if stages == 1:
         return Scheduler(state, settings, whole=facts.whole)

@@ -126,7 +126,8 @@ class PrefixReuse:
             keys = keys[:blocks]
 
     def _uncut(self, sequence: Sequence, computed: int) -> int:
-        """At most so many tokens, so that it doesn't start within a span that is computed whole."""
+        """Tokens, at most so many, so that it doesn't start within a span that is computed
+        whole."""
         media = sequence.request.media
         return computed if media is None or not self._whole_spans else media.whole_before(computed)
 

@@ -151,7 +151,7 @@ class Scheduler:
         return expected - last - progress.scheduled
 
     def _runnable(self) -> tuple[list[Sequence], list[Sequence]]:
-        """Those that run: (with one token to compute, with more)."""
+        """Running sequences: (with one token to compute, with more)."""
         decodes: list[Sequence] = []
         chunks: list[Sequence] = []
         leaving, suspect = self.state.leaving, self.state.suspect

@@ -7,7 +7,8 @@ import math
 from penstock.config.cache_settings import CacheSettings
 
 KEPT_SECONDS = 5.0
-"""For which others can fetch the KV of what has been handed over, before the engine core leaves."""
+"""Seconds for which others can fetch the KV of what has been handed over, before the engine core
+leaves."""
 
 
 class Drain:

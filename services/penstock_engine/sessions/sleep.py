@@ -67,7 +67,7 @@ class SleepState:
 
     @property
     def noted(self) -> SleepLevel:
-        """At which another life is to begin: one that dozed begins awake."""
+        """The level at which another life is to begin: one that dozed begins awake."""
         return 0 if self.dozes else self.level
 
     @property

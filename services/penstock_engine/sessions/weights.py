@@ -35,7 +35,7 @@ class AskedWeights:
 
 
 class WeightsChange:
-    """At most one at a time.
+    """A change of weights, of which there is at most one at a time.
 
     No request is ever computed by two sets of weights.  So a change begins when no request is
     open of which anything is computed for good; until then nothing starts that isn't begun, unless
@@ -54,10 +54,10 @@ class WeightsChange:
         self.former: EngineFacts | None = None
         """Facts that workers had last, while others are on trial."""
         self._tried: AskedWeights | None = None
-        """Whose answer the trial is; None: it was promised."""
+        """The request whose answer the trial is; None: it was promised."""
         self._deaths = 0
         self._group_until = math.inf
-        """Until when somebody waits for a group that tries them."""
+        """Until when somebody waits for a group that tries the new weights."""
 
     @property
     def answered(self) -> bool:

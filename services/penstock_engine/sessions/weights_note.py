@@ -24,7 +24,7 @@ class WeightsNote:
         self._noted = ""
 
     def apply(self, facts: EngineFacts) -> EngineFacts:
-        """With the weights that were noted by the life before, if they are still there."""
+        """Facts with the weights that were noted by the life before, if they are still there."""
         self._noted = facts.folder
         try:
             folder = "" if self._path is None else self._path.read_text().strip()

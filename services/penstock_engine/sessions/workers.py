@@ -54,12 +54,12 @@ class Workers:
         return 0 if self.ranks.ready is None else self.ranks.size
 
     def send(self, message: ToWorker) -> None:
-        """To every rank of the group, if there is one."""
+        """Sends a message to every rank of the group, if there is one."""
         for session in self.ranks.formed:
             self._effects.to_workers.append((session, message, ()))
 
     def send_encoding(self, message: ToWorker, frames: tuple[ChunkBytes, ...] = ()) -> None:
-        """To every rank of the group that encodes media."""
+        """Sends a message to every rank of the group that encodes media."""
         for session in self.ranks.formed[: self.num_encoding]:
             self._effects.to_workers.append((session, message, frames))
 

@@ -136,7 +136,7 @@ def _session(
 
 
 def _others(traffic: AgentTraffic) -> Iterator[TraceRequest]:
-    """For as long as sessions begin, and one session's length more."""
+    """Requests of others, for as long as sessions begin, and one session's length more."""
     rng = random.Random(traffic.seed + 1)
     end = traffic.sessions / traffic.rate + traffic.turns * (traffic.tool + 5.0)
     at = rng.expovariate(traffic.others)

@@ -141,7 +141,7 @@ def latency(histogram: LatencyHistogram) -> Latency:
 
 
 def as_text(report: SimulationReport) -> str:
-    """For a terminal; Markdown."""
+    """The report for a terminal; Markdown."""
     lines = [
         f"{report.requests:,} requests in {_duration(report.seconds)} on {report.replicas:,} "
         f"replica(s): {report.completed:,} completed, {report.rejected:,} refused",

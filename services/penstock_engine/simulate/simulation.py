@@ -145,7 +145,7 @@ class Simulation:
                 self._plan_death(replica)
 
     def run(self, trace: Iterable[TraceRequest], progress: Progress | None = None) -> None:
-        """Until every request of the trace has ended. Raises BrokenState if a check fails,
+        """Runs until every request of the trace has ended. Raises BrokenState if a check fails,
         Stuck if a request never ends."""
         begun, cpu = time.perf_counter(), time.process_time()
         with _patient_collector():
@@ -203,7 +203,7 @@ class Simulation:
         return replica
 
     def _submit(self, submit: Submit, request: Open) -> SimulatedReplica:
-        """To whoever answers it."""
+        """Submits a request to whoever answers it."""
         replica, _ = self.router.choose(routing_request(submit), self.apart.answering)
         busy_until = replica.busy_until
         replica.submit(submit, request, self.now)

@@ -25,9 +25,9 @@ class AdapterPlaces:
     def __init__(self, count: int) -> None:
         self.count = count
         self.loaded: dict[str, AdapterEntry] = {}
-        """With a place, by digest, in the order in which they got it."""
+        """Adapters with a place, by digest, in the order in which they got it."""
         self.line: dict[str, AdapterEntry] = {}
-        """Without a place, and wanted, the first one next."""
+        """Wanted adapters without a place, the first one next."""
         self._starts = 0  # of sequences with adapters, so far
         self._since = 0  # starts when the first in line became the first
 

@@ -27,7 +27,7 @@ from penstock_engine.waiting.expected_prompts import ExpectedPrompt
 from penstock_engine.waiting.remote_kv import RemoteKV
 
 MAX_FETCHES = 16
-"""At a time; who comes then computes."""
+"""Most fetches at a time; who comes then computes."""
 
 MAX_FETCHED_BLOCKS = 8192
 """Most blocks of one fetch."""
@@ -37,7 +37,7 @@ MAX_PULLED_BLOCKS = 64
 in between."""
 
 LEAST_FETCHED_BLOCKS = 4
-"""Fewer aren't worth a question."""
+"""Least blocks of a fetch: fewer aren't worth a question."""
 
 UNKNOWN_WAIT = 5.0
 """Seconds that a sequence waits at most while it isn't known what computing would take."""
@@ -128,7 +128,7 @@ class DiskKV:
             self._scheduling.cache.saves_to_disk = has_disk
 
     def worker_lost(self) -> list[Request]:
-        """Whose fetches are over; the blocks went with the worker."""
+        """Requests whose fetches are over; the blocks went with the worker."""
         requests = [request for fetch in self._fetches.values() for request in fetch.requests]
         self._fetches.clear()
         self._of_request.clear()

@@ -15,14 +15,14 @@ from penstock.protocol.from_frontend import MAX_EXPECT_SECONDS
 from penstock_engine.kv.pool import BrokenState
 
 MAX_EXPECTED_PROMPTS = 64
-"""At a time; one more isn't fetched in advance."""
+"""Most expected prompts at a time; one more isn't fetched in advance."""
 
 MAX_EXPECTED_KEYS = 65_536
 """Most keys of all expected prompts; one with more than are left isn't fetched in advance."""
 
 LOOK_SECONDS = 0.1
-"""Before the first look at what is there, and between two. Each that brings nothing doubles it for
-the next one: most of many prompts wait for their turn to be computed."""
+"""Seconds before the first look at what is there, and between two. Each that brings nothing doubles
+it for the next one: most of many prompts wait for their turn to be computed."""
 
 MOST_LOOK_SECONDS = 1.0
 

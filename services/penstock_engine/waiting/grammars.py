@@ -44,7 +44,7 @@ class GrammarManager:
         """Ready and held by nobody, the longest unused first."""
         self._wanted = CompileOrder(apart=scheduling.policy.keeps_tenants_apart)
         self._compiling: dict[int, GrammarEntry] = {}
-        """In the order of their deadlines."""
+        """Grammars that are being compiled, in the order of their deadlines."""
         self._last_number = 0
         self._waiting_of: dict[str, tuple[int, int]] = {}
         """Number of sequences that wait for grammars, and of their tokens, by tenant."""

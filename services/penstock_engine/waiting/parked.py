@@ -32,7 +32,7 @@ class ParkedSequences:
         return len(self._parked)
 
     def all(self) -> list[Sequence]:
-        """In the order in which they came."""
+        """Parked sequences in the order in which they came."""
         return list(self._parked)
 
     def first(self, count: int) -> list[Sequence]:

@@ -33,7 +33,7 @@ class AdaptedPlaces:
 
     factors: LowRankFactors | None = None
     matrices: OwnMatrices | None = None
-    """In the place of the model's own; None: adapters bring none."""
+    """Matrices in the place of the model's own; None: adapters bring none."""
 
 
 @dataclass

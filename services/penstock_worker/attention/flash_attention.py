@@ -76,7 +76,7 @@ class FlashAttention:
 
     kernel: Kernel
     name: str
-    """With its version."""
+    """Name of the library, with its version."""
     layers: frozenset[int]
     """Layers that it computes, counted from the rank's first one."""
 

@@ -53,7 +53,8 @@ class FlashChoice:
 
     @property
     def numerics(self) -> str:
-        """For the fingerprint: keys and values after such a layer differ in their bits."""
+        """What the fingerprint says of the library: keys and values after such a layer differ in
+        their bits."""
         return "" if self.library is None else f" long chunks {self.library.name}"
 
     def tell(self, layers: int) -> None:

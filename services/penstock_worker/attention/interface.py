@@ -99,7 +99,7 @@ class BatchLayout:
 
     @property
     def tables(self) -> tuple[Sequence[np.ndarray], ...]:
-        """For each group."""
+        """Block tables of each group."""
         return self.block_tables, *self.more_tables
 
     @cached_property

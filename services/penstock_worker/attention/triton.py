@@ -39,7 +39,7 @@ class HostLayout:
     slots: np.ndarray
     """[rows] int32, -1 for padding."""
     plan: DeviceAttentionPlan
-    """With tensors on the host."""
+    """Plan of the step, with tensors on the host."""
     more: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
     """Slots, and [sequences, blocks] int32 tables, for each further KV group."""
     others: tuple[DeviceAttentionPlan, ...] = ()

@@ -33,7 +33,7 @@ _MODULES = {
 missing and Unable if they can't run this model."""
 
 _BY_TRANSFORMERS = "transformers"
-"""For the models that no family describes, and no others."""
+"""The backend for models that no family describes, and for no others."""
 
 
 _ON_DEVICE = ("triton",)

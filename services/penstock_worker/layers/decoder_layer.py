@@ -19,7 +19,7 @@ from penstock_worker.layers.streams_layer import load_streams_layer
 
 ATTENTION_NORM = "input_layernorm"
 FEED_FORWARD_NORM = "post_attention_layernorm"
-"""In front of attention and feed-forward: the names that Llama gave them."""
+"""Norms before attention and feed-forward, by the names that Llama gave them."""
 ATTENTION_OUTPUT_NORM = "attention_output_norm"
 FEED_FORWARD_OUTPUT_NORM = "feed_forward_output_norm"
 NORMS = (ATTENTION_NORM, ATTENTION_OUTPUT_NORM, FEED_FORWARD_NORM, FEED_FORWARD_OUTPUT_NORM)

@@ -44,13 +44,14 @@ class Step:
     """The inputs of a step that every layer reads."""
 
     rotations: tuple[Rotation, ...]
-    """For each row, by each of the model's rotary embeddings."""
+    """Rotation of each row, by each of the model's rotary embeddings."""
     attention: StepAttention
-    """For this step's batch."""
+    """Attention for this step's batch."""
     states: StepStates = NO_STATES
     """The states of this step's sequences in recurrent layers."""
     encoded: EncodedAttention = NOTHING_ENCODED
-    """For this step's batch, of a model whose layers attend to an encoder's output."""
+    """Attention to the encoder's output for this step's batch, of a model whose layers attend to
+    it."""
     inputs: Tensor | None = None
     """[rows, layers, size], of a model whose layers have inputs of their own."""
     media: RowMedia | None = None

@@ -64,7 +64,7 @@ class AddedToExperts:
     """What rows' adapters add to the products of a layer's experts."""
 
     up: DeviceAdaptedExperts | None
-    """To gates and what they multiply; None: nothing."""
+    """Adds to gates and what they multiply; None: nothing."""
     down: DeviceAdaptedExperts | None
 
     @staticmethod

@@ -50,8 +50,8 @@ class FairRoom:
     def make_way(
         self, head: Sequence, running: Iterable[Sequence], shortage: Shortage
     ) -> list[Sequence] | None:
-        """From tenants that have been given more and hold more, the latest first, and only while
-        they go on holding no less than the head's tenant with it: so this is never undone."""
+        """Victims of tenants that have been given more and hold more, the latest first, and only
+        while they go on holding no less than the head's tenant with it: so this is never undone."""
         mine = self._accounts[head.request.tenant]
         if not self._accounts.owes(mine):
             return None

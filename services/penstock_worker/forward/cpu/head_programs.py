@@ -18,8 +18,8 @@ from penstock_worker.forward.cpu.program import rows_phase
 
 @dataclass(frozen=True)
 class JoinedEntry:
-    """In front of the layer of an MTP head: a product of the embedding and of the hidden state,
-    each normed by itself."""
+    """What stands before the layer of an MTP head: a product of the embedding and of the hidden
+    state, each normed by itself."""
 
     width: int
     embedding: PackedMatrix
@@ -43,8 +43,8 @@ class JoinedEntry:
 
 @dataclass(frozen=True)
 class BesideEntry:
-    """In front of the layer of an EAGLE-3 head: both normed vectors, side by side, and then the
-    residual are given."""
+    """What stands before the layer of an EAGLE-3 head: both normed vectors, side by side, and then
+    the residual are given."""
 
     width: int
 

@@ -49,7 +49,7 @@ class Split:
         return phase
 
     def placed(self) -> Iterator[Phase]:
-        """In front of PLACE: what norms over all heads need."""
+        """Phases before PLACE: what norms over all heads need."""
         yield from ()
 
     def attended(self, phase: Phase) -> Iterator[Phase]:

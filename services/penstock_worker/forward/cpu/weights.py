@@ -54,9 +54,9 @@ class BesideNorms:
     """Norms of experts that stand beside a feed-forward."""
 
     router: NormWeights
-    """In front of the router."""
+    """Norm before the router."""
     experts: NormWeights
-    """In front of the experts."""
+    """Norm before the experts."""
     experts_output: NormWeights
     dense_output: NormWeights
 
@@ -123,7 +123,7 @@ class CrossWeights:
     """Weights of attention to an encoder's output."""
 
     norm: NormWeights
-    """In front of it."""
+    """Norm before this attention."""
     query: PackedMatrix
     key: PackedMatrix
     """Makes keys of the encoder's rows; `value` makes their values."""
@@ -143,11 +143,11 @@ class LayerWeights:
     value: PackedMatrix | None = None
     """None, with `key`: values are made of keys."""
     latent: LatentWeights | None = None
-    """In place of `key` and `value`."""
+    """Weights of latent attention, in place of `key` and `value`."""
     output_gate: PackedMatrix | None = None
     """Makes the gates of what attention gives."""
     recurrent: RecurrentWeights | None = None
-    """In place of attention."""
+    """Weights of a recurrent layer, in place of attention."""
     up: PackedMatrix | None = None
     """Matrix of the feed-forward, or of the expert that every token has; so are `down` and
     `gate`."""
