@@ -30,7 +30,7 @@ class Places:
 
     @property
     def open(self) -> int:
-        """Places that are taken, of all tenants."""
+        """How many are open, of all tenants."""
         return self._by_tenant.total()
 
     @contextmanager

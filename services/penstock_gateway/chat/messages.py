@@ -219,7 +219,7 @@ def _is_thought(message: Message, part: ContentPart) -> bool:
 
 
 def _thoughts(message: Message, where: str) -> str | None:
-    """The thoughts among an assistant message's content parts, a line each; None: it has none."""
+    """Thoughts among an assistant message's parts, joined by line breaks; None: it has none."""
     content = message.content if isinstance(message.content, list) else []
     found = [
         _thought(part.thinking, f"{where}.content[{i}].thinking")

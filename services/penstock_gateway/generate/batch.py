@@ -114,8 +114,8 @@ class GenerationBatch:
 
     @property
     def predicted(self) -> tuple[int, int] | None:
-        """Drafted tokens that became a part of the outputs so far, and drafted ones that did not;
-        None where nothing was predicted."""
+        """How many drafted tokens became a part of the outputs so far, and how many did not; None
+        where nothing was predicted."""
         if not any(generation.prediction for generation in self._generations):
             return None
         kept = sum(generation.kept for generation in self._generations)

@@ -90,8 +90,8 @@ def write_events(events: LaterEvents, response: Response) -> bool:
 
 
 def writing(events: LaterEvents, response: Response) -> Iterator[bool]:
-    """Writes a response's events in pieces; the last one says whether they are all that there will
-    be."""
+    """Writes a response's events in pieces; the last value tells whether they are all that there
+    will be."""
     begun = msgspec.structs.replace(
         response,
         status="queued" if response.background else "in_progress",
