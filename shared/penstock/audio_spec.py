@@ -29,7 +29,7 @@ class AudioTowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     activation: Literal["silu", "gelu", "gelu_tanh", "relu2"] = "gelu"
     """Activation of the layers; after the convolutions it is always gelu."""
     pooled: bool = False
-    """Whether the norm is behind the mean of each two of the last layer's vectors."""
+    """Whether the norm comes after the mean of each two of the last layer's vectors."""
 
     @property
     def head_dim(self) -> int:
@@ -46,7 +46,7 @@ class LinearProjector(msgspec.Struct, frozen=True, kw_only=True, tag="linear"):
 
 
 class StackProjector(msgspec.Struct, frozen=True, kw_only=True, tag="stack"):
-    """Two products without biases, with gelu between them, of `factor` vectors one behind the other
+    """Two products without biases, with gelu between them, of `factor` vectors one after the other
     (Mistral AI, "Voxtral", 2025)."""
 
     factor: int

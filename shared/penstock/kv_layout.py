@@ -26,7 +26,7 @@ MAX_GROUPS = 32
 
 MAX_STATE_TOKENS = 2048
 """Tokens between two checkpoints at most, unless a setting says more: so much is computed again
-behind a prefix that was found."""
+after a prefix that was found."""
 
 STATE_BYTES = 4
 """Bytes of a number of a state: float32."""
@@ -36,7 +36,7 @@ class KVGroup(msgspec.Struct, frozen=True):
     """The reach of a group's layers (see AttentionSpec); by default all tokens before.
 
     With `every`, it is that of the recurrent layers: it has no blocks of tokens, but `blocks`
-    blocks for a copy of all their states, a checkpoint, behind each multiple of `every` tokens.
+    blocks for a copy of all their states, a checkpoint, after each multiple of `every` tokens.
     """
 
     window: int | None = None
@@ -46,7 +46,7 @@ class KVGroup(msgspec.Struct, frozen=True):
 
     @property
     def forgets(self) -> bool:
-        """Whether tokens lie behind what a later token can see."""
+        """Whether tokens lie before what a later token can see."""
         return self.window is not None or self.chunk is not None
 
     def first_seen(self, position: int) -> int:
@@ -56,7 +56,7 @@ class KVGroup(msgspec.Struct, frozen=True):
 
     def widest(self, block_size: int) -> int | None:
         """Blocks that are needed at most to compute one token: those that it sees and its own, or
-        that a token sees that comes behind the last full block; None: as many as there are."""
+        that a token sees that comes after the last full block; None: as many as there are."""
         spans = [span for span in (self.window, self.chunk) if span is not None]
         if not spans:
             return None
@@ -74,7 +74,7 @@ def blocks_needed(
     groups: Sequence[KVGroup], num_tokens: int, block_size: int, fresh: int = 0
 ) -> int:
     """Blocks that a sequence with so many tokens holds at most, in all groups together, when its
-    last ones are computed `fresh` at a time: behind a window, they are held beside it."""
+    last ones are computed `fresh` at a time: where there is a window, they are held besides it."""
     whole, chunk = -(-num_tokens // block_size), -(-fresh // block_size)
     needed = 0
     for group in groups:

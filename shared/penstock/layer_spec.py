@@ -189,7 +189,7 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an expert's weight is a factor of its input, instead of its result (Llama 4)."""
     beside: bool = False
     """Whether a network of the layer's own inner dimension stands beside the experts (Gemma 4).
-    Both have norms of their own before and behind them; the router's input is normalised by
+    Both have norms of their own before and after them; the router's input is normalised by
     another one. Only in layers of order `sandwich`."""
 
 
@@ -215,7 +215,7 @@ class FeedForwardSpec(msgspec.Struct, frozen=True, kw_only=True):
 class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A layer: attention, then feed-forward, each added to the residual.
 
-    order: where the norms are.  pre: before each.  post: behind each, before it is added.
+    order: where the norms are.  pre: before each.  post: after each, before it is added.
     sandwich: both.  parallel: one before both, which have the same input; two_norms: each of them
     has its own.
     """
@@ -249,7 +249,7 @@ class CrossAttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     That output takes the first `rows` tokens of every sequence: where other tokens' own keys and
     values are kept, theirs are those of the layer's attention to the encoder. The decoder's first
-    token is the one behind them, and its own attention goes back as far as that."""
+    token is the one after them, and its own attention goes back as far as that."""
 
     rows: int
     """Rows of the encoder's output, always as many."""

@@ -211,7 +211,7 @@ class VideoFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     of_all: bool = False
     """Whether min_pixels and max_pixels are of all frames together; all_pixels is of each then."""
     stamped: tuple[str, str] = ("", "")
-    """Where each group stands by itself behind its time, as text: what surrounds its
+    """Where each group stands by itself after its time, as text: what surrounds its
     embeddings."""
 
 

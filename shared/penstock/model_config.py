@@ -134,15 +134,15 @@ class HeadConfig(ModelConfig, frozen=True, kw_only=True, tag="head"):
     served_hidden: int
     """Hidden size of that model."""
     taps: tuple[int, ...] = ()
-    """Behind how many layers of that model it reads; empty: where EAGLE-3 does by default."""
+    """After how many layers of that model it reads; empty: where EAGLE-3 does by default."""
     beside: bool = False
     """Whether its attention reads the embedding and the hidden state side by side (EAGLE-3);
     else a product joins both in front of the layer (DeepSeek-V3)."""
     normed_residual: bool = False
     """Whether the residual begins with the hidden state's norm, where `beside` is set."""
     normed_result: bool = False
-    """Whether further drafts are made of what is behind its norm (Qwen3-Next); else of what is in
-    front of it."""
+    """Whether further drafts are made of its norm's output (Qwen3-Next); else of that norm's
+    input."""
 
     @property
     def attention_inputs(self) -> int:
@@ -176,7 +176,7 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     """Shapes and constants of a bidirectional encoder (BERT and relatives). It has no KV cache.
 
     max_position: tokens that an input may have; first_position: row of the position table that the
-    first token has (RoBERTa's begins behind its padding id).  token_types: 0 for none.
+    first token has (RoBERTa's begins after its padding id).  token_types: 0 for none.
     relative_buckets: of MPNet's relative attention bias; 0 for none.
     """
 

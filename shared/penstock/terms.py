@@ -32,7 +32,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     requests, those with the same salt may use each other's KV blocks.
     grant: what the tenant may have; None: what the engine core was told of it.
     adapter: that is applied to the model; None: the model alone.  background: nobody waits for
-    it, so it stands behind all that somebody waits for.  session: the conversation that it is a
+    it, so it stands after all that somebody waits for.  session: the conversation that it is a
     turn of; None: of none."""
 
     tenant: str = ""

@@ -116,7 +116,7 @@ class MLPProjector(msgspec.Struct, frozen=True, kw_only=True, tag="mlp"):
 
 
 class ShuffleProjector(msgspec.Struct, frozen=True, kw_only=True, tag="shuffle"):
-    """A product of the vectors of each square of factor x factor patches, one behind the other
+    """A product of the vectors of each square of factor x factor patches, one after the other
     (Laurençon et al., "Building and better understanding vision-language models", 2024)."""
 
     factor: int
@@ -132,13 +132,13 @@ class SquareMLPProjector(msgspec.Struct, frozen=True, kw_only=True, tag="square_
     bias: bool = True
     """Whether both products have a bias."""
     merged: bool = False
-    """Whether the norm is of each patch, and a product behind it makes one vector of a square's;
-    else the norm is of the square's vectors, one behind the other."""
+    """Whether the norm is of each patch, and a product after it makes one vector of a square's;
+    else the norm is of the square's vectors, one after the other."""
 
 
 class AdapterProjector(msgspec.Struct, frozen=True, kw_only=True, tag="adapter"):
     """Two products, each followed by gelu, and a third, of the vectors of each square of factor x
-    factor patches, one behind the other (Meta AI, "The Llama 4 herd", 2025). None has a bias."""
+    factor patches, one after the other (Meta AI, "The Llama 4 herd", 2025). None has a bias."""
 
     factor: int
     inner: int
@@ -189,7 +189,7 @@ class ClassProjector(msgspec.Struct, frozen=True, kw_only=True, tag="class"):
 
 class ProbeProjector(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
     """One row for each tile: a learned query attends to all of its patches with as many heads as
-    the tower has, and a feed-forward as in the tower's layers follows, behind a norm (Zhai et al.,
+    the tower has, and a feed-forward as in the tower's layers follows, after a norm (Zhai et al.,
     "SigLIP", 2023)."""
 
 
@@ -216,7 +216,7 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Rows and columns of pixels of each picture; None: they differ."""
     taps: tuple[int, ...] = ()
     """Layers of the tower whose outputs have projectors of their own, mergers with a norm of whole
-    squares. Those of the first one are added to the rows behind the decoder's first layer, and so
+    squares. Those of the first one are added to the rows after the decoder's first layer, and so
     on (Meng et al., "DeepStack", 2024)."""
     spans_whole: bool = False
     """Whether the rows of a span of placeholders attend to one another in both directions, so that

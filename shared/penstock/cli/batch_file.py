@@ -1,7 +1,7 @@
 """A batch's file on this machine, and what has been answered of it so far.
 
 Answers are appended to OUTPUT.partial as they come. Whoever begins again with the same file and
-output goes on behind them; when all are there, OUTPUT is written in the file's order, and the
+output goes on after them; when all are there, OUTPUT is written in the file's order, and the
 partial one is gone.
 """
 

@@ -61,7 +61,7 @@ def media_part(kind: MediaKind, file: str) -> dict[str, Any]:
 
 
 def content_with(media: list[dict[str, Any]], text: str) -> str | list[dict[str, Any]]:
-    """A message's content: the text, behind the media if there are some."""
+    """A message's content: the text, after the media if there are some."""
     return [*media, {"type": "text", "text": text}] if media else text
 
 

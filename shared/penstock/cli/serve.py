@@ -185,8 +185,8 @@ def _announce_several(url: str, config: ServeConfig, models: tuple[ModelEntry, .
 
 
 def _print(text: str) -> None:
-    """Writes to stdout, for whoever reads it. A full disk behind it, or a reader that has gone,
-    ends no server."""
+    """Writes to stdout, for whoever reads it. A full disk that it is written to, or a reader that
+    has gone, ends no server."""
     try:
         print(text, flush=True)
     except OSError as error:

@@ -373,7 +373,7 @@ class Generation:
         shown = output.tokens[:-1] if ended_by_token and not include else output.tokens
         piece = sequence.text.push(shown)
         if output.drafted:
-            # What lies behind a stop string is no part of the output.
+            # What lies after a stop string is no part of the output.
             used = len(output.tokens) if piece.stop is None else piece.used
             self.drafted += output.drafted
             self.kept += max(0, used - 1)

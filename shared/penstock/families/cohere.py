@@ -1,4 +1,4 @@
-"""Command R and R7B (Cohere): attention and feed-forward in parallel, behind one layer norm without
+"""Command R and R7B (Cohere): attention and feed-forward in parallel, after one layer norm without
 bias; in R7B three of four layers in a window, and the fourth without positions.
 
 Source: the model cards, and transformers' classes.

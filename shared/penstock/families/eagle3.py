@@ -36,7 +36,7 @@ def is_eagle3(fields: Fields) -> bool:
 
 
 def default_taps(layers: int) -> tuple[int, ...]:
-    """Behind how many of a model's layers EAGLE-3 reads where config.json doesn't say."""
+    """After how many of a model's layers EAGLE-3 reads where config.json doesn't say."""
     return 2, layers // 2, layers - 3
 
 

@@ -18,7 +18,7 @@ class ClassifierHead(NamedTuple):
     outer: str
     activation: Literal["tanh", "relu", "gelu"]
     norm: str = ""
-    """A layer norm behind the activation."""
+    """A layer norm after the activation."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class EncoderFamily:
     keys: Mapping[str, str] = field(default_factory=dict)
     """config.json's own names for keys that BERT's has."""
     first_behind_padding: bool = False
-    """Whether positions count from behind the padding token's id."""
+    """Whether positions count from the number after the padding token's id."""
     token_types: int = 0
     """How many there are where config.json doesn't say; 0: the family has none."""
     relative_buckets: int = 0

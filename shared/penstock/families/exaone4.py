@@ -1,4 +1,4 @@
-"""EXAONE 4: norms behind attention and feed-forward only, queries and keys normalised head by head;
+"""EXAONE 4: norms after attention and feed-forward only, queries and keys normalised head by head;
 in the larger release three of four layers in a window, and the fourth without positions.
 
 Source: LG AI Research, "EXAONE 4.0", 2025.

@@ -36,7 +36,7 @@ class TensorNames:
     shared_alone: bool = False
     """Whether the feed-forward of a layer without experts is called the shared expert."""
     layers_for_drafts: bool = False
-    """Whether layers behind the last one belong to a draft head, which isn't read."""
+    """Whether layers after the last one belong to a draft head, which isn't read."""
     zero_biases: tuple[str, ...] = ()
     """Our names of modules of every layer without biases, whose products are computed together with
     others that have some: theirs are zeros."""

@@ -1,4 +1,4 @@
-"""Gemma 2: norms before and behind each half of a layer, soft caps, every second layer in a window.
+"""Gemma 2: norms before and after each half of a layer, soft caps, every second layer in a window.
 
 Source: Gemma team, "Gemma 2: improving open language models at a practical size", 2024.
 """

@@ -129,7 +129,7 @@ class GGUFMetadata:
         )
 
     def with_sections(self, rope: RopeSpec, *, interleaved: bool = False) -> RopeSpec:
-        """The rope of a decoder behind a tower: how many of its pairs turn by time, row and column,
+        """The rope of a decoder after a tower: how many of its pairs turn by time, row and column,
         where the file says so. interleaved: as RopeSpec has it."""
         key = "rope.dimension_sections"
         if key not in self.keys:

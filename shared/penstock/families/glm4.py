@@ -1,5 +1,5 @@
 """GLM-4, dense: heads that rotate in part, with adjacent pairs; the releases of April 2025 have
-norms behind attention and feed-forward, too.
+norms after attention and feed-forward, too.
 
 Source: GLM team, "ChatGLM", 2024; the model cards of GLM-4-0414.
 """

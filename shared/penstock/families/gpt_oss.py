@@ -1,4 +1,4 @@
-"""gpt-oss: experts behind a router with a bias, attention sinks, and windows in every other layer.
+"""gpt-oss: experts whose router has a bias, attention sinks, and windows in every other layer.
 
 Source: OpenAI, "gpt-oss-120b & gpt-oss-20b model card", 2025.
 """

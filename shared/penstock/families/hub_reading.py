@@ -198,7 +198,7 @@ def window(fields: Fields, key: str = "sliding_window") -> int:
 
 
 def windows_behind(fields: Fields, count: int) -> list[int | None]:
-    """Each layer's window, where `use_sliding_window` turns it on behind the first
+    """Each layer's window, where `use_sliding_window` turns it on after the first
     `max_window_layers` (Qwen)."""
     fields.ignore("sliding_window", "max_window_layers")  # stated even where they are off
     if not fields.flag("use_sliding_window", False):

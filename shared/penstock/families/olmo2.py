@@ -1,4 +1,4 @@
-"""OLMo 2 and 3: norms behind attention and feed-forward only, and over all queries and all keys; in
+"""OLMo 2 and 3: norms after attention and feed-forward only, and over all queries and all keys; in
 OLMo 3 three of four layers in a window.
 
 Source: OLMo team, "2 OLMo 2 furious", 2025; "OLMo 3", 2025.

@@ -1,4 +1,4 @@
-"""Qwen1.5 and Qwen2 with a mixture of experts, beside one that every token has behind a gate.
+"""Qwen1.5 and Qwen2 with a mixture of experts, beside one that every token has, with a gate.
 
 Source: Yang et al., "Qwen2 technical report", 2024.
 """

@@ -76,7 +76,7 @@ QWEN3_MOE = Family(
     _hub,
     hub_names=TensorNames(
         {"mlp.gate": "mlp.router"},
-        stacked={  # behind Qwen3-VL's tower
+        stacked={  # after Qwen3-VL's tower
             "mlp.experts.gate_up_proj": ("mlp.experts.*.gate_proj", "mlp.experts.*.up_proj"),
             "mlp.experts.down_proj": ("mlp.experts.*.down_proj",),
         },

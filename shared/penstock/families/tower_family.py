@@ -16,7 +16,7 @@ TEXT = "text_config"
 
 @dataclass(frozen=True)
 class TextHalf:
-    """A decoder that stands behind a tower."""
+    """A decoder that stands after a tower."""
 
     family: Family
     """The decoder's family."""
@@ -55,7 +55,7 @@ class TowerFamily:
 
     def text_half(self, fields: Fields) -> tuple[TextHalf, Fields]:
         """Returns the decoder and its settings. Raises UnsupportedModel for one that isn't served
-        behind this tower."""
+        after this tower."""
         section = fields.section(TEXT)
         if not section.values and self.flat is not None:
             section = self.flat(fields)

@@ -55,7 +55,7 @@ def _allow(seconds: float) -> None:
     """So much processor time until this process is ended; 0: as much as it likes.
 
     The timer is the sharp bound.  RLIMIT_CPU, in whole seconds since the process began, stands
-    behind it: a decoder that changes the timer changes nothing.
+    by in reserve: a decoder that changes the timer changes nothing.
     """
     signal.setitimer(signal.ITIMER_PROF, seconds)
     if seconds:

@@ -91,7 +91,7 @@ def in_front(
     kind: MediaKind,
     layouts: Sequence[ItemLayout],
 ) -> tuple[list[int], tuple[MediaSpan, ...]]:
-    """The ids of a decoder's prompt behind those of the item that its encoder takes; and where this
+    """The ids of a decoder's prompt after those of the item that its encoder takes; and where this
     is. Raises InvalidRequest for several items, and for an empty prompt."""
     if len(layouts) != 1 or layouts[0].kind != kind:
         raise InvalidRequest(

@@ -54,7 +54,7 @@ def _scaled(mel: LogMel, whole: np.ndarray) -> np.ndarray:
 
 def _logs(mel: LogMel, whole: np.ndarray) -> np.ndarray:
     """float32 [bins, windows]: logarithms to base ten of the power in each band. A window's middle
-    lies at a multiple of the hop; before the beginning and behind the end the sound is mirrored."""
+    lies at a multiple of the hop; before the beginning and after the end the sound is mirrored."""
     count = len(whole) // mel.hop
     padded = np.pad(whole, mel.n_fft // 2, mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(padded, mel.n_fft)[:: mel.hop]

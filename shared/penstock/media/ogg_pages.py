@@ -1,4 +1,4 @@
-"""Whether an Ogg file is several, one behind the other (RFC 3533, 4: chained streams)."""
+"""Whether an Ogg file is several, one after the other (RFC 3533, 4: chained streams)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BEGINS = 0x02
 
 
 def is_chained(data: bytes) -> bool:
-    """Whether a logical stream begins behind another's content. Those that begin together lie
+    """Whether a logical stream begins after another's content. Those that begin together lie
     beside one another, and are one file. What stands between pages is skipped, as is a page that
     is cut off."""
     at, begun = data.find(_MARK), False

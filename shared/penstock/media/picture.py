@@ -62,7 +62,7 @@ def _check(picture: Image.Image, max_pixels: int) -> None:
         raise BadPicture(
             f"has {width} × {height} pixels; at most {max_pixels} are accepted (--max-media-pixels)"
         )
-    # MPO: a photograph with a preview or a depth map behind it, as phones and cameras make them.
+    # MPO: a photograph with a preview or a depth map after it, as phones and cameras make them.
     if picture.format != "MPO" and getattr(picture, "is_animated", False):
         raise BadPicture("is animated, or has several pages; one that stands still is needed")
 

@@ -1,8 +1,8 @@
-"""The bytes of a prepared item: named arrays behind a header.
+"""The bytes of a prepared item: named arrays after a header.
 
 Layout: the header's length (4 bytes, little-endian), the header in msgpack
 ({"tensors": [[name, dtype, shape, offset], …]}), then the arrays, little-endian and row-major, in
-the header's order.  They begin at the first multiple of 16 behind the header, from which offsets
+the header's order.  They begin at the first multiple of 16 after the header, from which offsets
 count, themselves multiples of 16; what lies between is zero.  The same arrays give the same bytes,
 so a digest can stand for them, and a mapped file is read without a copy.
 """
@@ -93,7 +93,7 @@ def _check(entries: list[_Tensor] | tuple[_Tensor, ...], size: int) -> None:
 
 
 def _end(entry: _Tensor, begin: int) -> int:
-    """Where the array ends that comes next behind `begin`."""
+    """Where the array ends that comes next after `begin`."""
     if entry.dtype not in DTYPES:
         raise BrokenItem(f"an array is of the unknown type {entry.dtype[:20]!r}")
     shape = entry.shape

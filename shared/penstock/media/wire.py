@@ -1,5 +1,5 @@
 """Frames between a front end and the process that prepares its media: a length of four bytes, then
-msgpack; behind an answer, the bytes of the prepared item as they are."""
+msgpack; after an answer, the bytes of the prepared item as they are."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Prepare(msgspec.Struct, frozen=True, array_like=True):
 
     data: a file's bytes; or, where raw is given, rows of RGB, (width, height), samples of a sound,
     (rate,), or frames of a video, (width, height, and the numerator and denominator of frames per
-    second).  parts: where the data are several files, one behind the other, bytes of each.
+    second).  parts: where the data are several files, one after the other, bytes of each.
     """
 
     preparation: AnyPreparation

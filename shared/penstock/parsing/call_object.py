@@ -311,7 +311,7 @@ class CallEntry:
         self.begun = True
 
     def _close(self) -> None:
-        """Behind the arguments."""
+        """After the arguments."""
         self._rest = self._rest.lstrip()
         if not self._rest:
             return

@@ -117,7 +117,7 @@ class CallText(WalkingParser):
         self._object = None
         return self._go(self._after_object) if item.done else self._give_back()
 
-    # --- calls in a list, behind its opening bracket
+    # --- calls in a list, after its opening bracket
 
     def _item(self, ended: bool) -> bool:
         if (stop := self._eat_space()) is not None:

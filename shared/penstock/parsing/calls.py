@@ -209,7 +209,7 @@ class FormatCalls(CallText):
             return self._open(LooseArguments(self._begin, arguments.quote), self._close)
         return self._open(ArgumentsObject(self._begin), self._close)
 
-    # --- behind a call
+    # --- after a call
 
     def _after_list(self, ended: bool) -> bool:
         return self._go(self._close)
@@ -242,7 +242,7 @@ class FormatCalls(CallText):
         return self._go(self._content) if self._rest else False
 
     def _between(self, ended: bool) -> bool:
-        """In a block, behind a call."""
+        """In a block, after a call."""
         match = self._separators.match(self._rest)
         self._rest = self._rest[match.end() if match else 0 :]
         block, call = self._block, self._call

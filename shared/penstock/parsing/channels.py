@@ -50,7 +50,7 @@ class Channels(WalkingParser):
         self._stops = (*form.ends, form.begin, *((form.channel,) if in_text else ()))
 
     def _first(self, ended: bool) -> bool:
-        """At the beginning of the answer, behind the role that the prompt ends in."""
+        """At the beginning of the answer, after the role that the prompt ends in."""
         text, form = self._rest.lstrip(), self._form
         marks = (form.channel, form.begin, "to=")
         if not ended and any(mark.startswith(text) and mark != text for mark in marks):
@@ -110,7 +110,7 @@ class Channels(WalkingParser):
         return self._go(self._behind if ends else self._head)
 
     def _behind(self, ended: bool) -> bool:
-        """Behind a message's end: another one's head, or stray text, which is content."""
+        """After a message's end: another one's head, or stray text, which is content."""
         if not self._rest:
             return False
         marks = (self._form.begin, self._form.channel)

@@ -84,7 +84,7 @@ def place_of(index: int) -> str:
 
 
 def list_of(written: Written, tags: list[Node], most: int | None = None) -> Node:
-    """One call or more, with what stands between them and behind the last one. What both begin
+    """One call or more, with what stands between them and after the last one. What both begin
     with belongs to each call: else a grammar's lexer, which knows the next letter only, would have
     to tell one from the other by more."""
     letters = zip(written.between, written.after, strict=False)

@@ -174,7 +174,7 @@ class CallFormat:
     only_known: with marks too, a call must be of a function that the request offers.
     needs_arguments: an object without them is no call.
     separators: letters that stand between calls.
-    space_stays: whitespace behind a call is content, if more content follows.
+    space_stays: whitespace after a call is content, if more content follows.
     written: the ways in which templates write calls; the first that fits the template's text holds
         forced calls. None: they are written as JSON.
     tokens: marks that are matched by token id, where the tokenizer has one token for them.
@@ -213,7 +213,7 @@ class ThoughtFormat:
     names: by which `--reasoning-parser` takes it.  block: around the thoughts.
     open_at_first: the answer begins inside of the block where the prompt says nothing about it.
     ended_by: marks that end the thoughts too, and are what comes next.
-    dropped: marks around the content behind them, which are nobody's.
+    dropped: marks around the content after them, which are nobody's.
     answer: those around an answer's words. Where a grammar says what these are, they may be left
         out.
     """

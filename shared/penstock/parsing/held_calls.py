@@ -146,8 +146,8 @@ def _bare(
 
 
 def _behind_bare(form: CallFormat, written: Written, tags: list[Node]) -> Node:
-    """Behind the arguments of a call without marks: its end, and further calls in a list, or, where
-    separators are the format's, behind one."""
+    """After the arguments of a call without marks: its end, and further calls in a list, or, where
+    separators are the format's, after one."""
     more = sequence(text_node(written.between), list_of(written, tags))
     if "object" not in form.bodies:
         return sequence(text_node(written.end), either(text_node(written.after), more))

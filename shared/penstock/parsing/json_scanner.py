@@ -28,7 +28,7 @@ class ScanState(IntEnum):
     KEY = 3
     COLON = 4
     AFTER = 5
-    """Behind a value: a comma or the end of what holds it."""
+    """After a value: a comma or the end of what holds it."""
     STRING = 6
     ESCAPE = 7
     HEX = 8

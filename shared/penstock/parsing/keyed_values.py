@@ -202,7 +202,7 @@ class KeyedArguments:
         return False
 
     def _goes_on(self, value: str) -> bool:
-        """Whether the mark behind this ends a value within, of the same key."""
+        """Whether the mark after this ends a value within, of the same key."""
         if not self._marks.nested or self._streams or len(value) > MAX_HELD:
             return False
         return value.count(self._key_text) > value.count(self._end)

@@ -123,7 +123,7 @@ class LooseArguments:
         return True
 
     def _after(self) -> bool:
-        """Behind a value."""
+        """After a value."""
         rest = self._rest = self._rest.lstrip()
         if not rest:
             return False

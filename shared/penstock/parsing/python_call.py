@@ -60,7 +60,7 @@ class PythonCall:
         return len(text)
 
     def _named(self, letter: str) -> bool:
-        """Reads a letter of the name, or the bracket behind it."""
+        """Reads a letter of the name, or the bracket after it."""
         if letter != "(":
             return _NAME_LETTER.match(letter) is not None and len(self._text) < 256
         name = "".join(self._text)

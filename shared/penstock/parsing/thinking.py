@@ -23,7 +23,7 @@ def is_over(form: ThoughtFormat, prompt: str) -> bool:
 
 
 class ThinkBlocks(WalkingParser):
-    """One block, at the beginning of the text. Whitespace behind its two tags is dropped, and a
+    """One block, at the beginning of the text. Whitespace after its two tags is dropped, and a
     line break before the second.
 
     A prompt that ends in an open block has begun it already; one that ends in a closed block leaves

@@ -63,7 +63,7 @@ def one_template(templates: dict[str, str]) -> str:
     branches = [(templates[name], given) for name, given in _BRANCHES if name in templates]
     if not branches:
         return default
-    # The line break behind a mark isn't part of what it holds, and neither is a template's last.
+    # The line break after a mark isn't part of what it holds, and neither is a template's last.
     # What is empty stands before each mark: blanks of a template's last line would be the mark's.
     marks = [f"{'elif' if place else 'if'} {given}" for place, (_, given) in enumerate(branches)]
     texts = [text.removesuffix("\n") for text in (*(text for text, _ in branches), default)]

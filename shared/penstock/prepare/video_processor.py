@@ -71,7 +71,7 @@ _HARMLESS = (
 
 class VideoFamily(NamedTuple):
     """processor: the class where a folder names none.  timed: whether positions are as far apart as
-    times.  stamped: whether each group of frames stands behind its time as text, with tokens of its
+    times.  stamped: whether each group of frames stands after its time as text, with tokens of its
     own around it.  fixed: whether all frames have the tower's one size."""
 
     processor: str

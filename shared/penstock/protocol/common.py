@@ -303,7 +303,7 @@ class MediaItem(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     """64 hexadecimal digits: SHA-256 over kind, the preparation's digest and the original bytes,
-    each behind its length."""
+    each after its length."""
     kind: MediaKind
     rows: int
     """Embeddings that its encoding yields."""
@@ -330,7 +330,7 @@ class MediaSpan(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def end(self) -> int:
-        """The first token behind it."""
+        """The first token after it."""
         return self.offset + self.tokens
 
 

@@ -102,8 +102,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     """Token ids that the output is expected to resemble (OpenAI's `prediction`), at most
     MAX_PREDICTION_TOKENS. They change no output."""
     background: bool = False
-    """Whether it stands behind what clients wait for (a line of a batch); under the policy `fair`,
-    behind what its own tenant's wait for."""
+    """Whether it stands after what clients wait for (a line of a batch); under the policy `fair`,
+    after what its own tenant's wait for."""
     gathered: bool = False
     """Whether nobody reads its tokens as they come. Outputs may then bring several steps' at once;
     the first after each `entered` comes by itself."""

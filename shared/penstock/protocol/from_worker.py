@@ -77,7 +77,7 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     vectors: Vectors | None = None
     """What a pooling model computed, in place of a sampled token; `token` is 0 then."""
     more: list[int] = []
-    """Tokens behind `token`. With drafts, each was sampled behind drafted ones that were right:
+    """Tokens after `token`. With drafts, each was sampled after drafted ones that were right:
     `token` equals the first that was drafted, and each of these but the last equals the next one.
     Otherwise they are those of Plan.further."""
     more_logprobs: list[TokenLogprobs] | None = None

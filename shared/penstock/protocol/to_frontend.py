@@ -186,7 +186,7 @@ class SequenceTimeline(msgspec.Struct, frozen=True, array_like=True, kw_only=Tru
     stored_tokens: int = 0
     """Prompt tokens whose KV was read from there while it waited."""
     further: int = 0
-    """Tokens behind the first of a step, which the worker computed without a plan for each."""
+    """Tokens after the first of a step, which the worker computed without a plan for each."""
 
 
 class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
@@ -310,7 +310,7 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
 
 
 class Adapters(msgspec.Struct, frozen=True, tag="adapters"):
-    """Names of adapters, as they are now: all of them behind Welcome, and from then on those that
+    """Names of adapters, as they are now: all of them after Welcome, and from then on those that
     change."""
 
     adapters: list[NamedAdapter]

@@ -236,7 +236,7 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     blocks: list[int]
     """Its block table so far: KV blocks in token order. With several KV groups (see Ready), all of
     the first group's table, then all of the next one's, and so on, equally long; NO_BLOCK where
-    nothing is read any more, as it is behind what the group's layers see. The group of recurrent
+    nothing is read any more, as it lies before what the group's layers see. The group of recurrent
     layers has no table: see `states`."""
     grammar: int | None = None
     """Number of the grammar that its output follows, which has been compiled."""
@@ -251,13 +251,13 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     only."""
     states: list[int] = []
     """For a model with recurrent layers: blocks of checkpoints of their states, equally many for
-    each (KVGroup.blocks). First that behind token `state_at`, if that is not 0; then those that are
-    to be written behind each multiple of KVGroup.every tokens that the table has room for."""
+    each (KVGroup.blocks). First that after token `state_at`, if that is not 0; then those that are
+    to be written after each multiple of KVGroup.every tokens that the table has room for."""
     state_at: int = 0
     """How many tokens' states it starts with, which is where its first work starts. 0: none, states
     are zero."""
     tail: list[int] = []
-    """Blocks of one more checkpoint, which is to be written behind token `tail_at`: that is behind
+    """Blocks of one more checkpoint, which is to be written after token `tail_at`: that is after
     `state_at`, and no multiple of KVGroup.every. Empty for none."""
     tail_at: int = 0
     media: Media | None = None
@@ -278,7 +278,7 @@ class SlotWork(msgspec.Struct, frozen=True, array_like=True):
     """Computes tokens [start, start + count) of a slot, after appending `new_blocks` to its block
     table; with several KV groups, equally many to each group's, one group after another.
 
-    What lies behind the tokens that a group's layers see from `start` on is given to others without
+    What lies before the tokens that a group's layers see from `start` on is given to others without
     a word, once the work is settled: whoever computes must not read it.
 
     When start + count reaches the number of the slot's tokens, the worker samples the next token,
@@ -297,7 +297,7 @@ class SlotWork(msgspec.Struct, frozen=True, array_like=True):
     """Blocks of the checkpoints that are to be written within `new_blocks`: see
     NewSequence.states."""
     draft: int = 0
-    """Tokens that may be drafted behind the slot's, where the work reaches their end: the block
+    """Tokens that may be drafted after the slot's, where the work reaches their end: the block
     table has room for them. The worker computes as many as it can propose, checks each by sampling
     as if those before it were right, and keeps the ones that were sampled, and the token after
     them."""
@@ -347,13 +347,13 @@ class Plan(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     """Blocks to keep on disk, as they are before anything else of the plan is done. The worker
     leaves out what it has no time or room for."""
     further: int = 0
-    """Tokens that each slot of the plan may get behind the one that it samples, at most MAX_FURTHER
+    """Tokens that each slot of the plan may get after the one that it samples, at most MAX_FURTHER
     and only where Ready.goes_on: each of the works computes one token, nothing is drafted, and
     block tables have room. The worker computes and samples them one after another for all slots,
     and stops before the next when a message of the engine core waits, when it can propose
     `least_proposed` drafts, or when a slot has no token or one of `ends`."""
     ends: list[int] = []
-    """Token ids behind which nothing further is wanted, of whichever slot."""
+    """Token ids after which nothing further is wanted, of whichever slot."""
     least_proposed: int = 0
     """Drafts that the worker can propose, for all slots together, so that it is worth the end of
     `further`; 0: no number of them is."""

@@ -162,7 +162,7 @@ class WrittenValue:
         return at if found is None else found.end()
 
     def _next(self, at: int) -> int:
-        """Behind the comma that follows, if one does, and the space around it."""
+        """After the comma that follows, if one does, and the space around it."""
         at = self._space(at)
         return self._space(at + 1) if self._text[at] == "," else at
 

@@ -1,4 +1,4 @@
-"""Where a prompt ends that the model continues: behind the last message's own text.
+"""Where a prompt ends that the model continues: after the last message's own text.
 
 A mark is put there before the template is filled; in the filled text, it and what follows is cut
 off.  Named and meant as in transformers: continue_final_message.

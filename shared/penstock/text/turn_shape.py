@@ -109,7 +109,7 @@ def without_space(message: Message, space: str) -> Message:
 
 
 def ends_before_calls(message: Message) -> bool:
-    """Whether it has calls behind a text that ends in whitespace."""
+    """Whether it has calls after a text that ends in whitespace."""
     content = message["content"]
     return (
         bool(message.get("tool_calls"))
@@ -143,7 +143,7 @@ def arranged(messages: list[Message], shape: TurnShape) -> list[Message]:
 
     System messages in front become one where it takes one. A later one becomes the user's words
     where it takes none there, in the user's turn beside it. Turns of one role in a row become one.
-    Several calls in one turn become a turn each, with the call's result behind it. What a
+    Several calls in one turn become a turn each, with the call's result after it. What a
     conversation becomes is the beginning of what a longer one does, so prefixes are kept.
     """
     turns = _Turns(shape)

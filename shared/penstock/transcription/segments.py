@@ -21,7 +21,7 @@ class SegmentTokens:
 
 
 class WindowSegments(NamedTuple):
-    """pieces: in order.  frames: of the window, that were heard; behind them the next begins."""
+    """pieces: in order.  frames: of the window, that were heard; after them the next begins."""
 
     pieces: list[SegmentTokens]
     frames: int
@@ -46,9 +46,7 @@ def cut(token_ids: Sequence[int], frames: int, facts: TranscriptionFacts) -> Win
         tokens = list(token_ids[begin:end])
         pieces.append(_piece(tokens, facts))
     if complete:
-        return WindowSegments(
-            pieces, frames
-        )  # One timestamp at the end: nothing is said behind it.
+        return WindowSegments(pieces, frames)  # One timestamp at the end: nothing is said after it.
     heard = (token_ids[borders[-1] - 1] - facts.first_timestamp) * facts.timestamp_frames
     return WindowSegments(pieces, min(heard, frames))
 

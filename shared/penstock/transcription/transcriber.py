@@ -142,7 +142,7 @@ class Transcriber:
             return [0.0] * len(decoded.token_ids)
         rows = max(1, frames // facts.timestamp_frames)
         found = await self._decoder.ends(placed([*before, *spoken], window), rows, len(before))
-        # Of a last token that had no room behind it nothing is known.
+        # Of a last token that had no room after it nothing is known.
         return found + found[-1:] * (len(decoded.token_ids) - len(found))
 
     def _shown(self, heard: _Heard, made: WindowSegments) -> list[Segment]:

@@ -11,7 +11,7 @@ UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 """Codes of languages that are written without blanks between words: each piece of text that is
 whole is told as a word."""
 _LEADS = frozenset("\"'“¡¿([{-")
-"""Belongs to the word behind it."""
+"""Belongs to the word after it."""
 _TRAILS = frozenset("\"'.。,，!！?？:：”)]}、")
 """Belongs to the word before it."""
 _MARKS = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")

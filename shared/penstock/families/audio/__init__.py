@@ -1,6 +1,6 @@
 """The families of models whose tower hears, one to a module. A new one needs its line here.
 
-The decoder behind a tower is one of penstock.families.FAMILIES. (Whisper's, which attends to what
+The decoder after a tower is one of penstock.families.FAMILIES. (Whisper's, which attends to what
 its encoder makes of a sound, is one itself.)
 """
 

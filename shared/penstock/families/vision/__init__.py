@@ -1,6 +1,6 @@
 """The families of models whose tower is served, one to a module. A new one needs its line here.
 
-The decoder behind a tower is one of penstock.families.FAMILIES.
+The decoder after a tower is one of penstock.families.FAMILIES.
 """
 
 from penstock.families.vision.family import VISION, TextHalf, VisionFamily

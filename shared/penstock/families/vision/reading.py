@@ -97,13 +97,13 @@ def clip_tower(section: Fields, layer: int, *, keeps_class: bool) -> tuple[Tower
 def siglip_tower(
     section: Fields, layer: int | None = None, *, fractional: bool = False
 ) -> tuple[TowerSpec, int]:
-    """Zhai et al., "SigLIP", 2023: a norm behind the last layer, where that one's output is taken
+    """Zhai et al., "SigLIP", 2023: a norm after the last layer, where that one's output is taken
     (layer None)."""
     section = section.completed(
         image_size=224, patch_size=32 if fractional else 16, hidden_act="gelu_pytorch_tanh"
     )
     if section.values.get("vision_use_head"):
-        section.ignore("vision_use_head")  # pools, and is behind what is taken
+        section.ignore("vision_use_head")  # pools, and comes after what is taken
     return _vit(
         section,
         -1 if layer is None else layer,

@@ -1,5 +1,5 @@
 """Answers of gpt-oss: messages in channels (OpenAI's harmony format). A call's head names its
-function before the channel or behind it:
+function before the channel or after it:
 
 <|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary \
 to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>

@@ -1,6 +1,6 @@
 """mmproj files of LLaVA 1.5 and its like, which have CLIP's tower.
 
-Its converter leaves out the layers behind the one whose output is taken, so all that are there are
+Its converter leaves out the layers after the one whose output is taken, so all that are there are
 computed (ggml-org/llama.cpp, issue 25817).
 """
 
