@@ -12,8 +12,8 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class LoadedKernels:
-    """What the kernels and graphs of a model on a GPU ask for. All are called by the thread that
-    computes."""
+    """The functions for the kernels and graphs of a model on a GPU. All are called by the thread
+    that computes."""
 
     tell_of_compilations: Callable[[Callable[[str], None] | None], None]
     """Has a function called from now on with the name of each kernel that is compiled; None:
@@ -27,13 +27,13 @@ class LoadedKernels:
 
 
 NO_KERNELS = LoadedKernels(lambda told: None)
-"""The kernels of a model on a CPU, where nothing is compiled or captured."""
+"""The functions of a model on a CPU, where nothing is compiled or captured."""
 
 
 def triton_kernels(
     rehearse: Callable[[], None] = _nothing, capture: Callable[[], None] = _nothing
 ) -> LoadedKernels:
-    """Returns what a model does whose kernels Triton compiles."""
+    """Returns the functions of a model whose kernels Triton compiles."""
     # Imported here: a worker on a CPU needs no Triton, which takes 65 MB and half a second.
     from penstock_kernels.triton.compilations import tell_of_compilations
 

@@ -50,7 +50,7 @@ def groups_over_ranks(
     place: RankPlace,
 ) -> tuple[KVGroup, ...]:
     """Returns what `groups_with_states` does, the same on every rank: a checkpoint takes the blocks
-    that it takes on the rank that needs most. `block_bytes`: of a block on a rank."""
+    that it takes on the rank that needs most. `block_bytes`: bytes of a rank's block."""
     if not state_bytes(config):
         return _with_states(groups, 0, 1, setup)
     shards = [shard_of(config, replace(place, rank=rank)) for rank in range(place.ranks)]
