@@ -77,7 +77,7 @@ class Worker:
         self._placement = NUMAPlacement()
         self._loaded: Loaded | None = None
         self._extensions: ExtensionMethods | None = None
-        """For the model that is loaded."""
+        """The extensions of the model that is loaded."""
         self._current: int | None = None
         """The session whose plans are executed; None after it ended or was given up."""
         self._setting_up = False
@@ -86,7 +86,7 @@ class Worker:
         self._place = RankPlace()
 
     def run(self) -> None:
-        """Until Stop."""
+        """Runs until Stop."""
         while True:
             heard = self._steps.hear()
             if heard is None:

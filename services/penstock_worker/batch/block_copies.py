@@ -23,7 +23,7 @@ class Copies(Protocol):
 
 
 class NoCopies:
-    """For a model without a KV cache."""
+    """The block copies of a model without a KV cache: there are none."""
 
     def make(self, copies: list[Copy]) -> None:
         """Raises PlanError if there are any copies to make."""

@@ -25,7 +25,7 @@ _NONE_LEFT = "no other item is possible in an array without equal items (uniqueI
 
 
 class DifferentItems:
-    """For one tokenizer. pieces: the bytes of each token."""
+    """Keeps the items of arrays different, for one tokenizer. pieces: the bytes of each token."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self.pieces = pieces

@@ -40,7 +40,7 @@ class CompileResult(msgspec.Struct, frozen=True):
 
 
 def serve(library: Library, connection: socket.socket) -> None:
-    """Until the other end is closed."""
+    """Answers grammars that come through the connection, until the other end is closed."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
     stream = cast("BinaryIO", connection.makefile("rwb"))
     while (message := receive(stream)) is not None:

@@ -17,7 +17,8 @@ from penstock_worker.grammar_text.schemas.rewriter import EXTENDED
 _OPPOSITE = frozenset(
     {"oneOf", "not", "if", "dependentSchemas", "unevaluatedProperties", "$dynamicRef"}
 )
-"""With one of these anywhere, less may be more: the opposite of an object may be wanted."""
+"""Keywords with one of which, anywhere, less may be more: the opposite of an object may be
+wanted."""
 
 
 def closed(schema: Any) -> Any:

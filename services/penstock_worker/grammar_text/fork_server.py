@@ -32,12 +32,12 @@ FORK = 0
 """The request for a fork, whose answer is its pid. Any other one is the pid of a fork that is to be
 ended; the answer is its exit code, as Popen has it."""
 FAILED = -1
-"""In place of the pid of a fork that the system refuses."""
+"""What stands in place of the pid of a fork that the system refuses."""
 NICENESS = 10
 """The niceness of the forks, and of this process while nobody waits for the library that it
 loads."""
 MAX_MESSAGE = 4096
-"""Bytes."""
+"""The bytes that a request may have."""
 
 
 def main() -> None:
@@ -66,7 +66,7 @@ def _loaded(path: Path, vocab_size: int, eos: list[int]) -> tuple[CompileResult,
 
 
 def _fork_for(control: socket.socket, library: Library) -> None:
-    """Until the other end is closed."""
+    """Forks and ends processes as requests ask, until the other end is closed."""
     forks: set[int] = set()
     while True:
         message, fds, _, _ = socket.recv_fds(control, MAX_MESSAGE, 1)

@@ -40,7 +40,7 @@ class UniqueArrays:
         return cls(json.loads(source)["grammars"][0]["json_schema"])
 
     def begin(self) -> Follower:
-        """At the beginning of an output."""
+        """Returns a follower at the beginning of an output."""
         return Follower(self, self._spread([self._schema]))
 
     def inside(self, schemas: tuple[Any, ...], place: str | int) -> tuple[Any, ...]:

@@ -55,7 +55,7 @@ class DevicePool:
 
 @dataclass(frozen=True)
 class DeviceParts(DevicePool):
-    """With a sampler, which has as many slots."""
+    """A DevicePool with a sampler, which has as many slots."""
 
     sampler: DeviceSampler
 
@@ -193,7 +193,8 @@ def _own_blocks(recipe: DeviceRecipe) -> int:
 
 
 def _compile(recipe: DeviceRecipe, build: DeviceBuild) -> None:
-    """So that no request waits for a kernel to compile. Triton's interpreter compiles none."""
+    """Compiles the kernels, so that no request waits for that. Triton's interpreter compiles
+    none."""
     if recipe.device.type == "cuda":
         build.rehearse()
 

@@ -328,7 +328,7 @@ def _load_on_device(
 
 
 def _memory_of(recipe: Recipe) -> dict[str, str]:
-    """For the log."""
+    """Returns the memory that media and adapters take, for the log."""
     held = {"media": recipe.media, "adapters": recipe.adapters}
     return {name: mib(each.nbytes) for name, each in held.items() if each is not None}
 

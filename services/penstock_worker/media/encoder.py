@@ -111,7 +111,7 @@ class MediaEncodings:
             self._go_on(part, self._store, self._sees)
 
     def _encode_one(self, name: str, store: MediaStore, sees: Sees) -> None:
-        """To the end."""
+        """Encodes an item to the end."""
         begun = self._begun
         if begun is not None and begun.encoding.name == name:
             self._begun = None
@@ -125,7 +125,7 @@ class MediaEncodings:
                 self._keep(name, sees.encode(tensors), tell)
 
     def _go_on(self, part: PartlyEncoded, store: MediaStore, sees: Sees) -> None:
-        """With an item, or begins it."""
+        """Goes on with an item, or begins it."""
         name, begun = part.name, self._begun
         if begun is None:
             found = self._taken(name, store)

@@ -147,7 +147,8 @@ class MediaStore:
             )
 
     def _finish(self, item: _Item, path: str) -> None:
-        """In the reader's thread."""
+        """Reads an item that has come, in the reader's thread, and says whether it can be
+        encoded."""
         name, tensors = item.message.name, None
         try:
             content = _file(path, item.message.size) if path else bytes(item.come)

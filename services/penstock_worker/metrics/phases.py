@@ -47,7 +47,7 @@ UNWATCHED = Unwatched()
 
 
 class _Timed:
-    """In place of a part; whatever is not its one method is the part's own."""
+    """What stands in place of a part; whatever is not its one method is the part's own."""
 
     def __init__(self, part: object, method: str, phase: Phase, phases: Phases) -> None:
         self._part = part

@@ -16,7 +16,7 @@ class RankPlace:
     pipeline: int = 1
     """Pipeline-parallel size: number of stages."""
     rank: int = 0
-    """In [0, tensor * pipeline)."""
+    """This rank, in [0, tensor * pipeline)."""
 
     def __post_init__(self) -> None:
         if self.tensor < 1 or self.pipeline < 1 or not 0 <= self.rank < self.ranks:

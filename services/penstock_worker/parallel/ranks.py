@@ -195,4 +195,4 @@ class Ranks:
 
 
 ALONE = Ranks()
-"""For a model that a single rank computes."""
+"""The ranks of a model that a single rank computes."""

@@ -26,7 +26,7 @@ class RecurrentShard:
     """A rank's part of a layer."""
 
     own: RecurrentSpec
-    """With the sizes of the part."""
+    """The layer's sizes, with those of the part."""
     rows: Mapping[str, Ranges]
     """The part of each tensor that is cut, by the last part of its name without `.weight` and
     `.bias`: the indices of its first dimension."""
@@ -111,8 +111,8 @@ def _refuse_more(tensor: int, parts: int, what: str) -> None:
 
 
 def _shares(groups: int, each: int, tensor: int) -> list[tuple[range, range]]:
-    """For each rank its groups, and which of a group's heads it has. There are at most as many
-    ranks as heads."""
+    """Returns for each rank its groups, and which of a group's heads it has. There are at most as
+    many ranks as heads."""
     if groups >= tensor:
         return [(part, range(each)) for part in _dealt(groups, tensor)]
     found = []

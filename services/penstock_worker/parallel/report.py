@@ -11,7 +11,7 @@ from penstock.protocol.from_worker import Result, SlotResult
 from penstock_worker.parallel.place import RankPlace
 
 _DEFERRED, _FAILED = -1, -2
-"""In place of a token id, in the hash."""
+"""What the hash has in place of a token id."""
 
 BITS = 63
 """Width of the hash in bits. It must fit a signed 64-bit integer, which every MessagePack reader

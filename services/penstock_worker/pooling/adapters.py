@@ -32,7 +32,7 @@ class PooledAdapter:
 
     layers: HeldAdapter
     head: Head | None
-    """In the place of the model's own; None: that one counts."""
+    """The head in the place of the model's own; None: that one counts."""
 
 
 class PoolAdapters:

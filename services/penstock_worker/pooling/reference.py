@@ -52,8 +52,8 @@ BuildDecoder = Callable[[PreparedModel, Setup], tuple[int, Callable[[int], Body]
 def recipe(
     prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE
 ) -> PoolingRecipe:
-    """For any pooling model but those that transformers' code computes. Raises StartupError for
-    settings that no backend can follow."""
+    """Makes the recipe of any pooling model but those that transformers' code computes. Raises
+    StartupError for settings that no backend can follow."""
     if isinstance(prepared.config, TransformersConfig):
         raise Unable(f"the model has {BY_TRANSFORMERS}")
     if isinstance(prepared.config, ModelConfig):

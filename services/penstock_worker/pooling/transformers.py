@@ -32,8 +32,8 @@ HEAD = "score.weight"
 def recipe(
     prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE
 ) -> PoolingRecipe:
-    """For the layers of a decoder with attention through transformers' interface. Raises Unable as
-    the recipe for generating does."""
+    """Makes the recipe of a pooling model with the layers of a decoder, whose attention goes
+    through transformers' interface. Raises Unable as the recipe for generating does."""
     require_no_adapters(setup)
     name, computing = computing_in(prepared, setup, ranks, headless=True)
     return PoolingRecipe(

@@ -42,8 +42,8 @@ from penstock_worker.weights.weights import Weights
 def recipe(
     prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE
 ) -> PoolingRecipe:
-    """For any pooling model. Raises ImportError without Triton, Unable for a model that its kernels
-    can't run, and StartupError for settings that no backend can follow."""
+    """Makes the recipe of any pooling model. Raises ImportError without Triton, Unable for a model
+    that its kernels can't run, and StartupError for settings that no backend can follow."""
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
     device = generating.kernel_device(setup)

@@ -19,8 +19,8 @@ from penstock_worker.quantisation.interface import Product, Quantization, Table
 FP8_GROUP = 128
 """Inputs that share a scale, where they don't all: penstock_kernels.triton.linear.fp8_blocks."""
 LIBRARY_ROWS = 65
-"""From this many rows on. Below, a product only waits for its weights, and our kernel's tiles of 64
-rows read them once."""
+"""The rows from which on the library computes. Below, a product only waits for its weights, and our
+kernel's tiles of 64 rows read them once."""
 LIBRARY_CAPABILITY = (9, 0)
 _MULTIPLE = 16
 

@@ -10,7 +10,7 @@ from penstock_worker.sampler.interface import SampleRequest
 
 _TEMPERATURE, _TOP_P, _MIN_P, _SEED, _SEQUENCE, _TOKEN = range(6)
 NO_LOGPROBS = -1
-"""In place of a number of log-probabilities: none requested."""
+"""What stands in place of a number of log-probabilities: none requested."""
 
 
 class SlotTable:

@@ -77,7 +77,7 @@ class DraftLoader:
 
     @property
     def told(self) -> dict[str, str]:
-        """For the log."""
+        """What the log says of the drafts."""
         return {"draft": self._name, "draft_dtype": self._recipe.dtype}
 
     def recipe(self) -> Recipe:

@@ -82,7 +82,7 @@ class HeadLoader:
 
     @property
     def told(self) -> dict[str, str]:
-        """For the log."""
+        """What the log says of the drafts."""
         return {"draft": self._method, "draft_dtype": self._recipe.dtype}
 
     def recipe(self) -> Recipe:

@@ -20,7 +20,7 @@ class LoadsDrafts(Protocol):
 
     @property
     def told(self) -> dict[str, str]:
-        """For the log."""
+        """What the log says of the drafts."""
 
     def recipe(self) -> Recipe:
         """Returns the recipe of both models."""

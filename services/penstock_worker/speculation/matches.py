@@ -19,7 +19,7 @@ LIKELY = 0.3
 """A draft ends where it is less likely than this to be right so far, if each of what followed is as
 likely as it was frequent."""
 SEPARATOR = -1
-"""In place of a token: what follows has nothing to do with what was before."""
+"""What stands in place of a token: what follows has nothing to do with what was before."""
 
 
 class FoundRun(NamedTuple):

@@ -10,7 +10,7 @@ from penstock.prepare.folder import TOKENIZER
 from penstock.text.tokenizer import Tokenizer
 
 Model = tuple[PreparedModel, str]
-"""With its prepared folder."""
+"""A prepared model with its prepared folder."""
 
 
 def check_vocabularies(served: Model, draft: Model) -> None:

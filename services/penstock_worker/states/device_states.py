@@ -123,8 +123,8 @@ class DeviceStates(LiveStates):
         self._done, self._begun = max(self._done, done), max(self._begun, begun)
 
     def _done_before(self, slot: int, start: int, end: int) -> int:
-        """In how many of the first layers the state stands for the work's one token already; in the
-        others, for those before it."""
+        """Returns in how many of the first layers the state stands for the work's one token
+        already; in the others, it stands for those before it."""
         reached = self._held[slot].reached
         done = next((n for n, tokens in enumerate(reached) if tokens == start), len(reached))
         if any(tokens != start for tokens in reached[done:]) or (

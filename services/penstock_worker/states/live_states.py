@@ -30,7 +30,7 @@ from penstock_worker.speculation.drafting import Drafts
 from penstock_worker.states.snapshots import Snapshots
 
 LOST = -1
-"""In place of a number of tokens: the state is that of no tokens, and of no use."""
+"""What stands in place of a number of tokens: the state is that of no tokens, and of no use."""
 
 
 class CheckpointReader(Protocol):

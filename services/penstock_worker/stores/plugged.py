@@ -16,7 +16,7 @@ from penstock_worker.stores.interface import KVStore, OpenStore, StoredLayout
 log = logs.get(__name__)
 
 RETRY_SECONDS = 5.0
-"""Until a store is asked again that has raised something."""
+"""Seconds until a store is asked again that has raised something."""
 
 FLAG = "--kv-store"
 

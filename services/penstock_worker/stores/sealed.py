@@ -22,7 +22,7 @@ class Seal(Protocol):
         """What the store below is opened for."""
 
     def name(self, key: bytes) -> bytes:
-        """Under which the store knows the key, 32 bytes."""
+        """Returns the name under which the store knows the key, 32 bytes."""
 
     def close(self, key: bytes, payload: Contents) -> bytes:
         """What is stored for the contents."""

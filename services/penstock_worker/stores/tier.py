@@ -70,7 +70,7 @@ class StepStore(Protocol):
 
 
 class NoStore:
-    """Without a store."""
+    """A StepStore that keeps and finds nothing."""
 
     def save(self, saves: Sequence[Save], overwritten: Iterable[int] = ()) -> None:
         """Plans ask for nothing."""

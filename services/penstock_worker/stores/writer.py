@@ -17,14 +17,15 @@ from penstock_worker.stores.interface import KVStore
 log = logs.get(__name__)
 
 GATHER_SECONDS = 0.05
-"""Until the first block is written after a while without any: others come meanwhile, for which
-nobody has to be woken."""
+"""Seconds until the first block is written after a while without any: others come meanwhile, for
+which nobody has to be woken."""
 
 LEAST_PAUSE = 0.02
-"""For which it is worth while to wait, so that no more is written in a second than may be."""
+"""Seconds for which it is worth while to wait, so that no more is written in a second than may
+be."""
 
 FLUSH_SECONDS = 2.0
-"""At the end, for what isn't written yet."""
+"""Seconds for which, at the end, what isn't written yet is written."""
 
 
 class BlockWriter:

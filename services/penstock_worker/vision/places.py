@@ -113,7 +113,8 @@ def _angles(
 
 
 def _beside_class(angles: tuple[Tensor, Tensor], tiles: int) -> tuple[Tensor, Tensor]:
-    """With those of each tile's class token, which doesn't turn, before its patches'."""
+    """Returns the angles with those of each tile's class token, which doesn't turn, before its
+    patches'."""
     cos, sin = (each.unflatten(0, (tiles, -1)) for each in angles)
     still = torch.ones_like(cos[:, :1])
     return (

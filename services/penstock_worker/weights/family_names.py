@@ -33,7 +33,7 @@ class _Name(NamedTuple):
 
     layer: int | None
     module: str
-    """Within the layer; `*` stands for an expert's number."""
+    """The module within the layer; `*` stands for an expert's number."""
     expert: str
     """The expert's number; empty if there is none."""
     kind: str

@@ -14,7 +14,7 @@ from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.stored import Place, StoredTensor
 
 BY_ROW, BY_BLOCK = "fp8 by row", "fp8 by block"
-"""With a scale per output, or per 128 inputs of an output."""
+"""Names of FP8 formats with a scale per output, or per 128 inputs of an output."""
 
 _Parts = Sequence[tuple[CheckpointTensor, tuple[range, ...]]]
 

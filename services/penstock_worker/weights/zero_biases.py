@@ -14,7 +14,8 @@ _WEIGHT = re.compile(r"layers\.\d+\.(?P<module>.+)\.weight")
 
 
 def add_zero_biases(tensors: dict[str, StoredTensor], modules: Sequence[str]) -> None:
-    """For these modules of every layer, by our names. Modifies `tensors`."""
+    """Adds zeros for the biases that these modules of every layer lack, by our names. Modifies
+    `tensors`."""
     for name, stored in list(tensors.items()) if modules else ():
         match = _WEIGHT.fullmatch(name)
         if match is None or match["module"] not in modules or not stored.shape:

@@ -89,8 +89,8 @@ class _Unrolling:
         return {"allOf": [each for each in (*others, said) if each]}
 
     def _spelled_out(self, node: Any, open: tuple[str, ...]) -> Any:
-        """With what it refers to in place of its references.  open: those that are being spelled
-        out."""
+        """Returns the node with what it refers to in place of its references.  open: those that are
+        being spelled out."""
         if not isinstance(node, dict):
             return node
         made = dict(node)

@@ -18,7 +18,7 @@ def part_of_object(**keywords: Any) -> dict[str, Any]:
 
 
 def any_of(options: list[Schema]) -> Schema:
-    """At least one of them."""
+    """Returns what holds where at least one of the options does."""
     options = [option for option in options if option is not False]
     if not options:
         return False

@@ -170,7 +170,8 @@ class _Deterministic(NamedTuple):
 
 
 def _smallest(automaton: _Deterministic) -> _Deterministic:
-    """With one state for all that nothing tells apart; the first one is 0 still (Moore 1956)."""
+    """Returns the automaton with one state for all that nothing tells apart; the first one is 0
+    still (Moore 1956)."""
     kinds = [int(state in automaton.accepting) for state in range(len(automaton.moves))]
     while True:
         seen: dict[tuple[int, ...], int] = {}

@@ -74,7 +74,7 @@ def _check(name: str, value: Any) -> None:
 
 
 def _exclusive_bounds(node: dict[str, Any]) -> None:
-    """Until draft 4 they are booleans."""
+    """Turns booleans, which exclusive bounds are until draft 4, into numbers."""
     for name, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if node.get(name) is True and bound in node:
             node[name] = node.pop(bound)
@@ -83,7 +83,7 @@ def _exclusive_bounds(node: dict[str, Any]) -> None:
 
 
 def _items(node: dict[str, Any], draft: int) -> None:
-    """Before 2020-12, a list of items is what prefixItems is now."""
+    """Turns a list of items into prefixItems, which it is called since 2020-12."""
     rest = node.pop("additionalItems", None)
     if isinstance(node.get("items"), list):
         if "prefixItems" in node:

@@ -16,11 +16,11 @@ from penstock_worker.grammar_text.schemas.keywords import NARROWED, Schema
 from penstock_worker.grammar_text.schemas.other_texts import all_but
 
 INTERVALS = 8
-"""Between multiples of a number."""
+"""The intervals between multiples of a number that are written out."""
 _EDGE = Decimal("0.1")
-"""From a multiple, at most."""
+"""How far from the multiples an interval ends, at most."""
 _FAR = 10**15
-"""Where the multiples of a number aren't sure to be told apart."""
+"""The size from which the multiples of a number aren't sure to be told apart."""
 
 
 def in_part(keyword: str) -> dict[str, str]:

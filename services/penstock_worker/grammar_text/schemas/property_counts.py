@@ -40,7 +40,7 @@ def counted(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _needed(node: dict[str, Any]) -> dict[str, Any]:
-    """Without bounds that hold anyway."""
+    """Returns the node without bounds that hold anyway."""
     node = dict(node)
     least, most = node.get("minProperties", 0), node.get("maxProperties")
     listed = [each for each in node.get("properties", {}).values() if each is not False]

@@ -128,7 +128,7 @@ class _Rewriter:
 
 
 def _conjoined(made: dict[str, Any], context: Context) -> Schema:
-    """With what its features say instead of their keywords."""
+    """Returns the schema with what its features say instead of their keywords."""
     if made.get("$ref") is False:
         return False
     out: dict[str, Any] = {}

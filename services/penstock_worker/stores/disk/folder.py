@@ -30,16 +30,16 @@ from penstock_worker.stores.interface import StoredLayout
 log = logs.get(__name__)
 
 SEGMENT_BYTES = 256 * 2**20
-"""At about, where that is no more than a sixteenth of what the folder may hold."""
+"""Bytes of a segment, about, where that is no more than a sixteenth of what the folder may hold."""
 
 MAX_SEGMENTS = 256
-"""At about, if segments were all of one folder: each takes an open file."""
+"""Segments, about, if all were of one folder: each takes an open file."""
 
 REFRESH_SECONDS = 1.0
-"""Between two looks at what others have written."""
+"""Seconds between two looks at what others have written."""
 
 RETRY_SECONDS = 30.0
-"""Until writing is tried again after an error."""
+"""Seconds until writing is tried again after an error."""
 
 
 class SegmentFolder:

@@ -33,9 +33,9 @@ _OWN_CHECKSUM = struct.Struct("<I")
 _HEAD_BYTES = _FIELDS.size + _OWN_CHECKSUM.size
 _NOTHING = bytes(_HEAD_BYTES)
 HEADER_BYTES = _HEAD_BYTES + CHECKSUM_BYTES
-"""With the checksum of key and payload."""
+"""Bytes of the header, with the checksum of key and payload."""
 UNFINISHED = ".new"
-"""In place of a segment's suffix, until the file has its size."""
+"""What stands in place of a segment's suffix, until the file has its size."""
 
 
 class SegmentFile:

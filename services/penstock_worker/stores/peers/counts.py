@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class TransferCounts:
-    """Since the model was loaded. Each number is changed by one thread, and read by any."""
+    """Counts since the model was loaded. Each number is changed by one thread, and read by any."""
 
     fetched: int = 0
     """Blocks that came from another worker. Whoever uses one compares its digest first."""

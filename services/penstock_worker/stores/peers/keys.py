@@ -30,7 +30,8 @@ class KVKeys:
         self._authenticates = False
 
     def listen(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
-        """Before the socket is bound. Raises StartupError, as for a network in plain."""
+        """Prepares a socket to listen, before it is bound. Raises StartupError, as for a network in
+        plain."""
         if not needs_keys(endpoint, self._transport):
             return
         public, secret = self._pair()
@@ -40,7 +41,7 @@ class KVKeys:
         socket.zap_domain = DOMAIN.encode()
 
     def dial(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
-        """Before the socket connects. Raises StartupError likewise."""
+        """Prepares a socket to dial, before it connects. Raises StartupError likewise."""
         if not needs_keys(endpoint, self._transport):
             return
         public, secret = self._pair()

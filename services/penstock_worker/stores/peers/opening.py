@@ -90,7 +90,7 @@ def _of_others(
 
 
 def _context(transport: TransportSettings, failed: ExitStack) -> tuple[zmq.Context[Any], KVKeys]:
-    """With what is to be done where nothing comes of it."""
+    """Returns a context and its keys, with what is to be done where nothing comes of it."""
     context: zmq.Context[Any] = zmq.Context()
     failed.callback(context.destroy, linger=0)
     keys = KVKeys(context, transport)

@@ -16,7 +16,7 @@ from penstock_worker.stores.peers.counts import TransferCounts
 from penstock_worker.stores.peers.peer import KVPeer, PeerFault
 
 ASK_SECONDS = 1.0
-"""For which answers are waited for. Who hasn't answered by then isn't asked for a while."""
+"""Seconds for which answers are waited for. Who hasn't answered by then isn't asked for a while."""
 
 MAX_KNOWN = 65_536
 """Blocks of which it is known who has them."""

@@ -24,10 +24,10 @@ from penstock_worker.stores.peers.keys import KVKeys
 log = logs.get(__name__)
 
 PART_SECONDS = 1.0
-"""Until a part has to come."""
+"""Seconds until a part has to come."""
 
 RETRY_SECONDS = 5.0
-"""For which a worker isn't asked that was silent, or said what makes no sense."""
+"""Seconds for which a worker isn't asked that was silent, or said what makes no sense."""
 
 HEAD_BYTES = 256
 """Bytes that an answer may have beside the part."""

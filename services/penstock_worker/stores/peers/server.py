@@ -31,14 +31,14 @@ log = logs.get(__name__)
 MAX_QUESTION_BYTES = 2 * 2**20
 
 MAX_UNREAD_PARTS = 16
-"""Queued towards one worker; what is beyond that is not sent."""
+"""Parts queued towards one worker; what is beyond that is not sent."""
 
 HELD_SECONDS = 0.02
-"""For which a question waits of which some keys are missing: they may be about to be written, as
-who asks has often been sent by who has computed them."""
+"""Seconds for which a question waits of which some keys are missing: they may be about to be
+written, as who asks has often been sent by who has computed them."""
 
 MOST_HELD_SECONDS = 0.8
-"""While blocks are being written."""
+"""Seconds for which it waits while blocks are being written."""
 
 MAX_HELD = 64
 

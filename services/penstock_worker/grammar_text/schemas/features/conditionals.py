@@ -66,7 +66,7 @@ def _one_optional(said: list[_Conditional], within: dict[str, Any], context: Con
 def _groups(
     said: list[_Conditional], within: dict[str, Any], context: Context
 ) -> list[list[_Conditional]]:
-    """In each, no two conditions hold at once."""
+    """Returns groups of conditionals in each of which no two conditions hold at once."""
     groups: list[list[_Conditional]] = []
     for each in said:
         given = all_of([within, each.condition])

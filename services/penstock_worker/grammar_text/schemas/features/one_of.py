@@ -129,7 +129,7 @@ def _tells_apart(name: str, objects: list[dict[str, Any]], within: dict[str, Any
 
 
 def _overlaps(branches: list[Any], within: dict[str, Any], context: Context) -> list[list[int]]:
-    """For each branch those that may hold with it."""
+    """Returns for each branch those that may hold with it."""
     found: list[list[int]] = [[] for _ in branches]
     if _discriminated(branches, within, context):
         return found
