@@ -40,7 +40,7 @@ class DeviceDtypes:
 _HOST_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 HOST = DeviceDtypes(_HOST_DTYPES, {**_HOST_DTYPES, "int8": torch.int8})
-"""A CPU's."""
+"""What a CPU computes in."""
 
 _CUDA_DTYPES = {**_HOST_DTYPES, "float16": torch.float16}
 

@@ -23,7 +23,7 @@ from penstock.errors import UnsupportedModel
 from penstock_worker.attention.interface import CacheShape, ScoreRule, StepAttention
 
 IMPLEMENTATION = "penstock_paged"
-"""What transformers knows it as."""
+"""The name that transformers knows it by."""
 
 FAR = 1 << 18
 """A position that no window reaches back from to the first."""

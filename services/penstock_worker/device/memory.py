@@ -113,13 +113,13 @@ class MemoryUsage:
 
     total: int
     others: int
-    """Taken by other processes and by this process's driver context."""
+    """Bytes that are taken by other processes and by this process's driver context."""
     weights: int
-    """Taken by the model's weights."""
+    """Bytes that the model's weights take."""
     steps: int
-    """Taken by the largest step, beside the weights."""
+    """Bytes that the largest step takes, beside the weights."""
     graphs: int
-    """What captured CUDA graphs may take."""
+    """Bytes that captured CUDA graphs may take."""
 
     @property
     def margin(self) -> int:

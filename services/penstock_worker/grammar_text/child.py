@@ -26,7 +26,7 @@ from penstock_worker.grammar_text.structural_tag import schemas_of
 MAX_BYTES = 2 * 2**30
 """The address space that the process may take, in bytes."""
 STACK_BYTES = 2**20
-"""The worker's threads have 8 MiB."""
+"""Bytes of a fork's stacks; the worker's threads have 8 MiB."""
 
 SCHEMAS_TRIED = 8
 """The schemas of a structural tag that are tried one by one, at most."""

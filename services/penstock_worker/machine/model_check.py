@@ -19,7 +19,7 @@ from penstock_worker.machine.memory import free_memory
 from penstock_worker.media.memory import held_bytes, load_bytes, media_rows
 
 BACKENDS = ("triton", "cpu", "reference")
-"""Fastest first."""
+"""The backends, the fastest first."""
 MIB, GIB = 1 << 20, 1 << 30
 ROW_NUMBER = 4
 """Bytes of a number of an encoding: float32 on a CPU, and no more elsewhere."""

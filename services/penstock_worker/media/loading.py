@@ -34,7 +34,7 @@ class ModelMedia:
         """`dtype`: of the tower and of what it gives, which are on `device`. `threads`: that encode
         an item on a CPU."""
         self.encodings: MediaEncodings | None = media_of(prepared, setup, dtype)
-        """None: the model takes none."""
+        """The model's encodings; None: it takes none."""
         self._prepared = prepared
         self._load_format = setup.load_format
         self._encodes = ranks.place.first

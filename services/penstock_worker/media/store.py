@@ -58,7 +58,7 @@ class _Item:
     tell: Tell
     come: bytearray = field(default_factory=bytearray)
     tensors: Tensors | None = None
-    """Once it is here in full, and sound."""
+    """The item's tensors, once it is here in full, and sound."""
 
 
 class MediaStore:

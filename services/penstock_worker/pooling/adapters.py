@@ -62,7 +62,7 @@ class AdaptedPooling:
 
     model: AdaptableModel
     weights: Callable[[], Weights]
-    """Opens the model's own."""
+    """Opens the model's own weights."""
     head: Callable[[Weights], Head | None]
     """Takes the classification head out of weights."""
 

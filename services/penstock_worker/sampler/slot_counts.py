@@ -19,7 +19,7 @@ class CountsFill:
 
     slot: int
     ids: np.ndarray
-    """int64."""
+    """Token ids, int64."""
     seen: np.ndarray
     """int32, as in DeviceRowAdjustments.seen."""
 

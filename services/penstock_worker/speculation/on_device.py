@@ -65,9 +65,9 @@ class BuildWithHead:
     head: DeviceHeadBuild
     taps: Taps
     together: Callable[[int], DeviceForward]
-    """Makes both."""
+    """Makes the forward passes of both."""
     rows: int
-    """Most of a step."""
+    """The most rows of a step."""
     waiting: int
     """Most hidden states that wait for the head while a step is computed."""
 
@@ -103,7 +103,7 @@ class BuildWithDraft:
     served: DeviceBuild
     draft: DeviceBuild
     together: Callable[[int], DeviceForward]
-    """Makes both."""
+    """Makes the forward passes of both."""
     memory: DeviceMemory
 
     def __call__(self, blocks: int) -> DeviceForward:

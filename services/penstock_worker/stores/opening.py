@@ -31,7 +31,7 @@ MEMORY_BYTES_PER_SECOND = 2**36
 
 
 SETTINGS = ("disk_kv_dir", "kv_store", "kv_endpoint", "kv_peers")
-"""Any of which asks for a tier."""
+"""The settings any of which asks for a tier."""
 
 
 def wants_store(setup: Setup) -> bool:

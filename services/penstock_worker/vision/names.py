@@ -95,7 +95,7 @@ _OF_PROJECTOR = {
     "mm_input_projection_weight": "projector.weight",
 }
 _OF_PICTURES = re.compile(r"^visual_projection\b")
-"""CLIP's, of its pictures' vectors."""
+"""CLIP's names of what makes its pictures' vectors."""
 _NEWLINE = re.compile(r"^(?:model\.)?image_newline$")
 _NOT_NEEDED = re.compile(r"(^|\.)(embeddings\.(position_ids|mask_token)|rotary_pos_emb\.inv_freq)$")
 """Buffers that old checkpoints saved, although the configuration determines them; what stands for

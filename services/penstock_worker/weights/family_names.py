@@ -37,7 +37,7 @@ class _Name(NamedTuple):
     expert: str
     """The expert's number; empty if there is none."""
     kind: str
-    """`.weight`, `.bias` or nothing."""
+    """The tensor's kind: `.weight`, `.bias` or nothing."""
 
     def of(self, module: str, expert: str) -> str:
         """The name of another module's tensor in the same layer."""

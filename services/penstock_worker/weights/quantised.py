@@ -25,9 +25,9 @@ log = logs.get(__name__)
 _Part = tuple[StoredTensor, tuple[range, ...]]
 
 _FLOATS = "floats"
-"""Kept in the dtype of the computation."""
+"""The kind of matrices that are kept in the dtype of the computation."""
 _UNPACKED = "unpacked"
-"""Kept in float32, which can hold every value of a quantised type."""
+"""The kind of matrices that are kept in float32, which can hold every value of a quantised type."""
 
 
 class QuantisedWeights(Weights):

@@ -8,7 +8,7 @@ from typing import Any
 Schema = dict[str, Any] | bool
 
 TYPES = ("null", "boolean", "number", "string", "array", "object")
-"""An integer is a number."""
+"""The types of documents; an integer is a number."""
 
 MAPS = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 LISTS = ("prefixItems", "anyOf", "allOf", "oneOf")
@@ -25,7 +25,7 @@ _SINCE = {
     **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties", "$recursiveRef"), 8),
     **dict.fromkeys(("prefixItems", "$dynamicRef"), 9),
 }
-"""8 is 2019-09, 9 is 2020-12."""
+"""The draft since which a keyword is known; 8 is 2019-09, 9 is 2020-12."""
 _ALWAYS = frozenset(
     (
         *("$ref", "type", "const", "enum", "anyOf", "allOf", "oneOf", "not", "dependencies"),

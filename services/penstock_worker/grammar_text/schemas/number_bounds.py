@@ -13,7 +13,7 @@ from typing import Any
 DIGITS = 15
 """The digits of a bound that the library sees; of more, it doesn't see the last."""
 LEAST = 1e-16
-"""The number next to zero."""
+"""The number that stands for the one next to zero."""
 
 
 def with_careful_bounds(node: dict[str, Any]) -> dict[str, Any]:

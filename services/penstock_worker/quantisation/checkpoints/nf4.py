@@ -28,7 +28,7 @@ from penstock_worker.quantisation.checkpoints.module import (
 
 _STATE = "weight.quant_state.bitsandbytes__nf4"
 _MOST_STATE = 1 << 16
-"""Bytes of JSON."""
+"""Bytes of JSON that a state may have."""
 
 
 class _State(msgspec.Struct):

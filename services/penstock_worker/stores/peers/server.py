@@ -65,7 +65,7 @@ class KVServer:
         self._counts = counts
         self._memory = memory
         self._held: deque[tuple[float, bytes, AskKV]] = deque()
-        """Since when, of whom, what."""
+        """Held questions: since when, of whom, what."""
         self._socket = context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, MAX_UNREAD_PARTS)

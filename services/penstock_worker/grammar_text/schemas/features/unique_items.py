@@ -15,7 +15,7 @@ from penstock_worker.grammar_text.schemas.keywords import NARROWED, TYPES, UNIQU
 from penstock_worker.grammar_text.schemas.values import identity, listed
 
 MAX_VALUES = 4
-"""5 of them can stand in 326 orders."""
+"""The values that items may be one of; 5 of them can stand in 326 orders."""
 MAX_LISTED = 1024
 _WRITTEN = (str, bool, int, type(None))
 """Values for which there is one text."""
