@@ -29,7 +29,7 @@ PAGES: Parameters = {
         f"Maximum number of entries, for Anthropic's clients; if absent: {USUAL}.",
         {"type": "integer", "minimum": 1, "maximum": MOST},
     ),
-    "after_id": ("Anthropic's: the models behind this one.", {"type": "string"}),
+    "after_id": ("Anthropic's: the models after this one.", {"type": "string"}),
     "before_id": ("Anthropic's: the models before this one.", {"type": "string"}),
 }
 

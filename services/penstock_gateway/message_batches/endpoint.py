@@ -57,7 +57,7 @@ PAGES: Parameters = {
         "Maximum number of batches.",
         {"type": "integer", "minimum": 1, "maximum": MOST, "default": USUAL},
     ),
-    "after_id": ("The batches behind this one.", {"type": "string"}),
+    "after_id": ("The batches after this one.", {"type": "string"}),
     "before_id": ("The batches before this one.", {"type": "string"}),
 }
 
