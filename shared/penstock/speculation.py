@@ -13,9 +13,9 @@ import msgspec
 DraftMethod = Literal["ngram", "suffix", "draft_model", "eagle3", "mtp"]
 
 LOOKUPS: frozenset[DraftMethod] = frozenset({"ngram", "suffix"})
-"""They look drafts up; the others compute them."""
+"""Methods that look drafts up; the others compute them."""
 WITH_MODEL: frozenset[DraftMethod] = frozenset({"draft_model", "eagle3"})
-"""They have a folder of their own."""
+"""Methods whose drafting model has a folder of its own."""
 
 
 class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,7 +33,7 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     prompt_lookup_min: int = 2
     """Shortest run of tokens that ngram and suffix look for."""
     prompt_lookup_max: int = 8
-    """The longest."""
+    """Longest run of tokens that ngram and suffix look for."""
     model: str = ""
     """What drafts, for draft_model and eagle3, as `--model` names one; for workers its prepared
     folder."""

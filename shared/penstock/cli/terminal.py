@@ -34,7 +34,7 @@ def clip(text: str, columns: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Without the control characters that would give orders to a terminal."""
+    """The text without the control characters that would give orders to a terminal."""
     return "".join(one for one in text if one in "\n\t" or not _is_control(one))
 
 

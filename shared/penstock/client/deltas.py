@@ -106,7 +106,7 @@ class Pending:
         return deltas
 
     def clear(self) -> None:
-        """They have been taken."""
+        """Forgets the deltas: they have been taken."""
         self._only = None
         if self._deltas:
             self._deltas.clear()

@@ -13,7 +13,7 @@ MAX_UNANSWERED = 256
 """Requests that have been submitted and neither accepted nor rejected, at most."""
 
 MAX_UNANSWERED_TOKENS = 1_000_000
-"""Their tokens, prompt and emitted, at most; one request may always be on its way."""
+"""Tokens of these requests, prompt and emitted, at most; one request may always be on its way."""
 
 MAX_TURN = 64
 MAX_TURN_TOKENS = 65_536

@@ -22,7 +22,7 @@ from penstock.protocol.common import MAX_CALL_SECONDS
 from penstock.protocol.from_frontend import ReplaceWeights
 
 DEFAULT_SECONDS = 60.0
-"""For which requests that have begun may take to end."""
+"""Seconds that requests that have begun may take to end."""
 LOADING = 600.0
 """Seconds that loading may take beyond that."""
 

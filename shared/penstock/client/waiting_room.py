@@ -11,7 +11,8 @@ from penstock.protocol.from_frontend import FromFrontend
 
 
 class WaitingRoom:
-    """They leave when an engine core comes, when their deadline passes, or when patience ends."""
+    """Requests that wait for an engine core. They leave when one comes, when their deadline passes,
+    or when patience ends."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[int, tuple[OpenRequest, float]] = OrderedDict()
@@ -25,7 +26,8 @@ class WaitingRoom:
         self._waiting[key] = (request, now)
 
     def first(self, count: int) -> list[OpenRequest]:
-        """At most so many of them, those that came first; they stay until they are forgotten."""
+        """The first `count` requests in the order they came, or fewer; they stay until they are
+        forgotten."""
         return [request for request, _ in islice(self._waiting.values(), count)]
 
     def requests(self) -> list[OpenRequest]:

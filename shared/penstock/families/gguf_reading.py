@@ -31,7 +31,7 @@ class GGUFMetadata:
     """A file's metadata about its architecture, and the names of its tensors."""
 
     keys: Fields
-    """Without the architecture in front: `embedding_length`."""
+    """The architecture's keys, without its name in front: `embedding_length`."""
     tensors: Mapping[str, GGUFTensor]
     vocab_size: int
 

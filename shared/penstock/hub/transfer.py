@@ -35,7 +35,8 @@ LOCK_SECONDS = 0.2
 MOST_BY_HTTP = 50 * 10**9
 """Bytes of the largest file that the hub gives by plain HTTP."""
 LIBRARY_SECONDS = 600.0
-"""Without anything of a larger file, which the library waits for as long as the hub likes."""
+"""Seconds without anything of a larger file, which the library waits for as long as the hub
+likes."""
 PARTIAL = ".penstock.incomplete"
 
 

@@ -161,7 +161,7 @@ class IsolatedProcess:
         await loop.sock_sendall(self._socket, payload)
 
     async def _receive(self, size: int) -> bytearray:
-        """So many bytes. Raises OSError, and EOFError where the process has left."""
+        """Receives so many bytes. Raises OSError, and EOFError where the process has left."""
         loop = asyncio.get_running_loop()
         buffer = bytearray(size)
         view, at = memoryview(buffer), 0

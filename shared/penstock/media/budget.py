@@ -97,7 +97,7 @@ class MediaLease:
             self._held += size
 
     def give(self, size: int) -> None:
-        """So many bytes aren't held any more."""
+        """Takes back so many bytes, which aren't held any more."""
         if self._open:
             self._budget.give(self.tenant, size)
             self._held -= size

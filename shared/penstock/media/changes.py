@@ -211,7 +211,7 @@ def _operators(preparation: Preparation, given: dict[str, Any]) -> dict[str, Any
 
 
 def _flat(preparation: Preparation, given: dict[str, Any]) -> dict[str, Any]:
-    """Without the newer spelling."""
+    """The settings without the newer spelling."""
     values = dict(given)
     if isinstance(values.get("size"), dict):
         size = values.pop("size")

@@ -28,7 +28,7 @@ class PoolCounts:
     """What the processes did."""
 
     items: int = 0
-    """Prepared."""
+    """Items prepared."""
     refused: int = 0
     seconds: float = 0.0
     """Seconds of the clock, for all items that came to a process."""

@@ -7,7 +7,7 @@ import struct
 _HEAD = 12
 _CHUNK = struct.Struct("<4sI")
 _UNKNOWN = 0x7FFF_0000
-"""From which on a length stands for "until the end": programs that stream write such."""
+"""The length from which on one stands for "until the end": programs that stream write such."""
 MAX_CHUNKS = 1024
 """Most chunks that are looked through for the samples'."""
 

@@ -37,7 +37,7 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
     tokens: list[str]
     types: list[int]
     ids: dict[str, int]
-    """Without the unused ones, which often share one text."""
+    """Ids of the tokens, without the unused ones, which often share one text."""
     fields: Fields
 
     def special_id(self, *names: str, texts: Sequence[str] = ()) -> int | None:

@@ -26,7 +26,7 @@ MAX_PREDICTION_TOKENS = 16_384
 
 
 MAX_EXPECT_SECONDS = 600.0
-"""For which a prompt is expected."""
+"""Seconds for which a prompt is expected."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -180,7 +180,7 @@ class ExpectPrompt(msgspec.Struct, frozen=True, tag="expect_prompt", omit_defaul
     cache_salt: str = ""
     tenant: str = ""
     adapter: AdapterFile | None = None
-    """These three as in Submit: whose blocks they are."""
+    """These three are as in Submit: they say whose blocks they are."""
 
 
 class ForgetPrompt(msgspec.Struct, frozen=True, tag="forget_prompt"):
@@ -244,7 +244,7 @@ class CallWorkers(msgspec.Struct, frozen=True, tag="call_workers"):
     arguments: bytes
     """[args, kwargs] as `penstock.call_values` encodes them, MAX_CALL_BYTES at most."""
     seconds: float
-    """For which it may wait until it begins, and then again for which it may run; up to
+    """Seconds for which it may wait until it begins, and then again for which it may run; up to
     MAX_CALL_SECONDS."""
 
 

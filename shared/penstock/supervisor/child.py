@@ -20,8 +20,8 @@ from penstock.supervisor.restarts import OUT_OF_MEMORY, GiveUp, RestartPolicy, d
 log = logs.get(__name__)
 
 STOPPED_SECONDS = 30.0
-"""For which a process may be stopped (SIGSTOP) before it is killed: less than requests wait for an
-engine core."""
+"""Seconds for which a process may be stopped (SIGSTOP) before it is killed: less than requests wait
+for an engine core."""
 STOPPED_LOOKS = 10
 """In that time. Looks are counted, so that what stopped together with the supervisor isn't killed
 when they wake."""

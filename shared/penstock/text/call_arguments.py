@@ -10,7 +10,7 @@ import msgspec
 from penstock.text.as_written import SentArguments
 
 INVALID = "INVALID_JSON"
-"""Under which the text of a call stands that is no JSON object, as in an answer cut short."""
+"""Key under which the text of a call stands that is no JSON object, as in an answer cut short."""
 
 
 def call_arguments(text: str | None) -> dict[str, Any]:

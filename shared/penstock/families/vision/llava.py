@@ -37,11 +37,11 @@ CLIP_DEFAULTS: dict[str, object] = {
 }
 """Where there is no section about the tower."""
 SELECTED = ("default", "full")
-"""Without the class token, and with it."""
+"""Values of vision_feature_select_strategy: without the class token, and with it."""
 
 
 def _tower(fields: Fields, section: Fields) -> tuple[TowerSpec, int | None]:
-    """And the size of its pictures; None: they differ."""
+    """The tower, and the size of its pictures; None: they differ."""
     if not section.values:
         section = section.completed(**CLIP_DEFAULTS)
     kind = section.text("model_type", "clip_vision_model")

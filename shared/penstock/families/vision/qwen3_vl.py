@@ -61,7 +61,8 @@ def _dense(fields: Fields) -> ModelConfig:
 
 
 def _experts(fields: Fields) -> ModelConfig:
-    """Whose weights of experts always add up to 1, whatever config.json says of it."""
+    """Config of a decoder whose weights of experts always add up to 1, whatever config.json says of
+    it."""
     fields.ignore("norm_topk_prob")
     return with_sections(
         fields.replaced({"norm_topk_prob": True}), QWEN3_MOE, SECTIONS, interleaved=True

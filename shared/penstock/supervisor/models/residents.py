@@ -24,8 +24,8 @@ FIRST_RETRY = 5.0
 """Seconds after which a model that failed is tried again; they double with each failure."""
 LAST_RETRY = 300.0
 LOST_SECONDS = 5.0
-"""For which a holder whose connection broke keeps what it holds: it is there, and comes back; or it
-has died."""
+"""Seconds for which a holder whose connection broke keeps what it holds: it is there, and comes
+back; or it has died."""
 
 
 class Residents:
