@@ -33,7 +33,7 @@ from loadtest.peers.children import answer_of
 from loadtest.peers.servers import default_model, packaged_file
 from loadtest.report import Document, Flags, Measurement, machine_line, say, table
 from penstock.config.settings import EngineConfig
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
 from penstock.prepare import load_manifest, prepare
 from penstock_worker.adapters.adaptable import adaptable_modules, expert_modules
 from penstock_worker.adapters.fitting import FittedModule

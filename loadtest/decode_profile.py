@@ -28,8 +28,8 @@ from loadtest.report import Document, Flags, Measurement, machine_line, say
 from loadtest.report.table import sections
 from penstock import LLM, SamplingParams
 from penstock.bench.load.report import markdown_table
-from penstock.machine import usable_cores
 from penstock.prepare import load_manifest, prepare
+from penstock.process.machine import usable_cores
 from penstock_kernels.cpu import library
 from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.program import Phase, PhaseKind

@@ -13,7 +13,7 @@ import sys
 
 from penstock.bench.load.options import Length, LoadOptions
 from penstock.bench.load.run import run
-from penstock.machine import describe_machine
+from penstock.process.machine import describe_machine
 
 _CASES = {
     "flat out, 64 streams": ("0", 64, 512),

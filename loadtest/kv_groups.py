@@ -20,7 +20,8 @@ import msgspec
 from loadtest.bare_core import BLOCK, WORKER, plans_of, started_core
 from loadtest.report import Document, Flags, Measurement, chart, machine_line, table
 from penstock.config.settings import EngineConfig
-from penstock.kv_layout import (
+from penstock.model.config import ModelConfig
+from penstock.model.kv_layout import (
     KVGroup,
     KVLayout,
     blocks_needed,
@@ -29,10 +30,9 @@ from penstock.kv_layout import (
     one_group,
     state_bytes,
 )
-from penstock.layer_spec import AttentionSpec, LayerSpec
-from penstock.model_config import ModelConfig
+from penstock.model.layer_spec import AttentionSpec, LayerSpec
+from penstock.model.recurrent_spec import GatedDeltaSpec
 from penstock.protocol.from_worker import Result, SlotResult
-from penstock.recurrent_spec import GatedDeltaSpec
 from penstock_engine.simulate.model import facts as simulated_facts
 
 NUMBER_BYTES = 2  # of the cache's bfloat16

@@ -26,7 +26,7 @@ from loadtest.drafting.requests import WORKLOADS
 from loadtest.peers.children import answer_of
 from loadtest.peers.servers import installed, packaged_file, version_in
 from loadtest.report import Document, Flags, Measurement, SetupError, machine_line, say, table
-from penstock.machine import version_of
+from penstock.process.machine import version_of
 from testing.serving import Server
 
 RUNNER = Path(__file__).parent / "drafting" / "lookup_runner.py"

@@ -32,7 +32,7 @@ from loadtest.report import Document, Flags, Measurement, SetupError, commit, ma
 from loadtest.report.facts import now
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
-from penstock.media_facts import (
+from penstock.model.media_facts import (
     AnyPreparation,
     FixedImages,
     FrameSampling,
@@ -41,7 +41,7 @@ from penstock.media_facts import (
     Spectrogram,
     VideoFrames,
 )
-from penstock.process_memory import resident_bytes
+from penstock.process.memory import resident_bytes
 from testing.damage import damaged
 
 PIXELS = Pixels(resample=3, rescale=1 / 255)

@@ -21,8 +21,8 @@ from loadtest.decode_profile import NAMES, by_isa, by_part, forward_of, names, p
 from loadtest.forward_pass import blocks_of, sequences_of
 from loadtest.peers.servers import default_model
 from loadtest.report import Document, Flags, Measurement, machine_line, say, sections
-from penstock.machine import usable_cores
 from penstock.prepare import prepare
+from penstock.process.machine import usable_cores
 from penstock_kernels.cpu import library
 from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.interface import Batch

@@ -28,8 +28,8 @@ import psutil
 from loadtest.forward_pass import BLOCK, blocks_of, recipe_of, sequences_of
 from loadtest.peers.servers import default_model
 from loadtest.report import Document, Flags, Measurement, chart, machine_line, markdown_table, say
-from penstock.machine import usable_cores
 from penstock.prepare import load_manifest, prepare
+from penstock.process.machine import usable_cores
 from penstock_worker.forward.interface import Batch, Forward, Recipe
 
 CHUNK = 2048

@@ -28,7 +28,7 @@ import numpy as np
 from loadtest.peers.servers import installed
 from loadtest.report import Document, Flags, Measurement, machine_line, say, table
 from loadtest.speech_model import WORDS, tokenizer, write_speaker
-from penstock.machine import usable_cores
+from penstock.process.machine import usable_cores
 from penstock_kernels.cpu.library import instruction_set
 from testing.recordings import RATE, tones, wav
 from testing.serving import Server

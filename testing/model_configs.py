@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.layer_spec import (
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import (
     AttentionSpec,
     FeedForwardSpec,
     LayerSpec,
@@ -12,7 +13,6 @@ from penstock.layer_spec import (
     RopeScaling,
     RopeSpec,
 )
-from penstock.model_config import ModelConfig
 
 
 def llama_config(

@@ -20,8 +20,8 @@ import msgspec
 import zmq
 
 from penstock.config.settings import TransportSettings
-from penstock.kv_layout import ONE_GROUP, KVGroup, kv_groups
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.kv_layout import ONE_GROUP, KVGroup, kv_groups
 from penstock.prepare import load_manifest
 from penstock.prepare.describe import kv_number_bytes
 from penstock.prepare.folder import TOKENIZER

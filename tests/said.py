@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.logs import _FIELDS
+from penstock.process.logs import _FIELDS
 
 
 def said(caplog: pytest.LogCaptureFixture) -> str:

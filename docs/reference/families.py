@@ -13,8 +13,8 @@ from penstock.families.audio import AUDIO_FAMILIES
 from penstock.families.tower_family import TowerFamily
 from penstock.families.vision import VISION_FAMILIES
 from penstock.formats.fields import Fields
-from penstock.mechanisms import mechanisms
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.mechanisms import mechanisms
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.mmproj import KINDS as MMPROJ
 from penstock.prepare.video_processor import FAMILIES as VIDEO_FAMILIES

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from loadtest.bare_core import BLOCK, FRONTEND, WORKER, plans_of, started_core
+from penstock.model.speculation import SpeculativeConfig
 from penstock.protocol.common import Stopping, TokenLogprobs, TokenSampling
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
-from penstock.speculation import SpeculativeConfig
 from penstock_worker.batch.block_copies import NO_COPIES
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import HostQueue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loadtest.gpu.shapes import MODELS
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 
 CAPTURED, LAUNCHED, FIRST = "default", "default, no graphs", "first"
 

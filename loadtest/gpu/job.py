@@ -21,7 +21,7 @@ from loadtest.gpu.model_folder import write_model
 from loadtest.gpu.parts import EVERY_PART, Part
 from loadtest.gpu.shapes import MODELS
 from loadtest.report.facts import without_folders
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 
-from penstock.machine import version_of
+from penstock.process.machine import version_of
 
 DISTRIBUTIONS = ("torch", "triton", "transformers", "numpy", "pyzmq", "msgspec", "tokenizers")
 

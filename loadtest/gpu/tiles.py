@@ -28,7 +28,7 @@ from loadtest.gpu.parts.kernels_products import GGUFTiles
 from loadtest.gpu.shapes import MODELS
 from loadtest.gpu.timing import Timer
 from loadtest.report import table
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_kernels.triton import matmul_tiles, tiles
 from penstock_kernels.triton.tiles import attention_choice
 

@@ -19,8 +19,8 @@ from penstock.bench.load.options import EndControl
 from penstock.bench.load.run import run as run_load
 from penstock.bench.load.statistics import Summary
 from penstock.bench.load.target import TargetError
-from penstock.machine import usable_cores, usable_memory, version_of
 from penstock.prepare.aliases import find_packaged, installed_path
+from penstock.process.machine import usable_cores, usable_memory, version_of
 
 NAMES = ("penstock", "vllm", "llamacpp")
 _CONTEXT = "2048"

@@ -19,7 +19,7 @@ from loadtest.peers.servers import installed, version_in
 from loadtest.pictures.models import as_gguf
 from loadtest.pictures.served import FLAGS, QUESTION, Load, body, png, wait_of
 from loadtest.report import say
-from penstock.machine import usable_cores, version_of
+from penstock.process.machine import usable_cores, version_of
 from testing.serving import Server
 from testing.streams.reading import connected
 

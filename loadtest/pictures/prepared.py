@@ -12,7 +12,7 @@ from typing import Any
 from penstock.config.settings import MediaSettings
 from penstock.media.desk import MediaDesk
 from penstock.media.sources import MediaSource
-from penstock.media_facts import MediaFacts
+from penstock.model.media_facts import MediaFacts
 from penstock.prepare import load_manifest, prepare
 from testing.trained.seeing.pictures import EVERY, draw
 

@@ -17,7 +17,7 @@ from loadtest.recovery.listening import Outcome, Sample
 from loadtest.streaming import FIRST_ID, IDS, beside
 from penstock.client.engine_client import EngineClient
 from penstock.errors import PenstockError
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from testing.words import text
 
 PACE = 0.05

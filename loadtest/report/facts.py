@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from penstock.machine import describe_machine
+from penstock.process.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 

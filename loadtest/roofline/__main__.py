@@ -12,7 +12,7 @@ from loadtest.peers.servers import default_model
 from loadtest.report import SetupError
 from loadtest.roofline.cost import ModelCost, model_cost
 from loadtest.roofline.probe import Limits, ProbeUnavailable, measure
-from penstock.machine import describe_machine, usable_cores
+from penstock.process.machine import describe_machine, usable_cores
 
 NOT_MEASURED = "not measured"
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.machine import usable_cores
+from penstock.process.machine import usable_cores
 
 SOURCE = Path(__file__).with_name("probe.cpp")
 BUFFER_MIB = 768

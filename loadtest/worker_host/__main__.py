@@ -29,7 +29,7 @@ from loadtest.report.facts import ROOT
 from loadtest.report.table import table
 from loadtest.worker_host.cases import Case, cases
 from loadtest.worker_host.stand_ins import KERNEL_SECONDS, OPERATION_SECONDS, REPLAY_SECONDS
-from penstock.machine import version_of
+from penstock.process.machine import version_of
 
 PACKAGES = ("shared", "services", "kernels")
 MINUTES = 5

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
 
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_kernels.triton.rowwise.rms_norm import rms_norm
 from penstock_worker.device.queue import HostQueue
 from penstock_worker.forward.captures import EagerRecording, Work

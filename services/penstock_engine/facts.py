@@ -8,11 +8,12 @@ import msgspec
 
 from penstock.config.settings import EngineConfig, ModelSettings
 from penstock.errors import StartupError
-from penstock.kv_layout import kv_groups, state_bytes, state_of
 from penstock.media.changes import check_operators
-from penstock.media_facts import alignment_of
-from penstock.model_config import EncoderConfig, PreparedModel
-from penstock.pooling_config import PoolingConfig
+from penstock.model.config import EncoderConfig, PreparedModel
+from penstock.model.kv_layout import kv_groups, state_bytes, state_of
+from penstock.model.media_facts import alignment_of
+from penstock.model.pooling_config import PoolingConfig
+from penstock.model.speculation import SpeculativeConfig
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import (
     MAX_CALL_BYTES,
@@ -26,7 +27,6 @@ from penstock.protocol.common import (
 from penstock.protocol.from_frontend import MAX_PREDICTION_TOKENS
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.protocol.to_worker import RankGroup, Setup
-from penstock.speculation import SpeculativeConfig
 from penstock_engine.kv.settings import check_kept, fetches_ahead, kv_peers, prefills_from
 from penstock_engine.policies.tenants import Tenants
 

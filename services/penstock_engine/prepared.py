@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.chat_template import read_template
 from penstock.config.settings import EngineConfig
 from penstock.errors import InvalidRequest, StartupError
-from penstock.generation_config import generation_defaults
-from penstock.lora import lora_modules
 from penstock.prepare.folder import check_contents, load_manifest
 from penstock.protocol.common import NamedAdapter
+from penstock.request.generation_config import generation_defaults
+from penstock.request.lora import lora_modules
+from penstock.text.given_template import read_template
 from penstock_engine.facts import EngineFacts
 
 

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 import zmq
 
-from penstock import logs
 from penstock.config.settings import EngineConfig
 from penstock.errors import StartupError
 from penstock.net.listener import raise_file_limit
+from penstock.process import logs
 from penstock.protocol.from_frontend import FromFrontend, MediaChunk
 from penstock.protocol.from_worker import FromWorker
 from penstock.transport.curve import Peers, gatekeeper

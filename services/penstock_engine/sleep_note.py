@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from penstock import logs
+from penstock.process import logs
 from penstock.protocol.common import SleepLevel
 
 log = logs.get(__name__)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from fastapi import FastAPI
 
-from penstock import logs
 from penstock.config.settings import (
     GatewayConfig,
     MediaSettings,
@@ -21,6 +20,7 @@ from penstock.config.settings import (
 from penstock.net import listener
 from penstock.net.exposure import check_exposure
 from penstock.net.tls import server_context
+from penstock.process import logs
 from penstock_gateway.access_log import layer as access_log
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app

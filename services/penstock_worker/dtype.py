@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 
 from penstock.errors import StartupError
-from penstock.model_config import WeightFiles
+from penstock.model.config import WeightFiles
+from penstock.model.quantised_checkpoint import WeightScheme
 from penstock.protocol.to_worker import Setup
-from penstock.quantised_checkpoint import WeightScheme
 from penstock_worker.quantisation.fp8 import FP8_GROUP
 from penstock_worker.quantisation.registry import FORMATS
 

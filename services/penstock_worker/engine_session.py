@@ -27,8 +27,8 @@ from dataclasses import dataclass
 import msgspec
 import zmq
 
-from penstock import logs
 from penstock.config.settings import TransportSettings
+from penstock.process import logs
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_worker import FromWorker, Leaving, Progress, WorkerHello
 from penstock.protocol.to_worker import ToWorker

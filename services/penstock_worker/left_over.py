@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from penstock import logs
+from penstock.process import logs
 
 log = logs.get(__name__)
 

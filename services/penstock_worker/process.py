@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 
-from penstock import logs
 from penstock.config.settings import MetricsSettings, TransportSettings
+from penstock.process import logs
 from penstock_worker.engine_session import CoreSession
 from penstock_worker.machine.torch_import import import_torch
 from penstock_worker.metrics.phases import UNWATCHED, Phases

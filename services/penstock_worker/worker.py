@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock import logs
 from penstock.config.settings import TransportSettings
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
+from penstock.process import logs
 from penstock.protocol.from_worker import Asleep, Fault, FromWorker, Result
 from penstock.protocol.to_worker import (
     CompileGrammar,

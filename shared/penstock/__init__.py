@@ -34,11 +34,11 @@ if TYPE_CHECKING:
         ScoringOutput,
         ScoringRequestOutput,
     )
-    from penstock.lora import LoRARequest
-    from penstock.pooling_params import PoolingParams
-    from penstock.sampling_params import RequestOutputKind, SamplingParams
-    from penstock.structured_outputs import StructuredOutputs
-    from penstock.structured_outputs import StructuredOutputs as StructuredOutputsParams
+    from penstock.request.lora import LoRARequest
+    from penstock.request.pooling_params import PoolingParams
+    from penstock.request.sampling_params import RequestOutputKind, SamplingParams
+    from penstock.request.structured_outputs import StructuredOutputs
+    from penstock.request.structured_outputs import StructuredOutputs as StructuredOutputsParams
 
 __all__ = [
     "LLM",
@@ -84,9 +84,9 @@ _HOMES = {
     "AsyncEngineArgs": "penstock.llm.engine_args",
     "EngineArgs": "penstock.llm.engine_args",
     "FlexibleArgumentParser": "penstock.llm.engine_args",
-    "LoRARequest": "penstock.lora",
-    "RequestOutputKind": "penstock.sampling_params",
-    "PoolingParams": "penstock.pooling_params",
+    "LoRARequest": "penstock.request.lora",
+    "RequestOutputKind": "penstock.request.sampling_params",
+    "PoolingParams": "penstock.request.pooling_params",
     "ClassificationOutput": "penstock.llm.pooling_outputs",
     "ClassificationRequestOutput": "penstock.llm.pooling_outputs",
     "EmbeddingOutput": "penstock.llm.pooling_outputs",
@@ -95,8 +95,8 @@ _HOMES = {
     "PoolingRequestOutput": "penstock.llm.pooling_outputs",
     "ScoringOutput": "penstock.llm.pooling_outputs",
     "ScoringRequestOutput": "penstock.llm.pooling_outputs",
-    "SamplingParams": "penstock.sampling_params",
-    "StructuredOutputs": "penstock.structured_outputs",
+    "SamplingParams": "penstock.request.sampling_params",
+    "StructuredOutputs": "penstock.request.structured_outputs",
 }
 
 _ALIASES = {"AsyncLLMEngine": "AsyncLLM", "StructuredOutputsParams": "StructuredOutputs"}

@@ -10,7 +10,7 @@ from typing import get_args
 
 from penstock.cli.main import FAILED, INTERRUPTED, TERMINATED
 from penstock.cli.parser import USAGE
-from penstock.media_facts import MediaKind
+from penstock.model.media_facts import MediaKind
 from penstock.supervisor.restarts import FINAL_STARTUP_FAILURE
 from tests.docs.snippets import PAGES, ROOT, text_of
 

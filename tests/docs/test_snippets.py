@@ -8,9 +8,9 @@ from pathlib import Path
 
 import yaml
 
-from penstock.api_keys import load_keys
 from penstock.config.settings import ServeConfig
 from penstock.config.tree import load_file
+from penstock.request.api_keys import load_keys
 from tests.docs.command_checks import check_command
 from tests.docs.snippets import PAGES, Snippet, commands_of, lines_of, snippets
 

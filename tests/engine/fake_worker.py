@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from penstock.kv_layout import ONE_GROUP, KVGroup, paged, state_of
+from penstock.model.kv_layout import ONE_GROUP, KVGroup, paged, state_of
 from penstock.protocol.common import Grammar, TokenLogprobs
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady, Result, SlotResult
 from penstock.protocol.to_worker import (

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from penstock.kv_layout import KVGroup, paged, state_of
+from penstock.model.kv_layout import KVGroup, paged, state_of
 
 
 @cache

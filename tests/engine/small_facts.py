@@ -14,7 +14,7 @@ from penstock.config.settings import (
     ParallelSettings,
     SchedulerSettings,
 )
-from penstock.model_config import GenerationDefaults, PreparedModel, WeightFiles
+from penstock.model.config import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.prepare.folder import FORMAT_VERSION
 from penstock_engine.facts import EngineFacts
 from testing.model_configs import llama_config

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from penstock.config.settings import SpeculativeSettings
-from penstock.layer_spec import LayerSpec
+from penstock.model.layer_spec import LayerSpec
+from penstock.model.recurrent_spec import ShortConvSpec
+from penstock.model.speculation import SpeculativeConfig
 from penstock.protocol.to_worker import Setup
-from penstock.recurrent_spec import ShortConvSpec
-from penstock.speculation import SpeculativeConfig
 from penstock_engine.facts import EngineFacts
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.parallel.place import RankPlace

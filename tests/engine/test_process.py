@@ -44,7 +44,7 @@ SETTINGS = TransportSettings(beat_interval=0.1, peer_timeout=60.0)
 VERSIONS = list(PROTOCOL_VERSIONS)
 PROGRAM = """
 import sys, msgspec
-from penstock import logs
+from penstock.process import logs
 from penstock.config.settings import EngineConfig
 from penstock_engine.process import main
 logs.setup("engine")

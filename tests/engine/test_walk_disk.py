@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kv_layout import ONE_GROUP, KVGroup, paged, state_of
+from penstock.model.kv_layout import ONE_GROUP, KVGroup, paged, state_of
 from penstock_engine.waiting import disk_kv
 from tests.engine.fake_disk import FakeDisk
 from tests.engine.harness import Harness

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.kv_layout import paged, state_of
+from penstock.model.kv_layout import paged, state_of
 from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
 from tests.engine.rank_walker import RankWalker, make_rank_harness
 from tests.engine.test_walk import Drawn

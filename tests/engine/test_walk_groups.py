@@ -9,7 +9,7 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.kv_layout import FULL, KVGroup, paged, state_of
+from penstock.model.kv_layout import FULL, KVGroup, paged, state_of
 from tests.engine.test_walk import Drawn
 from tests.engine.walker import Choices, Seeded, Walker, make_harness
 

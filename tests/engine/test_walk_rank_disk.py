@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.kv_layout import ONE_GROUP, KVGroup, paged, state_of
+from penstock.model.kv_layout import ONE_GROUP, KVGroup, paged, state_of
 from penstock_engine.record.restore import restore
 from penstock_engine.record.snapshot import snapshot
 from penstock_engine.waiting import disk_kv

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kv_layout import ONE_GROUP, KVGroup
+from penstock.model.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.from_frontend import ExpectPrompt, ForgetPrompt
 from penstock_engine.record.restore import restore
 from penstock_engine.record.snapshot import snapshot

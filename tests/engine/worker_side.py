@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.kv_layout import paged, state_of
+from penstock.model.kv_layout import paged, state_of
 from penstock.protocol.from_worker import Asleep, FromWorker, Ready, Result, WorkerHello
 from penstock.protocol.to_worker import (
     CompileGrammar,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.kv_layout import ONE_GROUP, KVGroup
+from penstock.model.kv_layout import ONE_GROUP, KVGroup
 from penstock_engine.facts import EngineFacts
 from tests.engine.core_under_test import CoreUnderTest
 from tests.engine.fake_disk import FakeDisk

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from penstock.call_values import encode_value
 from penstock.client import ModelText, SequenceDelta
 from penstock.client.adapters import AdapterDirectory
 from penstock.client.beam_request import Follow, NextStep, Outcome
@@ -21,11 +20,12 @@ from penstock.client.observer import UNOBSERVED, Observer, Unobserved, observe
 from penstock.client.timing import RequestTiming
 from penstock.errors import PenstockError
 from penstock.media.items import PromptMedia
-from penstock.model_config import GenerationDefaults
+from penstock.model.config import GenerationDefaults
+from penstock.protocol.call_values import encode_value
 from penstock.protocol.common import FinishReason, NamedAdapter, TokenLogprobs, WakeTag
 from penstock.protocol.to_frontend import Limits, Status, Welcome
-from penstock.sampling_params import SamplingParams
-from penstock.terms import Terms
+from penstock.request.sampling_params import SamplingParams
+from penstock.request.terms import Terms
 from penstock.text.as_written import PackedMessages, Place, read_texts
 from penstock.text.template import RenderedChat
 

@@ -12,7 +12,7 @@ from penstock.config.settings import GatewayConfig, MediaSettings
 from penstock.media.desk import MediaDesk
 from penstock.media.fetch import Fetcher
 from penstock.media.items import PromptMedia
-from penstock.media_facts import KindFacts, LogMel, MediaFacts
+from penstock.model.media_facts import KindFacts, LogMel, MediaFacts
 from penstock.protocol.common import Media
 from penstock.protocol.to_frontend import Limits
 from penstock.text.template import ChatTemplate

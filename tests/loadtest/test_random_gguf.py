@@ -12,7 +12,7 @@ from loadtest.peers.random_gguf import SHAPES, write
 from loadtest.peers.servers import default_model
 from loadtest.roofline.cost import model_cost
 from penstock.formats.gguf import GGUFFile
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock.prepare.gguf_config import read_config
 from tests.quick_gguf import read_once
 

@@ -11,7 +11,7 @@ import pytest
 
 from loadtest import schema_corpus
 from loadtest.schema_corpus import is_valid, reason, to_markdown
-from penstock.machine import describe_machine
+from penstock.process.machine import describe_machine
 
 FACTS = {"command": "c", "started": "2026-11-22T00:00:00", "machine": describe_machine()}
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": False}

@@ -16,11 +16,11 @@ from penstock.config import flags
 from penstock.errors import InvalidRequest
 from penstock.llm.adapters import LibraryAdapters
 from penstock.llm.keywords import engine_config
-from penstock.lora import LoraModule, lora_modules
 from penstock.prepare import adapters as copies
 from penstock.prepare.adapters import prepare_adapter
 from penstock.protocol.common import AdapterFile, NamedAdapter
-from penstock.terms import Terms
+from penstock.request.lora import LoraModule, lora_modules
+from penstock.request.terms import Terms
 from penstock_engine.waiting.adapter_names import AdapterNames
 from tests.adapter_folders import random_factors, write_peft
 

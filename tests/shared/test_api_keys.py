@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.api_keys import ENVIRONMENT, ApiKey, check_keys, load_keys, new_key
 from penstock.cli.main import main
 from penstock.config.settings import GatewayConfig
 from penstock.errors import StartupError
 from penstock.net.exposure import check_exposure, check_limits, configured_keys, is_loopback
 from penstock.protocol.common import Grant
+from penstock.request.api_keys import ENVIRONMENT, ApiKey, check_keys, load_keys, new_key
 
 DIGEST = "ab" * 32
 
@@ -100,7 +100,8 @@ def test_no_file(tmp_path):
 )
 def test_a_file_that_others_may_read_or_write_is_warned_of(tmp_path, mode, word):
     file = write(tmp_path / "keys.yaml", "[]", mode)
-    code = "from penstock import api_keys, logs; logs.setup('t'); api_keys.load_keys"
+    code = "from penstock.process import logs; from penstock.request import api_keys; "
+    code += "logs.setup('t'); api_keys.load_keys"
     code += f"({file!r})"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ("chmod 600" in said.stderr) == (word is not None)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from penstock.audio_spec import AudioSpec, LinearProjector, StackProjector
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model_config import ModelConfig
+from penstock.model.audio_spec import AudioSpec, LinearProjector, StackProjector
+from penstock.model.config import ModelConfig
 from penstock.prepare.hub_config import read_config
 
 QWEN2_AUDIO: dict[str, Any] = {

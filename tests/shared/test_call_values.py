@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from penstock.call_values import decode_value, encode_value, json_value
+from penstock.protocol.call_values import decode_value, encode_value, json_value
 
 PLAIN = st.recursive(
     st.none()

@@ -8,8 +8,14 @@ import msgspec
 import pytest
 
 from penstock.errors import UnsupportedModel
-from penstock.layer_spec import AttentionSpec, ExpertsSpec, FeedForwardSpec, LayerSpec, RopeSpec
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    RopeSpec,
+)
 from penstock.prepare.checkpoint import check_config
 from tests.worker.checkpoints import TINY
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 CHILD = """
 import os, sys, time
-from penstock.children import die_with_parent
+from penstock.process.children import die_with_parent
 die_with_parent(int(sys.argv[1]))
 print(os.getpid(), flush=True)
 time.sleep(600)

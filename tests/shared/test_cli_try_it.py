@@ -18,10 +18,10 @@ from penstock.cli.try_it import (
     example_for,
 )
 from penstock.config.settings import ModelSettings
-from penstock.media_facts import MediaFacts
-from penstock.model_config import GenerationDefaults, PreparedModel, WeightFiles
-from penstock.pooling_config import PoolingConfig
-from penstock.transcription_facts import TranscriptionFacts
+from penstock.model.config import GenerationDefaults, PreparedModel, WeightFiles
+from penstock.model.media_facts import MediaFacts
+from penstock.model.pooling_config import PoolingConfig
+from penstock.model.transcription_facts import TranscriptionFacts
 from testing.model_configs import llama_config
 
 VECTORS = PoolingConfig(mode="mean", normalize=True, size=8)

@@ -10,7 +10,7 @@ from penstock.client.sampling import adjustments, bad_word_tokens
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import LogitsAdjustments, TokenLogprobs
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from penstock.text.tokenizer import Tokenizer
 from testing.scripted_engine import LIMITS, ScriptedEngine, byte_tokenizer_json
 from tests.shared.client_requests import collect, until

@@ -15,7 +15,7 @@ from penstock.errors import DeadlineExceeded, EngineUnavailable, RequestFailed
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_frontend import Advance, OpenSequence, Submit
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
-from penstock.terms import Terms
+from penstock.request.terms import Terms
 from testing.scripted_engine import ScriptedEngine
 from tests.shared.client_requests import until
 

@@ -11,7 +11,7 @@ from penstock.client import EngineClient, SequenceDelta, best_of
 from penstock.llm.assembly import Assembly
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.to_frontend import SequenceOutput
-from penstock.sampling_params import RequestOutputKind
+from penstock.request.sampling_params import RequestOutputKind
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from penstock import SamplingParams, logs
+from penstock import SamplingParams
 from penstock.client import EngineClient
 from penstock.client import media as media_module
 from penstock.client.media import LARGE, MediaFiles, PreparedMedia
 from penstock.client.routing import RoutingRequest, prefix_key
 from penstock.errors import InvalidRequest
 from penstock.media.items import PromptMedia
+from penstock.process import logs
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.protocol.from_frontend import MediaChunk, MediaFile, MediaLost
 from penstock.protocol.to_frontend import NeedMedia, Outputs, SequenceOutput

@@ -11,7 +11,7 @@ import pytest
 from penstock import SamplingParams
 from penstock.client import EngineClient
 from penstock.protocol.from_frontend import ExpectPrompt, ForgetPrompt
-from penstock.terms import Terms
+from penstock.request.terms import Terms
 from testing.scripted_engine import ScriptedEngine
 from tests.shared.client_requests import collect, until
 from tests.shared.test_fleet import Scene, scene  # noqa: F401

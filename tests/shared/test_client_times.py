@@ -10,7 +10,7 @@ import pytest
 from penstock import SamplingParams
 from penstock.errors import DeadlineExceeded
 from penstock.protocol.to_frontend import Outputs, SequenceOutput, SequenceTimeline
-from penstock.terms import Terms
+from penstock.request.terms import Terms
 from tests.shared.client_requests import collect, until
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]

@@ -11,9 +11,9 @@ import pytest
 
 from penstock.config.settings import ModelSettings
 from penstock.errors import StartupError
-from penstock.generation_config import filled, generation_defaults, sampling_defaults
-from penstock.model_config import GenerationDefaults
-from penstock.sampling_params import SamplingParams
+from penstock.model.config import GenerationDefaults
+from penstock.request.generation_config import filled, generation_defaults, sampling_defaults
+from penstock.request.sampling_params import SamplingParams
 
 OWN = GenerationDefaults(
     eos_token_ids=(2,), bos_token_id=1, temperature=0.6, top_k=20, max_new_tokens=50

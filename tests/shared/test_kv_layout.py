@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kv_layout import FULL, MAX_GROUPS, KVGroup, blocks_needed, kv_layout
-from penstock.layer_spec import AttentionSpec, LayerSpec
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.kv_layout import FULL, MAX_GROUPS, KVGroup, blocks_needed, kv_layout
+from penstock.model.layer_spec import AttentionSpec, LayerSpec
 from testing.model_configs import llama_config
 
 SIZES = {

@@ -15,7 +15,7 @@ from penstock import AsyncEngineArgs, EngineArgs, FlexibleArgumentParser, Sampli
 from penstock.config.vllm_names import FOREIGN
 from penstock.errors import InvalidRequest
 from penstock.llm.keywords import engine_config
-from penstock.sampling_params import RequestOutputKind
+from penstock.request.sampling_params import RequestOutputKind
 
 
 def test_names_of_vllm_set_what_is_called_otherwise_here() -> None:

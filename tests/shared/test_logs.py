@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import logs
+from penstock.process import logs
 
 _PAIR = re.compile(r'([A-Za-z_][A-Za-z_0-9]*)=("(?:[^"\\]|\\.)*"|[^ "]*)(?: |$)')
 _ESCAPE = re.compile(r"\\(u[0-9a-f]{4}|U[0-9a-f]{8}|.)")

@@ -13,7 +13,7 @@ from penstock.client import EngineClient
 from penstock.client.beam_request import Outcome
 from penstock.client.observer import ObservedRequest, Observers, RequestObserver
 from penstock.errors import InvalidRequest, Overloaded
-from penstock.pooling_config import PoolingConfig
+from penstock.model.pooling_config import PoolingConfig
 from penstock.protocol.common import Pooling, TokenLogprobs, Vectors
 from penstock.protocol.to_frontend import Outputs, Pooled, SequenceOutput, Welcome
 from testing.scripted_engine import FAST, ScriptedEngine

@@ -12,8 +12,8 @@ import pytest
 from penstock.errors import UnsupportedModel
 from penstock.families.bounds import layers_without_drafts
 from penstock.formats.fields import Fields
-from penstock.kv_layout import kv_layout
-from penstock.layer_spec import AttentionSpec, LayerSpec
+from penstock.model.kv_layout import kv_layout
+from penstock.model.layer_spec import AttentionSpec, LayerSpec
 from penstock.prepare.by_transformers import read_for_transformers
 from penstock.prepare.generative_reranker import _is_qwen3
 from penstock.prepare.hub_config import read_config

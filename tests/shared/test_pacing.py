@@ -14,7 +14,7 @@ from penstock.client import EngineClient, Generation
 from penstock.client.pacing import MAX_TURN, MAX_UNANSWERED, TRIES_ALONE, TRIES_IN_COMPANY, Pacing
 from penstock.errors import RequestFailed
 from penstock.protocol.to_frontend import Accepted
-from penstock.terms import Terms
+from penstock.request.terms import Terms
 from testing.scripted_engine import ScriptedEngine
 from tests.shared.client_requests import collect, until
 

@@ -8,12 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock import plugins
 from penstock.client.routing import RoutingRequest, make_routing
-from penstock.config.settings import GatewayConfig, SchedulerSettings
-from penstock.errors import StartupError
-from penstock.parsing import CallArguments, CallBegin, Content, tool_parser
-from penstock.plugins import (
+from penstock.config import plugins
+from penstock.config.plugins import (
     ENDPOINTS,
     ROUTING,
     check_plugins,
@@ -21,6 +18,9 @@ from penstock.plugins import (
     named_plugin,
     plugin_names,
 )
+from penstock.config.settings import GatewayConfig, SchedulerSettings
+from penstock.errors import StartupError
+from penstock.parsing import CallArguments, CallBegin, Content, tool_parser
 from testing.examples import EXAMPLES, install, write_package
 from tests.said import said
 

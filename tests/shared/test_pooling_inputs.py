@@ -14,11 +14,11 @@ from tokenizers import Tokenizer, processors
 from penstock.client.pool_request import check_generates, check_task, pooling_model
 from penstock.client.pooling_inputs import cosine, ids_input, limit_of, pair_up, text_input
 from penstock.errors import InvalidRequest
-from penstock.model_config import GenerationDefaults
-from penstock.pooling_config import PoolingConfig
-from penstock.pooling_params import PoolingParams, check_dimensions
+from penstock.model.config import GenerationDefaults
+from penstock.model.pooling_config import PoolingConfig
 from penstock.protocol.common import Vectors
 from penstock.protocol.to_frontend import Limits, Welcome
+from penstock.request.pooling_params import PoolingParams, check_dimensions
 from penstock.text.tokenizer import Tokenizer as Ours
 from tests.shared.tiny_models import byte_level_tokenizer
 from tests.thinning import part

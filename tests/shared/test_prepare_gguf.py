@@ -20,8 +20,8 @@ from tokenizers import Tokenizer
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.gguf import GGUFFile
-from penstock.layer_spec import RopeScaling
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
+from penstock.model.layer_spec import RopeScaling
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.gguf_pretokenizers import PRE_TOKENIZERS
 from testing.model_configs import llama_config

@@ -14,9 +14,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from penstock.errors import ModelNotFound, UnsupportedModel
-from penstock.layer_spec import RopeScaling
-from penstock.model_config import EncoderConfig, PreparedModel
-from penstock.pooling_config import PoolingConfig
+from penstock.model.config import EncoderConfig, PreparedModel
+from penstock.model.layer_spec import RopeScaling
+from penstock.model.pooling_config import PoolingConfig
 from penstock.prepare import load_manifest, prepare
 from testing.model_configs import llama_config
 from tests.shared.tiny_models import (

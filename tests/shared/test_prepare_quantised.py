@@ -10,10 +10,10 @@ import pytest
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
+from penstock.model.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.quantised import read_quantisation
-from penstock.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
 from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}

@@ -13,7 +13,7 @@ import pytest
 from penstock.errors import UnsupportedModel
 from penstock.families import HUB_CLASSES
 from penstock.formats.fields import Fields
-from penstock.model_config import ModelConfig, TransformersConfig
+from penstock.model.config import ModelConfig, TransformersConfig
 from penstock.prepare import find_prepared, load_manifest, prepare
 from penstock.prepare.by_transformers import (
     is_for_transformers,

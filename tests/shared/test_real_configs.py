@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.mechanisms import mechanisms
+from penstock.model.mechanisms import mechanisms
 from penstock.prepare.hub_config import read_config
 
 USUAL = {"torch_dtype": "bfloat16", "transformers_version": "4.46.0", "use_cache": True}

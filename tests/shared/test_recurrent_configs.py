@@ -11,11 +11,18 @@ from penstock.errors import UnsupportedModel
 from penstock.families import GGUF_ARCHITECTURES
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
-from penstock.mechanisms import GATED_DELTA, MAMBA2, ONE_HALF, OUTPUT_GATE, SHORT_CONV, mechanisms
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.mechanisms import (
+    GATED_DELTA,
+    MAMBA2,
+    ONE_HALF,
+    OUTPUT_GATE,
+    SHORT_CONV,
+    mechanisms,
+)
+from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec, state_numbers
 from penstock.prepare.checkpoint import check_config
 from penstock.prepare.hub_config import read_config
-from penstock.recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec, state_numbers
 
 QWEN35_TEXT = {
     "attention_bias": False,

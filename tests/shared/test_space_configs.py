@@ -10,11 +10,11 @@ import pytest
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.media_facts import FixedImages
-from penstock.pooling_config import TextPadding
+from penstock.model.media_facts import FixedImages
+from penstock.model.pooling_config import TextPadding
+from penstock.model.vision_spec import ClassProjector, ProbeProjector
 from penstock.prepare.encoder_config import is_encoder, read_encoder_config
 from penstock.prepare.from_hub_folder import read_hub_folder
-from penstock.vision_spec import ClassProjector, ProbeProjector
 from tests.worker.pooling.space_models import write_clip, write_siglip
 
 DUMPED: dict[str, Any] = {

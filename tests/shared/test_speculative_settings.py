@@ -12,7 +12,7 @@ from penstock.cli.parser import Parser
 from penstock.config.settings import SpeculativeSettings
 from penstock.errors import InvalidRequest
 from penstock.llm.keywords import engine_config
-from penstock.speculation import SpeculativeConfig
+from penstock.model.speculation import SpeculativeConfig
 
 
 def by_flag(text: str) -> SpeculativeConfig | None:

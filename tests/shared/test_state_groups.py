@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from penstock.config.settings import EngineConfig
 from penstock.errors import StartupError, UnsupportedModel
-from penstock.kv_layout import (
+from penstock.model.config import ModelConfig
+from penstock.model.kv_layout import (
     FULL,
     MAX_STATE_TOKENS,
     NO_GROUP,
@@ -19,10 +20,9 @@ from penstock.kv_layout import (
     state_bytes,
     with_states,
 )
-from penstock.layer_spec import AttentionSpec, LayerSpec
-from penstock.model_config import ModelConfig
+from penstock.model.layer_spec import AttentionSpec, LayerSpec
+from penstock.model.recurrent_spec import GatedDeltaSpec, RecurrentSpec, ShortConvSpec
 from penstock.prepare.describe import kv_bytes, kv_bytes_per_token
-from penstock.recurrent_spec import GatedDeltaSpec, RecurrentSpec, ShortConvSpec
 from penstock_engine.simulate.model import facts
 
 WINDOW = LayerSpec(attention=AttentionSpec(window=100))

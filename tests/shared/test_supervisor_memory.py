@@ -11,7 +11,7 @@ import pytest
 from penstock.cli import processes
 from penstock.cli.processes import run_child
 from penstock.errors import StartupError
-from penstock.process_memory import is_memory_shortage
+from penstock.process.memory import is_memory_shortage
 from penstock.supervisor import child as child_module
 from penstock.supervisor.child import Child, ChildSpec
 from penstock.supervisor.restarts import OUT_OF_MEMORY, RestartPolicy, RestartSettings

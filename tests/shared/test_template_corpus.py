@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import InvalidRequest
-from penstock.model_config import GenerationDefaults
+from penstock.model.config import GenerationDefaults
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
 from tests.shared.tiny_models import sentencepiece_tokenizer

@@ -10,10 +10,10 @@ import pytest
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.mechanisms import VISION, mechanisms
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.mechanisms import VISION, mechanisms
+from penstock.model.vision_spec import LearnedPositions, RotaryPositions, WindowSpec
 from penstock.prepare.hub_config import read_config
-from penstock.vision_spec import LearnedPositions, RotaryPositions, WindowSpec
 from tests.shared.test_real_configs import CONFIGS
 
 USUAL = {"torch_dtype": "bfloat16", "transformers_version": "4.46.0", "use_cache": True}

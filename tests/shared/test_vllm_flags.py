@@ -105,7 +105,7 @@ def test_the_guides_sed_line_makes_a_script_of_vllms_run(tmp_path: Path) -> None
 
 
 def test_structured_outputs_are_where_vllm_has_them() -> None:
-    from penstock.sampling_params import StructuredOutputsParams
-    from penstock.structured_outputs import StructuredOutputs
+    from penstock.request.sampling_params import StructuredOutputsParams
+    from penstock.request.structured_outputs import StructuredOutputs
 
     assert StructuredOutputsParams is StructuredOutputs

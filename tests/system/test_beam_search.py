@@ -17,9 +17,9 @@ import torch
 
 from penstock.client import BeamSearchParams, EngineClient, Hypothesis, beam_search, best_of
 from penstock.errors import InvalidRequest
-from penstock.model_config import GenerationDefaults, PreparedModel
+from penstock.model.config import GenerationDefaults, PreparedModel
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from testing.model_configs import varied
 from testing.scripted_engine import byte_tokenizer_json
 from tests.system.in_process import Numerics, System, Way

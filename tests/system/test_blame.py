@@ -18,7 +18,7 @@ from penstock.client.engine_client import EngineClient
 from penstock.config.settings import TransportSettings
 from penstock.prepare import prepare
 from penstock.protocol.to_frontend import Status
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from testing.processes import RestartableProcess, engine, freeze, front_end, worker
 from testing.serving import PATIENCE
 from testing.words import text

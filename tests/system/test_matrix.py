@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from penstock.config.settings import PreemptionMode
-from penstock.model_config import GenerationDefaults, PreparedModel
+from penstock.model.config import GenerationDefaults, PreparedModel
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from testing.model_configs import varied

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.kv_layout import blocks_needed, state_of
-from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.model.kv_layout import blocks_needed, state_of
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import FromWorker, Ready

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from penstock import LLM, AsyncLLM, SamplingParams
-from penstock.sampling_params import RequestOutputKind
+from penstock.request.sampling_params import RequestOutputKind
 from testing.descendants import descendants
 from tests.shared.media.sounds import saved_sound, sound
 from tests.system.whisper_model import (

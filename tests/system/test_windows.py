@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from penstock.config.settings import PreemptionMode
-from penstock.layer_spec import AttentionSpec
-from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel
+from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel
+from penstock.model.layer_spec import AttentionSpec
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from testing.model_configs import varied
 from tests.system.in_process import Numerics, System, Way

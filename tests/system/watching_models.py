@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from penstock.media.pixels import video_inputs
-from penstock.media_facts import VideoFrames
+from penstock.model.media_facts import VideoFrames
 from tests.shared.media.processors import tokenizer
 from tests.system.hub_folders import continued, write_folder
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock.protocol.common import Media, Pooling, TokenLogprobs, TokenSampling, Vectors
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork

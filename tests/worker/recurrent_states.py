@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from penstock.model_config import ModelConfig
-from penstock.recurrent_spec import state_numbers
+from penstock.model.config import ModelConfig
+from penstock.model.recurrent_spec import state_numbers
 from penstock_worker.layers.recurrent.interface import Scan, StepStates
 
 

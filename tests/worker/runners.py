@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.model.transcription_facts import Alignment
 from penstock.protocol.to_worker import SlotWork
-from penstock.transcription_facts import Alignment
 from penstock_worker.batch.block_copies import BlockCopies, Copies
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slots

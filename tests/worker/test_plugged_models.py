@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from penstock.config.plugins import FAMILIES
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.families import finding
-from penstock.plugins import FAMILIES
 from penstock.prepare import prepare
 from penstock.prepare.folder import load_manifest
 from testing.examples import install, write_package
@@ -150,7 +150,7 @@ def test_a_backend_that_is_not_there(site: Path, tmp_path: Path) -> None:
 
 
 def _look_again() -> None:
-    from penstock import plugins
+    from penstock.config import plugins
 
     plugins._installed.cache_clear()
     for name in [name for name in sys.modules if name.startswith("example_")]:

@@ -54,7 +54,7 @@ SETTINGS = TransportSettings(beat_interval=0.2, peer_timeout=60.0)
 """No test waits for a silence, and a busy machine's pauses shall not pass for one."""
 START = """
 import sys
-from penstock import logs
+from penstock.process import logs
 from penstock.config.settings import TransportSettings
 from penstock_worker import engine_session
 from penstock_worker.process import main

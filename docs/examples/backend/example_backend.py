@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from penstock import logs
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
+from penstock.process import logs
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward import reference
 from penstock_worker.forward.interface import Batch, Forward, Recipe

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from penstock import logs
 from penstock.client.observer import ObservedRequest, RequestObserver
+from penstock.process import logs
 from penstock_gateway.service import Service
 
 log = logs.get(__name__)

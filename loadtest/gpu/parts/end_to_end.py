@@ -14,7 +14,7 @@ from deploy.local import free_port
 from loadtest.gpu.job import Job
 from loadtest.gpu.workload import TEMPERATURE, Request, requests, run_row
 from penstock.llm import LLM
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 
 SETTLED = 0.3
 """Seconds before a page is asked for: the port gives the last one again to who asks sooner."""

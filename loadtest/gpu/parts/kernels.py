@@ -25,7 +25,7 @@ from loadtest.gpu.parts.kernels_products import (
     product_cases,
 )
 from loadtest.gpu.shapes import MODELS
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_worker.attention.flash_choice import MODULE
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from loadtest.gpu.cost import attention_flops, decode_attention_bytes
 from loadtest.gpu.parts.cases import Bench, Case, drawn
 from loadtest.gpu.timing import Work
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_kernels.triton.attention.paged import paged_attention
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, plan_attention
 from penstock_kernels.triton.tiles import (

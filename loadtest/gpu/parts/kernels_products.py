@@ -12,7 +12,7 @@ from torch import Tensor
 
 from loadtest.gpu.cost import product_bytes, product_flops
 from loadtest.gpu.parts.cases import Bench, Case, Tiles, drawn
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_kernels.triton.linear import fp8_linear, weight_only
 from penstock_kernels.triton.linear.dense import linear
 from penstock_kernels.triton.linear.dequantise import dequantise

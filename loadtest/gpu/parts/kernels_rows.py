@@ -10,7 +10,7 @@ from torch import Tensor
 
 from loadtest.gpu.parts.cases import Bench, Case, Tiles, drawn
 from loadtest.gpu.timing import Work
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_kernels import reference
 from penstock_kernels.reference.sampling import SamplingCuts
 from penstock_kernels.triton.attention import block_copies, rope_write

@@ -11,7 +11,7 @@ from loadtest.gpu.job import Job
 from loadtest.gpu.model_folder import write_weights
 from loadtest.gpu.workload import requests
 from penstock.llm import AsyncLLM
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from testing.descendants import descendants
 
 WORKER = "penstock: worker"

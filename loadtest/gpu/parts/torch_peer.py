@@ -18,7 +18,7 @@ from loadtest.gpu.cost import ModelCost
 from loadtest.gpu.job import Job
 from loadtest.gpu.parts.steps import release_memory
 from loadtest.gpu.timing import Timer
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 
 
 def run(job: Job) -> None:

@@ -11,7 +11,7 @@ from loadtest.gpu.model_folder import write_weights
 from loadtest.gpu.parts.kernel_tests import run_tests
 from loadtest.gpu.workload import requests
 from penstock.llm import LLM
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 
 REFERENCE = {"device": "cpu", "attention_backend": "reference"}
 

@@ -22,7 +22,7 @@ from loadtest.peers.servers import (
     version_in,
 )
 from loadtest.report import SetupError
-from penstock.machine import usable_cores, version_of
+from penstock.process.machine import usable_cores, version_of
 
 NAMES = ("penstock", "penstock_without_drafts", "llamacpp", "openvino", "vllm", "transformers")
 _OURS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import string
 
-from penstock import logs
 from penstock.errors import InvalidRequest
+from penstock.process import logs
 from penstock.protocol.common import (
     MAX_ADAPTER_NAME,
     MAX_ADAPTER_NAMES,

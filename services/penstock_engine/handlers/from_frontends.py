@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from penstock import logs
 from penstock.errors import InvalidRequest
+from penstock.process import logs
 from penstock.protocol.common import MAX_CALL_SECONDS, MAX_METHOD_CHARS
 from penstock.protocol.from_frontend import (
     Abort,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from penstock import logs
+from penstock.process import logs
 from penstock.protocol.from_worker import (
     AdapterFailed,
     AdapterReady,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from penstock import logs
+from penstock.process import logs
 from penstock_engine.core_state import CoreState
 from penstock_engine.handlers.adapters import AdapterHandler
 from penstock_engine.handlers.disk_kv import DiskKVHandler

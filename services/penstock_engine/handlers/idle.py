@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from penstock import logs
 from penstock.config.scheduler_settings import SchedulerSettings
+from penstock.process import logs
 from penstock.protocol.common import SleepLevel
 from penstock_engine.core_state import CoreState
 

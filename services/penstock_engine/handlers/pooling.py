@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from penstock.errors import InvalidRequest
-from penstock.pooling_config import PoolingConfig
-from penstock.pooling_params import check_dimensions
+from penstock.model.pooling_config import PoolingConfig
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.from_worker import Result
+from penstock.request.pooling_params import check_dimensions
 from penstock_engine.handlers.ranges import check_whole
 from penstock_engine.request.step_in_flight import StepInFlight, UnfitResult
 

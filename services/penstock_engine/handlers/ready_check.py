@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.kv_layout import MAX_GROUPS, KVGroup, state_of
+from penstock.model.kv_layout import MAX_GROUPS, KVGroup, state_of
 from penstock.protocol.from_worker import Ready
 from penstock_engine.handlers.ranges import MAX_COUNT
 from penstock_engine.kv.pool import MAX_BLOCKS

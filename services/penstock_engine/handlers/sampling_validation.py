@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.config.settings import LimitSettings
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import LogitsAdjustments, SpeechRules, TokenSampling
-from penstock.sampling_params import (
+from penstock.request.sampling_params import (
     MAX_BAD_WORD_LENGTH,
     MAX_BAD_WORDS,
     MAX_LOGPROBS,

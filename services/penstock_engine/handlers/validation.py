@@ -12,8 +12,8 @@ from penstock.protocol.common import (
     Stopping,
 )
 from penstock.protocol.from_frontend import OpenSequence, Submit
-from penstock.sampling_params import MAX_N, MAX_STOP_TOKEN_IDS
-from penstock.terms import MAX_DEADLINE_MS, MAX_SALT_LENGTH, check_seconds, checked_session
+from penstock.request.sampling_params import MAX_N, MAX_STOP_TOKEN_IDS
+from penstock.request.terms import MAX_DEADLINE_MS, MAX_SALT_LENGTH, check_seconds, checked_session
 from penstock_engine.handlers.ranges import MAX_COUNT, check_ids, check_whole
 from penstock_engine.handlers.sampling_validation import check_sampling
 from penstock_engine.request.request import Request

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock import logs
+from penstock.process import logs
 from penstock.protocol.common import MAX_CALL_SECONDS
 from penstock.protocol.from_frontend import ReplaceWeights
 from penstock_engine.core_state import CoreState

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from penstock.kv_layout import KVGroup
+from penstock.model.kv_layout import KVGroup
 from penstock_engine.kv.cache import KVCache
 
 _PIECE_BYTES = 3

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from penstock.kv_layout import ONE_GROUP, KVGroup, blocks_needed, paged
+from penstock.model.kv_layout import ONE_GROUP, KVGroup, blocks_needed, paged
 from penstock_engine.kv.cache import KVCache, Match
 from penstock_engine.kv.checkpoints import CheckpointRule, Checkpoints
 from penstock_engine.kv.table import BlockTable

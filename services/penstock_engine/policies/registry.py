@@ -7,9 +7,9 @@ from importlib import import_module
 from inspect import isabstract, isclass
 from pkgutil import iter_modules
 
+from penstock.config.plugins import SCHEDULING_POLICIES, installed_plugins, named_plugin
 from penstock.config.settings import SchedulerSettings
 from penstock.errors import StartupError
-from penstock.plugins import SCHEDULING_POLICIES, installed_plugins, named_plugin
 from penstock_engine import policies
 from penstock_engine.policies.policy import Policy
 from penstock_engine.policies.tenants import Tenants

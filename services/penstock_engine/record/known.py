@@ -14,19 +14,6 @@ from types import ModuleType
 
 import msgspec
 
-from penstock import (
-    audio_spec,
-    kv_layout,
-    layer_spec,
-    media_facts,
-    model_config,
-    pooling_config,
-    quantised_checkpoint,
-    recurrent_spec,
-    transcription_facts,
-    vision_spec,
-)
-from penstock import speculation as drafting
 from penstock.config import (
     cache_settings,
     gateway_settings,
@@ -38,6 +25,19 @@ from penstock.config import (
     speculative_settings,
 )
 from penstock.metrics import histogram
+from penstock.model import (
+    audio_spec,
+    kv_layout,
+    layer_spec,
+    media_facts,
+    pooling_config,
+    quantised_checkpoint,
+    recurrent_spec,
+    transcription_facts,
+    vision_spec,
+)
+from penstock.model import config as model_config
+from penstock.model import speculation as drafting
 from penstock.protocol import common, from_frontend, from_worker, to_frontend, to_worker
 from penstock_engine import (
     core,

@@ -15,8 +15,9 @@ from typing import Any, cast
 
 import msgspec
 
-from penstock import logs, protocol
+from penstock import protocol
 from penstock.config.settings import RecordSettings
+from penstock.process import logs
 from penstock.version import __version__
 from penstock_engine.core import EngineCore
 from penstock_engine.record.decisions import PARTS, decision_of

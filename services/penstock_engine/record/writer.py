@@ -14,7 +14,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import BinaryIO
 
-from penstock import logs
+from penstock.process import logs
 from penstock_engine.record.framing import MAGIC, SUFFIX, framed
 
 log = logs.get(__name__)

@@ -11,7 +11,7 @@ from collections import deque
 import msgspec
 
 from penstock.config.settings import SchedulerSettings
-from penstock.kv_layout import KVGroup
+from penstock.model.kv_layout import KVGroup
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.groups import KVGroups

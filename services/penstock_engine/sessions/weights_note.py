@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from penstock import logs
 from penstock.errors import PenstockError
 from penstock.prepare.folder import load_manifest
+from penstock.process import logs
 from penstock_engine.facts import EngineFacts
 from penstock_engine.sessions.weights import misfit, with_weights
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.config.settings import EngineConfig
-from penstock.layer_spec import NormSpec, RopeSpec
-from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.model.layer_spec import NormSpec, RopeSpec
 from penstock.prepare.folder import FORMAT_VERSION
 from penstock_engine.facts import EngineFacts
 from penstock_engine.simulate.prompts import VOCAB

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from penstock.errors import InvalidRequest
-from penstock.kv_layout import ONE_GROUP, KVGroup
+from penstock.model.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_frontend import Hello, Submit
 from penstock.protocol.from_worker import AdapterReady, Ready, Result, WorkerHello

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.config.settings import EngineConfig, ParallelSettings
 from penstock.errors import InvalidRequest
-from penstock.kv_layout import ONE_GROUP, KVGroup
+from penstock.model.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.from_frontend import Submit
 from penstock_engine.simulate.adapters import check_load
 from penstock_engine.simulate.apart import PromptsApart, check_apart

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock import logs
+from penstock.process import logs
 from penstock_gateway.access_log.record import AccessRecord, current
 from penstock_gateway.http.operations import Operation
 from penstock_gateway.http.request_id import REQUEST_ID

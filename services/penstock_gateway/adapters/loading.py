@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import InvalidRequest, RequestFailed, StartupError
-from penstock.lora import check_adapter_name
 from penstock.protocol.common import MAX_ADAPTER_NAMES, NamedAdapter
+from penstock.request.lora import check_adapter_name
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.keys.caller import forbidden
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 import msgspec
 from starlette.types import ASGIApp
 
-from penstock import logs
+from penstock.process import logs
 from penstock_gateway.batches.in_process import OwnAnswer, ask
 from penstock_gateway.keys.caller import Caller
 from penstock_gateway.responses.background import (

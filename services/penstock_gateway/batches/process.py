@@ -10,11 +10,11 @@ import socket
 from contextlib import suppress
 from functools import partial
 
-from penstock import logs
 from penstock.config.settings import ServeConfig
 from penstock.errors import StartupError
 from penstock.net import listener
 from penstock.net.exposure import check_exposure
+from penstock.process import logs
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app
 from penstock_gateway.batches.background import BackgroundRunner

@@ -15,7 +15,7 @@ from itertools import chain, islice
 
 from starlette.types import ASGIApp
 
-from penstock import logs
+from penstock.process import logs
 from penstock_gateway.batches.counts import LineCounts
 from penstock_gateway.batches.in_process import OwnAnswer, ask
 from penstock_gateway.batches.reading import BatchFile, NumberedLine

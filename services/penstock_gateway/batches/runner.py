@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from starlette.types import ASGIApp
 
-from penstock import logs
+from penstock.process import logs
 from penstock_gateway.batches.counts import LineCounts
 from penstock_gateway.batches.run import BatchRun, Lost
 from penstock_gateway.keys.caller import Caller

@@ -26,7 +26,7 @@ from penstock.parsing.nodes import (
     until,
 )
 from penstock.parsing.thinking import begins_inside, is_over
-from penstock.structured_outputs import StructuredOutputs
+from penstock.request.structured_outputs import StructuredOutputs
 from penstock_gateway.chat.tools import Tool, ToolUse, call_schema, parameters_of
 
 _SPACE: Node = {"type": "regex", "pattern": r"\s{0,8}"}

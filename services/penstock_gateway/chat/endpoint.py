@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from penstock.media.budget import MediaLease
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.chat.output_parsing import read_as
 from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt, chat_prompt, template_of
 from penstock_gateway.chat.reply import ChatCompletion, ChatFormat

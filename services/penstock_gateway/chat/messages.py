@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.media.sources import MediaSource
-from penstock.media_facts import MediaKind
+from penstock.model.media_facts import MediaKind
 from penstock.text.call_arguments import written_arguments
 from penstock.text.content_shape import media_part
 from penstock_gateway.http.errors import clip

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock import logs
 from penstock.config.settings import GatewayConfig
 from penstock.parsing import OutputParser, reasoning_parser, tool_parser
 from penstock.parsing.forced import NamedCall, OnlyCalls, RequiredCalls
 from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat
 from penstock.parsing.output import whole_parser
 from penstock.parsing.registry import ToolFormat
+from penstock.process import logs
 from penstock_gateway.chat.answer_grammar import answer_grammar
 from penstock_gateway.chat.parsed_choice import Marking, Parsing
 from penstock_gateway.chat.reasoning_tokens import closing_token
@@ -25,7 +25,7 @@ from penstock_gateway.chat.tools import ToolUse
 
 if TYPE_CHECKING:
     from penstock.parsing.registry import ReasoningFormat
-    from penstock.sampling_params import SamplingParams
+    from penstock.request.sampling_params import SamplingParams
     from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.chat.prompt import ChatPrompt
 

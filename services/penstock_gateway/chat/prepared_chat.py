@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.chat import request as chat_request
 from penstock_gateway.chat.endpoint import blame_of, prompt_of, tools_of
 from penstock_gateway.chat.output_parsing import read_as

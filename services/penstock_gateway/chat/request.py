@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.errors import InvalidRequest
-from penstock.sampling_params import MAX_LOGPROBS
+from penstock.request.sampling_params import MAX_LOGPROBS
 from penstock_gateway.chat.messages import Message
 from penstock_gateway.chat.prompt import check_variables, refuse_template
 from penstock_gateway.chat.tool_choice import ToolChoice

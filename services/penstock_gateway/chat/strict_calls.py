@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from penstock import logs
 from penstock.parsing.forced_grammar import forced_tag, written_by
 from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat
 from penstock.parsing.held_calls import unheld
 from penstock.parsing.registry import ToolFormat
-from penstock.structured_outputs import StructuredOutputs
+from penstock.process import logs
+from penstock.request.structured_outputs import StructuredOutputs
 from penstock_gateway.chat.answer_grammar import answer_grammar, free_answer
 from penstock_gateway.chat.tools import ToolUse
 

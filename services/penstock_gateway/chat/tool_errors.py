@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from penstock.errors import InvalidRequest
-from penstock.structured_outputs import PARAM
+from penstock.request.structured_outputs import PARAM
 from penstock_gateway.chat.tools import Tool, ToolUse
 from penstock_gateway.request.structured_outputs import blame
 

@@ -12,7 +12,7 @@ from penstock.config.gateway_settings import ToolStrictLevel
 from penstock.errors import InvalidRequest
 from penstock.parsing.forced_grammar import forced_tag
 from penstock.parsing.format import CallFormat
-from penstock.structured_outputs import StructuredOutputs
+from penstock.request.structured_outputs import StructuredOutputs
 from penstock_gateway.http.errors import clip
 
 MAX_TOOLS_BYTES = 262_144

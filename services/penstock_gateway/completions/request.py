@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from penstock.errors import InvalidRequest
-from penstock.sampling_params import MAX_LOGPROBS
+from penstock.request.sampling_params import MAX_LOGPROBS
 from penstock_gateway.generate.beam_search import check_search
 from penstock_gateway.generate.echo_options import check_prompt_logprobs
 from penstock_gateway.request.fields import Flag, GenerateFields, Text, Whole

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from penstock.call_values import json_value
 from penstock.errors import RequestFailed
+from penstock.protocol.call_values import json_value
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.request.endpoint import JsonEndpoint

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from penstock import logs
+from penstock.process import logs
 from penstock_gateway.files.upload import FileForm, receive_file
 from penstock_gateway.http.errors import HTTPError, clip, leaving, unavailable
 from penstock_gateway.http.operations import Operation, OperationRoute

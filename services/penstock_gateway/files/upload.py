@@ -8,9 +8,9 @@ import time
 import msgspec
 from starlette.types import Receive, Scope
 
-from penstock import logs
 from penstock.config.storage_settings import StorageSettings
 from penstock.errors import InvalidRequest, TooLarge
+from penstock.process import logs
 from penstock_gateway.http.errors import HTTPError, unavailable
 from penstock_gateway.request.body import feed_body
 from penstock_gateway.request.decoding import convert

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.client.refusals import unavailable
 from penstock.errors import EngineUnavailable, InvalidRequest, RequestFailed
-from penstock.structured_outputs import PARAM
+from penstock.request.structured_outputs import PARAM
 from penstock_gateway.http.errors import timed_out
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from penstock.client.timing import RequestTiming
     from penstock.media.items import PromptMedia
     from penstock.protocol.common import ErrorCode, FinishReason, TokenLogprobs
-    from penstock.sampling_params import SamplingParams
-    from penstock.terms import Terms
+    from penstock.request.sampling_params import SamplingParams
+    from penstock.request.terms import Terms
     from penstock_gateway.generate.reply import ReplyFormat
 
 Arrivals = list[tuple[int, "SequenceDelta"]]

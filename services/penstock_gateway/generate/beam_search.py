@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from penstock.client import BeamSearchParams, Hypothesis, beam_search, best_of
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import TokenLogprobs
-from penstock.sampling_params import MAX_N
+from penstock.request.sampling_params import MAX_N
 from penstock_gateway.generate.batch import failure_of
 from penstock_gateway.generate.choice import ChoiceOutput
 from penstock_gateway.request.fields import GenerateFields
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient
-    from penstock.sampling_params import SamplingParams
-    from penstock.terms import Terms
+    from penstock.request.sampling_params import SamplingParams
+    from penstock.request.terms import Terms
 
 
 @dataclass(frozen=True, slots=True)

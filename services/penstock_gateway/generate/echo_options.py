@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import TokenLogprobs
-from penstock.sampling_params import MAX_LOGPROBS
+from penstock.request.sampling_params import MAX_LOGPROBS
 from penstock_gateway.request.fields import GenerateFields
 
 PromptLogprobsSource = Callable[[int], list[TokenLogprobs | None] | None]

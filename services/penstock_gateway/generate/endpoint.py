@@ -20,8 +20,8 @@ from penstock.client.pool_request import check_generates
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.media.items import PromptMedia
-from penstock.sampling_params import SamplingParams
-from penstock.terms import Terms
+from penstock.request.sampling_params import SamplingParams
+from penstock.request.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
 from penstock_gateway.generate.batch import GenerationBatch
 from penstock_gateway.generate.beam_search import Search, search_all

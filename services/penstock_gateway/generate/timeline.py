@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from starlette.types import Scope
 
-from penstock import logs
 from penstock.client.timing import LAST_WORD
 from penstock.errors import InvalidRequest
+from penstock.process import logs
 from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.tracing.trace import log_fields
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock import logs
+from penstock.process import logs
 from penstock_gateway.http.errors import HTTPError, unavailable
 
 log = logs.get(__name__)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock import logs
+from penstock.process import logs
 from penstock_gateway.http.door import Door
 from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error, head_too_large
 from penstock_gateway.http.operations import OPENAI_ERRORS, ErrorShape, Operation

@@ -12,7 +12,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from penstock import logs
+from penstock.process import logs
 from penstock_gateway.http.accepting import IdleConnections
 from penstock_gateway.http.errors import HTTPError, as_http_error, head_too_large
 from penstock_gateway.http.prompt_write import OneWrite, Write, prompt_write

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import uvicorn
 from fastapi import FastAPI
 
-from penstock import logs
 from penstock.net import listener
 from penstock.net.tls import server_context
+from penstock.process import logs
 from penstock.supervisor.rolling import ROLL
 from penstock_gateway.http.accepting import Acceptor
 from penstock_gateway.http.protocol import protocol_class

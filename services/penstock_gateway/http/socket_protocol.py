@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from starlette.types import Message, Scope
 
-from penstock import logs
+from penstock.process import logs
 from penstock_gateway.http.errors import INVALID, ErrorBody, ErrorReply
 from penstock_gateway.service import Patience
 

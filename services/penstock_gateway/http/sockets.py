@@ -7,7 +7,7 @@ import contextlib
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock import logs
+from penstock.process import logs
 from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error
 
 log = logs.get(__name__)

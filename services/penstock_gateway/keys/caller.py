@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 
-from penstock.api_keys import ApiKey
+from penstock.request.api_keys import ApiKey
 from penstock_gateway.http.errors import HTTPError, clip
 
 

@@ -16,8 +16,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock import logs
-from penstock.api_keys import TENANT_DIGITS, ApiKey
+from penstock.process import logs
+from penstock.request.api_keys import TENANT_DIGITS, ApiKey
 from penstock_gateway.http.errors import HTTPError, unavailable
 from penstock_gateway.keys.caller import Caller
 

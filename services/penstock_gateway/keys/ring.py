@@ -7,11 +7,11 @@ import os
 
 from starlette.types import Scope
 
-from penstock import logs
-from penstock.api_keys import ApiKey, digest_of
 from penstock.config.settings import GatewayConfig
 from penstock.errors import StartupError
 from penstock.net.exposure import check_limits, configured_keys
+from penstock.process import logs
+from penstock.request.api_keys import ApiKey, digest_of
 from penstock_gateway.http.sockets import key_of
 
 log = logs.get(__name__)

@@ -8,7 +8,7 @@ import time
 import msgspec
 
 from penstock.client.live import EngineShown
-from penstock.process_memory import resident_bytes
+from penstock.process.memory import resident_bytes
 from penstock.protocol.live import Snapshot
 from penstock_gateway.service import Service
 

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from penstock import logs
 from penstock.errors import InvalidRequest, TooLarge
+from penstock.process import logs
 from penstock_gateway.anthropic.errors import ERRORS
 from penstock_gateway.anthropic.models import BETA, MOST, USUAL
 from penstock_gateway.files.endpoint import RETRY_AFTER

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock import logs
+from penstock.process import logs
 from penstock.protocol.from_supervisor import FromSupervisor, Granted, ModelStates, Reclaimed
 from penstock.protocol.to_supervisor import Introduce, ToSupervisor
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from penstock import logs
 from penstock.client import EngineClient
 from penstock.config.model_list import ModelEntry, gateway_config_of, read_list
 from penstock.config.settings import GatewayConfig, ModelsSettings, TransportSettings
 from penstock.errors import EngineUnavailable, InvalidRequest
-from penstock.listed_adapters import adapters_of
+from penstock.process import logs
+from penstock.request.listed_adapters import adapters_of
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.chat.output_parsing import check_parsers
 from penstock_gateway.models.backend import ModelBackend

@@ -10,8 +10,8 @@ from starlette.types import Receive, Scope
 
 from penstock.client.pool_request import PoolResult
 from penstock.errors import InvalidRequest
-from penstock.pooling_params import check_dimensions
 from penstock.protocol.common import Pooling
+from penstock.request.pooling_params import check_dimensions
 from penstock_gateway.http.operations import Operation, OperationRoute, posting
 from penstock_gateway.ollama.errors import ERRORS
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope
 from penstock.client.pool_request import check_generates
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
-from penstock.terms import Terms
+from penstock.request.terms import Terms
 from penstock_gateway.chat.endpoint import blame_of, tools_of
 from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.chat.request import ChatRequest

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from penstock.generation_config import sampling_defaults
 from penstock.parsing import reasoning_parser
 from penstock.protocol.to_frontend import Welcome
+from penstock.request.generation_config import sampling_defaults
 from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.operations import Operation, OperationRoute, posting
 from penstock_gateway.http.replies import send_json

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock import plugins
-from penstock.plugins import BrokenPlugin, Plugin
+from penstock.config import plugins
+from penstock.config.plugins import BrokenPlugin, Plugin
 from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.service import Service
 

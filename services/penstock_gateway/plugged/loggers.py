@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock import logs, plugins
 from penstock.client.observer import Observer, RequestObserver
-from penstock.plugins import BrokenPlugin
+from penstock.config import plugins
+from penstock.config.plugins import BrokenPlugin
+from penstock.process import logs
 
 if TYPE_CHECKING:
     from penstock.client.observer import ObservedRequest

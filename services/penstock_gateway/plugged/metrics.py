@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
-from penstock import logs, plugins
-from penstock.plugins import Plugin
+from penstock.config import plugins
+from penstock.config.plugins import Plugin
+from penstock.process import logs
 
 if TYPE_CHECKING:
     from penstock_gateway.service import Service

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.pooling_params import check_dimensions
 from penstock.protocol.common import Pooling
+from penstock.request.pooling_params import check_dimensions
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of, vector_inputs
 from penstock_gateway.pooling.fields import PoolUsage, VectorFields

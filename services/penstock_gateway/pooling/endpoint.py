@@ -25,9 +25,9 @@ from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.media.desk import MediaDesk
 from penstock.media.sources import MediaSource
-from penstock.media_facts import MediaFacts
+from penstock.model.media_facts import MediaFacts
 from penstock.protocol.common import Pooling
-from penstock.terms import Terms
+from penstock.request.terms import Terms
 from penstock_gateway.generate.pieces import Splices
 from penstock_gateway.generate.reply import encoder
 from penstock_gateway.http.disconnect import while_connected

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import msgspec
 from starlette.types import Receive, Send
 
-from penstock import logs
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
-from penstock.terms import Terms
+from penstock.process import logs
+from penstock.request.terms import Terms
 from penstock.transcription.begin import facts_of
 from penstock.transcription.transcript import DurationUsage
 from penstock.transcription.wishes import Wishes, check

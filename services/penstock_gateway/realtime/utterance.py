@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.media.sources import MediaSource
-from penstock.terms import Terms
+from penstock.request.terms import Terms
 from penstock.transcription.begin import begin, facts_of
 from penstock.transcription.transcript import RunningText
 from penstock.transcription.wishes import Wishes

@@ -8,7 +8,7 @@ from penstock.client.refusals import max_output
 from penstock.config.settings import OversizedMaxTokens
 from penstock.errors import InvalidRequest
 from penstock.protocol.to_frontend import Limits, Welcome
-from penstock.sampling_params import MAX_SEED, SamplingParams
+from penstock.request.sampling_params import MAX_SEED, SamplingParams
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.fields import GenerateFields
 from penstock_gateway.request.structured_outputs import structure_of

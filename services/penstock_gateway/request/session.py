@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from penstock.protocol.common import SessionTerms
-from penstock.terms import checked_session
+from penstock.request.terms import checked_session
 
 
 class KVHint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

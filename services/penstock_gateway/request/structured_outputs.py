@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock.structured_outputs import PARAM, StructuredOutputs
+from penstock.request.structured_outputs import PARAM, StructuredOutputs
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.fields import GenerateFields
 from penstock_gateway.request.structured_fields import ResponseFormat, StructuredFields

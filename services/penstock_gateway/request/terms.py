@@ -13,10 +13,10 @@ from typing import NamedTuple, Protocol
 import msgspec
 from starlette.types import Scope
 
-from penstock.api_keys import TENANT_DIGITS, digest_of
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import Grant
-from penstock.terms import MAX_DEADLINE_MS, Terms
+from penstock.request.api_keys import TENANT_DIGITS, digest_of
+from penstock.request.terms import MAX_DEADLINE_MS, Terms
 from penstock_gateway.http.errors import clip
 from penstock_gateway.keys.caller import current
 from penstock_gateway.keys.ring import bearer

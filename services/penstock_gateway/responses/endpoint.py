@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
-from penstock.terms import Terms
+from penstock.request.terms import Terms
 from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead

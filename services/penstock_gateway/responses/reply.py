@@ -32,7 +32,7 @@ from penstock_gateway.responses.tools import ResponseTools
 
 if TYPE_CHECKING:
     from penstock.protocol.common import TokenLogprobs
-    from penstock.sampling_params import SamplingParams
+    from penstock.request.sampling_params import SamplingParams
     from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.chat.parsed_choice import Parsing
     from penstock_gateway.generate.choice import ChoiceOutput

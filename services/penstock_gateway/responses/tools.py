@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from penstock import logs
 from penstock.errors import InvalidRequest
+from penstock.process import logs
 from penstock_gateway.chat.tool_choice import (
     CHOICES,
     AllowedTool,

@@ -13,7 +13,7 @@ from grpc import StatusCode
 from grpc.aio import ServicerContext
 from starlette.types import ASGIApp, Scope
 
-from penstock import logs
+from penstock.process import logs
 from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.keys.access import unauthorized
 from penstock_gateway.rpc.amount import SMALL, check_message

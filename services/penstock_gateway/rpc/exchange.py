@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 
 from starlette.types import ASGIApp, Message, Scope
 
-from penstock import logs
+from penstock.process import logs
 from penstock_gateway.http.room import Piece, Room, take_room
 
 log = logs.get(__name__)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from penstock import logs
 from penstock.config.settings import ServeConfig
 from penstock.net import listener
 from penstock.net.exposure import check_exposure
 from penstock.net.grpc_port import FLAGS
+from penstock.process import logs
 from penstock_gateway.access_log import layer as access_log
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app

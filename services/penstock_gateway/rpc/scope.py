@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Scope
 
-from penstock.terms import MAX_DEADLINE_MS
+from penstock.request.terms import MAX_DEADLINE_MS
 from penstock_gateway.http.rpc_call import CALL
 
 if TYPE_CHECKING:

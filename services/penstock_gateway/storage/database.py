@@ -31,8 +31,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from penstock import logs
 from penstock.errors import PenstockError, StartupError
+from penstock.process import logs
 from penstock_gateway.http.errors import SERVER, HTTPError, unavailable
 from penstock_gateway.storage import tables
 from penstock_gateway.storage.layouts import bring_up

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import uvicorn
 
-from penstock import logs
 from penstock.net import listener
+from penstock.process import logs
 from penstock_gateway.app import create_admin_app
 from penstock_gateway.http.protocol import protocol_class
 from penstock_gateway.http.server import AcceptingServer

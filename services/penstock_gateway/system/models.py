@@ -8,10 +8,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.generation_config import sampling_defaults
-from penstock.media_facts import MediaKind
+from penstock.model.media_facts import MediaKind
 from penstock.protocol.common import NamedAdapter
 from penstock.protocol.to_frontend import Welcome
+from penstock.request.generation_config import sampling_defaults
 from penstock_gateway.anthropic.models import (
     BETA,
     PAGES,

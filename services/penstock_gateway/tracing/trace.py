@@ -16,7 +16,7 @@ from penstock.client.timing import RequestTiming
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-    from penstock.sampling_params import SamplingParams
+    from penstock.request.sampling_params import SamplingParams
 
 TRACE = "penstock.trace"
 """Where the scope of a traced request keeps its Trace."""

@@ -18,8 +18,8 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, format_trace_id
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from penstock import logs
 from penstock.client.timing import LAST_WORD
+from penstock.process import logs
 from penstock.version import __version__
 from penstock_gateway.tracing.spans import request_attributes, write
 from penstock_gateway.tracing.trace import Trace

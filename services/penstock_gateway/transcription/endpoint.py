@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from penstock.client.pool_request import check_generates
 from penstock.media.budget import MediaLease
 from penstock.media.sources import MediaSource
-from penstock.terms import Terms
+from penstock.request.terms import Terms
 from penstock.transcription.begin import begin, facts_of
 from penstock.transcription.transcript import Transcript, TranscriptReply
 from penstock_gateway.http.disconnect import stream_while_connected, while_connected

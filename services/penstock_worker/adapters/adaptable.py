@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from penstock import mechanisms as mechanism
-from penstock.layer_spec import FeedForwardSpec, LayerSpec
-from penstock.model_config import ModelConfig
+from penstock.model import mechanisms as mechanism
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import FeedForwardSpec, LayerSpec
 
 _WHOLE_MODEL = frozenset(
     {mechanism.STREAMS, mechanism.CROSS_ATTENTION, mechanism.EXPERTS_BESIDE, mechanism.SHARED_KV}

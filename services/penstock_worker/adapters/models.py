@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from penstock.families.finding import served_family
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_worker.adapters.adaptable import (
     EMBEDDING,
     HEAD,

@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.interface import NO_ADAPTERS, HoldsAdapters, StepAdapters
 from penstock_worker.adapters.models import adaptable_decoder

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from penstock import logs
 from penstock.adapters import UnfitAdapter, read_adapter
+from penstock.process import logs
 from penstock.protocol.from_worker import AdapterFailed, AdapterReady
 from penstock.protocol.to_worker import DropAdapter, LoadAdapter, NewSequence, Plan, SlotWork
 from penstock_worker.adapters.fitting import fitted

@@ -6,11 +6,11 @@ import sys
 
 import numpy as np
 
-from penstock.media_facts import alignment_of
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
+from penstock.model.media_facts import alignment_of
+from penstock.model.transcription_facts import Alignment
 from penstock.protocol.common import Vectors
 from penstock.protocol.to_worker import Plan, SlotWork
-from penstock.transcription_facts import Alignment
 from penstock_worker.alignment.interface import Crosses, Crossing
 from penstock_worker.alignment.times import token_rows
 from penstock_worker.batch.prepare_inputs import prepare_inputs

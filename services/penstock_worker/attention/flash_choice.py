@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import torch
 
-from penstock import logs
-from penstock.kv_layout import KVGroup
-from penstock.layer_spec import AttentionSpec, KVHeadsSpec
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.kv_layout import KVGroup
+from penstock.model.layer_spec import AttentionSpec, KVHeadsSpec
+from penstock.process import logs
 from penstock.protocol.to_worker import Setup
 from penstock_worker.attention.flash_attention import ARGUMENTS, FlashAttention, Kernel
 from penstock_worker.attention.flash_trial import Tried, trial

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.layer_spec import KVHeadsSpec
+from penstock.model.layer_spec import KVHeadsSpec
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, plan_attention
 from penstock_kernels.triton.tiles import attention_choice
 from penstock_worker.attention.flash_attention import FlashAttention, Kernel, LongChunks

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from penstock.errors import StartupError
-from penstock.kv_layout import ONE_GROUP, KVGroup, KVLayout, layers_that_read, one_group
-from penstock.layer_spec import KVHeadsSpec
-from penstock.mechanisms import OWN_HEADS
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.kv_layout import ONE_GROUP, KVGroup, KVLayout, layers_that_read, one_group
+from penstock.model.layer_spec import KVHeadsSpec
+from penstock.model.mechanisms import OWN_HEADS
 
 
 @dataclass(frozen=True)

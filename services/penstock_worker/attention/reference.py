@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.kv_layout import KVGroup
-from penstock.layer_spec import KVHeadsSpec
+from penstock.model.kv_layout import KVGroup
+from penstock.model.layer_spec import KVHeadsSpec
 from penstock_kernels import reference as ops
 from penstock_worker.attention.interface import (
     PLAIN_RULE,

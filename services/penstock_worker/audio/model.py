@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.audio_spec import AudioSpec
 from penstock.errors import UnsupportedModel
-from penstock.model_config import ModelConfig, WeightFiles
+from penstock.model.audio_spec import AudioSpec
+from penstock.model.config import ModelConfig, WeightFiles
 from penstock_worker.audio import names
 from penstock_worker.audio.mmproj_names import mmproj_sounds
 from penstock_worker.audio.projector import load_sound_projector

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor
 
-from penstock.audio_spec import AudioSpec, LinearProjector, StackProjector
+from penstock.model.audio_spec import AudioSpec, LinearProjector, StackProjector
 from penstock_kernels import reference
 from penstock_worker.vision.parts import TowerProduct
 from penstock_worker.weights.weights import Weights

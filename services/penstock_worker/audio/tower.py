@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.audio_spec import AudioTowerSpec
+from penstock.model.audio_spec import AudioTowerSpec
 from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
 from penstock_worker.media.pieces import Pieces

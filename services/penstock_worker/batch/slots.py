@@ -8,7 +8,7 @@ from itertools import dropwhile
 
 import msgspec
 
-from penstock.kv_layout import ONE_GROUP, KVGroup, paged
+from penstock.model.kv_layout import ONE_GROUP, KVGroup, paged
 from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.to_worker import (
     MAX_FURTHER,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from penstock.errors import UnsupportedModel
 from penstock.formats.mapping import release
 from penstock.formats.safetensors_file import SafetensorsFile, SafetensorsTensor
-from penstock.model_config import TransformersConfig, WeightFiles
+from penstock.model.config import TransformersConfig, WeightFiles
 from penstock_kernels.reference.linear import ALIGNMENT
 from penstock_worker.by_transformers.model_class import (
     MOST_TOLD,

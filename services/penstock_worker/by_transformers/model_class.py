@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from penstock.errors import UnsupportedModel
-from penstock.model_config import TransformersConfig
+from penstock.model.config import TransformersConfig
 from penstock.prepare.by_transformers import without_instructions
 from penstock_worker.by_transformers.paged import IMPLEMENTATION
 from penstock_worker.forward.interface import Unable

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock import logs
+from penstock.process import logs
 from penstock_worker.device.side_stream import SideStream
 from penstock_worker.device.staging import Staging
 

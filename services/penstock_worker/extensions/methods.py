@@ -8,10 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from penstock import logs
-from penstock.call_values import decode_value, encode_value
-from penstock.errors import StartupError
-from penstock.plugins import (
+from penstock.config.plugins import (
     WORKER_EXTENSIONS,
     BrokenPlugin,
     Plugin,
@@ -20,6 +17,9 @@ from penstock.plugins import (
     installed_plugins,
     leave_out,
 )
+from penstock.errors import StartupError
+from penstock.process import logs
+from penstock.protocol.call_values import decode_value, encode_value
 from penstock.protocol.from_worker import CallDone, CallFailed
 from penstock.protocol.to_worker import WorkerCall
 from penstock_worker.extensions.context import WorkerContext

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from penstock import logs
+from penstock.config.plugins import ATTENTION_BACKENDS, named_plugin
 from penstock.errors import StartupError
-from penstock.model_config import PreparedModel, TransformersConfig
-from penstock.plugins import ATTENTION_BACKENDS, named_plugin
+from penstock.model.config import PreparedModel, TransformersConfig
+from penstock.process import logs
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward.device import compute_device
 from penstock_worker.forward.interface import Recipe, Unable

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.tiles import KEY_SPLIT, PARTIAL_BYTES
 from penstock_worker.forward.decode_inputs import DecodeInputs, decodes_text

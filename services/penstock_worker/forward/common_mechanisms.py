@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock import mechanisms as mechanism
+from penstock.model import mechanisms as mechanism
 
 COMMON = frozenset(
     {

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_worker.attention.encoded import Division
 from penstock_worker.forward.interface import Batch
 

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock import logs
+from penstock.process import logs
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.forward.buckets import Bucket, Buckets
 from penstock_worker.forward.captures import CapturedWork, Captures, Work

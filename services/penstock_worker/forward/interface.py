@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.kv_layout import KVGroup
-from penstock.mechanisms import OF_PICTURES, mechanisms
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.kv_layout import KVGroup
+from penstock.model.mechanisms import OF_PICTURES, mechanisms
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.adaptable import adaptable_modules, expert_modules
 from penstock_worker.adapters.interface import BatchAdapters, HoldsAdapters

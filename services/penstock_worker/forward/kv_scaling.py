@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock import logs
 from penstock.errors import StartupError
+from penstock.process import logs
 from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.forward.interface import Batch

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.mixed_inputs import MixedInputs, is_text

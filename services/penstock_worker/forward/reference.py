@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.kv_layout import kv_layout
-from penstock.media_facts import alignment_heads
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
+from penstock.model.kv_layout import kv_layout
+from penstock.model.media_facts import alignment_heads
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import padded_rows
 from penstock_worker.adapters.models import adaptable_decoder

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from penstock.kv_layout import kv_layout
-from penstock.model_config import HeadConfig, WeightFiles
+from penstock.model.config import HeadConfig, WeightFiles
+from penstock.model.kv_layout import kv_layout
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import padded_rows
 from penstock_worker.attention.interface import BatchLayout, CacheShape

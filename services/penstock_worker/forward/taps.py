@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.errors import StartupError
 from penstock.families.eagle3 import default_taps
-from penstock.model_config import HeadConfig, ModelConfig
+from penstock.model.config import HeadConfig, ModelConfig
 from penstock.prepare import load_manifest
 from penstock.protocol.to_worker import Setup
 from penstock_worker.models.taps import Taps

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock import logs
-from penstock import mechanisms as mechanism
-from penstock.model_config import ModelConfig, PreparedModel, TransformersConfig
+from penstock.model import mechanisms as mechanism
+from penstock.model.config import ModelConfig, PreparedModel, TransformersConfig
+from penstock.process import logs
 from penstock.protocol.to_worker import Setup
 from penstock_worker.attention.interface import BatchLayout, CacheShape
 from penstock_worker.attention.reference import ReferenceAttention

@@ -12,8 +12,8 @@ import torch
 import triton
 
 from penstock.errors import StartupError
-from penstock.kv_layout import kv_layout
-from penstock.model_config import ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig, PreparedModel
+from penstock.model.kv_layout import kv_layout
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.rounding import INTERPRETED
 from penstock_kernels.triton.shared_memory import shared_memory

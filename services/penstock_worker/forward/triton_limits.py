@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 import torch
 
-from penstock import mechanisms as mechanism
-from penstock.kv_layout import STATE_BYTES, KVGroup, state_of
-from penstock.model_config import ModelConfig
+from penstock.model import mechanisms as mechanism
+from penstock.model.config import ModelConfig
+from penstock.model.kv_layout import STATE_BYTES, KVGroup, state_of
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.shared_memory import HOPPER, SharedMemory
 from penstock_kernels.triton.tiles import attention_choice, latent_choice

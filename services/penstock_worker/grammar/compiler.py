@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock import logs
+from penstock.process import logs
 from penstock.protocol.common import Grammar
 from penstock_worker.grammar.different_items import DifferentItems
 from penstock_worker.grammar.interface import Matcher

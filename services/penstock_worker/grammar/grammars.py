@@ -17,7 +17,7 @@ from threading import get_ident
 
 import numpy as np
 
-from penstock import logs
+from penstock.process import logs
 from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady
 from penstock.protocol.to_worker import MAX_COMPILING, NewSequence, Plan

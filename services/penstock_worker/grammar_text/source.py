@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from penstock.protocol.common import Grammar
-from penstock.structured_outputs import GBNF_RULE
+from penstock.request.structured_outputs import GBNF_RULE
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.schemas.served import served
 from penstock_worker.grammar_text.structural_tag import to_grammar

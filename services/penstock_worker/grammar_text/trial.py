@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock import logs
-from penstock.isolated.process import STANDSTILL, Crashed, Died, Frozen, Stalled
+from penstock.process import logs
+from penstock.process.isolated import STANDSTILL, Crashed, Died, Frozen, Stalled
 from penstock.protocol.common import Grammar
 from penstock_worker.grammar_text.child import CompileResult, receive, send
 from penstock_worker.grammar_text.errors import GrammarError, GrammarUnavailable

@@ -16,8 +16,8 @@ from typing import BinaryIO, cast
 
 import msgspec
 
-from penstock import logs
-from penstock.isolated.process import Crashed, Died, Frozen, Stalled
+from penstock.process import logs
+from penstock.process.isolated import Crashed, Died, Frozen, Stalled
 from penstock_worker.grammar_text.child import CompileResult
 from penstock_worker.grammar_text.errors import GrammarError, GrammarUnavailable
 from penstock_worker.grammar_text.fork_server import FAILED, FORK, MAX_MESSAGE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Protocol
 
-from penstock.isolated.process import (
+from penstock.process.isolated import (
     CRASHES,
     Crashed,
     Died,

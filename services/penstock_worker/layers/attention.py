@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock.layer_spec import AttentionSpec
+from penstock.model.layer_spec import AttentionSpec
 from penstock_worker.attention.interface import PLAIN_RULE, HeadNorms, ScoreRule
 from penstock_worker.layers.norms import NO_NORM, Norm
 from penstock_worker.layers.parts import Parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from penstock.layer_spec import LayerSpec
+from penstock.model.layer_spec import LayerSpec
 from penstock_worker.layers.attention import SelfAttention
 from penstock_worker.layers.cross_attention import CROSS_NORM, CrossAttention, CrossLayer
 from penstock_worker.layers.experts import MixtureOfExperts

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from penstock.layer_spec import ExpertsSpec, FeedForwardSpec
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec
 from penstock_worker.adapters.rows import RowAdapters
 from penstock_worker.layers.feed_forward import FeedForward
 from penstock_worker.layers.parts import LayerExperts, Parts

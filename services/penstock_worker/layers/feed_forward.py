@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from penstock.layer_spec import FeedForwardSpec
+from penstock.model.layer_spec import FeedForwardSpec
 from penstock_worker.layers.ops import Ops
 from penstock_worker.layers.parts import Parts
 from penstock_worker.quantisation.interface import Product

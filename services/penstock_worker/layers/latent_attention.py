@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from penstock.layer_spec import LatentSpec
+from penstock.model.layer_spec import LatentSpec
 from penstock_worker.attention.interface import ScoreRule
 from penstock_worker.layers.norms import NO_NORM, Norm, RMSNorm
 from penstock_worker.layers.parts import Parts

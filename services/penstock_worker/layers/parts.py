@@ -9,9 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from penstock.layer_spec import FeedForwardSpec
-from penstock.model_config import ModelConfig
-from penstock.recurrent_spec import RecurrentSpec
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import FeedForwardSpec
+from penstock.model.recurrent_spec import RecurrentSpec
 from penstock_worker.adapters.interface import ProductAdapters
 from penstock_worker.layers.norms import LayerNorm, Norm, RMSNorm
 from penstock_worker.layers.ops import Ops

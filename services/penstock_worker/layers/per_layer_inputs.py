@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock.layer_spec import PerLayerInputsSpec
+from penstock.model.layer_spec import PerLayerInputsSpec
 from penstock_worker.layers.norms import Norm
 from penstock_worker.layers.ops import Ops
 from penstock_worker.layers.parts import Parts

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from penstock.layer_spec import FeedForwardSpec
-from penstock.recurrent_spec import RecurrentSpec
+from penstock.model.layer_spec import FeedForwardSpec
+from penstock.model.recurrent_spec import RecurrentSpec
 from penstock_kernels import reference
 from penstock_worker.layers.experts import RoutedExperts
 from penstock_worker.layers.latent_attention import PerHead

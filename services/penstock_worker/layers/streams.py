@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock.layer_spec import StreamsSpec
+from penstock.model.layer_spec import StreamsSpec
 from penstock_kernels.reference import soft_cap
 from penstock_worker.layers.norms import Norm
 from penstock_worker.layers.ops import Ops

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from penstock.layer_spec import StreamsSpec
+from penstock.model.layer_spec import StreamsSpec
 from penstock_worker.layers.norms import Norm
 from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.per_layer_inputs import LayerInput

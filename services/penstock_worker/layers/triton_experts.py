@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from penstock import logs
-from penstock.layer_spec import ExpertsSpec, FeedForwardSpec
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec
+from penstock.process import logs
 from penstock_kernels.triton.experts.fp8_products import expert_fp8
 from penstock_kernels.triton.experts.gguf_products import expert_gguf
 from penstock_kernels.triton.experts.placing import ExpertTiles, place_rows

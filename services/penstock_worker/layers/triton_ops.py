@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear as library_linear
 
-from penstock.layer_spec import FeedForwardSpec
-from penstock.recurrent_spec import RecurrentSpec
+from penstock.model.layer_spec import FeedForwardSpec
+from penstock.model.recurrent_spec import RecurrentSpec
 from penstock_kernels.triton.linear.dense import linear
 from penstock_kernels.triton.linear.per_head import per_head
 from penstock_kernels.triton.rowwise import activation, as_large, layer_norm, rms_norm, sparse_gate

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from penstock.recurrent_spec import RecurrentSpec
+from penstock.model.recurrent_spec import RecurrentSpec
 from penstock_kernels.triton.recurrent.causal_conv import causal_conv
 from penstock_kernels.triton.recurrent.gated_delta import DeltaHeads, gated_delta
 from penstock_kernels.triton.recurrent.mamba2 import SelectiveSizes, mamba2

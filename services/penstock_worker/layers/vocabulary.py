@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_kernels import reference
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.shard import Shard

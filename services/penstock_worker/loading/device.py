@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from penstock import logs
 from penstock.errors import StartupError
-from penstock.kv_layout import blocks_needed, paged
+from penstock.model.kv_layout import blocks_needed, paged
+from penstock.process import logs
 from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock.protocol.to_worker import Setup
 from penstock_worker.device.block_copies import DeviceBlockCopies

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from penstock import logs
 from penstock.config.settings import TransportSettings
 from penstock.errors import StartupError
-from penstock.media_facts import alignment_of
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
+from penstock.model.media_facts import alignment_of
 from penstock.prepare import load_manifest
+from penstock.process import logs
 from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.opening import step_adapters

@@ -7,9 +7,9 @@ import time
 import msgspec
 import torch
 
-from penstock import logs
 from penstock.errors import StartupError
-from penstock.model_config import ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig, PreparedModel
+from penstock.process import logs
 from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward.backends import choose_among

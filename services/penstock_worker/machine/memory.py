@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.errors import StartupError
-from penstock.kv_layout import ONE_GROUP, KVGroup, blocks_needed
+from penstock.model.kv_layout import ONE_GROUP, KVGroup, blocks_needed
 from penstock.protocol.to_worker import Setup
 from penstock_worker.machine.cgroup import cgroup_folders
 

@@ -7,9 +7,9 @@ from collections import Counter
 from penstock.config.settings import CacheSettings, ModelImpl, SchedulerSettings
 from penstock.errors import PenstockError
 from penstock.families import HUB_CLASSES
-from penstock.kv_layout import NO_GROUP, kv_layout, state_memory
-from penstock.mechanisms import mechanisms
-from penstock.model_config import EncoderConfig, ModelConfig, PreparedModel, TransformersConfig
+from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel, TransformersConfig
+from penstock.model.kv_layout import NO_GROUP, kv_layout, state_memory
+from penstock.model.mechanisms import mechanisms
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.describe import Description, describe
 from penstock_worker.forward.backends import backend_module

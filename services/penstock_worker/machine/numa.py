@@ -7,8 +7,8 @@ import os
 import platform
 from pathlib import Path
 
-from penstock import logs
 from penstock.errors import StartupError
+from penstock.process import logs
 
 log = logs.get(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from penstock import logs
+from penstock.process import logs
 
 log = logs.get(__name__)
 

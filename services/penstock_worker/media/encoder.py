@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock import logs
+from penstock.process import logs
 from penstock.protocol.common import MediaSpan
 from penstock.protocol.from_worker import MediaFailed
 from penstock.protocol.to_worker import (

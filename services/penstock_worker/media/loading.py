@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.planning import media_of

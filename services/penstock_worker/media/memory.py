@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.audio_spec import AudioSpec
-from penstock.model_config import EncoderConfig, ModelConfig
+from penstock.model.audio_spec import AudioSpec
+from penstock.model.config import EncoderConfig, ModelConfig
+from penstock.model.vision_spec import VisionSpec
 from penstock.protocol.common import MAX_MEDIA_ITEMS, MEDIA_OVERHEAD
-from penstock.vision_spec import VisionSpec
 
 USUAL_ROWS = 16_384
 """Rows of encodings that are kept: as many as the largest picture has that any of the families

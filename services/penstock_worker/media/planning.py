@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from penstock import logs
 from penstock.errors import StartupError
-from penstock.model_config import ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig, PreparedModel
+from penstock.process import logs
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward.interface import HeldMedia
 from penstock_worker.media.encoder import MediaEncodings

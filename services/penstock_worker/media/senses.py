@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from penstock.errors import UnsupportedModel
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
 from penstock_worker.audio.hearing import Hearing
 from penstock_worker.audio.model import AudioModel, open_audio_tower
 from penstock_worker.media.interface import Sees

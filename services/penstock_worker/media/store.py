@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock import logs
 from penstock.media.prepared import BrokenItem, read
+from penstock.process import logs
 from penstock.protocol.common import MAX_MEDIA_CHUNK, MediaFailure
 from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
 from penstock.protocol.to_worker import LoadMedia, LoadMediaChunk

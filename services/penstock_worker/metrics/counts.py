@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock import logs
 from penstock.metrics.histogram import Histogram
+from penstock.process import logs
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
 from penstock_worker.stores.peers.counts import TransferCounts

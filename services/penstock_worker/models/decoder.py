@@ -13,7 +13,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_worker.adapters.interface import ProductAdapters
 from penstock_worker.attention.encoded import NOTHING_ENCODED, EncodedAttention
 from penstock_worker.attention.interface import StepAttention

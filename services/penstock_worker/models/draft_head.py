@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from penstock.families.eagle3 import NUM_TAPS
-from penstock.model_config import HeadConfig
+from penstock.model.config import HeadConfig
 from penstock_worker.attention.interface import StepAttention
 from penstock_worker.layers.attention import SelfAttention
 from penstock_worker.layers.decoder_layer import (

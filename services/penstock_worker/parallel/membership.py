@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock import logs
 from penstock.errors import StartupError
+from penstock.process import logs
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.rendezvous import Rendezvous

@@ -15,7 +15,7 @@ from itertools import pairwise
 import msgspec
 
 from penstock.errors import StartupError
-from penstock.recurrent_spec import GatedDeltaSpec, Mamba2Spec, RecurrentSpec, ShortConvSpec
+from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba2Spec, RecurrentSpec, ShortConvSpec
 
 Ranges = tuple[range, ...]
 """Indices of a dimension, in order."""

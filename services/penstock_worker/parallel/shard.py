@@ -14,8 +14,9 @@ from itertools import pairwise
 import msgspec
 
 from penstock.errors import StartupError
-from penstock.layer_spec import LayerSpec
-from penstock.mechanisms import (
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import LayerSpec
+from penstock.model.mechanisms import (
     CROSS_ATTENTION,
     EXPERTS_BESIDE,
     OWN_HEADS,
@@ -27,7 +28,6 @@ from penstock.mechanisms import (
     VALUES_OF_KEYS,
     mechanisms,
 )
-from penstock.model_config import ModelConfig
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.recurrent_shard import RecurrentShard, recurrent_shard
 

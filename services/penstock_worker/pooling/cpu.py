@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.kv_layout import layers_that_read, one_group
-from penstock.mechanisms import ONE_HALF, mechanisms
-from penstock.model_config import EncoderConfig, ModelConfig, PreparedModel
+from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
+from penstock.model.kv_layout import layers_that_read, one_group
+from penstock.model.mechanisms import ONE_HALF, mechanisms
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_kernels.cpu.decoder import Decoder, DecoderShape, halves_of
 from penstock_kernels.cpu.library import bits, instruction_set

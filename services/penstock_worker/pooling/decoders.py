@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from penstock.mechanisms import RECURRENT, mechanisms
-from penstock.model_config import ModelConfig, PreparedModel
-from penstock.pooling_config import PoolingConfig
+from penstock.model.config import ModelConfig, PreparedModel
+from penstock.model.mechanisms import RECURRENT, mechanisms
+from penstock.model.pooling_config import PoolingConfig
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_worker.adapters.rows import RowAdapters
 from penstock_worker.attention.interface import CacheShape

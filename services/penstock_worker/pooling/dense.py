@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock.pooling_config import DenseLayer
+from penstock.model.pooling_config import DenseLayer
 from penstock_worker.pooling.heads import Head
 from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.weights import Weights

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.pooling_config import PoolingMode
+from penstock.model.pooling_config import PoolingMode
 from penstock.protocol.to_worker import SlotWork
 from penstock_kernels.triton.rowwise.pool_rows import max_rows, mean_rows
 from penstock_worker.adapters.device_adapters import DeviceAdapters

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from penstock import logs
-from penstock.pooling_config import PoolingConfig
+from penstock.model.pooling_config import PoolingConfig
+from penstock.process import logs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import PlanError, Slot, Slots

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from penstock.families import ENCODERS
-from penstock.model_config import EncoderConfig, PreparedModel
+from penstock.model.config import EncoderConfig, PreparedModel
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_worker.adapters.interface import ProductAdapters
 from penstock_worker.adapters.rows import RowAdapters

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.families import ENCODERS
-from penstock.model_config import EncoderConfig, ModelConfig, SharedSpace
+from penstock.model.config import EncoderConfig, ModelConfig, SharedSpace
 from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights.weights import Weights
 

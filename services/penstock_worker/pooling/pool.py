@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock.pooling_config import Activation, PoolingConfig, PoolingMode
+from penstock.model.pooling_config import Activation, PoolingConfig, PoolingMode
 from penstock.protocol.common import Pooling, Vectors
 from penstock_worker.pooling.heads import Head
 

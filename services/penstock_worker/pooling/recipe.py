@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.kv_layout import ONE_GROUP, KVGroup
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
+from penstock.model.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.interface import HeldMedia

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from penstock.mechanisms import BY_TRANSFORMERS
-from penstock.model_config import (
+from penstock.model.config import (
     EncoderConfig,
     ModelConfig,
     PreparedModel,
     TransformersConfig,
 )
+from penstock.model.mechanisms import BY_TRANSFORMERS
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.rows import RowAdapters, TorchAdapters
 from penstock_worker.batch.block_copies import NO_COPIES, BlockCopies, Copies

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.model_config import EncoderConfig, PreparedModel, SharedSpace
+from penstock.model.config import EncoderConfig, PreparedModel, SharedSpace
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.forward.interface import HeldMedia

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from penstock.errors import UnsupportedModel
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.dtype import compute_dtype

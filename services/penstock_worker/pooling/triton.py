@@ -8,8 +8,8 @@ from __future__ import annotations
 import msgspec
 from torch import Tensor
 
-from penstock.model_config import EncoderConfig, ModelConfig, PreparedModel
-from penstock.pooling_config import PoolingConfig
+from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
+from penstock.model.pooling_config import PoolingConfig
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.models import AdaptableModel
 from penstock_worker.device.queue import queue_of

@@ -7,8 +7,8 @@ import torch
 import triton
 
 from penstock.errors import StartupError
-from penstock.model_config import EncoderConfig, PreparedModel
-from penstock.pooling_config import PoolingConfig
+from penstock.model.config import EncoderConfig, PreparedModel
+from penstock.model.pooling_config import PoolingConfig
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.device_adapters import DeviceAdapters
 from penstock_worker.adapters.interface import BatchAdapters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import linear as library_linear
 
-from penstock import logs
+from penstock.process import logs
 from penstock_worker.quantisation.interface import Product
 
 log = logs.get(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock import logs
+from penstock.process import logs
 from penstock_worker.sampler.adjustments import SequenceAdjustments, adjustments_of
 from penstock_worker.sampler.cpu import CPUSampler
 from penstock_worker.sampler.interface import SampledToken, Sampler, SampleRequest

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from penstock import logs
+from penstock.process import logs
 from penstock_worker.forward.heads import HeadForward
 from penstock_worker.forward.interface import Batch, Forward, LikeliestForward
 from penstock_worker.models.taps import Taps

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock import logs
 from penstock.errors import StartupError
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
+from penstock.model.speculation import DraftMethod, SpeculativeConfig
+from penstock.process import logs
 from penstock.protocol.to_worker import Setup
-from penstock.speculation import DraftMethod, SpeculativeConfig
 from penstock_worker.batch.slots import Slots
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.parallel.place import RankPlace

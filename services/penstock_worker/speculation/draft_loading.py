@@ -8,8 +8,8 @@ from dataclasses import replace
 import msgspec
 
 from penstock.errors import ModelNotFound, StartupError
-from penstock.kv_layout import KVGroup
-from penstock.model_config import ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig, PreparedModel
+from penstock.model.kv_layout import KVGroup
 from penstock.prepare import load_manifest
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_worker.batch.slots import Slots

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.errors import StartupError
 from penstock.families.finding import served_family
-from penstock.model_config import HeadConfig, ModelConfig, PreparedModel, WeightFiles
+from penstock.model.config import HeadConfig, ModelConfig, PreparedModel, WeightFiles
 from penstock.prepare import load_manifest
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.slots import Slots

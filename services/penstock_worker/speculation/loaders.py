@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.interface import Recipe

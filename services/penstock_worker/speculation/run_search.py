@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from penstock import logs
+from penstock.process import logs
 from penstock_kernels.cpu.runs import TokenRuns, guess
 from penstock_worker.speculation.matches import latest, most_voted
 from penstock_worker.speculation.token_index import TokenIndex

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.errors import StartupError
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
 from penstock.prepare.folder import TOKENIZER
 from penstock.text.tokenizer import Tokenizer
 

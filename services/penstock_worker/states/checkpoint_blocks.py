@@ -10,7 +10,7 @@ from itertools import accumulate
 import numpy as np
 from torch import Tensor
 
-from penstock.kv_layout import STATE_BYTES
+from penstock.model.kv_layout import STATE_BYTES
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.kv_layout import KVGroup
+from penstock.model.kv_layout import KVGroup
 from penstock_kernels.triton.recurrent.states import DeviceStateMemory, DeviceStateMoves
 from penstock_worker.forward.interface import Batch
 from penstock_worker.states.device_moves import DeviceStatesStep, HostMoves

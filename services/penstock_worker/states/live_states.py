@@ -23,7 +23,7 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from penstock.kv_layout import STATE_BYTES, KVGroup
+from penstock.model.kv_layout import STATE_BYTES, KVGroup
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.speculation.drafting import Drafts

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.kv_layout import KVGroup, state_of, state_sizes
+from penstock.model.kv_layout import KVGroup, state_of, state_sizes
+from penstock.model.recurrent_spec import result_numbers
 from penstock.protocol.to_worker import Setup
-from penstock.recurrent_spec import result_numbers
 from penstock_worker.parallel.shard import Shard
 from penstock_worker.states.device_states import DeviceStates
 from penstock_worker.states.planning import snapshots_for

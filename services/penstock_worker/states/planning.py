@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from penstock.kv_layout import (
+from penstock.model.config import ModelConfig
+from penstock.model.kv_layout import (
     KVGroup,
     state_bytes,
     state_copies,
@@ -14,7 +15,6 @@ from penstock.kv_layout import (
     state_sizes,
     with_states,
 )
-from penstock.model_config import ModelConfig
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward.interface import HeldStates, Unable
 from penstock_worker.parallel.place import RankPlace

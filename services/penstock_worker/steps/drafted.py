@@ -9,7 +9,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from penstock import logs
+from penstock.process import logs
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock_worker.batch.slots import Slots

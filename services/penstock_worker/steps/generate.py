@@ -18,11 +18,11 @@ import msgspec
 import numpy as np
 from torch import Tensor
 
-from penstock import logs
+from penstock.model.transcription_facts import Alignment
+from penstock.process import logs
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
-from penstock.transcription_facts import Alignment
 from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
 from penstock_worker.alignment.slots import Alignments
 from penstock_worker.batch.block_copies import Copies

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from penstock import logs
+from penstock.process import logs
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.device.queue import DeviceQueue
 from penstock_worker.parallel.errors import GroupLost

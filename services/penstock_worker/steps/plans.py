@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.process_memory import is_memory_shortage
+from penstock.process.memory import is_memory_shortage
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.batch.slots import PlanError, Slot, Slots

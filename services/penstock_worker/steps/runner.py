@@ -22,8 +22,8 @@ from typing import Generic
 
 import torch
 
-from penstock import logs
-from penstock.process_memory import is_memory_shortage
+from penstock.process import logs
+from penstock.process.memory import is_memory_shortage
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 from penstock_worker.adapters.interface import StepAdapters

@@ -10,7 +10,7 @@ from pathlib import Path
 import penstock
 from penstock.config.settings import TransportSettings
 from penstock.errors import StartupError
-from penstock.kv_layout import KVGroup
+from penstock.model.kv_layout import KVGroup
 from penstock.protocol.to_worker import Setup
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.stores.cache import StoredCache

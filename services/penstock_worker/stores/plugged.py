@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
-from penstock import logs
+from penstock.config.plugins import KV_STORES, named_plugin, plugin_names
 from penstock.errors import StartupError
-from penstock.plugins import KV_STORES, named_plugin, plugin_names
+from penstock.process import logs
 from penstock_worker.stores.contents import Contents
 from penstock_worker.stores.interface import KVStore, OpenStore, StoredLayout
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from penstock import logs
+from penstock.process import logs
 from penstock.protocol.to_worker import Save
 from penstock_worker.stores.cache import CopiedBlock, StoredCache
 from penstock_worker.stores.contents import WritePace

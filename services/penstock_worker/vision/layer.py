@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from penstock.layer_spec import NormSpec
+from penstock.model.layer_spec import NormSpec
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.parts import TowerNorm, TowerProduct

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.model_config import EncoderConfig, ModelConfig, WeightFiles
-from penstock.vision_spec import LearnedPositions, VisionSpec
+from penstock.model.config import EncoderConfig, ModelConfig, WeightFiles
+from penstock.model.vision_spec import LearnedPositions, VisionSpec
 from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.vision import names
 from penstock_worker.vision.mmproj_names import mmproj_tensors

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.vision_spec import ClassProjector, TowerSpec
+from penstock.model.vision_spec import ClassProjector, TowerSpec
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.parts import TowerNorm, TowerProduct

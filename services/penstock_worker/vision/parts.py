@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.layer_spec import NormSpec
+from penstock.model.layer_spec import NormSpec
 from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
 from penstock_worker.weights.weights import Weights

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from penstock.media import anyres
-from penstock.vision_spec import (
+from penstock.model.vision_spec import (
     AdapterProjector,
     AnyresProjector,
     ClassProjector,

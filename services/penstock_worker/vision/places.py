@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from penstock.vision_spec import LearnedPositions, MergerProjector, RotaryPositions, VisionSpec
+from penstock.model.vision_spec import (
+    LearnedPositions,
+    MergerProjector,
+    RotaryPositions,
+    VisionSpec,
+)
 from penstock_kernels import reference
 from penstock_worker.vision.picture import Picture, UnfitPicture
 

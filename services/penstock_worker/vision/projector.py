@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.layer_spec import NormSpec
-from penstock.vision_spec import (
+from penstock.model.layer_spec import NormSpec
+from penstock.model.vision_spec import (
     AdapterProjector,
     AnyresProjector,
     ClassProjector,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from penstock.media.pixels import FRAMES, inputs, video_inputs
-from penstock.media_facts import FixedFrames, Preparation, VideoFrames
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
+from penstock.model.media_facts import FixedFrames, Preparation, VideoFrames
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.model import VisionModel, open_tower
 from penstock_worker.vision.picture import UnfitPicture

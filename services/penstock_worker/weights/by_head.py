@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.layer_spec import LayerSpec
-from penstock.model_config import ModelConfig
-from penstock.recurrent_spec import GatedDeltaSpec
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import LayerSpec
+from penstock.model.recurrent_spec import GatedDeltaSpec
 from penstock_worker.weights.stored import StoredTensor
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.families.family import TensorNames
-from penstock.layer_spec import LatentSpec, LayerSpec
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import LatentSpec, LayerSpec
 from penstock_worker.weights.alternating import separated
 from penstock_worker.weights.by_head import things_apart
 from penstock_worker.weights.stored import StoredTensor

@@ -7,7 +7,7 @@ import math
 from penstock.errors import UnsupportedModel
 from penstock.families.finding import served_family
 from penstock.formats.gguf import GGUFFile
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.names import from_gguf
 from penstock_worker.weights.stored import StoredTensor

@@ -6,7 +6,7 @@ import torch
 
 from penstock.errors import StartupError
 from penstock.families.finding import served_family
-from penstock.model_config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig, WeightFiles
 from penstock_worker.weights.dummy import DummyWeights
 from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.gguf import gguf_tensors

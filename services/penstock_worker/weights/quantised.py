@@ -9,7 +9,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from penstock import logs
+from penstock.process import logs
 from penstock_worker.quantisation.interface import KeptMatrix
 from penstock_worker.weights.checkpoint_tensor import CheckpointTensor
 from penstock_worker.weights.keeping_fp8 import BY_BLOCK, BY_ROW, fp8_kind, kept_fp8

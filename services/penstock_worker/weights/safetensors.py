@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.safetensors_file import SafetensorsFile, SafetensorsTensor
-from penstock.quantised_checkpoint import QuantisedCheckpoint
+from penstock.model.quantised_checkpoint import QuantisedCheckpoint
 from penstock_worker.quantisation.checkpoints.gather import gathered
 from penstock_worker.weights.cache_scales import cache_scale
 from penstock_worker.weights.checkpoint_tensor import CheckpointTensor

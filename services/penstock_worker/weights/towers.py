@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from penstock.errors import UnsupportedModel
-from penstock.model_config import WeightFiles
+from penstock.model.config import WeightFiles
 from penstock_worker.weights.dummy import DummyWeights
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.safetensors import safetensors_tensors

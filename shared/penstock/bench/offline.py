@@ -109,7 +109,7 @@ def _prompts(llm: LLM, shape: BatchShape, count: int, rng: random.Random) -> lis
 
 
 def _generate(llm: LLM, shape: BatchShape, prompts: list[Any]) -> list[Any]:
-    from penstock.sampling_params import SamplingParams
+    from penstock.request.sampling_params import SamplingParams
 
     params = SamplingParams(temperature=0, max_tokens=shape.output_len, ignore_eos=True)
     outputs = llm.generate(prompts, params, use_tqdm=False)

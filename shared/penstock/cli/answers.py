@@ -209,7 +209,7 @@ class LocalModel:
         return self._loop.run(self._llm.transcribe(recording, wishes))
 
     async def _stream(self, question: Question, news: queue.SimpleQueue[Any]) -> None:
-        from penstock.sampling_params import RequestOutputKind
+        from penstock.request.sampling_params import RequestOutputKind
 
         try:
             params = await self._llm.get_default_sampling_params()

@@ -15,7 +15,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from penstock import logs
 from penstock.cli.batch_file import AnswersSoFar, FileLine, read_lines
 from penstock.cli.http_client import (
     HttpClient,
@@ -30,6 +29,7 @@ from penstock.config.flags import resolve
 from penstock.config.settings import ServeConfig
 from penstock.config.tree import replace_settings
 from penstock.errors import InvalidRequest, PenstockError
+from penstock.process import logs
 
 CONCURRENCY = 64
 LONGEST_PAUSE = 5.0

@@ -163,7 +163,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _show(result: dict[str, Any], arguments: argparse.Namespace) -> int:
-    from penstock.machine import describe_machine
+    from penstock.process.machine import describe_machine
 
     result = {**result, "machine": describe_machine()}
     if arguments.json:

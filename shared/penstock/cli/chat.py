@@ -22,7 +22,7 @@ from penstock.cli.sampling_arguments import (
 )
 from penstock.cli.terminal import Style, printable
 from penstock.errors import InvalidRequest, PenstockError
-from penstock.media_facts import MediaKind
+from penstock.model.media_facts import MediaKind
 
 HELP = """\
   /system [TEXT]  set the system message; without TEXT: show it; a dash: none

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from penstock.api_keys import entry, new_key
 from penstock.cli.parser import Parser, examples
 from penstock.errors import InvalidRequest
+from penstock.request.api_keys import entry, new_key
 
 _FIELDS = (
     "name",

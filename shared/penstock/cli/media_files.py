@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.errors import InvalidRequest
 from penstock.media.words import WORDS
-from penstock.media_facts import MediaKind
+from penstock.model.media_facts import MediaKind
 
 MAX_BYTES = 64 << 20
 """Most bytes of a file; a server has its own, smaller bound."""

@@ -18,13 +18,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
-from penstock import logs
-from penstock.children import die_with_parent
 from penstock.config.flags import resolve
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
 from penstock.net.grpc_port import check_installed
-from penstock.process_memory import is_memory_shortage
-from penstock.process_title import set_title
+from penstock.process import logs
+from penstock.process.children import die_with_parent
+from penstock.process.memory import is_memory_shortage
+from penstock.process.title import set_title
 from penstock.supervisor.restarts import FINAL_STARTUP_FAILURE, OUT_OF_MEMORY
 
 log = logs.get(__name__)

@@ -41,7 +41,7 @@ def add_sampling(parser: argparse.ArgumentParser, *, longest: str = "-1") -> Non
 
 def sampling(arguments: argparse.Namespace) -> dict[str, Any]:
     """What was given, as fields of SamplingParams. Raises InvalidRequest."""
-    from penstock.sampling_params import SamplingParams
+    from penstock.request.sampling_params import SamplingParams
 
     given = {
         name: getattr(arguments, f"sampling_{name}")

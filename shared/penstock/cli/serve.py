@@ -7,8 +7,6 @@ import os
 import sys
 from pathlib import Path
 
-from penstock import logs
-from penstock.api_keys import ENVIRONMENT
 from penstock.cli.parser import Parser, examples
 from penstock.cli.try_it import curl_line, example_for
 from penstock.config import flags
@@ -23,11 +21,13 @@ from penstock.config.model_list import (
 from penstock.config.settings import ServeConfig
 from penstock.config.tree import replace_settings
 from penstock.errors import InvalidRequest
-from penstock.listed_adapters import check_adapters
 from penstock.net.exposure import configured_keys
 from penstock.prepare import load_manifest
 from penstock.prepare.resolve import check_could_be
-from penstock.process_title import set_title
+from penstock.process import logs
+from penstock.process.title import set_title
+from penstock.request.api_keys import ENVIRONMENT
+from penstock.request.listed_adapters import check_adapters
 
 INTERRUPTED = 130
 

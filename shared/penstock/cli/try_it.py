@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.api_keys import ENVIRONMENT
 from penstock.config.settings import ModelSettings
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
+from penstock.request.api_keys import ENVIRONMENT
 
 
 class Example(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ from penstock.client.sequence_text import SequenceText
 from penstock.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.protocol.common import FinishReason, TokenLogprobs
 from penstock.protocol.to_frontend import Welcome
-from penstock.terms import Terms
+from penstock.request.terms import Terms
 
 
 @dataclass(frozen=True, slots=True)

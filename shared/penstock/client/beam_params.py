@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 
 MAX_BEAM_WIDTH = 128
 MAX_LENGTH_PENALTY = 100.0

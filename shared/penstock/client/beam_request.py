@@ -15,7 +15,7 @@ from penstock.errors import DeadlineExceeded, PenstockError
 from penstock.protocol.common import FinishReason, Stopping, TokenLogprobs, TokenSampling
 from penstock.protocol.from_frontend import Advance, OpenSequence, Submit
 from penstock.protocol.to_frontend import Pooled, SequenceOutput
-from penstock.terms import Terms
+from penstock.request.terms import Terms
 
 
 @dataclass(slots=True)

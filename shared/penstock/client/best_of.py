@@ -10,8 +10,8 @@ from penstock.client.engine_client import NO_TERMS, EngineClient
 from penstock.client.generation import Generation
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import TokenLogprobs
-from penstock.sampling_params import MAX_N, SamplingParams
-from penstock.terms import Terms
+from penstock.request.sampling_params import MAX_N, SamplingParams
+from penstock.request.terms import Terms
 
 
 class BestOf(msgspec.Struct, kw_only=True):

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.call_values import encode_value
 from penstock.client.session import EngineSession
 from penstock.client.telling import all_able
 from penstock.errors import EngineUnavailable, InvalidRequest
+from penstock.protocol.call_values import encode_value
 from penstock.protocol.common import MAX_CALL_SECONDS, MAX_METHOD_CHARS
 from penstock.protocol.from_frontend import CallWorkers
 

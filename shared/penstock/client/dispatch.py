@@ -10,7 +10,6 @@ from typing import Any
 
 import zmq
 
-from penstock import logs
 from penstock.client.adapters import AdapterDirectory
 from penstock.client.endpoints import Endpoints, Resolver, is_named
 from penstock.client.fleet import Fleet
@@ -27,6 +26,7 @@ from penstock.client.session import EngineSession
 from penstock.client.waiting_room import WaitingRoom
 from penstock.config.settings import TransportSettings
 from penstock.errors import PenstockError, RequestFailed
+from penstock.process import logs
 from penstock.protocol.common import NamedAdapter
 from penstock.protocol.from_frontend import NameAdapters
 from penstock.protocol.live import Snapshot

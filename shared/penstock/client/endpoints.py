@@ -10,8 +10,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from penstock import logs
 from penstock.errors import InvalidRequest
+from penstock.process import logs
 
 log = logs.get(__name__)
 

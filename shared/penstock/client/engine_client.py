@@ -44,8 +44,8 @@ from penstock.protocol.common import (
     WakeTag,
 )
 from penstock.protocol.to_frontend import Welcome
-from penstock.sampling_params import SamplingParams
-from penstock.terms import Terms
+from penstock.request.sampling_params import SamplingParams
+from penstock.request.terms import Terms
 
 NO_TERMS = Terms()
 

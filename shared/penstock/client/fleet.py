@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
-from penstock import logs
 from penstock.client.endpoints import (
     MAX_ENGINES,
     RESOLVE_INTERVAL,
@@ -15,6 +14,7 @@ from penstock.client.endpoints import (
     follow,
 )
 from penstock.client.session import EngineSession
+from penstock.process import logs
 
 log = logs.get(__name__)
 

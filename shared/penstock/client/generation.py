@@ -28,8 +28,8 @@ from penstock.protocol.common import (
 )
 from penstock.protocol.from_frontend import Finish, OpenSequence, Submit
 from penstock.protocol.to_frontend import Pooled, SequenceOutput
-from penstock.sampling_params import RequestOutputKind, SamplingParams
-from penstock.terms import Terms
+from penstock.request.sampling_params import RequestOutputKind, SamplingParams
+from penstock.request.terms import Terms
 from penstock.text.tokenizer import Tokenizer
 
 Sink = Callable[[list[SequenceDelta]], bool]

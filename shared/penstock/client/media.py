@@ -9,10 +9,10 @@ import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from penstock import logs
 from penstock.errors import InvalidRequest, StartupError
 from penstock.media.items import PromptMedia
 from penstock.net.runtime_dir import RuntimeDir
+from penstock.process import logs
 from penstock.protocol.common import MAX_MEDIA_CHUNK
 from penstock.protocol.from_frontend import FromFrontend, MediaChunk, MediaFile, MediaLost
 from penstock.protocol.to_frontend import NeedMedia

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.errors import UnsupportedModel
-from penstock.media_facts import MediaFacts
+from penstock.model.media_facts import MediaFacts
 from penstock.protocol.to_frontend import Welcome
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ from penstock.client.routing import RoutingRequest, Why
 from penstock.errors import PenstockError
 from penstock.protocol.from_frontend import FromFrontend, Submit
 from penstock.protocol.to_frontend import Pooled, SequenceOutput
-from penstock.terms import Terms
+from penstock.request.terms import Terms
 
 
 class Placement:

@@ -21,12 +21,12 @@ from penstock.errors import (
     PenstockError,
     RequestFailed,
 )
-from penstock.media_facts import alignment_of
-from penstock.pooling_config import PoolingConfig
+from penstock.model.media_facts import alignment_of
+from penstock.model.pooling_config import PoolingConfig
 from penstock.protocol.common import Pooling, PoolingTask, Stopping, TokenSampling, Vectors
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock.protocol.to_frontend import Pooled, SequenceOutput, Welcome
-from penstock.terms import Terms
+from penstock.request.terms import Terms
 
 GENERATES = "this model generates text; it gives no embeddings, scores or classes"
 NO_TIMES = "this model can't say when words are spoken"

@@ -11,7 +11,7 @@ from penstock.client.pool_request import check_input, pooling_model
 from penstock.errors import InvalidRequest
 from penstock.media.items import PreparedItems, PromptMedia
 from penstock.media.prompt import by_itself
-from penstock.media_facts import MediaFacts
+from penstock.model.media_facts import MediaFacts
 from penstock.protocol.to_frontend import Welcome
 from penstock.text.tokenizer import Tokenizer
 

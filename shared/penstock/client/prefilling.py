@@ -20,7 +20,7 @@ from penstock.errors import PenstockError
 from penstock.protocol.common import Stopping, TokenSampling
 from penstock.protocol.from_frontend import FromFrontend, OpenSequence, Submit
 from penstock.protocol.to_frontend import Pooled, SequenceOutput
-from penstock.terms import Terms
+from penstock.request.terms import Terms
 
 _SAMPLING = TokenSampling(0, temperature=0.0)
 _STOPPING = Stopping(max_tokens=1, ignore_eos=True)

@@ -15,8 +15,8 @@ from typing import Literal, Protocol, TypeVar, get_args
 
 import msgspec
 
+from penstock.config.plugins import ROUTING, named_plugin
 from penstock.errors import StartupError
-from penstock.plugins import ROUTING, named_plugin
 from penstock.protocol.common import Media
 
 Why = Literal["prefix", "session", "load", "only", "turn", "prefill"]

@@ -8,7 +8,7 @@ from penstock.client.refusals import max_output
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import LogitsAdjustments, SpeechRules, Stopping, TokenSampling
 from penstock.protocol.to_frontend import Limits
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from penstock.text.tokenizer import Tokenizer
 
 

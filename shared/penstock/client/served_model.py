@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock import logs
 from penstock.client.model_text import ModelText
+from penstock.process import logs
 from penstock.protocol.to_frontend import Limits, Welcome
 
 log = logs.get(__name__)

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import msgspec
 import zmq
 
-from penstock import logs
 from penstock.client.generation import Generation
 from penstock.client.media_sending import MediaSending
 from penstock.client.open_calls import OpenCalls
@@ -22,6 +21,7 @@ from penstock.client.told_state import ToldState
 from penstock.client.works import Works
 from penstock.config.settings import TransportSettings
 from penstock.errors import RequestFailed
+from penstock.process import logs
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import NamedAdapter
 from penstock.protocol.from_frontend import (
@@ -46,7 +46,7 @@ from penstock.protocol.to_frontend import (
     ToFrontend,
     Welcome,
 )
-from penstock.terms import Terms
+from penstock.request.terms import Terms
 from penstock.transport import heartbeat
 from penstock.transport.events import Ended, Event, Opened
 from penstock.transport.session_client import SessionClient

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from penstock.config.named import check_named
+from penstock.config.plugins import ROUTING
 from penstock.config.tree import ADVANCED
-from penstock.plugins import ROUTING
 
 AccessLog = Literal["off", "text", "json"]
 Routing = Literal["prefix", "least-loaded", "round-robin"]

@@ -13,7 +13,7 @@ import msgspec
 from penstock.config.settings import EngineConfig, GatewayConfig, ServeConfig
 from penstock.config.tree import leaves, load_file, replace_settings
 from penstock.errors import InvalidRequest
-from penstock.machine import usable_cores
+from penstock.process.machine import usable_cores
 
 MOST_MODELS = 64
 _NAME = re.compile(r"[^\s,=]{1,200}")

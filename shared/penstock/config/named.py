@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from penstock.plugins import plugin_names
+from penstock.config.plugins import plugin_names
 
 
 def check_named(field: str, value: str, built_in: Collection[str], group: str) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.config.named import check_named
-from penstock.plugins import SCHEDULING_POLICIES
+from penstock.config.plugins import SCHEDULING_POLICIES
 
 PreemptionMode = Literal["auto", "recompute", "swap"]
 SchedulingPolicy = Literal["fcfs", "priority", "fair"]

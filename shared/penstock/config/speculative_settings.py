@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.errors import InvalidRequest
-from penstock.speculation import LOOKUPS, WITH_MODEL, DraftMethod, SpeculativeConfig
+from penstock.model.speculation import LOOKUPS, WITH_MODEL, DraftMethod, SpeculativeConfig
 
 OFF = ("off", "none", "null")
 """What is said in place of an object to have nothing drafted."""

@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import logs
 from penstock.errors import InvalidRequest
+from penstock.process import logs
 
 log = logs.get(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.layer_spec import ExpertsSpec
+from penstock.model.layer_spec import ExpertsSpec
 
 MAX_LAYERS = 4096
 MAX_EXPERTS = 4096

@@ -10,8 +10,8 @@ from penstock.families.encoder import EncoderFamily
 from penstock.families.shared_space import MAX_VECTOR, TEXT_NAMES, check_class, text_layers
 from penstock.families.vision.reading import bounded, clip_tower
 from penstock.formats.fields import Fields
-from penstock.model_config import EncoderConfig, SharedSpace
-from penstock.vision_spec import ClassProjector, VisionSpec
+from penstock.model.config import EncoderConfig, SharedSpace
+from penstock.model.vision_spec import ClassProjector, VisionSpec
 
 OLD_END = 2
 """What the first releases state as the end's id. The end is the highest id of a text then."""

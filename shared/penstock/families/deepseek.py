@@ -17,7 +17,8 @@ from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
-from penstock.layer_spec import (
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import (
     AttentionSpec,
     ExpertsSpec,
     FeedForwardSpec,
@@ -26,7 +27,6 @@ from penstock.layer_spec import (
     NormSpec,
     RopeSpec,
 )
-from penstock.model_config import ModelConfig
 
 MAX_SIZE = 1 << 16
 """Most numbers of a latent, or of a part of a head."""

@@ -11,8 +11,8 @@ import msgspec
 from penstock.families.encoder import EncoderFamily
 from penstock.families.gemma3 import GEMMA3
 from penstock.formats.fields import Fields
-from penstock.layer_spec import LayerSpec
-from penstock.model_config import EncoderConfig
+from penstock.model.config import EncoderConfig
+from penstock.model.layer_spec import LayerSpec
 
 
 def _both_ways(layer: LayerSpec) -> LayerSpec:

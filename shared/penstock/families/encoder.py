@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from penstock.families.family import TensorNames
 from penstock.formats.fields import Fields
-from penstock.model_config import EncoderConfig
+from penstock.model.config import EncoderConfig
 
 
 class ClassifierHead(NamedTuple):

@@ -11,8 +11,8 @@ from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.olmo2 import NAMES
 from penstock.formats.fields import Fields
-from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec
 
 
 def _usual_kinds(window: int | None, count: int) -> list[str]:

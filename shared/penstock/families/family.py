@@ -9,7 +9,7 @@ from typing import Literal
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.own_head import LAYER_BEHIND_THE_LAST, OwnHead
 from penstock.formats.fields import Fields
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from penstock import plugins
+from penstock.config import plugins
+from penstock.config.plugins import BrokenPlugin, Plugin
 from penstock.errors import StartupError
 from penstock.families import FAMILIES, GGUF_ARCHITECTURES, HUB_CLASSES
 from penstock.families.family import Family
-from penstock.plugins import BrokenPlugin, Plugin
 
 
 def family_named(name: str) -> Family | None:

@@ -9,8 +9,8 @@ from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
-from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
 
 NAMES = TensorNames(
     {

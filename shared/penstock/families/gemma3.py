@@ -11,8 +11,8 @@ from penstock.families.family import Family
 from penstock.families.gemma2 import NAMES
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
-from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec, RopeSpec
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec, RopeSpec
 
 LOCAL_THETA = 10_000.0
 """Base of the rotation in the layers with a window, where config.json doesn't say."""

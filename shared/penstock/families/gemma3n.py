@@ -18,14 +18,14 @@ from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.layer_inputs import read_layer_inputs
 from penstock.families.shared_kv import sources
 from penstock.formats.fields import Fields
-from penstock.layer_spec import (
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import (
     AttentionSpec,
     FeedForwardSpec,
     LayerSpec,
     NormSpec,
     StreamsSpec,
 )
-from penstock.model_config import ModelConfig
 
 THETA, LOCAL_THETA = 1_000_000.0, 10_000.0
 SOFT_CAP = 30.0

@@ -16,7 +16,8 @@ from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.layer_inputs import read_layer_inputs
 from penstock.families.shared_kv import sources
 from penstock.formats.fields import Fields
-from penstock.layer_spec import (
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import (
     AttentionSpec,
     ExpertsSpec,
     FeedForwardSpec,
@@ -26,7 +27,6 @@ from penstock.layer_spec import (
     RopeScaling,
     RopeSpec,
 )
-from penstock.model_config import ModelConfig
 
 GLOBAL_HEAD_DIM = 512
 """Size of a head in the layers that see everything, where config.json doesn't say."""

@@ -17,7 +17,7 @@ from penstock.families import bounds
 from penstock.families.hub_reading import FULL, SLIDING
 from penstock.families.layer_inputs import layer_inputs
 from penstock.formats.fields import Fields
-from penstock.layer_spec import PerLayerInputsSpec, RopeScaling, RopeSpec
+from penstock.model.layer_spec import PerLayerInputsSpec, RopeScaling, RopeSpec
 
 if TYPE_CHECKING:  # It needs numpy, which processes without weights do without.
     from penstock.formats.gguf import GGUFTensor

@@ -13,7 +13,7 @@ from penstock.errors import UnsupportedModel
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.recurrent_reading import checked
 from penstock.formats.fields import Fields
-from penstock.recurrent_spec import Mamba2Spec, RecurrentSpec
+from penstock.model.recurrent_spec import Mamba2Spec, RecurrentSpec
 
 KV_HEADS, INNER = "attention.head_count_kv", "feed_forward_length"
 SIGMOID = 2

@@ -12,14 +12,14 @@ from penstock.families.deepseek import gguf_experts
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
-from penstock.layer_spec import (
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import (
     AttentionSpec,
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
     NormSpec,
 )
-from penstock.model_config import ModelConfig
 
 NAMES = TensorNames(
     {

@@ -15,7 +15,8 @@ from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
-from penstock.layer_spec import (
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import (
     AttentionSpec,
     ExpertsSpec,
     FeedForwardSpec,
@@ -23,7 +24,6 @@ from penstock.layer_spec import (
     NormSpec,
     RopeSpec,
 )
-from penstock.model_config import ModelConfig
 
 CLAMP = 7.0
 """What the activation's inputs are clamped to, in all releases."""

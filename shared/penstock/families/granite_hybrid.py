@@ -20,9 +20,9 @@ from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.granite import gguf_model, model_of
 from penstock.families.qwen3_moe import GGUF_NAMES
 from penstock.formats.fields import Fields
-from penstock.layer_spec import ExpertsSpec, FeedForwardSpec
-from penstock.model_config import ModelConfig
-from penstock.recurrent_spec import Mamba2Spec, RecurrentSpec
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec
+from penstock.model.recurrent_spec import Mamba2Spec, RecurrentSpec
 
 OF_MAMBA = (
     "mamba_n_heads",

@@ -12,8 +12,8 @@ from penstock.errors import UnsupportedModel
 from penstock.families.encoder import ClassifierHead, EncoderFamily
 from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
-from penstock.layer_spec import RopeScaling, RopeSpec
-from penstock.model_config import EncoderConfig
+from penstock.model.config import EncoderConfig
+from penstock.model.layer_spec import RopeScaling, RopeSpec
 
 IGNORED = (
     "logn_attention_clip1",  # of logn_attention_scale

@@ -14,7 +14,7 @@ from penstock.families import bounds
 from penstock.families.bounds import layer_count
 from penstock.families.rope_reading import read_scaling
 from penstock.formats.fields import Fields
-from penstock.layer_spec import LayerSpec, RopeSpec
+from penstock.model.layer_spec import LayerSpec, RopeSpec
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.families import bounds
 from penstock.formats.fields import Fields
-from penstock.layer_spec import PerLayerInputsSpec
+from penstock.model.layer_spec import PerLayerInputsSpec
 
 SIZE, ROWS = "hidden_size_per_layer_input", "vocab_size_per_layer_input"
 

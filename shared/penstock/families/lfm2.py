@@ -16,9 +16,15 @@ from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.qwen3_moe import GGUF_NAMES as GGUF_EXPERTS
 from penstock.formats.fields import Fields
-from penstock.layer_spec import AttentionSpec, ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
-from penstock.model_config import ModelConfig
-from penstock.recurrent_spec import ShortConvSpec
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+)
+from penstock.model.recurrent_spec import ShortConvSpec
 
 OF_TRAINING = (
     "block_mlp_init_scale",

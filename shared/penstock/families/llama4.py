@@ -10,7 +10,8 @@ from __future__ import annotations
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.formats.fields import Fields
-from penstock.layer_spec import (
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import (
     AttentionSpec,
     ExpertsSpec,
     FeedForwardSpec,
@@ -19,7 +20,6 @@ from penstock.layer_spec import (
     RopeScaling,
     RopeSpec,
 )
-from penstock.model_config import ModelConfig
 
 CHUNKED = "chunked_attention"
 

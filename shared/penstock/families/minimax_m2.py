@@ -15,8 +15,14 @@ from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.mixtral import MIXTRAL_MODULES
 from penstock.families.qwen3_moe import GGUF_NAMES
 from penstock.formats.fields import Fields
-from penstock.layer_spec import AttentionSpec, ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+)
 
 SIGMOID = 2
 """GGUF's number for routers that make scores of their products by a sigmoid."""

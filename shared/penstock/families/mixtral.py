@@ -8,14 +8,14 @@ from __future__ import annotations
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.formats.fields import Fields
-from penstock.layer_spec import (
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import (
     AttentionSpec,
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
     NormSpec,
 )
-from penstock.model_config import ModelConfig
 
 MIXTRAL_MODULES = {
     "block_sparse_moe.gate": "mlp.router",

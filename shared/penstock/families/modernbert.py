@@ -10,8 +10,8 @@ from penstock.families import hub_reading as hub
 from penstock.families.encoder import ClassifierHead, EncoderFamily
 from penstock.families.family import TensorNames
 from penstock.formats.fields import Fields
-from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec, RopeSpec
-from penstock.model_config import EncoderConfig, ModelConfig
+from penstock.model.config import EncoderConfig, ModelConfig
+from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec, RopeSpec
 
 GLOBAL_THETA, LOCAL_THETA = 160_000.0, 10_000.0
 DEFAULTS = {

@@ -10,14 +10,14 @@ from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.qwen3_moe import GGUF_NAMES
 from penstock.formats.fields import Fields
-from penstock.layer_spec import (
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import (
     AttentionSpec,
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
     NormSpec,
 )
-from penstock.model_config import ModelConfig
 
 
 def _hub(fields: Fields) -> ModelConfig:

@@ -19,9 +19,15 @@ from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.own_head import BESIDE_THE_LAYERS
 from penstock.families.qwen3_moe import GGUF_NAMES as GGUF_EXPERTS
 from penstock.formats.fields import Fields
-from penstock.layer_spec import AttentionSpec, ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
-from penstock.model_config import ModelConfig
-from penstock.recurrent_spec import GatedDeltaSpec, RecurrentSpec
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+)
+from penstock.model.recurrent_spec import GatedDeltaSpec, RecurrentSpec
 
 SHARE = 0.25
 """Share of a head that rotates, where config.json doesn't say."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.recurrent_spec import (
+from penstock.model.recurrent_spec import (
     GatedDeltaSpec,
     Mamba2Spec,
     RecurrentSpec,

@@ -9,7 +9,7 @@ import math
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.layer_spec import RopeScaling
+from penstock.model.layer_spec import RopeScaling
 
 SERVED = ("default", "linear", "llama3", "yarn", "longrope")
 

@@ -12,8 +12,8 @@ from penstock.families import hub_reading as hub
 from penstock.families.family import TensorNames
 from penstock.families.vision.reading import activation
 from penstock.formats.fields import Fields
-from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
 
 MAX_VECTOR = 65_536
 """Numbers of a vector."""

@@ -14,8 +14,8 @@ from penstock.families.encoder import EncoderFamily
 from penstock.families.shared_space import MAX_VECTOR, TEXT_NAMES, check_class, text_layers
 from penstock.families.vision.reading import bounded, siglip_tower
 from penstock.formats.fields import Fields
-from penstock.model_config import EncoderConfig, SharedSpace
-from penstock.vision_spec import ProbeProjector, VisionSpec
+from penstock.model.config import EncoderConfig, SharedSpace
+from penstock.model.vision_spec import ProbeProjector, VisionSpec
 
 
 def _read(fields: Fields, text: Fields, vision: Fields) -> EncoderConfig:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from penstock.errors import UnsupportedModel
 from penstock.families.family import Family
 from penstock.formats.fields import Fields
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 
 TEXT = "text_config"
 

@@ -5,20 +5,20 @@ Source: Radford et al., "Robust speech recognition via large-scale weak supervis
 
 from __future__ import annotations
 
-from penstock.audio_spec import AudioSpec, AudioTowerSpec
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import MAX_INNER, layer_count
 from penstock.families.family import Family, TensorNames
 from penstock.formats.fields import Fields
-from penstock.layer_spec import (
+from penstock.model.audio_spec import AudioSpec, AudioTowerSpec
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import (
     AttentionSpec,
     CrossAttentionSpec,
     FeedForwardSpec,
     LayerSpec,
     NormSpec,
 )
-from penstock.model_config import ModelConfig
 
 MAX_BINS = 1024
 """Most bands of a spectrogram."""

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock.lora import LoRARequest
 from penstock.protocol.common import AdapterFile
-from penstock.terms import Terms
+from penstock.request.lora import LoRARequest
+from penstock.request.terms import Terms
 
 GivenAdapters = LoRARequest | Sequence[LoRARequest | None] | None
 """For all prompts, or one each; None for the model alone."""

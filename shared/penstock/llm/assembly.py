@@ -14,7 +14,7 @@ from penstock.llm.outputs import (
     RequestOutput,
 )
 from penstock.protocol.common import TokenLogprobs
-from penstock.sampling_params import RequestOutputKind, SamplingParams
+from penstock.request.sampling_params import RequestOutputKind, SamplingParams
 from penstock.text.tokenizer import Tokenizer
 
 

@@ -40,10 +40,10 @@ from penstock.llm.prompts import (
 )
 from penstock.llm.running_transcript import RunningTranscript
 from penstock.llm.transcribing import AsyncTranscription
-from penstock.lora import LoRARequest
 from penstock.media.items import PromptMedia
-from penstock.sampling_params import RequestOutputKind, SamplingParams
-from penstock.terms import Terms, checked_session
+from penstock.request.lora import LoRARequest
+from penstock.request.sampling_params import RequestOutputKind, SamplingParams
+from penstock.request.terms import Terms, checked_session
 
 
 class AsyncLLM(EngineControl, AsyncTranscription, AsyncPooling):

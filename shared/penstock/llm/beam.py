@@ -8,7 +8,7 @@ import itertools
 from penstock.client import BeamSearchParams, EngineClient, beam_search
 from penstock.errors import EngineUnavailable, PenstockError
 from penstock.llm.beam_outputs import BeamSearchOutput, beam_output
-from penstock.terms import Terms
+from penstock.request.terms import Terms
 
 _NUMBERS = itertools.count()
 

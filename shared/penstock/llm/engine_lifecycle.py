@@ -9,14 +9,14 @@ from typing import IO, Any, Self
 from penstock.client import EngineClient, ModelText
 from penstock.config.settings import EngineConfig
 from penstock.errors import EngineUnavailable
-from penstock.generation_config import sampling_defaults
 from penstock.llm.given_weights import GivenWeights
 from penstock.llm.keywords import engine_config
 from penstock.llm.launched_engine import LaunchedEngine
 from penstock.llm.model_tokenizer import ModelTokenizer
 from penstock.media.desk import MediaDesk
 from penstock.protocol.to_frontend import Status, Welcome
-from penstock.sampling_params import SamplingParams
+from penstock.request.generation_config import sampling_defaults
+from penstock.request.sampling_params import SamplingParams
 
 START_TIMEOUT = 600.0
 """Seconds that an engine gets to load its model."""

@@ -12,7 +12,7 @@ from penstock.config.settings import EngineConfig
 from penstock.config.tree import leaves, replace_settings
 from penstock.config.vllm_names import FOREIGN, RENAMED, VALUES, check_foreign
 from penstock.errors import InvalidRequest
-from penstock.lora import lora_modules_text
+from penstock.request.lora import lora_modules_text
 
 _OBJECTS = (
     "override_generation_config",

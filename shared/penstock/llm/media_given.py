@@ -13,7 +13,7 @@ from penstock.llm.videos import is_one_video, video_fields
 from penstock.media.input_audio import sound_uri
 from penstock.media.sources import MediaSource
 from penstock.media.words import WORDS
-from penstock.media_facts import MediaKind
+from penstock.model.media_facts import MediaKind
 
 PARTS: dict[str, MediaKind] = {
     "image_url": "image",

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.client.model_text import ModelText
 from penstock.errors import InvalidRequest
 from penstock.llm.prompts import Message, render_chat, tokenise_chat
-from penstock.model_config import GenerationDefaults
+from penstock.model.config import GenerationDefaults
 
 
 class ModelTokenizer:

@@ -44,11 +44,11 @@ from penstock.llm.pooling_outputs import (
     ScoringRequestOutput,
 )
 from penstock.llm.prompts import Prompt, prompt_list
-from penstock.lora import LoRARequest
-from penstock.pooling_params import PoolingParams
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock.protocol.to_frontend import Welcome
-from penstock.terms import Terms
+from penstock.request.lora import LoRARequest
+from penstock.request.pooling_params import PoolingParams
+from penstock.request.terms import Terms
 
 if TYPE_CHECKING:
     from penstock.client import ModelText

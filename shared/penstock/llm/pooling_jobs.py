@@ -30,10 +30,10 @@ from penstock.llm.media_given import (
 from penstock.llm.prompts import Prompt, with_salt
 from penstock.media.desk import MediaDesk, not_taken
 from penstock.media.sources import MediaSource
-from penstock.pooling_params import PoolingParams, check_dimensions
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock.protocol.to_frontend import Welcome
-from penstock.terms import Terms
+from penstock.request.pooling_params import PoolingParams, check_dimensions
+from penstock.request.terms import Terms
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, ModelText

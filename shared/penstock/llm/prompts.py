@@ -14,10 +14,10 @@ from penstock.llm.media_given import PARTS, kind_of_part, source_of_part
 from penstock.media.desk import not_taken
 from penstock.media.sources import MediaSource
 from penstock.media.words import WORDS
-from penstock.model_config import GenerationDefaults
+from penstock.model.config import GenerationDefaults
 from penstock.protocol.common import SessionTerms
-from penstock.sampling_params import SamplingParams
-from penstock.terms import Terms
+from penstock.request.sampling_params import SamplingParams
+from penstock.request.terms import Terms
 from penstock.text.call_arguments import written_arguments
 from penstock.text.content_shape import Marks, media_part, shaped, stand_ins
 from penstock.text.template import ChatTemplate, RenderedChat

@@ -32,8 +32,8 @@ from penstock.llm.prompts import (
     terms_list,
     with_salt,
 )
-from penstock.sampling_params import SamplingParams
-from penstock.terms import Terms, checked_session
+from penstock.request.sampling_params import SamplingParams
+from penstock.request.terms import Terms, checked_session
 
 
 def _shut_down(loop: BackgroundLoop, llm: AsyncLLM) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.llm.running_transcript import RunningTranscript
 from penstock.media.sources import MediaSource
-from penstock.terms import Terms
+from penstock.request.terms import Terms
 from penstock.transcription.begin import begin
 from penstock.transcription.transcript import Transcript
 from penstock.transcription.wishes import Wishes

@@ -11,7 +11,7 @@ from penstock.config.settings import MediaSettings
 from penstock.errors import InvalidRequest, StartupError
 from penstock.media.options import FrameSettings, frame_settings, processor_settings
 from penstock.media.words import WORDS
-from penstock.media_facts import (
+from penstock.model.media_facts import (
     CanvasImages,
     FittedImages,
     FixedFrames,

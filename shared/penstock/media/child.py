@@ -12,12 +12,12 @@ import signal
 
 import msgspec
 
-from penstock.frames import read_frame, write_frame
-from penstock.isolated.child import SOCKET, begin, confine
 from penstock.media.prepared import write
 from penstock.media.preparing import Unfit, prepare_item
 from penstock.media.wire import MAX_FRAME, Answer, Prepare, ProcessBounds
-from penstock.process_memory import resident_bytes
+from penstock.process.frames import read_frame, write_frame
+from penstock.process.isolated_child import SOCKET, begin, confine
+from penstock.process.memory import resident_bytes
 
 LARGE = 256 << 20
 """Bytes of memory from which on the process gives way to a new one."""

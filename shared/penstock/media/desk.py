@@ -35,7 +35,7 @@ from penstock.media.sound_frames import BadLength
 from penstock.media.sources import LARGE, MediaSource, SourceReader
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
 from penstock.media.words import TOO_MANY, WORDS
-from penstock.media_facts import AnyPreparation, MediaFacts, MediaKind
+from penstock.model.media_facts import AnyPreparation, MediaFacts, MediaKind
 
 MAX_UUID = 128
 """Characters."""

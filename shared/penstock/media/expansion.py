@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from penstock.errors import InvalidRequest
 from penstock.media.layout import ItemLayout
 from penstock.media.words import WORDS
-from penstock.media_facts import MediaFacts, MediaKind
+from penstock.model.media_facts import MediaFacts, MediaKind
 from penstock.protocol.common import MediaSpan
 
 

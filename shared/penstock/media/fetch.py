@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 from penstock.errors import PenstockError
 from penstock.media.addresses import is_public
 from penstock.media.http_body import AnswerHead, BadAnswer, read_body, read_head
-from penstock.media_facts import MediaKind
+from penstock.model.media_facts import MediaKind
 from penstock.version import __version__
 
 MAX_URL = 8192

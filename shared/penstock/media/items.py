@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.media.cache import PreparedItem
 from penstock.media.layout import ItemLayout
-from penstock.media_facts import MediaFacts
+from penstock.model.media_facts import MediaFacts
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 
 

@@ -19,7 +19,7 @@ from penstock.media.geometry import (
 )
 from penstock.media.sound_frames import sound_rows
 from penstock.media.video_layout import VideoShape, times_of, video_grid
-from penstock.media_facts import (
+from penstock.model.media_facts import (
     AnyresImages,
     CanvasImages,
     FittedImages,

@@ -12,7 +12,7 @@ import functools
 import numpy as np
 
 from penstock.media.sound_frames import chunks_of, frames_of
-from penstock.media_facts import LogMel
+from penstock.model.media_facts import LogMel
 
 LOG_MEL = "mel"
 """Name of a prepared sound's array: float32 [chunks, bins, frames]."""

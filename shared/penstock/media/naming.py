@@ -7,7 +7,7 @@ import hashlib
 import msgspec
 
 from penstock.media.sources import MediaSource
-from penstock.media_facts import AnyPreparation
+from penstock.model.media_facts import AnyPreparation
 
 VERSION = 1
 """Version of the code that prepares: raise it whenever the same bytes give other pixels or

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.config.settings import MediaSettings
 from penstock.errors import StartupError
-from penstock.media_facts import MediaKind
+from penstock.model.media_facts import MediaKind
 
 MAX_ITEMS = 256
 """Most items of a prompt, whatever the setting: the engine core's own bound."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from penstock.media_facts import (
+from penstock.model.media_facts import (
     AnyresImages,
     FixedFrames,
     LogMel,

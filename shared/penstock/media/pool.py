@@ -6,12 +6,12 @@ import asyncio
 import os
 from dataclasses import dataclass, field
 
-from penstock import logs
 from penstock.errors import Overloaded, RequestFailed
-from penstock.isolated.process import STANDSTILL, Crashed, Died, Frozen, Stalled
 from penstock.media.process import MediaProcess
 from penstock.media.turns import Turns
 from penstock.media.wire import Answer, Prepare, ProcessBounds
+from penstock.process import logs
+from penstock.process.isolated import STANDSTILL, Crashed, Died, Frozen, Stalled
 
 log = logs.get(__name__)
 

@@ -12,7 +12,7 @@ from penstock.media.resize import prepare
 from penstock.media.sound_frames import BadLength
 from penstock.media.video_layout import video_grid
 from penstock.media.wire import Prepare
-from penstock.media_facts import (
+from penstock.model.media_facts import (
     FixedFrames,
     ImagePreparation,
     LogMel,

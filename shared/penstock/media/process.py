@@ -9,9 +9,9 @@ import subprocess
 
 import msgspec
 
-from penstock.frames import HEADER
-from penstock.isolated.process import Crashed, IsolatedProcess
 from penstock.media.wire import MAX_FRAME, Answer, Prepare, ProcessBounds
+from penstock.process.frames import HEADER
+from penstock.process.isolated import Crashed, IsolatedProcess
 
 LARGE = 1 << 20
 """Bytes of an item from which on a thread receives it."""

@@ -23,7 +23,7 @@ from penstock.media.geometry import (
 )
 from penstock.media.layout import canvas_grid, crop_grid, patch_grid, tile_grid
 from penstock.media.pixels import PIXELS, SIZE
-from penstock.media_facts import (
+from penstock.model.media_facts import (
     AnyresImages,
     CanvasImages,
     FittedImages,

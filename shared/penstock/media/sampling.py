@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from penstock.media_facts import FrameSampling
+from penstock.model.media_facts import FrameSampling
 
 
 def sampled(total: int, rate: Fraction, sampling: FrameSampling, group: int) -> tuple[int, ...]:

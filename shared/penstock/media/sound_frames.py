@@ -6,7 +6,7 @@ windows each, the second of which goes two windows at a time.
 
 from __future__ import annotations
 
-from penstock.media_facts import LogMel
+from penstock.model.media_facts import LogMel
 
 MIN_RATE, MAX_RATE = 1_000, 384_000
 """Hz, of what is read."""

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from penstock.errors import InvalidRequest, TooLarge
 from penstock.media.fetch import Fetcher, Unfetchable
 from penstock.media.words import EXAMPLES, INVALID, WORDS
-from penstock.media_facts import MediaKind
+from penstock.model.media_facts import MediaKind
 
 _DATA = re.compile(r"data:([^,;]{0,100})(;[^,]{0,200})?,", re.IGNORECASE)
 _PIECE = 1 << 18

@@ -15,7 +15,7 @@ from penstock.media.pixels import FRAMES
 from penstock.media.sampling import sampled
 from penstock.media.video_layout import VideoShape, frame_size
 from penstock.media.wire import ItemBounds
-from penstock.media_facts import VideoPreparation
+from penstock.model.media_facts import VideoPreparation
 
 FRAMES_RATE = Fraction(2)
 """Frames per second, of frames that come without times: what Qwen's own tools take."""

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from penstock.media.geometry import BadShape, Size, whole_patches, whole_volume
-from penstock.media_facts import FixedFrames, VideoFrames, VideoPreparation
+from penstock.model.media_facts import FixedFrames, VideoFrames, VideoPreparation
 
 MAX_TERM = 1_000_000
 """Largest numerator and denominator of a fraction, as far as a rate goes."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.media_facts import AnyPreparation
+from penstock.model.media_facts import AnyPreparation
 
 MAX_FRAME = 1 << 30
 """Bytes, of a frame and of what follows it."""

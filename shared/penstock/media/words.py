@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.media_facts import MediaKind
+from penstock.model.media_facts import MediaKind
 
 WORDS: dict[MediaKind, str] = {"image": "picture", "audio": "sound", "video": "video"}
 EXAMPLES: dict[MediaKind, str] = {"image": "image/png", "audio": "audio/wav", "video": "video/mp4"}

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from penstock import logs
 from penstock.metrics.health import answer
 from penstock.net import listener
+from penstock.process import logs
 
 log = logs.get(__name__)
 

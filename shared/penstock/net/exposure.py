@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable
 
-from penstock.api_keys import ApiKey, key_of_environment, load_keys
 from penstock.config.settings import GatewayConfig
 from penstock.errors import StartupError
+from penstock.request.api_keys import ApiKey, key_of_environment, load_keys
 
 
 def configured_keys(config: GatewayConfig) -> list[ApiKey] | None:

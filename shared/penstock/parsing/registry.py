@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
+from penstock.config.plugins import REASONING_PARSERS, TOOL_PARSERS, named_plugin
 from penstock.errors import StartupError
 from penstock.parsing.calls import FormatCalls, short_id
 from penstock.parsing.channels import Channels
@@ -16,7 +17,6 @@ from penstock.parsing.formats import FORMATS
 from penstock.parsing.formats.plain_json import JSON
 from penstock.parsing.interface import OutputParser, ReasoningParser, ToolParser
 from penstock.parsing.thinking import ThinkBlocks
-from penstock.plugins import REASONING_PARSERS, TOOL_PARSERS, named_plugin
 
 Form = TypeVar("Form", bound=AnyFormat)
 Letters = dict[str, str]

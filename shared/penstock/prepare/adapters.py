@@ -17,13 +17,13 @@ from typing import BinaryIO
 
 import msgspec
 
-from penstock import logs
 from penstock.adapters import UnfitAdapter, read_adapter
 from penstock.adapters.peft import CONFIG, MAX_CONFIG_BYTES, WEIGHTS
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
 from penstock.formats.small_file import named_path, open_regular
 from penstock.hub.name import parse
 from penstock.prepare.folder import TEMPORARY, default_cache_dir, locked, remove_stale
+from penstock.process import logs
 from penstock.protocol.common import AdapterFile
 
 log = logs.get(__name__)

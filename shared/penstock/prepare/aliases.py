@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import ModelNotFound
-from penstock.model_config import GenerationDefaults
+from penstock.model.config import GenerationDefaults
 
 
 class PackagedModel(msgspec.Struct, frozen=True, kw_only=True):

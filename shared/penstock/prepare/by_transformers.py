@@ -17,8 +17,8 @@ from penstock.families.bounds import MAX_EXPERTS, MAX_LAYERS, layer_count
 from penstock.families.eagle3 import is_eagle3
 from penstock.families.finding import family_of_class
 from penstock.formats.fields import Fields
-from penstock.layer_spec import NormSpec
-from penstock.model_config import TransformersConfig
+from penstock.model.config import TransformersConfig
+from penstock.model.layer_spec import NormSpec
 from penstock.prepare.checkpoint import check_config
 from penstock.prepare.encoder_config import is_encoder
 from penstock.prepare.hub_config import POOLING_CLASSES

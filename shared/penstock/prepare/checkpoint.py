@@ -9,15 +9,15 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families.bounds import MAX_LAYERS
-from penstock.layer_spec import KVHeadsSpec, LayerSpec, RopeSpec
-from penstock.media_facts import MediaFacts
-from penstock.model_config import (
+from penstock.model.config import (
     EncoderConfig,
     GenerationDefaults,
     ModelConfig,
     WeightFiles,
 )
-from penstock.pooling_config import PoolingConfig
+from penstock.model.layer_spec import KVHeadsSpec, LayerSpec, RopeSpec
+from penstock.model.media_facts import MediaFacts
+from penstock.model.pooling_config import PoolingConfig
 
 MAX_SIZE = 1 << 24
 MAX_HEADS = 65_536

@@ -10,7 +10,8 @@ import msgspec
 
 from penstock.formats.gguf import GGUFFile
 from penstock.formats.safetensors_file import SafetensorsFile
-from penstock.kv_layout import (
+from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
+from penstock.model.kv_layout import (
     blocks_needed,
     kv_groups,
     kv_layout,
@@ -19,7 +20,6 @@ from penstock.kv_layout import (
     state_bytes,
     widest_layer,
 )
-from penstock.model_config import EncoderConfig, ModelConfig, PreparedModel
 from penstock.parsing.registry import chosen
 
 MAX_CARD_BYTES = 65_536

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.families.eagle3 import read_eagle3
 from penstock.formats.fields import Fields
-from penstock.model_config import GenerationDefaults, HeadConfig, WeightFiles
+from penstock.model.config import GenerationDefaults, HeadConfig, WeightFiles
 from penstock.prepare.checkpoint import Checkpoint, check_config
 from penstock.prepare.odd_values import odd_values_refused
 

@@ -15,7 +15,7 @@ from penstock.families.bounds import MAX_LAYERS
 from penstock.families.hub_reading import refuse_unknown
 from penstock.families.vision import HARMLESS as HARMLESS_IN_TOWERS
 from penstock.formats.fields import Fields
-from penstock.model_config import EncoderConfig
+from penstock.model.config import EncoderConfig
 from penstock.prepare.checkpoint import MAX_HEADS, MAX_SIZE, check_config, check_positive
 from penstock.prepare.hub_config import HARMLESS
 from penstock.prepare.odd_values import odd_values_refused

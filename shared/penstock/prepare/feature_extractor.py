@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.audio_spec import AudioSpec
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.media.log_mel import HIGHEST
-from penstock.media_facts import KindFacts, LogMel
+from penstock.model.audio_spec import AudioSpec
+from penstock.model.media_facts import KindFacts, LogMel
 from penstock.prepare.media_tokens import MediaTokens
 
 EXTRACTOR = "WhisperFeatureExtractor"

@@ -22,7 +22,7 @@ import msgspec
 from penstock.errors import ModelNotFound, StartupError, UnsupportedModel
 from penstock.families import ENCODERS
 from penstock.families.finding import family_named
-from penstock.model_config import EncoderConfig, HeadConfig, PreparedModel, TransformersConfig
+from penstock.model.config import EncoderConfig, HeadConfig, PreparedModel, TransformersConfig
 
 FORMAT_VERSION = 7
 """Raise it whenever the same input gives another prepared folder."""

@@ -12,13 +12,13 @@ from penstock.formats.gguf import GGUFFile
 from penstock.formats.gguf_names import part_paths
 from penstock.formats.gguf_split import open_gguf
 from penstock.formats.gguf_types import READ_TYPES
-from penstock.model_config import (
+from penstock.model.config import (
     EncoderConfig,
     GenerationDefaults,
     ModelConfig,
     WeightFiles,
 )
-from penstock.pooling_config import PoolingConfig
+from penstock.model.pooling_config import PoolingConfig
 from penstock.prepare.chat_templates import template_of_gguf
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
 from penstock.prepare.gguf_config import read_config

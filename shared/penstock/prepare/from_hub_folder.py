@@ -14,16 +14,15 @@ from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.small_file import read_json, read_small
 from penstock.formats.weight_files import find_safetensors
-from penstock.generation_config import stated_sampling
-from penstock.media_facts import MediaFacts
-from penstock.model_config import (
+from penstock.model.config import (
     EncoderConfig,
     GenerationDefaults,
     ModelConfig,
     TransformersConfig,
     WeightFiles,
 )
-from penstock.pooling_config import PoolingConfig, TextPadding
+from penstock.model.media_facts import MediaFacts
+from penstock.model.pooling_config import PoolingConfig, TextPadding
 from penstock.prepare.by_transformers import is_for_transformers, read_for_transformers
 from penstock.prepare.chat_templates import template_of_folder
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
@@ -47,6 +46,7 @@ from penstock.prepare.inputs import (
 from penstock.prepare.media import read_media
 from penstock.prepare.quantised import read_quantisation
 from penstock.prepare.transcription import read_transcription
+from penstock.request.generation_config import stated_sampling
 
 ADAPTER_CONFIG = "adapter_config.json"
 MAX_TOKENIZER_BYTES = 256 << 20

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.pooling_config import PairTemplate, PoolingConfig
+from penstock.model.pooling_config import PairTemplate, PoolingConfig
 
 ANSWERS = "classifier_from_token"
 _QWEN3 = re.compile(r"qwen3-reranker", re.IGNORECASE)

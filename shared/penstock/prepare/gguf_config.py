@@ -12,7 +12,7 @@ from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock.prepare.checkpoint import check_config
 from penstock.prepare.odd_values import odd_values_refused
 

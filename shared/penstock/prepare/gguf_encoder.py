@@ -10,8 +10,8 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
-from penstock.model_config import EncoderConfig, ModelConfig
-from penstock.pooling_config import PoolingConfig
+from penstock.model.config import EncoderConfig, ModelConfig
+from penstock.model.pooling_config import PoolingConfig
 from penstock.prepare.encoder_config import check_encoder_config
 
 ARCHITECTURE = "bert"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock import logs
 from penstock.errors import UnsupportedModel
 from penstock.families import HUB_CLASSES, MODEL_NAMES, Family
 from penstock.families.audio import AUDIO_CLASSES
@@ -14,9 +13,10 @@ from penstock.families.tower_family import TowerFamily
 from penstock.families.vision import HARMLESS as HARMLESS_IN_TOWERS
 from penstock.families.vision import VISION_CLASSES
 from penstock.formats.fields import Fields
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock.prepare.checkpoint import check_config
 from penstock.prepare.odd_values import odd_values_refused
+from penstock.process import logs
 
 log = logs.get(__name__)
 

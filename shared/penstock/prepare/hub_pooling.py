@@ -14,8 +14,8 @@ from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
 from penstock.formats.weight_files import is_file_name
-from penstock.model_config import EncoderConfig, ModelConfig
-from penstock.pooling_config import (
+from penstock.model.config import EncoderConfig, ModelConfig
+from penstock.model.pooling_config import (
     Activation,
     DenseActivation,
     DenseLayer,

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import ModelNotFound, UnsupportedModel
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
 from penstock.prepare.folder import TEMPORARY, default_cache_dir, load_manifest, locked
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from penstock.audio_spec import AudioSpec
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.media_facts import (
+from penstock.model.audio_spec import AudioSpec
+from penstock.model.media_facts import (
     FixedImages,
     KindFacts,
     MediaFacts,

@@ -8,7 +8,7 @@ import msgspec
 from penstock.errors import UnsupportedModel
 from penstock.families.vision.llava_onevision import most_tiles, pinpoints
 from penstock.formats.fields import Fields
-from penstock.media_facts import (
+from penstock.model.media_facts import (
     AnyresImages,
     CanvasImages,
     FittedImages,

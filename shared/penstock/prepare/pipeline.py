@@ -8,14 +8,13 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.config.plugins import FAMILIES, plugin_packages
 from penstock.config.settings import ModelImpl
 from penstock.errors import ModelNotFound, PenstockError, UnsupportedModel
 from penstock.families.finding import package_of
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.generation_config import filled
-from penstock.model_config import ModelConfig, PreparedModel
-from penstock.plugins import FAMILIES, plugin_packages
+from penstock.model.config import ModelConfig, PreparedModel
 from penstock.prepare.by_transformers import is_for_transformers
 from penstock.prepare.carry import carried
 from penstock.prepare.checkpoint import Checkpoint
@@ -29,6 +28,7 @@ from penstock.prepare.folder import (
 from penstock.prepare.inputs import CONFIG, MAX_JSON_BYTES, inputs_of
 from penstock.prepare.resolve import Fetch, Report, ResolvedModel, resolve
 from penstock.prepare.samples import sample_digest
+from penstock.request.generation_config import filled
 
 
 def prepare_model(

@@ -13,7 +13,7 @@ from penstock.formats.gguf_names import stem_of
 from penstock.formats.small_file import named_path
 from penstock.formats.weight_files import refuse_pickle
 from penstock.hub.name import HubName, parse
-from penstock.model_config import GenerationDefaults
+from penstock.model.config import GenerationDefaults
 from penstock.prepare.aliases import ALIASES, find_packaged, installed_path
 
 Report = Callable[[str], None]

@@ -10,10 +10,10 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.media_facts import LogMel, MediaFacts
+from penstock.model.media_facts import LogMel, MediaFacts
+from penstock.model.transcription_facts import Alignment, TranscriptionFacts
 from penstock.prepare.inputs import GENERATION_CONFIG, MAX_JSON_BYTES
 from penstock.text.tokenizer import Tokenizer
-from penstock.transcription_facts import Alignment, TranscriptionFacts
 
 CLASS = "WhisperForConditionalGeneration"
 MAX_FILTER = 99

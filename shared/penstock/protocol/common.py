@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.media_facts import MediaKind
+from penstock.model.media_facts import MediaKind
 
 HIGHEST_PRIORITY = -100
 LOWEST_PRIORITY = 100

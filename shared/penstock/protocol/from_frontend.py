@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
 from penstock.protocol.common import (
     MAX_CALL_SECONDS,
     AdapterFile,
@@ -242,7 +242,7 @@ class CallWorkers(msgspec.Struct, frozen=True, tag="call_workers"):
     """The front end's number of it."""
     method: str
     arguments: bytes
-    """[args, kwargs] as `penstock.call_values` encodes them, MAX_CALL_BYTES at most."""
+    """[args, kwargs] as `penstock.protocol.call_values` encodes them, MAX_CALL_BYTES at most."""
     seconds: float
     """Seconds for which it may wait until it begins, and then again for which it may run; up to
     MAX_CALL_SECONDS."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.kv_layout import ONE_GROUP, KVGroup
+from penstock.model.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.common import CallCode, ErrorCode, MediaFailure, TokenLogprobs, Vectors
 
 
@@ -230,7 +230,7 @@ class CallDone(msgspec.Struct, frozen=True, tag="call_done"):
 
     call: int
     result: bytes
-    """The result as `penstock.call_values` encodes it, MAX_CALL_BYTES at most."""
+    """The result as `penstock.protocol.call_values` encodes it, MAX_CALL_BYTES at most."""
 
 
 class CallFailed(msgspec.Struct, frozen=True, tag="call_failed"):

@@ -7,9 +7,9 @@ from typing import Literal
 import msgspec
 
 from penstock.config.settings import LimitSettings
-from penstock.media_facts import MediaFacts
-from penstock.model_config import GenerationDefaults
-from penstock.pooling_config import PoolingConfig
+from penstock.model.config import GenerationDefaults
+from penstock.model.media_facts import MediaFacts
+from penstock.model.pooling_config import PoolingConfig
 from penstock.protocol.common import (
     MAX_CALL_BYTES,
     CallCode,
@@ -324,7 +324,7 @@ class Called(msgspec.Struct, frozen=True, tag="called"):
     ranks: int
     """How many answer."""
     result: bytes = b""
-    """The result as `penstock.call_values` encodes it."""
+    """The result as `penstock.protocol.call_values` encodes it."""
     code: CallCode = ""
     """Why there is no result; empty: there is one."""
     error: str = ""

@@ -7,10 +7,10 @@ from typing import Literal
 
 import msgspec
 
-from penstock.media_facts import MediaKind
-from penstock.pooling_config import PoolingConfig
+from penstock.model.media_facts import MediaKind
+from penstock.model.pooling_config import PoolingConfig
+from penstock.model.speculation import SpeculativeConfig
 from penstock.protocol.common import MAX_CALL_BYTES, Grammar, Media, Pooling, TokenSampling
-from penstock.speculation import SpeculativeConfig
 
 
 class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -409,7 +409,7 @@ class WorkerCall(msgspec.Struct, frozen=True, tag="call"):
     """The engine core's number of it."""
     method: str
     arguments: bytes
-    """[args, kwargs] as `penstock.call_values` encodes them."""
+    """[args, kwargs] as `penstock.protocol.call_values` encodes them."""
     seconds: float
     """After which the process ends if the method hasn't returned."""
     result_bytes: int = MAX_CALL_BYTES

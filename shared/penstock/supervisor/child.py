@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock import logs
 from penstock.errors import StartupError
-from penstock.isolated.process import state_of
+from penstock.process import logs
+from penstock.process.isolated import state_of
 from penstock.supervisor.restarts import OUT_OF_MEMORY, GiveUp, RestartPolicy, describe
 
 log = logs.get(__name__)

@@ -13,8 +13,8 @@ import socket
 import time
 from pathlib import Path
 
-from penstock import logs
 from penstock.errors import StartupError
+from penstock.process import logs
 
 log = logs.get(__name__)
 

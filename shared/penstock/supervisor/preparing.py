@@ -10,8 +10,8 @@ import msgspec
 
 from penstock.config.settings import EngineConfig, LogSettings, ModelSettings
 from penstock.errors import StartupError
+from penstock.model.speculation import WITH_MODEL
 from penstock.prepare import find_prepared
-from penstock.speculation import WITH_MODEL
 from penstock.supervisor.child import ChildSpec, ended_when_stopped, read_failure, start
 from penstock.supervisor.restarts import describe
 

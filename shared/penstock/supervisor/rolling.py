@@ -7,7 +7,7 @@ import signal
 import ssl
 from collections.abc import Sequence
 
-from penstock import logs
+from penstock.process import logs
 from penstock.supervisor.child import Child
 from penstock.supervisor.readiness import gateway_ready
 

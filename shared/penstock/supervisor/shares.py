@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.config.settings import EngineConfig, MetricsSettings
 from penstock.errors import StartupError
-from penstock.machine import usable_cores
+from penstock.process.machine import usable_cores
 
 
 def share(engine: EngineConfig, number: int, count: int) -> EngineConfig:

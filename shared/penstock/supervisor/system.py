@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from penstock import logs
 from penstock.config.model_list import ModelEntry, ModelsFile
+from penstock.config.plugins import check_plugins
 from penstock.config.settings import ServeConfig
 from penstock.errors import PenstockError, StartupError
 from penstock.net import listener as http
@@ -22,7 +22,7 @@ from penstock.net.exposure import check_exposure, check_limits, configured_keys
 from penstock.net.grpc_port import with_free_port
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.net.tls import client_context, server_context
-from penstock.plugins import check_plugins
+from penstock.process import logs
 from penstock.supervisor.child import Child, ChildSpec
 from penstock.supervisor.data_lock import DataLock
 from penstock.supervisor.fronts import FrontSpecs, grpc_ready

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import InvalidRequest
-from penstock.model_config import GenerationDefaults
+from penstock.model.config import GenerationDefaults
 from penstock.text.as_written import PackedMessages, with_texts
 from penstock.text.content_shape import (
     ContentShape,

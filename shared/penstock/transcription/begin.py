@@ -8,12 +8,12 @@ from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.media.desk import MediaDesk
 from penstock.media.sources import MediaSource
-from penstock.terms import Terms
+from penstock.model.transcription_facts import TranscriptionFacts
+from penstock.request.terms import Terms
 from penstock.transcription.decoding import WindowDecoder
 from penstock.transcription.recording import record
 from penstock.transcription.transcriber import Transcriber
 from penstock.transcription.wishes import Wishes, check
-from penstock.transcription_facts import TranscriptionFacts
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, ModelText

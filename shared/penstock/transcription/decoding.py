@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.media.prompt import MediaPrompt
+from penstock.model.transcription_facts import TranscriptionFacts
 from penstock.protocol.common import Pooling, SpeechRules, TimestampRules
-from penstock.sampling_params import SamplingParams
-from penstock.terms import Terms
+from penstock.request.sampling_params import SamplingParams
+from penstock.request.terms import Terms
 from penstock.text.tokenizer import Tokenizer
 from penstock.transcription.quality import NO_SPEECH, Quality, compression_ratio
 from penstock.transcription.wishes import Wishes
-from penstock.transcription_facts import TranscriptionFacts
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta

@@ -12,8 +12,8 @@ from penstock.media.items import PreparedItems
 from penstock.media.layout import layout
 from penstock.media.naming import sha256_hex
 from penstock.media.sources import MediaSource
-from penstock.media_facts import LogMel, MediaFacts, Spectrogram
-from penstock.transcription_facts import TranscriptionFacts
+from penstock.model.media_facts import LogMel, MediaFacts, Spectrogram
+from penstock.model.transcription_facts import TranscriptionFacts
 
 if TYPE_CHECKING:
     import numpy as np  # Below where it is needed: who never transcribes starts without it.

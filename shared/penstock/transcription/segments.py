@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.transcription_facts import TranscriptionFacts
+from penstock.model.transcription_facts import TranscriptionFacts
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from penstock.media.items import PreparedItems
 from penstock.media.prompt import placed
+from penstock.model.transcription_facts import TranscriptionFacts
 from penstock.text.tokenizer import Tokenizer
 from penstock.transcription import quiet
 from penstock.transcription.decoding import Decoded, WindowDecoder
@@ -15,7 +16,6 @@ from penstock.transcription.recording import Recording
 from penstock.transcription.segments import SegmentTokens, WindowSegments, cut, cut_whole
 from penstock.transcription.wishes import Wishes, context_of, language_of, task_tokens
 from penstock.transcription.words import Word, words_of
-from penstock.transcription_facts import TranscriptionFacts
 
 MOST_WINDOWS = 8
 """For each length of a window that a recording has. A model that hears no further than a moment in

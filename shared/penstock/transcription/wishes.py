@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.errors import InvalidRequest
-from penstock.sampling_params import SamplingParams
+from penstock.model.transcription_facts import TranscriptionFacts
+from penstock.request.sampling_params import SamplingParams
 from penstock.text.tokenizer import Tokenizer
 from penstock.transcription.languages import code_of, name_of
 from penstock.transcription.quality import TEMPERATURES
-from penstock.transcription_facts import TranscriptionFacts
 
 MAX_PROMPT = 16_384
 """Characters of a prompt; its last tokens count."""

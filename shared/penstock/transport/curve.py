@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import zmq
 
-from penstock import logs
 from penstock.config.settings import TransportSettings
 from penstock.errors import StartupError
+from penstock.process import logs
 from penstock.transport.curve_keys import load_public, load_secret
 
 log = logs.get(__name__)

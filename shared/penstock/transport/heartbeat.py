@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from penstock import logs
+from penstock.process import logs
 
 log = logs.get(__name__)
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import msgspec
 import zmq
 
-from penstock import logs
 from penstock.config.settings import TransportSettings
+from penstock.process import logs
 from penstock.transport.curve import Peers, server_curve
 from penstock.transport.events import Ended, Event, Opened, Received
 from penstock.transport.inbound import DRAIN_LIMIT, Inbound, Taken

@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.errors import InvalidRequest
-from penstock.layer_spec import CrossAttentionSpec
-from penstock.media_facts import MediaFacts
+from penstock.model.layer_spec import CrossAttentionSpec
+from penstock.model.media_facts import MediaFacts
+from penstock.model.transcription_facts import Alignment
 from penstock.protocol.common import Pooling, Stopping, TokenSampling, Vectors
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock.protocol.from_worker import Result, SlotResult
-from penstock.transcription_facts import Alignment
 from penstock_engine.handlers.pooling import check_pooling, verify_alignments
 from penstock_engine.request.request import Request
 from penstock_engine.request.step_in_flight import UnfitResult

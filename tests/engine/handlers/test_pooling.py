@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from penstock.config.settings import EngineConfig, ModelSettings, SchedulerSettings
-from penstock.model_config import (
+from penstock.model.config import (
     EncoderConfig,
     GenerationDefaults,
     PreparedModel,
     WeightFiles,
 )
-from penstock.pooling_config import PoolingConfig
+from penstock.model.pooling_config import PoolingConfig
 from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.common import Pooling, Stopping, TokenSampling, Vectors
 from penstock.protocol.from_frontend import Abort, FromFrontend, Hello, OpenSequence, Submit

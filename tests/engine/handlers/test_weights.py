@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
 from penstock.protocol.from_frontend import PutToSleep, ReplaceWeights, WakeUp
 from penstock.protocol.from_worker import Fault
 from penstock.protocol.to_frontend import Called

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.kv_layout import FULL, KVGroup, blocks_needed
+from penstock.model.kv_layout import FULL, KVGroup, blocks_needed
 from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.groups import KVGroups, key_in, keys_in
 from penstock_engine.kv.pool import OutOfBlocks

@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import pytest
 
-from penstock.kv_layout import FULL, KVGroup
+from penstock.model.kv_layout import FULL, KVGroup
 from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.elsewhere import WantedKV
 from penstock_engine.kv.groups import KVGroups, key_in

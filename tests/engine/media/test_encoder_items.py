@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from penstock.errors import StartupError
-from penstock.layer_spec import CrossAttentionSpec
+from penstock.model.layer_spec import CrossAttentionSpec
 from penstock.protocol.common import Media, MediaSpan
 from penstock_engine.facts import EngineFacts
 from tests.engine.fake_media import picture, shown

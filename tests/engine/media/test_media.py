@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from penstock.kv_layout import KVGroup
+from penstock.model.kv_layout import KVGroup
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.protocol.from_frontend import MediaLost
 from penstock.protocol.from_worker import MediaFailed, MediaReady, Result, SlotResult

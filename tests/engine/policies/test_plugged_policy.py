@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.config.plugins import SCHEDULING_POLICIES
 from penstock.config.settings import RecordSettings, SchedulerSettings
 from penstock.errors import StartupError
-from penstock.plugins import SCHEDULING_POLICIES
 from penstock_engine.policies.registry import make_policy
 from penstock_engine.policies.tenants import Tenants
 from penstock_engine.record.framing import log_files

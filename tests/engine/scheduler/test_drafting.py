@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.kv_layout import FULL, KVGroup
+from penstock.model.kv_layout import FULL, KVGroup
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock_engine.request.step_in_flight import UnfitResult, verify_drafts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.kv_layout import FULL, KVGroup
+from penstock.model.kv_layout import FULL, KVGroup
 from penstock.protocol.to_worker import Plan
 from tests.engine.harness import Harness
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.kv_layout import FULL, KVGroup
+from penstock.model.kv_layout import FULL, KVGroup
 from penstock.protocol.from_frontend import Abort
 from penstock.protocol.to_worker import Plan
 from tests.engine.handlers.test_beams import advance, expected, search

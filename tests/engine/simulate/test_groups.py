@@ -6,7 +6,7 @@ import pytest
 
 from penstock.config.settings import CacheSettings, EngineConfig
 from penstock.errors import InvalidRequest
-from penstock.kv_layout import FULL, KVGroup
+from penstock.model.kv_layout import FULL, KVGroup
 from penstock_engine.simulate.groups import check_groups, parse_groups
 from penstock_engine.simulate.report import report_of
 from penstock_engine.simulate.simulation import Simulation, SimulationOptions

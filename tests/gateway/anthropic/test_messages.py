@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
 from penstock.errors import RequestFailed
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.app import create_app
 from tests.gateway.fake_engine import CONTEXT, END, HELLO, MODEL, FakeEngineClient, Script, Step
 from tests.gateway.live_gateway import LiveGateway

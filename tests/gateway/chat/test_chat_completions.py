@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.model_config import GenerationDefaults
+from penstock.model.config import GenerationDefaults
 from tests.gateway import sse
 from tests.gateway.fake_engine import (
     CONTEXT,

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from penstock.client import ModelText
 from penstock.config.settings import GatewayConfig
 from penstock.llm.prompts import render_chat
-from penstock.model_config import GenerationDefaults
-from penstock.sampling_params import SamplingParams
+from penstock.model.config import GenerationDefaults
+from penstock.request.sampling_params import SamplingParams
 from penstock.text.detokenizer import make_detokenizer
 from penstock.text.template import ChatTemplate, RenderedChat
 from penstock.text.tokenizer import Tokenizer

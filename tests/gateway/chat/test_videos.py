@@ -11,7 +11,13 @@ from PIL import Image
 
 from penstock.media.prepared import read
 from penstock.media.video import prepare_clip, prepare_frames, raw_frames
-from penstock.media_facts import FrameSampling, KindFacts, MediaFacts, PatchImages, VideoFrames
+from penstock.model.media_facts import (
+    FrameSampling,
+    KindFacts,
+    MediaFacts,
+    PatchImages,
+    VideoFrames,
+)
 from penstock_engine.handlers.media_validation import check_media
 from tests.gateway.fake_engine import welcome
 from tests.gateway.media import PARTS, SeeingEngine, SeeingGateway, data_uri, image, text

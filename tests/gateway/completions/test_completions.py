@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from tests.gateway import sse
 from tests.gateway.fake_engine import (
     CONTEXT,

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.app import create_app
 from penstock_gateway.batches.in_process import ask
 from penstock_gateway.keys.caller import Caller

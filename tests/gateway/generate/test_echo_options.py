@@ -10,7 +10,7 @@ import pytest
 
 from penstock.client import SequenceDelta
 from penstock.protocol.common import TokenLogprobs
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from tests.gateway import sse
 from tests.gateway.fake_engine import END, HELLO, FakeEngineClient, FakeGeneration, Step
 from tests.gateway.request.test_request_fields import BODIES, CHAT, TEXT

@@ -12,7 +12,7 @@ import uvloop
 from msgspec import UNSET
 
 from penstock.client import SequenceDelta
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.chat.reply import ChatFormat
 from penstock_gateway.completions.reply import CompletionFormat, Prompt
 from penstock_gateway.generate.echo_options import EchoOptions

@@ -142,7 +142,7 @@ def test_an_engine_that_says_nothing_costs_half_a_second_and_no_more() -> None:
 def test_a_slow_request_is_one_line_in_the_log(
     seconds: float, lines: int, stream: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from penstock import logs
+    from penstock.process import logs
 
     logs.setup("test")
     config = GatewayConfig(slow_request_seconds=seconds)

@@ -13,7 +13,7 @@ import uvloop
 
 from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.http.prompt_write import OneWrite
 from tests.gateway import sse
 from tests.gateway.fake_engine import END, FakeEngineClient, Step

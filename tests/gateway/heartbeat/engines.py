@@ -7,10 +7,10 @@ from typing import Any
 
 from penstock.client import ModelText, SequenceDelta
 from penstock.client.pool_request import PoolResult
-from penstock.pooling_config import PoolingConfig
+from penstock.model.pooling_config import PoolingConfig
 from penstock.protocol.common import Pooling, Vectors
 from penstock.protocol.to_frontend import Limits
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
 from testing.scripted_engine import byte_tokenizer_json

@@ -14,7 +14,7 @@ import pytest
 from penstock.client import ModelText
 from penstock.config.settings import MediaSettings
 from penstock.media.desk import MediaDesk
-from penstock.media_facts import KindFacts, MediaFacts
+from penstock.model.media_facts import KindFacts, MediaFacts
 from tests.gateway.fake_engine import MODEL
 from tests.gateway.heartbeat import bombs
 from tests.gateway.heartbeat.beaten import BeatenGateway, beaten

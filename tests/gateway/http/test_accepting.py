@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from penstock import logs
 from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
 from penstock.net import listener
+from penstock.process import logs
 from penstock_gateway.http import accepting
 from penstock_gateway.http.accepting import A_TURN
 from penstock_gateway.service import Patience

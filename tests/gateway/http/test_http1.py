@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock import logs
 from penstock.client import SequenceDelta
-from penstock.sampling_params import SamplingParams
+from penstock.process import logs
+from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.http import protocol
 from penstock_gateway.http.protocol import MOST_WAITING
 from tests.gateway.fake_engine import FakeEngineClient, Step, say

@@ -16,7 +16,7 @@ import pytest
 from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable, InvalidRequest, Overloaded, RequestFailed
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.service import Patience
 from tests.gateway import sse
 from tests.gateway.fake_engine import FakeEngineClient, Step, say

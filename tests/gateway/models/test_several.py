@@ -12,7 +12,7 @@ import pytest
 
 from penstock.config.settings import GatewayConfig
 from penstock.errors import InvalidRequest, StartupError
-from penstock.pooling_config import PoolingConfig
+from penstock.model.pooling_config import PoolingConfig
 from penstock.protocol.common import AdapterFile, NamedAdapter
 from penstock_gateway.app import create_app
 from penstock_gateway.models.backend import ModelBackend

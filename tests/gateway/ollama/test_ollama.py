@@ -17,8 +17,8 @@ from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
 from penstock.errors import InvalidRequest, RequestFailed
 from penstock.protocol.common import AdapterFile, NamedAdapter
-from penstock.sampling_params import SamplingParams
-from penstock.structured_outputs import PARAM
+from penstock.request.sampling_params import SamplingParams
+from penstock.request.structured_outputs import PARAM
 from penstock_gateway.app import create_app
 from tests.gateway.fake_engine import CONTEXT, END, HELLO, MODEL, FakeEngineClient, Script, Step
 from tests.gateway.live_gateway import LiveGateway

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from penstock.config.plugins import ENDPOINTS, LOGGERS, METRICS
 from penstock.config.settings import GatewayConfig
 from penstock.errors import StartupError
-from penstock.plugins import ENDPOINTS, LOGGERS, METRICS
 from penstock_gateway.app import create_app
 from testing.examples import install, write_package
 from tests.gateway.fake_engine import MODEL, FakeEngineClient

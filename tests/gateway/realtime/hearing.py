@@ -13,7 +13,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from penstock.client import SequenceDelta
 from penstock.protocol.common import TokenLogprobs
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from tests.gateway.fake_engine import FakeGeneration, Step
 from tests.gateway.live_gateway import LiveGateway
 from tests.gateway.media import SeeingEngine

@@ -17,7 +17,7 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from penstock.client import SequenceDelta
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.responses.items import OutputItem
 from penstock_gateway.responses.replay import AnswerSoFar, LaterEvents, write_events
 from penstock_gateway.responses.reply import Response

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
-from penstock.sampling_params import SamplingParams
+from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.app import create_app
 from tests.gateway.fake_engine import END, MODEL, FakeEngineClient, Script, Step, say
 

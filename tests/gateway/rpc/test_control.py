@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
-from penstock.api_keys import digest_of
+from penstock.request.api_keys import digest_of
 from penstock.version import __version__
 from penstock_gateway.rpc.protos.control_pb2 import (
     AbortRequest,

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from penstock.errors import EngineUnavailable, Overloaded
-from penstock.model_config import GenerationDefaults
-from penstock.pooling_config import PoolingConfig
+from penstock.model.config import GenerationDefaults
+from penstock.model.pooling_config import PoolingConfig
 from penstock.version import __version__
 from tests.gateway.fake_engine import CONTEXT, MODEL, FakeEngineClient, status, welcome
 from tests.gateway.media import SeeingGateway

@@ -229,7 +229,7 @@ def test_what_computes_nothing_is_not_traced(collector: Collector) -> None:
 def test_log_lines_of_a_traced_request_name_its_trace(
     collector: Collector, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from penstock import logs
+    from penstock.process import logs
 
     logs.setup("test")
     parent = f"traceparent: 00-{TRACE}-{PARENT}-01"

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from penstock.client import ModelText
-from penstock.media_facts import KindFacts, MediaFacts
+from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock_gateway.request.multipart import Form, FormReader
 from tests.gateway.fake_engine import FakeGeneration
 from tests.gateway.media import MEL, SeeingEngine, SeeingGateway, recorded

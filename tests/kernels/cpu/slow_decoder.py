@@ -10,8 +10,8 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec, RopeSpec
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec, RopeSpec
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.matrix import SOURCES, MatrixKind, PackedMatrix
 from penstock_kernels.cpu.program import NormWeights, RotationTable

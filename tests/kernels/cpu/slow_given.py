@@ -8,9 +8,9 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from penstock.layer_spec import AttentionSpec, NormSpec
-from penstock.model_config import ModelConfig
-from penstock.vision_spec import MLPProjector, RotaryPositions, TowerSpec, VisionSpec
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import AttentionSpec, NormSpec
+from penstock.model.vision_spec import MLPProjector, RotaryPositions, TowerSpec, VisionSpec
 from penstock_kernels.cpu.given_rows import GivenRows
 from penstock_kernels.cpu.program import RotationTable
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder, _unseen

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from penstock.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
 from penstock_kernels.cpu import library
 from penstock_kernels.cpu.decoder import Decoder, DecoderShape
 from penstock_kernels.cpu.matrix import LEVELS_BLOCK, MatrixKind, pack, pack_levels, product

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.layer_spec import AttentionSpec, LayerSpec
+from penstock.model.layer_spec import AttentionSpec, LayerSpec
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.given_rows import GivenRows
 from penstock_kernels.cpu.matrix import MatrixKind

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from penstock.layer_spec import (
+from penstock.model.layer_spec import (
     AttentionSpec,
     ExpertsSpec,
     FeedForwardSpec,

@@ -17,7 +17,7 @@ from penstock.media.expansion import ids_with_runs, with_rows, with_runs
 from penstock.media.layout import layout
 from penstock.media.pixels import inputs
 from penstock.media.resize import prepare
-from penstock.media_facts import ImagePreparation, MediaFacts
+from penstock.model.media_facts import ImagePreparation, MediaFacts
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
 from tests.shared.media.pictures import picture

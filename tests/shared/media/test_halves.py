@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import InvalidRequest
 from penstock.llm.encoder_decoder import joined
 from penstock.llm.prompts import with_salt
-from penstock.terms import Terms
+from penstock.request.terms import Terms
 
 DATA = {"audio": b"a file"}
 

@@ -19,7 +19,7 @@ from penstock.llm.media_prompts import library_chat, library_prompt, without_med
 from penstock.media.desk import MediaDesk
 from penstock.media.prepared import read
 from penstock.media.resize import prepare
-from penstock.media_facts import KindFacts, MediaFacts
+from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
 from penstock_engine.handlers.media_validation import check_media

@@ -13,12 +13,10 @@ import pytest
 from transformers import PreTrainedTokenizerFast, WhisperFeatureExtractor
 from transformers.models.qwen2_audio.processing_qwen2_audio import Qwen2AudioProcessor
 
-from penstock.audio_spec import AudioSpec, AudioTowerSpec, LinearProjector
 from penstock.client import ModelText
 from penstock.config.settings import MediaSettings
 from penstock.errors import InvalidRequest, UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.layer_spec import NormSpec
 from penstock.llm.media_given import sources_of
 from penstock.llm.media_prompts import library_chat, library_prompt
 from penstock.media.desk import MediaDesk
@@ -27,7 +25,9 @@ from penstock.media.layout import layout
 from penstock.media.log_mel import log_mel
 from penstock.media.prepared import read
 from penstock.media.sound_frames import sound_rows
-from penstock.media_facts import KindFacts, MediaFacts
+from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, LinearProjector
+from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.prepare.media import read_media
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer

@@ -19,7 +19,7 @@ from penstock.media.changes import (
 from penstock.media.desk import MediaDesk
 from penstock.media.options import FrameSettings
 from penstock.media.sources import MediaSource
-from penstock.media_facts import (
+from penstock.model.media_facts import (
     CanvasImages,
     FrameSampling,
     ImagePreparation,

@@ -26,7 +26,7 @@ from penstock.media.geometry import BadShape
 from penstock.media.layout import layout
 from penstock.media.pixels import inputs
 from penstock.media.resize import prepare
-from penstock.media_facts import (
+from penstock.model.media_facts import (
     AnyresImages,
     CanvasImages,
     FittedImages,
@@ -39,7 +39,7 @@ from penstock.media_facts import (
     ScannedImages,
     TiledImages,
 )
-from penstock.media_facts import Pixels as P
+from penstock.model.media_facts import Pixels as P
 from tests.shared.media.llama4_pictures import Llama4Pictures
 from tests.thinning import part
 

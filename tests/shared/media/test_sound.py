@@ -21,7 +21,7 @@ from penstock.media.prepared import read
 from penstock.media.sound import FORMATS, MAX_CHANNELS, BadSound, open_sound, raw_sound
 from penstock.media.sound_frames import BadLength, frames_of, sound_rows
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
-from penstock.media_facts import LogMel
+from penstock.model.media_facts import LogMel
 from tests import thinning
 from tests.shared.media.sounds import RATE, saved_sound, sound
 from tests.shared.media.test_fuzz import damaged

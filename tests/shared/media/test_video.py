@@ -27,7 +27,7 @@ from penstock.media.sampling import sampled
 from penstock.media.video import picture_frames, prepare_clip, prepare_frames, raw_frames
 from penstock.media.video_layout import VideoShape, frame_size, video_grid
 from penstock.media.wire import Prepare, ProcessBounds
-from penstock.media_facts import FrameSampling
+from penstock.model.media_facts import FrameSampling
 from testing.damage import damaged
 from tests import thinning
 from tests.shared.media.pictures import saved

@@ -16,7 +16,13 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.media.expansion import ids_with_runs, with_one, with_runs
 from penstock.media.layout import layout
-from penstock.media_facts import FixedFrames, FrameSampling, MediaFacts, MediaKind, VideoFrames
+from penstock.model.media_facts import (
+    FixedFrames,
+    FrameSampling,
+    MediaFacts,
+    MediaKind,
+    VideoFrames,
+)
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
 from tests.shared.media.processors import FAMILIES, tokenizer, write_folder

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.sampling_params import SamplingParams
-from penstock.terms import Terms
+from penstock.request.sampling_params import SamplingParams
+from penstock.request.terms import Terms
 from penstock.transcription.decoding import WindowDecoder
 from penstock.transcription.wishes import Wishes
 from tests.gateway.fake_engine import ByteTokenizer

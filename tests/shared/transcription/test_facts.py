@@ -10,9 +10,9 @@ import pytest
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.media_facts import KindFacts, LogMel, MediaFacts
+from penstock.model.media_facts import KindFacts, LogMel, MediaFacts
+from penstock.model.transcription_facts import Alignment, TranscriptionFacts
 from penstock.prepare.transcription import read_transcription
-from penstock.transcription_facts import Alignment, TranscriptionFacts
 from tests.system.transcribing_models import FRAMES, TARGETS, generation_config, tokenizer
 
 TOKENS = tokenizer()

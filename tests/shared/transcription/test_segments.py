@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
+from penstock.model.transcription_facts import TranscriptionFacts
 from penstock.transcription.segments import cut, cut_whole
-from penstock.transcription_facts import TranscriptionFacts
 
 FACTS = TranscriptionFacts(
     start=51,

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from penstock.client import ModelText, SequenceDelta
-from penstock.model_config import GenerationDefaults
-from penstock.sampling_params import SamplingParams
+from penstock.model.config import GenerationDefaults
+from penstock.request.sampling_params import SamplingParams
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
 from tests.gateway.fake_engine import FakeEngineClient, Step, welcome

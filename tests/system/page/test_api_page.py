@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from penstock.config.settings import GatewayConfig
-from penstock.pooling_config import PoolingConfig
+from penstock.model.pooling_config import PoolingConfig
 from testing.serving import PATIENCE, Server
 from tests.gateway.fake_engine import MODEL, FakeEngineClient, welcome
 from tests.gateway.keyring import ALICE, key, write

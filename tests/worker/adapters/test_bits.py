@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.model_config import WeightFiles
+from penstock.model.config import WeightFiles
 from tests.adapter_folders import write_peft
 from tests.worker.adapters.rig import (
     RANKS,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_worker.adapters.adaptable import adaptable_modules, expert_modules
 from penstock_worker.adapters.fitting import FittedModule
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter

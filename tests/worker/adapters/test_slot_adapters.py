@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from penstock.adapters import read_adapter
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import AdapterFailed, AdapterReady
 from penstock.protocol.to_worker import DropAdapter, LoadAdapter, NewSequence, Plan, SlotWork

@@ -22,8 +22,8 @@ from penstock.formats.weight_files import find_safetensors
 from penstock.media.log_mel import LOG_MEL, log_mel
 from penstock.media.prepared import write
 from penstock.media.sound_frames import sound_rows
-from penstock.media_facts import LogMel
-from penstock.model_config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.media_facts import LogMel
 from penstock.prepare.hub_config import read_config
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock_worker.attention.interface import CacheShape

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from penstock.formats.gguf import GGUFFile
-from penstock.model_config import WeightFiles
+from penstock.model.config import WeightFiles
 from penstock.prepare.gguf_config import read_config
 from penstock.prepare.mmproj import read_mmproj
 from penstock_worker.audio.model import MEL, AudioModel, open_audio_tower

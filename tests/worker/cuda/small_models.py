@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.attention.triton import TritonAttention

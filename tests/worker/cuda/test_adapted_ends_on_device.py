@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from penstock.adapters import UnfitAdapter
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_worker.forward.queued import TritonForward
 from testing.model_configs import varied
 from tests.adapter_folders import Factors, random_factors, write_peft

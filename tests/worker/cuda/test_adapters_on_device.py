@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from penstock.adapters import UnfitAdapter, read_adapter
-from penstock.model_config import WeightFiles
+from penstock.model.config import WeightFiles
 from penstock.protocol.from_worker import AdapterReady
 from penstock.protocol.to_worker import LoadAdapter
 from penstock_worker.adapters.fitting import fitted

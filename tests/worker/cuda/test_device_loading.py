@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import StartupError
-from penstock.model_config import ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig, PreparedModel
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_worker.forward import triton
 from penstock_worker.forward.backends import choose

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from penstock.formats.gguf import GGUFFile
-from penstock.model_config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig, WeightFiles
 from penstock.prepare.gguf_config import read_config as read_gguf_config
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.kv_layout import KVGroup
-from penstock.layer_spec import AttentionSpec, CrossAttentionSpec, KVHeadsSpec
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.kv_layout import KVGroup
+from penstock.model.layer_spec import AttentionSpec, CrossAttentionSpec, KVHeadsSpec
 from penstock_worker.attention import flash_choice
 from penstock_worker.attention.flash_choice import choose_flash, layer_obstacle
 from penstock_worker.attention.interface import CacheShape

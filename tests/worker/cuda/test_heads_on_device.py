@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import torch
 
+from penstock.model.speculation import SpeculativeConfig
 from penstock.protocol.to_worker import Plan
-from penstock.speculation import SpeculativeConfig
 from penstock_worker.forward import buckets
 from penstock_worker.loading.load import load
 from penstock_worker.loading.loaded import Loaded

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from penstock.errors import StartupError, UnsupportedModel
-from penstock.model_config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig, WeightFiles
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_worker.dtype import check_calculated
 from penstock_worker.forward.backends import choose

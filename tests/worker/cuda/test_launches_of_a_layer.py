@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from loadtest.gpu.estimate.model import QWEN3_8B, QWEN3_30B_A3B
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.machine import Machine

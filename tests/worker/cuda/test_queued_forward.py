@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_worker.forward.buckets import Buckets
 from penstock_worker.forward.captures import CapturedWork, EagerCaptures, EagerRecording, Work
 from penstock_worker.forward.interface import Batch, Forward, StepCancelled

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.kv_layout import state_of
+from penstock.model.kv_layout import state_of
 from penstock_worker.forward import triton
 from tests.interpreted_triton import DEVICE
 from tests.worker.cuda.test_heads_on_device import loaded_with

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from penstock.model.recurrent_spec import result_numbers, state_numbers
 from penstock.protocol.to_worker import SlotWork
-from penstock.recurrent_spec import result_numbers, state_numbers
 from penstock_kernels.triton.recurrent.states import LayerStates
 from penstock_worker.layers.triton_recurrence import DeviceScan, scan_of
 from tests.worker.cuda.states_on_device import EVERY, OneLayer

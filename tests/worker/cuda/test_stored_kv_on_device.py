@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import torch
 
-from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel
+from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, Save, SlotWork

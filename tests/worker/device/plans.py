@@ -6,7 +6,7 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
-from penstock.kv_layout import KVGroup
+from penstock.model.kv_layout import KVGroup
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork

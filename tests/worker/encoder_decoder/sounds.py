@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from penstock.media.prepared import write
+from penstock.model.transcription_facts import Alignment
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.protocol.to_worker import LoadMedia
-from penstock.transcription_facts import Alignment
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.attention.reference_encoded import EncoderDecoderCache

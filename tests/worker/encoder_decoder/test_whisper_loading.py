@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from penstock.errors import StartupError, UnsupportedModel
-from penstock.pooling_config import PoolingConfig
+from penstock.model.pooling_config import PoolingConfig
+from penstock.model.transcription_facts import Alignment
 from penstock.prepare import load_manifest, prepare
-from penstock.transcription_facts import Alignment
 from penstock_worker.alignment.slots import can_align
 from penstock_worker.loading.load import load
 from penstock_worker.machine import model_check

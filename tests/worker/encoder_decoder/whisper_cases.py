@@ -13,7 +13,7 @@ import torch
 
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
-from penstock.model_config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig, WeightFiles
 from penstock.prepare.hub_config import read_config
 from penstock_worker.audio.model import AudioModel, open_audio_tower
 from penstock_worker.models.decoder import DecoderModel

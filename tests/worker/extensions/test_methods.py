@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.call_values import decode_value, encode_value
+from penstock.config.plugins import WORKER_EXTENSIONS
 from penstock.errors import StartupError
-from penstock.plugins import WORKER_EXTENSIONS
+from penstock.protocol.call_values import decode_value, encode_value
 from penstock.protocol.common import MAX_CALL_BYTES
 from penstock.protocol.from_worker import CallDone, CallFailed
 from penstock.protocol.to_worker import WorkerCall

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
 from tests.worker.checkpoints import tiny_files
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import GREEDY, Driver, Job, make_runner

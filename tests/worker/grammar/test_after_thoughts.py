@@ -16,7 +16,7 @@ from penstock.parsing import reasoning_parser, tool_parser
 from penstock.parsing.forced_grammar import forced_tag
 from penstock.parsing.formats.hermes import HERMES
 from penstock.protocol.common import Grammar
-from penstock.structured_outputs import PARAM, StructuredOutputs
+from penstock.request.structured_outputs import PARAM, StructuredOutputs
 from penstock_gateway.chat.answer_grammar import answer_grammar
 from penstock_gateway.chat.tool_errors import blame_tool
 from penstock_gateway.chat.tools import FunctionDefinition, Tool, ToolUse

@@ -17,7 +17,7 @@ from penstock.parsing import reasoning_parser, tool_parser
 from penstock.parsing.events import CallBegin, Content, Event, Reasoning, merged
 from penstock.parsing.format import ChannelFormat
 from penstock.parsing.output import whole_parser
-from penstock.structured_outputs import StructuredOutputs
+from penstock.request.structured_outputs import StructuredOutputs
 from penstock_gateway.chat.answer_grammar import answer_grammar, free_answer
 from penstock_gateway.chat.tools import Tool, ToolUse
 from penstock_worker.grammar_text.compile import Library

@@ -19,7 +19,7 @@ from penstock.parsing.forced import OnlyCalls
 from penstock.parsing.forced_grammar import forced_tag
 from penstock.parsing.format import CallFormat
 from penstock.parsing.formats import FORMATS
-from penstock.structured_outputs import StructuredOutputs
+from penstock.request.structured_outputs import StructuredOutputs
 from penstock_worker.grammar_text.compile import Library
 
 pytestmark = pytest.mark.timeout(300)

@@ -17,7 +17,7 @@ from penstock.parsing import reasoning_parser
 from penstock.parsing.format import CallFormat, ThoughtFormat
 from penstock.parsing.formats import FORMATS
 from penstock.parsing.held_calls import held_text
-from penstock.structured_outputs import StructuredOutputs
+from penstock.request.structured_outputs import StructuredOutputs
 from penstock_worker.grammar_text.compile import Library
 from penstock_worker.grammar_text.errors import GrammarError
 from tests.worker.grammar.test_forced_formats import CASES, TOOLS, WRITTEN, form_of

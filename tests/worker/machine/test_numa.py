@@ -21,7 +21,7 @@ NONE_OF_OURS = "4000-4003"
 CHILD = """
 import json, os, sys, threading
 from pathlib import Path
-from penstock import logs
+from penstock.process import logs
 from penstock_worker.machine import numa
 from penstock_worker.machine.cpu import usable_threads
 

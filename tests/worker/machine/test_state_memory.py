@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import StartupError
-from penstock.kv_layout import FULL, KVGroup, state_copies, state_memory
+from penstock.model.kv_layout import FULL, KVGroup, state_copies, state_memory
+from penstock.model.recurrent_spec import ShortConvSpec
 from penstock.protocol.to_worker import Setup, SlotWork
-from penstock.recurrent_spec import ShortConvSpec
 from penstock_worker.machine import memory
 from penstock_worker.machine.memory import pool_blocks
 from penstock_worker.states.planning import planned_bytes, slot_states

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.formats.fields import Fields
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock.prepare.hub_config import read_config
 
 SIZES = {

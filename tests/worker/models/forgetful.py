@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from penstock.kv_layout import KVLayout
+from penstock.model.kv_layout import KVLayout
 from penstock.protocol.to_worker import NO_BLOCK
 from penstock_worker.forward.interface import Batch, Forward
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.model_config import GenerationDefaults, PreparedModel, WeightFiles
+from penstock.model.config import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from tests.worker.models.test_recurrent_models import read
 

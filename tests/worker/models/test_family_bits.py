@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.model_config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig, WeightFiles
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.forward.cpu import backend as cpu

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from penstock.formats.gguf import GGUFFile
-from penstock.model_config import WeightFiles
+from penstock.model.config import WeightFiles
 from penstock.prepare.gguf_config import read_config
 from tests.worker.checkpoints import load_model
 from tests.worker.cpu_model import CPUModel

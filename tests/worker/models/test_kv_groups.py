@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.kv_layout import KVLayout, kv_layout, layers_that_read, one_group
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.kv_layout import KVLayout, kv_layout, layers_that_read, one_group
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.forward.cpu import backend as cpu

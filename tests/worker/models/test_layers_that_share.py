@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from penstock import mechanisms as mechanism
 from penstock.errors import StartupError
-from penstock.layer_spec import KVHeadsSpec
-from penstock.model_config import WeightFiles
+from penstock.model import mechanisms as mechanism
+from penstock.model.config import WeightFiles
+from penstock.model.layer_spec import KVHeadsSpec
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.forward.cpu import backend as cpu

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.layer_spec import LayerSpec
-from penstock.recurrent_spec import (
+from penstock.model.layer_spec import LayerSpec
+from penstock.model.recurrent_spec import (
     GatedDeltaSpec,
     Mamba2Spec,
     RecurrentSpec,

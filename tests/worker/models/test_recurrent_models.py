@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import save_file
 
 from penstock.formats.fields import Fields
-from penstock.mechanisms import mechanisms
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.mechanisms import mechanisms
 from penstock.prepare.hub_config import read_config
 from penstock_worker.attention.interface import BatchLayout, CacheShape
 from penstock_worker.attention.reference import ReferenceAttention

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from penstock.model_config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig, WeightFiles
 from penstock.prepare import load_manifest, prepare
 from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.recurrent.layer import load_mixer

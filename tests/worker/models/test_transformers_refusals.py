@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from penstock.errors import StartupError, UnsupportedModel
-from penstock.model_config import TransformersConfig
+from penstock.model.config import TransformersConfig
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.by_transformers.loading import load_model
 from penstock_worker.by_transformers.model import LibraryModel

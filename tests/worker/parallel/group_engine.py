@@ -15,8 +15,8 @@ import torch
 import zmq
 from torch import Tensor
 
-from penstock import logs
 from penstock.config.settings import TransportSettings
+from penstock.process import logs
 from penstock.protocol.from_worker import Fault, FromWorker, Ready, Result, WorkerHello
 from penstock.protocol.to_worker import Plan, RankGroup, Setup, Stop
 from penstock.transport.events import Ended, Opened, Received

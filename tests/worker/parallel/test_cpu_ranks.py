@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from penstock.errors import StartupError
-from penstock.layer_spec import ExpertsSpec
-from penstock.model_config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.layer_spec import ExpertsSpec
 from penstock_worker.forward import reference
 from penstock_worker.forward.cpu import backend as cpu
 from penstock_worker.forward.interface import Batch

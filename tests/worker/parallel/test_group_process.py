@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from penstock.model_config import WeightFiles
+from penstock.model.config import WeightFiles
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import Fault, Progress
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from penstock.errors import StartupError
-from penstock.model_config import ModelConfig
-from penstock.recurrent_spec import (
+from penstock.model.config import ModelConfig
+from penstock.model.recurrent_spec import (
     GatedDeltaSpec,
     Mamba2Spec,
     RecurrentSpec,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import StartupError
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock.protocol.to_worker import RankGroup
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import UNIT, Shard, deal, deal_units, shard_of

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from penstock.errors import UnsupportedModel
-from penstock.model_config import ModelConfig, PreparedModel, WeightFiles
+from penstock.model.config import ModelConfig, PreparedModel, WeightFiles
 from penstock_worker.models.decoder import EMBEDDING, HEAD
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import Ranks

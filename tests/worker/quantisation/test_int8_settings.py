@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from penstock.errors import StartupError
-from penstock.model_config import PreparedModel, WeightFiles
+from penstock.model.config import PreparedModel, WeightFiles
 from penstock_kernels.cpu.matrix import MatrixKind
 from penstock_worker.forward.cpu.packing import ON_LOAD
 from penstock_worker.forward.cpu.reading import CPUWeights

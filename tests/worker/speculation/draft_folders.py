@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel
+from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel
+from penstock.model.speculation import SpeculativeConfig
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST, TOKENIZER
 from penstock.protocol.to_worker import Setup
-from penstock.speculation import SpeculativeConfig
 from testing.model_configs import llama_config
 from tests.worker.checkpoints import tiny_files
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
-from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
 from penstock.prepare.draft_head import read_head
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST, TOKENIZER
 from penstock.prepare.hub_config import read_config

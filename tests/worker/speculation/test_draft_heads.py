@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.model.speculation import SpeculativeConfig
 from penstock.prepare import load_manifest
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
-from penstock.speculation import SpeculativeConfig
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.backends import choose

@@ -9,10 +9,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from penstock.errors import ModelNotFound, StartupError
-from penstock.layer_spec import AttentionSpec, LayerSpec
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import AttentionSpec, LayerSpec
+from penstock.model.recurrent_spec import ShortConvSpec
 from penstock.prepare import load_manifest
-from penstock.recurrent_spec import ShortConvSpec
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Recipe
 from penstock_worker.loading.load import load

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.layer_spec import AttentionSpec, LayerSpec
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import AttentionSpec, LayerSpec
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_worker.batch.block_copies import BlockCopies

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from penstock.model.speculation import SpeculativeConfig
 from penstock.protocol.to_worker import SlotWork
-from penstock.speculation import SpeculativeConfig
 from penstock_worker.batch.slots import Slots
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.models.decoder import DecoderModel

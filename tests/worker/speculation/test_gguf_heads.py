@@ -15,7 +15,7 @@ from torch import Tensor
 
 from penstock.errors import StartupError
 from penstock.formats.gguf import GGUFFile
-from penstock.model_config import GenerationDefaults, PreparedModel, WeightFiles
+from penstock.model.config import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST, TOKENIZER
 from penstock.prepare.gguf_config import read_config
 from penstock_worker.loading.load import load

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from penstock.errors import StartupError, UnsupportedModel
-from penstock.model_config import HeadConfig
+from penstock.model.config import HeadConfig
+from penstock.model.speculation import SpeculativeConfig
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.to_worker import Setup
-from penstock.speculation import SpeculativeConfig
 from penstock_worker.forward.backends import choose
 from penstock_worker.loading.load import load
 from penstock_worker.parallel.ranks import ALONE

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from penstock.model.speculation import SpeculativeConfig
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
-from penstock.speculation import SpeculativeConfig
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.speculation.choose import lookup_proposer
 from penstock_worker.speculation.interface import Proposer

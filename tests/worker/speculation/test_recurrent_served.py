@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.kv_layout import state_of
-from penstock.layer_spec import AttentionSpec
+from penstock.model.kv_layout import state_of
+from penstock.model.layer_spec import AttentionSpec
+from penstock.model.speculation import SpeculativeConfig
 from penstock.prepare import load_manifest
 from penstock.prepare.folder import MANIFEST, TOKENIZER
 from penstock.protocol.to_worker import SlotWork
-from penstock.speculation import SpeculativeConfig
 from penstock_worker.loading.load import load
 from penstock_worker.speculation.draft_model import DraftModel
 from tests.worker.device.plans import Ahead

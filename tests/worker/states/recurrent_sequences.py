@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.kv_layout import FULL, KVGroup
+from penstock.model.kv_layout import FULL, KVGroup
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork

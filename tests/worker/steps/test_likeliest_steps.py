@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from penstock.model_config import PreparedModel
+from penstock.model.config import PreparedModel
+from penstock.model.speculation import SpeculativeConfig
 from penstock.protocol.common import LogitsAdjustments, TokenSampling
-from penstock.speculation import SpeculativeConfig
 from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.interface import Batch
 from penstock_worker.loading.load import load

@@ -18,7 +18,7 @@ from penstock.media.layout import layout
 from penstock.media.pixels import inputs
 from penstock.media.prepared import write
 from penstock.media.resize import prepare
-from penstock.media_facts import (
+from penstock.model.media_facts import (
     AnyresImages,
     CanvasImages,
     FittedImages,

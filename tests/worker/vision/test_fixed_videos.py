@@ -13,7 +13,7 @@ import torch
 
 from penstock.media.pixels import video_inputs
 from penstock.media.prepared import write
-from penstock.media_facts import FixedFrames
+from penstock.model.media_facts import FixedFrames
 from penstock.protocol.common import MediaItem
 from penstock.protocol.from_worker import MediaFailed
 from penstock_worker.vision.sight import Sight

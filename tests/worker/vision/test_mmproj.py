@@ -15,7 +15,8 @@ import torch
 
 from penstock.errors import ModelNotFound, PenstockError, UnsupportedModel
 from penstock.formats.gguf import GGUFFile
-from penstock.media_facts import (
+from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.media_facts import (
     CanvasImages,
     FixedImages,
     FrameSampling,
@@ -27,11 +28,10 @@ from penstock.media_facts import (
     TiledImages,
     VideoFrames,
 )
-from penstock.model_config import ModelConfig, WeightFiles
+from penstock.model.vision_spec import PoolProjector, RotaryPositions, VisionSpec
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.gguf_config import read_config
 from penstock.prepare.mmproj import read_mmproj
-from penstock.vision_spec import PoolProjector, RotaryPositions, VisionSpec
 from tests.shared.media.processors import tokenizer
 from tests.shared.tiny_models import write_gguf, write_hub_folder
 from tests.worker.driver import Driver

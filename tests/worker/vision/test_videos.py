@@ -13,7 +13,7 @@ import torch
 
 from penstock.media.pixels import inputs, video_inputs
 from penstock.media.prepared import write
-from penstock.media_facts import PatchImages, VideoFrames
+from penstock.model.media_facts import PatchImages, VideoFrames
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.protocol.from_worker import MediaFailed
 from penstock_worker.steps.runner import StepRunner

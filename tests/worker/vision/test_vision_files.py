@@ -15,7 +15,7 @@ from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model_config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig, WeightFiles
 from penstock.prepare.quantised import read_quantisation
 from penstock_worker.vision.model import VisionModel, open_tower
 from tests.worker.quantised_checkpoints import compressed

@@ -14,7 +14,8 @@ import torch
 
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
-from penstock.media_facts import (
+from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.model.media_facts import (
     AnyresImages,
     CanvasImages,
     FittedImages,
@@ -27,7 +28,6 @@ from penstock.media_facts import (
     RowImages,
     TiledImages,
 )
-from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.prepare.hub_config import read_config
 from penstock_worker.models.decoder import DecoderModel

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.model_config import WeightFiles
+from penstock.model.config import WeightFiles
 from penstock_kernels.cpu.matrix import NotFiniteError, pack
 from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.quantisation.registry import FORMATS

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from penstock.errors import UnsupportedModel
-from penstock.layer_spec import LayerSpec
-from penstock.recurrent_spec import GatedDeltaSpec
+from penstock.model.layer_spec import LayerSpec
+from penstock.model.recurrent_spec import GatedDeltaSpec
 from penstock_worker.weights.by_head import things_apart
 from penstock_worker.weights.names import from_hub, with_head_from_hub
 from penstock_worker.weights.stored import StoredTensor

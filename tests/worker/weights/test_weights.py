@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from penstock.errors import ModelNotFound, UnsupportedModel
-from penstock.model_config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig, WeightFiles
 from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.names import from_gguf, from_hub
 from penstock_worker.weights.opening import open_weights

@@ -89,7 +89,7 @@ struct PkByHead {
 
 enum PkRecurrentKind : int32_t { PK_SHORT_CONV = 0, PK_GATED_DELTA = 1, PK_MAMBA2 = 2 };
 
-// What stands in the attention's place in a recurrent layer (see penstock.recurrent_spec). Of a row's features,
+// What stands in the attention's place in a recurrent layer (see penstock.model.recurrent_spec). Of a row's features,
 // which are numbers of QUERIES, those from `first` on are convolved, each of the `channels` by itself over `kernel`
 // rows of a sequence.  width: numbers of what the scan gives.
 // SHORT_CONV: what is convolved is multiplied by the features from `gate` on before, and by those from `strength` on
@@ -143,7 +143,7 @@ enum PkBuffer : int32_t {
 // EXPERTS_UP, EXPERTS_DOWN: as GATE_UP and PRODUCT, each expert with the rows that chose it.
 // COMBINE: a row's experts' results, each times its score, in the experts' order; times scale, and added
 //   to the target or (`adds` is 0) put there.
-// PLACE_LATENT: of attention over latents (see penstock.layer_spec).  The source's rows, value_dim + rotary_dims
+// PLACE_LATENT: of attention over latents (see penstock.model.layer_spec).  The source's rows, value_dim + rotary_dims
 //   numbers, are a latent, which gets the norm, and what rotates: keys are the latter and then the latent,
 //   values are the latent.  The last rotary_dims of each `width` numbers of MIXED rotate, and become the
 //   first numbers of a head of QUERIES.

@@ -18,7 +18,7 @@ from penstock_kernels.triton.early import await_earlier, launched_early
 
 @dataclass(frozen=True)
 class RoutingRule:
-    """How scores become a choice and weights; see penstock.layer_spec.ExpertsSpec."""
+    """How scores become a choice and weights; see penstock.model.layer_spec.ExpertsSpec."""
 
     count: int
     """Experts, a multiple of `groups`."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock import logs
 from penstock.errors import InvalidRequest
+from penstock.process import logs
 from penstock.version import __version__
 from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.rpc.endpoint import MessageEndpoint, operation

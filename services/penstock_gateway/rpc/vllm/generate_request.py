@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 
 from penstock.errors import InvalidRequest
-from penstock.sampling_params import MAX_LOGPROBS
+from penstock.request.sampling_params import MAX_LOGPROBS
 from penstock_gateway.completions.request import CompletionRequest
 from penstock_gateway.request.structured_fields import StructuredFields
 from penstock_gateway.rpc.protos.inference_pb2 import (

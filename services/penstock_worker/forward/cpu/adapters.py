@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.low_rank import (
     LowRankAdapter,

@@ -15,9 +15,9 @@ from dataclasses import replace
 
 import torch
 
-from penstock.kv_layout import kv_layout
-from penstock.media_facts import alignment_heads
-from penstock.model_config import ModelConfig, PreparedModel
+from penstock.model.config import ModelConfig, PreparedModel
+from penstock.model.kv_layout import kv_layout
+from penstock.model.media_facts import alignment_heads
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import (
     Decoder,
@@ -58,7 +58,7 @@ from penstock_worker.states.planning import groups_with_states, program_states
 from penstock_worker.weights.opening import open_weights
 
 MECHANISMS = COMMON
-"""What these kernels have beyond Llama's layers (see penstock.mechanisms)."""
+"""What these kernels have beyond Llama's layers (see penstock.model.mechanisms)."""
 
 
 def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from penstock import logs
+from penstock.process import logs
 from penstock_kernels.cpu.matrix import (
     LEVELS_BLOCK,
     MatrixKind,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_kernels.cpu.program import Attention, Buffer, Phase, PhaseKind, Program
 from penstock_worker.forward.cpu.gates import forms_of
 from penstock_worker.forward.cpu.layers import LayerPhases

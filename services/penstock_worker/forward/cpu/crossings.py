@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.program import Attention, Buffer, Phase, PhaseKind, Program
 from penstock_worker.forward.cpu.gates import product_into

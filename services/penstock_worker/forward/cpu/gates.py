@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import NormalDist
 
-from penstock.layer_spec import FeedForwardSpec
+from penstock.model.layer_spec import FeedForwardSpec
 from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.program import Buffer, NormWeights, Phase, PhaseKind
 from penstock_worker.forward.cpu.weights import LayerWeights

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from penstock.families.eagle3 import NUM_TAPS
-from penstock.kv_layout import kv_layout
-from penstock.model_config import HeadConfig, WeightFiles
+from penstock.model.config import HeadConfig, WeightFiles
+from penstock.model.kv_layout import kv_layout
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import Decoder, halves_of
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
 from penstock_worker.forward.cpu.gates import forms_of, product_into, residual_for
 from penstock_worker.forward.cpu.weights import LayerInputsWeights, LayerInputWeights, LayerWeights

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from penstock.layer_spec import LayerSpec
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import LayerSpec
 from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.program import (
     Attention,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
 from penstock_kernels.cpu.given_rows import NOTHING_GIVEN, GivenRows
 from penstock_kernels.cpu.program import Phase, PhaseKind
 from penstock_worker.media.interface import BatchMedia

@@ -7,8 +7,8 @@ from typing import TypedDict
 
 import numpy as np
 
-from penstock.layer_spec import AttentionSpec, KVHeadsSpec, LayerSpec
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import AttentionSpec, KVHeadsSpec, LayerSpec
 from penstock_kernels.cpu.program import NormWeights
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.layers.decoder_layer import (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.model_config import ModelConfig
-from penstock.recurrent_spec import GatedDeltaSpec, Mamba2Spec
+from penstock.model.config import ModelConfig
+from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba2Spec
 from penstock_kernels.cpu.recurrent import MAX_HEADS, MAX_KERNEL, MAX_KEY_DIM
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from penstock.kv_layout import layers_that_read, one_group
-from penstock.layer_spec import LayerSpec
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.kv_layout import layers_that_read, one_group
+from penstock.model.layer_spec import LayerSpec
 from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.program import (
     Attention,

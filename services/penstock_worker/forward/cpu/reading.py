@@ -9,9 +9,9 @@ from typing import TypedDict
 import numpy as np
 import torch
 
-from penstock.layer_spec import AttentionSpec, FeedForwardSpec, KVHeadsSpec, LatentSpec
-from penstock.model_config import ModelConfig
-from penstock.recurrent_spec import RecurrentSpec
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, KVHeadsSpec, LatentSpec
+from penstock.model.recurrent_spec import RecurrentSpec
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
 from penstock_kernels.cpu.program import NormWeights

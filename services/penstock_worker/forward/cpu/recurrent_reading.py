@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from penstock.recurrent_spec import GatedDeltaSpec, Mamba2Spec, RecurrentSpec, ShortConvSpec
+from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba2Spec, RecurrentSpec, ShortConvSpec
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
 from penstock_kernels.cpu.recurrent import Recurrent, RecurrentKind
 from penstock_worker.forward.cpu.packing import CPUPacking

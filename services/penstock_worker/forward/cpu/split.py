@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from penstock import mechanisms as mechanism
-from penstock.model_config import ModelConfig
+from penstock.model import mechanisms as mechanism
+from penstock.model.config import ModelConfig
 from penstock_kernels.cpu.program import Buffer, Exchange, Phase, PhaseKind
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.shard import Shard, deal_units, head_ranges

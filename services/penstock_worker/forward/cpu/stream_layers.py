@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from penstock.layer_spec import StreamsSpec
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import StreamsSpec
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
 from penstock_kernels.cpu.streams import CPUStreams
 from penstock_worker.forward.cpu.gates import forms_of, product_into

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.layer_spec import RopeSpec
+from penstock.model.layer_spec import RopeSpec
 from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.program import NormWeights, RotationTable
 from penstock_kernels.cpu.recurrent import Recurrent

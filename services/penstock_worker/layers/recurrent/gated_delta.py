@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from penstock.recurrent_spec import GatedDeltaSpec
+from penstock.model.recurrent_spec import GatedDeltaSpec
 from penstock_kernels import reference
 from penstock_worker.layers.norms import Norm, RMSNorm
 from penstock_worker.layers.parts import Parts

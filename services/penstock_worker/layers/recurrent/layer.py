@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from penstock.recurrent_spec import GatedDeltaSpec, RecurrentSpec, ShortConvSpec
+from penstock.model.recurrent_spec import GatedDeltaSpec, RecurrentSpec, ShortConvSpec
 from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.recurrent.gated_delta import GatedDelta
 from penstock_worker.layers.recurrent.interface import Mixer

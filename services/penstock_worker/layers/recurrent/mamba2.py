@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from penstock.recurrent_spec import Mamba2Spec
+from penstock.model.recurrent_spec import Mamba2Spec
 from penstock_kernels import reference
 from penstock_worker.layers.norms import Norm
 from penstock_worker.layers.ops import Ops

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from penstock.recurrent_spec import RecurrentSpec
+from penstock.model.recurrent_spec import RecurrentSpec
 from penstock_kernels import reference
 from penstock_worker.layers.parts import Parts
 from penstock_worker.parallel.recurrent_shard import recurrent_shard

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from penstock.recurrent_spec import ShortConvSpec
+from penstock.model.recurrent_spec import ShortConvSpec
 from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.recurrent.parts import NAME, Convolution, divided, own_part
 from penstock_worker.quantisation.interface import Product

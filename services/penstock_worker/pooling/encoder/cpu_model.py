@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.model_config import EncoderConfig
+from penstock.model.config import EncoderConfig
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.decoder_step import DecoderStep
 from penstock_kernels.cpu.program import Program

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.model_config import EncoderConfig, ModelConfig
+from penstock.model.config import EncoderConfig, ModelConfig
 from penstock_kernels.reference.tiling import padded_rows
 from penstock_worker.adapters.interface import ProductAdapters
 from penstock_worker.attention.interface import (

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.model_config import EncoderConfig
+from penstock.model.config import EncoderConfig
 from penstock_kernels import reference
 from penstock_worker.adapters.interface import ProductAdapters
 from penstock_worker.attention.interface import Rotation

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock import mechanisms as mechanism
+from penstock.model import mechanisms as mechanism
 from penstock_kernels.triton.attention.encoder import (
     InputPlan,
     InputReach,

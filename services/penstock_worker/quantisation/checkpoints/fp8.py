@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from penstock.formats.safetensors_file import SafetensorsTensor
-from penstock.quantised_checkpoint import WeightScheme
+from penstock.model.quantised_checkpoint import WeightScheme
 from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix, finite, shifted
 from penstock_worker.quantisation.checkpoints.module import (
     FLOATS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.safetensors_file import SafetensorsTensor
-from penstock.quantised_checkpoint import QuantisedCheckpoint
+from penstock.model.quantised_checkpoint import QuantisedCheckpoint
 from penstock_worker.quantisation.checkpoints import CHECKPOINT_FORMATS
 from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix
 from penstock_worker.quantisation.checkpoints.module import FLOATS, Module

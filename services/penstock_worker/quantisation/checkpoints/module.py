@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.safetensors_file import SafetensorsTensor
-from penstock.quantised_checkpoint import WeightScheme
+from penstock.model.quantised_checkpoint import WeightScheme
 from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix
 
 FLOATS = ("F32", "F16", "BF16")

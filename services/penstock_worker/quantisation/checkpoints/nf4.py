@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.quantised_checkpoint import WeightScheme
+from penstock.model.quantised_checkpoint import WeightScheme
 from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix, finite, shifted
 from penstock_worker.quantisation.checkpoints.module import (
     CheckpointFormat,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.formats.safetensors_file import SafetensorsTensor
-from penstock.quantised_checkpoint import WeightScheme
+from penstock.model.quantised_checkpoint import WeightScheme
 from penstock_worker.quantisation.checkpoints.gptq import group_order
 from penstock_worker.quantisation.checkpoints.matrix import LevelMatrix
 from penstock_worker.quantisation.checkpoints.module import (

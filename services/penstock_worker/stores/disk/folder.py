@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from penstock import logs
 from penstock.errors import StartupError
+from penstock.process import logs
 from penstock_worker.stores.contents import Contents, WritePace
 from penstock_worker.stores.disk.segment import HEADER_BYTES, UNFINISHED, SegmentFile
 from penstock_worker.stores.interface import StoredLayout

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from penstock import logs
+from penstock.process import logs
 from penstock.protocol.between_workers import (
     MAX_PART_BYTES,
     AskKV,

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import zmq
 
-from penstock import logs
 from penstock.errors import StartupError
+from penstock.process import logs
 from penstock.protocol.between_workers import (
     KEY_BYTES,
     MAX_ASKED_KEYS,

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.bench.load.options import LoadOptions
 from penstock.bench.load.statistics import Distribution, Summary
-from penstock.machine import describe_machine, version_of
+from penstock.process.machine import describe_machine, version_of
 
 SCHEMA = 1
 

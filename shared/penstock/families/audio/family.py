@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from penstock.audio_spec import AudioSpec, AudioTowerSpec
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.tower_family import TowerFamily
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
-from penstock.layer_spec import NormSpec
-from penstock.model_config import ModelConfig
+from penstock.model.audio_spec import AudioSpec, AudioTowerSpec
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import NormSpec
 
 AUDIO = "audio_config"
 MAX_BINS = 1024

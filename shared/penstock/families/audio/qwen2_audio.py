@@ -5,12 +5,12 @@ Source: Chu et al., "Qwen2-Audio technical report", 2024.
 
 from __future__ import annotations
 
-from penstock.audio_spec import AudioSpec, LinearProjector
 from penstock.families.audio.family import AudioFamily, TowerKeys, whisper_tower
 from penstock.families.qwen2 import QWEN2
 from penstock.families.tower_family import TextHalf
 from penstock.formats.fields import Fields
-from penstock.model_config import ModelConfig
+from penstock.model.audio_spec import AudioSpec, LinearProjector
+from penstock.model.config import ModelConfig
 
 KEYS = TowerKeys("d_model", "encoder_ffn_dim", "encoder_layers", "encoder_attention_heads")
 TEXT_DEFAULTS: dict[str, object] = {

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.audio_spec import AudioSpec, StackProjector
 from penstock.errors import UnsupportedModel
 from penstock.families.audio.family import AudioFamily, TowerKeys, whisper_tower
 from penstock.families.llama import LLAMA
 from penstock.families.tower_family import TextHalf
 from penstock.formats.fields import Fields
-from penstock.model_config import ModelConfig
+from penstock.model.audio_spec import AudioSpec, StackProjector
+from penstock.model.config import ModelConfig
 
 KEYS = TowerKeys("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 TEXT_DEFAULTS: dict[str, object] = {

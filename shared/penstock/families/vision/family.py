@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from penstock.families.tower_family import TextHalf, TowerFamily
 from penstock.formats.fields import Fields
-from penstock.model_config import ModelConfig
-from penstock.vision_spec import VisionSpec
+from penstock.model.config import ModelConfig
+from penstock.model.vision_spec import VisionSpec
 
 VISION = "vision_config"
 

@@ -13,8 +13,8 @@ from penstock.families.vision.family import TextHalf, VisionFamily
 from penstock.families.vision.llava import LLAMA_DEFAULTS
 from penstock.families.vision.reading import MAX_SIDE, bounded, siglip_tower
 from penstock.formats.fields import Fields
-from penstock.model_config import ModelConfig
-from penstock.vision_spec import ShuffleProjector, VisionSpec
+from penstock.model.config import ModelConfig
+from penstock.model.vision_spec import ShuffleProjector, VisionSpec
 
 OF_PREPARATION = ("max_image_size", "size")
 """Settings of the tower's section that say how pictures are cut."""

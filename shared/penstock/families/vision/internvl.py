@@ -30,9 +30,9 @@ from penstock.families.vision.reading import (
     projector_activation,
 )
 from penstock.formats.fields import Fields
-from penstock.layer_spec import NormSpec
-from penstock.model_config import ModelConfig
-from penstock.vision_spec import LearnedPositions, SquareMLPProjector, TowerSpec, VisionSpec
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import NormSpec
+from penstock.model.vision_spec import LearnedPositions, SquareMLPProjector, TowerSpec, VisionSpec
 
 NORMS = {
     "layer_norm": NormSpec(kind="layer", eps=1e-6, bias=True),

@@ -21,9 +21,9 @@ from penstock.families.vision.reading import (
     patches_in_row,
 )
 from penstock.formats.fields import Fields
-from penstock.layer_spec import NormSpec
-from penstock.model_config import ModelConfig
-from penstock.vision_spec import (
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import NormSpec
+from penstock.model.vision_spec import (
     AdapterProjector,
     LearnedPositions,
     RotaryPositions,

@@ -15,8 +15,8 @@ from penstock.families.vision.family import TextHalf, VisionFamily
 from penstock.families.vision.pixtral import MISTRAL_DEFAULTS, pixtral_tower
 from penstock.families.vision.reading import clip_tower, projector_activation, siglip_tower
 from penstock.formats.fields import Fields
-from penstock.model_config import ModelConfig
-from penstock.vision_spec import MLPProjector, TowerSpec, VisionSpec
+from penstock.model.config import ModelConfig
+from penstock.model.vision_spec import MLPProjector, TowerSpec, VisionSpec
 
 LLAMA_DEFAULTS: dict[str, object] = {
     "vocab_size": 32_000,

@@ -12,8 +12,8 @@ from penstock.families.qwen2 import QWEN2
 from penstock.families.vision.family import TextHalf, VisionFamily
 from penstock.families.vision.reading import projector_activation, siglip_tower
 from penstock.formats.fields import Fields
-from penstock.model_config import ModelConfig
-from penstock.vision_spec import AnyresProjector, VisionSpec
+from penstock.model.config import ModelConfig
+from penstock.model.vision_spec import AnyresProjector, VisionSpec
 
 FORMS = tuple((384 * rows, 384 * columns) for rows in range(1, 7) for columns in range(1, 7))
 """Where config.json says nothing of them."""

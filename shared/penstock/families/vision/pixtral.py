@@ -24,9 +24,9 @@ from penstock.families.vision.reading import (
     projector_activation,
 )
 from penstock.formats.fields import Fields
-from penstock.layer_spec import NormSpec
-from penstock.model_config import ModelConfig
-from penstock.vision_spec import RotaryPositions, SquareMLPProjector, TowerSpec, VisionSpec
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import NormSpec
+from penstock.model.vision_spec import RotaryPositions, SquareMLPProjector, TowerSpec, VisionSpec
 
 EPS = 1e-5
 """Epsilon of all norms of the tower."""

@@ -24,8 +24,8 @@ from penstock.families.vision.qwen_vl import (
 )
 from penstock.families.vision.reading import MAX_SIDE, MAX_WIDTH, bounded
 from penstock.formats.fields import Fields
-from penstock.model_config import ModelConfig
-from penstock.vision_spec import RotaryPositions, VisionSpec
+from penstock.model.config import ModelConfig
+from penstock.model.vision_spec import RotaryPositions, VisionSpec
 
 SECTIONS = (24, 20, 20)
 """Where config.json says nothing of them."""

@@ -24,9 +24,9 @@ from penstock.families.vision.reading import (
     only_colours,
 )
 from penstock.formats.fields import Fields
-from penstock.layer_spec import NormSpec
-from penstock.model_config import ModelConfig
-from penstock.vision_spec import (
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import NormSpec
+from penstock.model.vision_spec import (
     MergerProjector,
     RotaryPositions,
     TowerSpec,

@@ -10,8 +10,8 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.families.bounds import layer_count
 from penstock.formats.fields import Fields
-from penstock.layer_spec import NormSpec
-from penstock.vision_spec import LearnedPositions, TowerSpec
+from penstock.model.layer_spec import NormSpec
+from penstock.model.vision_spec import LearnedPositions, TowerSpec
 
 MAX_WIDTH = 65_536
 MAX_HEADS = 4096

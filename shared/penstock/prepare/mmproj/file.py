@@ -13,11 +13,11 @@ from penstock.errors import UnsupportedModel
 from penstock.families.vision.reading import MAX_PATCH, MAX_PIXELS, MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
-from penstock.layer_spec import NormSpec
-from penstock.media_facts import Colour, ImagePreparation, KindFacts, MediaKind, Pixels
-from penstock.model_config import ModelConfig
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import Colour, ImagePreparation, KindFacts, MediaKind, Pixels
+from penstock.model.vision_spec import TowerSpec
 from penstock.text.tokenizer import Tokenizer
-from penstock.vision_spec import TowerSpec
 
 MAX_LAYERS = 256
 MAX_ROWS = 65_536

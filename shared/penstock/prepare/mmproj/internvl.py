@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from penstock.families.vision.internvl import PROJECTOR_NORM
 from penstock.families.vision.reading import bounded
-from penstock.media_facts import CanvasImages, Colour
+from penstock.model.media_facts import CanvasImages, Colour
+from penstock.model.vision_spec import LearnedPositions, SquareMLPProjector, VisionSpec
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 from penstock.prepare.picture_readers import BEGIN, END, MAX_TILES
-from penstock.vision_spec import LearnedPositions, SquareMLPProjector, VisionSpec
 
 MEAN: Colour = (0.485, 0.456, 0.406)
 STD: Colour = (0.229, 0.224, 0.225)

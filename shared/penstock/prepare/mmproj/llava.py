@@ -7,10 +7,10 @@ computed (ggml-org/llama.cpp, issue 25817).
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
-from penstock.media_facts import FixedImages
+from penstock.model.media_facts import FixedImages
+from penstock.model.vision_spec import LearnedPositions, MLPProjector, VisionSpec
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
-from penstock.vision_spec import LearnedPositions, MLPProjector, VisionSpec
 
 MARK = "<image>"
 UNKNOWN = "<unk>"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from penstock.families.vision.reading import bounded
-from penstock.layer_spec import NormSpec
-from penstock.media_facts import RowImages
+from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import RowImages
+from penstock.model.vision_spec import MLPProjector, RotaryPositions, SquareMLPProjector, VisionSpec
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
-from penstock.vision_spec import MLPProjector, RotaryPositions, SquareMLPProjector, VisionSpec
 
 
 def pixtral(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:

@@ -11,18 +11,18 @@ from penstock.errors import UnsupportedModel
 from penstock.families.vision.qwen_vl import EPS, MAX_MERGE, MAX_WINDOW
 from penstock.families.vision.reading import MAX_WIDTH, bounded
 from penstock.formats.fields import Fields
-from penstock.media_facts import Colour, PatchImages
-from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
-from penstock.prepare.media_tokens import MediaTokens
-from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
-from penstock.prepare.video_processor import read_video
-from penstock.vision_spec import (
+from penstock.model.media_facts import Colour, PatchImages
+from penstock.model.vision_spec import (
     MergerProjector,
     RotaryPositions,
     TowerSpec,
     VisionSpec,
     WindowSpec,
 )
+from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
+from penstock.prepare.media_tokens import MediaTokens
+from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
+from penstock.prepare.video_processor import read_video
 
 FRAMES = 2
 """Frames of a patch: the converter writes a kernel for each, and knows no other number."""

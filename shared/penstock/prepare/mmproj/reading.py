@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.audio_spec import AudioSpec
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
-from penstock.media_facts import MediaFacts
-from penstock.model_config import ModelConfig
+from penstock.model.audio_spec import AudioSpec
+from penstock.model.config import ModelConfig
+from penstock.model.media_facts import MediaFacts
+from penstock.model.vision_spec import VisionSpec
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens
 from penstock.prepare.mmproj.internvl import internvl
 from penstock.prepare.mmproj.llava import llava
@@ -22,7 +23,6 @@ from penstock.prepare.mmproj.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
 from penstock.prepare.mmproj.siglip import gemma3, idefics3
 from penstock.prepare.mmproj.sounds import qwen2_audio, voxtral
 from penstock.prepare.odd_values import odd_values_refused
-from penstock.vision_spec import VisionSpec
 
 
 class MmprojKind(NamedTuple):

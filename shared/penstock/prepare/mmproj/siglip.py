@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from penstock.families.vision.reading import MAX_PIXELS, bounded
-from penstock.media_facts import ScannedImages, TiledImages
-from penstock.prepare.image_processor import HALF
-from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
-from penstock.vision_spec import (
+from penstock.model.media_facts import ScannedImages, TiledImages
+from penstock.model.vision_spec import (
     LearnedPositions,
     PoolProjector,
     ShuffleProjector,
     TowerSpec,
     VisionSpec,
 )
+from penstock.prepare.image_processor import HALF
+from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 
 SPARE_TOKENS = tuple(f"<unused{number}>" for number in range(99))
 """Unused tokens of Gemma's vocabulary: where a file lacks the token that stands for a picture's

@@ -6,6 +6,7 @@ Source of the keys: AutoAWQ's AwqConfig and that of the transformers library.
 from __future__ import annotations
 
 from penstock.formats.fields import Fields
+from penstock.model.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
 from penstock.prepare.quantised.settings import (
     CALIBRATION,
     check_known,
@@ -13,7 +14,6 @@ from penstock.prepare.quantised.settings import (
     modules,
     one_of,
 )
-from penstock.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
 
 _KNOWN = CALIBRATION | {
     "bits",

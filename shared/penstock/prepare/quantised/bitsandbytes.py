@@ -6,8 +6,8 @@ Source of the keys: the transformers library's BitsAndBytesConfig.
 from __future__ import annotations
 
 from penstock.formats.fields import Fields
+from penstock.model.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
 from penstock.prepare.quantised.settings import check_known, modules, one_of
-from penstock.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
 
 _KNOWN = {
     "_load_in_4bit",

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
+from penstock.model.quantised_checkpoint import QuantisedCheckpoint, Storage, WeightScheme
 from penstock.prepare.quantised.fp8 import block_of
 from penstock.prepare.quantised.settings import check_known, group_size, modules, one_of
-from penstock.quantised_checkpoint import QuantisedCheckpoint, Storage, WeightScheme
 
 _KNOWN = {
     "config_groups",

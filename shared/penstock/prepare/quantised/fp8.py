@@ -7,8 +7,8 @@ are meant to be FP8 too; where they are, their scales are computed from them, wh
 from __future__ import annotations
 
 from penstock.formats.fields import Fields
+from penstock.model.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
 from penstock.prepare.quantised.settings import check_known, modules, one_of
-from penstock.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
 
 _SKIPPED = ("modules_to_not_convert", "ignored_layers")
 _KNOWN = {

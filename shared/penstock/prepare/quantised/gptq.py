@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
+from penstock.model.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
 from penstock.prepare.quantised.settings import CALIBRATION, check_known, group_size, one_of
-from penstock.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
 
 _KNOWN = CALIBRATION | {
     "bits",

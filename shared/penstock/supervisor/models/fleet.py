@@ -7,11 +7,11 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from penstock import logs
 from penstock.config.model_list import ModelEntry
 from penstock.config.settings import ServeConfig
 from penstock.errors import PenstockError, StartupError
 from penstock.net.runtime_dir import RuntimeDir
+from penstock.process import logs
 from penstock.protocol.from_supervisor import Granted, Reclaimed
 from penstock.protocol.to_supervisor import (
     Busy,

@@ -9,8 +9,8 @@ import msgspec
 from penstock.config.model_list import ModelEntry
 from penstock.config.settings import ServeConfig
 from penstock.errors import StartupError
+from penstock.model.speculation import WITH_MODEL
 from penstock.prepare import load_manifest
-from penstock.speculation import WITH_MODEL
 
 GIB = 1 << 30
 LEAST_KV_GIB = 0.001

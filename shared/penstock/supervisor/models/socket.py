@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock import logs
+from penstock.process import logs
 from penstock.protocol.from_supervisor import FromSupervisor, ModelState, ModelStates
 from penstock.protocol.to_supervisor import Introduce, ToSupervisor
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock import logs
 from penstock.config.settings import EngineConfig, ServeConfig
 from penstock.errors import StartupError
+from penstock.process import logs
 from penstock.supervisor.ray.actor import Task
 from penstock.supervisor.ray.reach import (
     Unavailable,

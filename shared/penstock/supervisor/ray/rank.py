@@ -10,7 +10,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from penstock import logs
+from penstock.process import logs
 from penstock.supervisor.ray.actor import End, RankActor, Task
 from penstock.supervisor.ray.placement import Reserved
 from penstock.supervisor.restarts import GiveUp, RestartPolicy, describe

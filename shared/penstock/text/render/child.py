@@ -14,9 +14,9 @@ import jinja2
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock.frames import read_frame, write_frame
-from penstock.isolated.child import SOCKET, begin, confine
-from penstock.process_memory import resident_bytes
+from penstock.process.frames import read_frame, write_frame
+from penstock.process.isolated_child import SOCKET, begin, confine
+from penstock.process.memory import resident_bytes
 from penstock.text.as_written import read_texts
 from penstock.text.continuation import cut, mark_last
 from penstock.text.disarm import Disarmed, disarm

@@ -13,9 +13,9 @@ from concurrent.futures import Future
 from functools import cache
 from typing import Any
 
-from penstock import logs
 from penstock.errors import InvalidRequest, Overloaded, RequestFailed
-from penstock.isolated.process import STANDSTILL, Crashed, Died, Frozen, Stalled
+from penstock.process import logs
+from penstock.process.isolated import STANDSTILL, Crashed, Died, Frozen, Stalled
 from penstock.text.render.process import RenderProcess
 from penstock.text.render.wire import Bounds, Fill, Filled, TemplateSource
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from penstock.model_config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig, WeightFiles
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
 from penstock_worker.forward.backends import choose

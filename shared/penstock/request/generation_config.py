@@ -12,7 +12,7 @@ import msgspec
 from penstock.config.settings import ModelSettings
 from penstock.errors import InvalidRequest, StartupError, UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model_config import GenerationDefaults
+from penstock.model.config import GenerationDefaults
 
 FILE = "generation_config.json"
 MAX_BYTES = 1 << 20
@@ -121,7 +121,7 @@ def _typed(values: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _check(generation: GenerationDefaults, source: str) -> None:
     """Once at start, instead of with every request."""
-    from penstock.sampling_params import SamplingParams
+    from penstock.request.sampling_params import SamplingParams
 
     try:
         SamplingParams(**sampling_defaults(generation))

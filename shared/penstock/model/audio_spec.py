@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.layer_spec import NormSpec
+from penstock.model.layer_spec import NormSpec
 
 
 class AudioTowerSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock.pooling_config import PoolingConfig
+from penstock.model.pooling_config import PoolingConfig
 
 
 class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,8 +2,8 @@
 a token.
 
 Filled by `penstock.prepare` from preprocessor_config.json, processor_config.json and config.json;
-`penstock.media` does what it says.  `penstock.vision_spec` and `penstock.audio_spec` say what
-becomes of the pixels and frames.
+`penstock.media` does what it says.  `vision_spec` and `audio_spec` say what becomes of the
+pixels and frames.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.transcription_facts import Alignment, TranscriptionFacts
+from penstock.model.transcription_facts import Alignment, TranscriptionFacts
 
 MediaKind = Literal["image", "audio", "video"]
 

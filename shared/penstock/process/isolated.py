@@ -15,11 +15,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-from penstock.frames import HEADER
+from penstock.process.frames import HEADER
 
 _PROGRAM = (
     "import importlib, sys; n = int(sys.argv[4]); sys.path[:0] = sys.argv[5:5 + n]; "
-    "from penstock.isolated.child import run; run(importlib.import_module(sys.argv[3]).main)"
+    "from penstock.process.isolated_child import run; "
+    "run(importlib.import_module(sys.argv[3]).main)"
 )
 _PACKAGES = ("penstock", "msgspec", "setproctitle")
 _OVERTIME = {-signal.SIGPROF, -signal.SIGXCPU}

@@ -7,8 +7,8 @@ import signal
 import sys
 from collections.abc import Callable
 
-from penstock.children import die_with_parent
-from penstock.process_title import set_title
+from penstock.process.children import die_with_parent
+from penstock.process.title import set_title
 
 SOCKET = 0
 """Where frames come and go."""
@@ -28,7 +28,7 @@ def confine(memory: int) -> None:
 
 
 def run(main: Callable[[int, bytes], None]) -> None:
-    """Entry: in a process started by `penstock.isolated.process`."""
+    """Entry: in a process started by `penstock.process.isolated`."""
     try:
         main(int(sys.argv[1]), sys.argv[2].encode())
     except (BrokenPipeError, ConnectionResetError):

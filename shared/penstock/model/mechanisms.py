@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.layer_spec import SUM_FLOOR, AttentionSpec, FeedForwardSpec, LayerSpec
-from penstock.model_config import ModelConfig, TransformersConfig
-from penstock.recurrent_spec import GatedDeltaSpec, Mamba2Spec, RecurrentSpec, ShortConvSpec
+from penstock.model.config import ModelConfig, TransformersConfig
+from penstock.model.layer_spec import SUM_FLOOR, AttentionSpec, FeedForwardSpec, LayerSpec
+from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba2Spec, RecurrentSpec, ShortConvSpec
 
 WINDOW = "sliding windows"
 CHUNKS = "attention within chunks of positions"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from penstock import logs
 from penstock.errors import StartupError
+from penstock.process import logs
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints

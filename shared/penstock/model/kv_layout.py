@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from penstock.errors import StartupError, UnsupportedModel
-from penstock.layer_spec import AttentionSpec
-from penstock.model_config import ModelConfig
-from penstock.recurrent_spec import result_numbers, state_numbers
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import AttentionSpec
+from penstock.model.recurrent_spec import result_numbers, state_numbers
 
 MAX_GROUPS = 32
 """Most groups of a model: each has a block table for every sequence."""

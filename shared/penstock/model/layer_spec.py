@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.recurrent_spec import RecurrentSpec
+from penstock.model.recurrent_spec import RecurrentSpec
 
 
 class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,9 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from penstock.audio_spec import AudioSpec
 from penstock.errors import StartupError, UnsupportedModel
-from penstock.layer_spec import (
+from penstock.model.audio_spec import AudioSpec
+from penstock.model.layer_spec import (
     CrossAttentionSpec,
     KVHeadsSpec,
     LatentSpec,
@@ -22,10 +22,10 @@ from penstock.layer_spec import (
     RopeSpec,
     StreamsSpec,
 )
-from penstock.media_facts import MediaFacts
-from penstock.pooling_config import PoolingConfig
-from penstock.quantised_checkpoint import QuantisedCheckpoint
-from penstock.vision_spec import VisionSpec
+from penstock.model.media_facts import MediaFacts
+from penstock.model.pooling_config import PoolingConfig
+from penstock.model.quantised_checkpoint import QuantisedCheckpoint
+from penstock.model.vision_spec import VisionSpec
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="decoder"):
@@ -267,7 +267,7 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
 
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
     """What holds where a request is silent: the checkpoint's own generation_config, or what the
-    settings put in its place (see penstock.generation_config). None: not stated."""
+    settings put in its place (see penstock.request.generation_config). None: not stated."""
 
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None

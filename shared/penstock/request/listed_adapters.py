@@ -8,7 +8,7 @@ from penstock.config.model_list import ModelEntry
 from penstock.config.settings import ServeConfig
 from penstock.config.tree import replace_settings
 from penstock.errors import InvalidRequest
-from penstock.lora import lora_modules
+from penstock.request.lora import lora_modules
 
 
 def check_adapters(entries: Sequence[ModelEntry]) -> None:

@@ -17,8 +17,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from penstock import logs
 from penstock.errors import StartupError
+from penstock.process import logs
 from penstock.protocol.common import HIGHEST_PRIORITY, LOWEST_PRIORITY, Grant
 
 log = logs.get(__name__)

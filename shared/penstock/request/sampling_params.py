@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock.structured_outputs import StructuredOutputs
+from penstock.request.structured_outputs import StructuredOutputs
 
 StructuredOutputsParams = StructuredOutputs
 """vLLM's name for it, where vLLM has it."""

@@ -1,1 +1,0 @@
-"""Processes that work on what strangers send: with bounds, and nothing of ours but a socket."""

@@ -1,0 +1,1 @@
+"""What every process needs: logs, titles, memory, children, and tasks in processes apart."""

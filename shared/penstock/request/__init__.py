@@ -1,0 +1,1 @@
+"""What a request asks for: parameters, output formats, adapters, keys."""
