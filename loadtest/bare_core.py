@@ -14,7 +14,7 @@ from penstock.protocol.from_worker import Ready, WorkerHello
 from penstock.protocol.to_worker import Plan
 from penstock_engine.core import EngineCore
 from penstock_engine.sessions.effects import Effects
-from penstock_engine.simulate.model import facts
+from penstock_engine.simulate.simulation import facts
 
 FRONTEND, WORKER = b"f" * 16, b"w" * 16
 BLOCK = 16

@@ -33,7 +33,7 @@ from penstock.model.kv_layout import (
 from penstock.model.layer_spec import AttentionSpec, LayerSpec
 from penstock.model.recurrent_spec import GatedDeltaSpec
 from penstock.protocol.from_worker import Result, SlotResult
-from penstock_engine.simulate.model import facts as simulated_facts
+from penstock_engine.simulate.simulation import facts as simulated_facts
 
 NUMBER_BYTES = 2  # of the cache's bfloat16
 MIB = 1 << 20

@@ -18,10 +18,10 @@ import msgspec
 
 from loadtest.report import Document, Flags, Measurement, machine_line
 from penstock.config.settings import CacheSettings, EngineConfig, SchedulerSettings
+from penstock_engine.simulate.commands import Synthetic, synthetic
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.report import SimulationReport, as_text, report_of
 from penstock_engine.simulate.simulation import Simulation, SimulationOptions
-from penstock_engine.simulate.synthetic import Synthetic, synthetic
 
 HOURS = 1000.0
 REQUESTS = 10_000_000

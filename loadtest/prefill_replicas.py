@@ -21,10 +21,10 @@ import msgspec
 
 from loadtest.report import Document, Flags, Measurement, machine_line, say, table
 from penstock.config.settings import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
+from penstock_engine.simulate.commands import Synthetic, synthetic
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.report import report_of
 from penstock_engine.simulate.simulation import Simulation, SimulationOptions
-from penstock_engine.simulate.synthetic import Synthetic, synthetic
 
 GPUS = 16
 TRAFFIC = Synthetic(

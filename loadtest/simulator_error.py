@@ -28,13 +28,12 @@ from penstock.config.settings import EngineConfig
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
 from penstock_engine.record.framing import log_files
 from penstock_engine.record.replay import RecordingFile, replay
+from penstock_engine.simulate.commands import Synthetic, Traffic, synthetic
 from penstock_engine.simulate.cost import FittedCost
 from penstock_engine.simulate.fit import fit_cost, measured_steps
 from penstock_engine.simulate.metrics import Metrics, Open, Slo
-from penstock_engine.simulate.recorded import Traffic
 from penstock_engine.simulate.report import Latency, latency
 from penstock_engine.simulate.simulation import Simulation, SimulationOptions
-from penstock_engine.simulate.synthetic import Synthetic, synthetic
 from penstock_engine.simulate.trace import TraceRequest
 
 BLOCKS = 4096

@@ -33,7 +33,7 @@ from penstock_worker.engine_session import Activity, Heard
 from penstock_worker.forward.buckets import buckets_of
 from penstock_worker.forward.decode_inputs import DecodeInputs
 from penstock_worker.forward.device_step import HostStep
-from penstock_worker.forward.mixed_inputs import MixedInputs
+from penstock_worker.forward.mixed_buckets import MixedInputs
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.machine.gc_tuning import keep

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.config.settings import GatewayConfig, MediaSettings, StorageSettings
+from penstock.errors import Limited, Overloaded
 from penstock.media.desk import MediaDesk
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.keys.caller import current
@@ -17,12 +18,59 @@ from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing
 from penstock_gateway.models.backend import AskedModel
 from penstock_gateway.models.registry import ModelRegistry
-from penstock_gateway.places import Places
 
 if TYPE_CHECKING:
     from penstock_gateway.batches.counts import LineCounts
     from penstock_gateway.storage.store import Store
     from penstock_gateway.tracing.tracer import Tracing
+
+
+RETRY_AFTER = 5.0
+"""Seconds: what takes a place here goes on for a while."""
+
+
+class Places:
+    """Counts what is open. Belongs to one event loop.
+
+    what: in plural, with `open` or the like after it.  flag, tenant_flag: which say how many.
+    """
+
+    def __init__(
+        self, what: str, most: int, most_of_tenant: int, flag: str, tenant_flag: str
+    ) -> None:
+        self._what = what
+        self._most = most
+        self._most_of_tenant = most_of_tenant
+        self._flag = flag
+        self._tenant_flag = tenant_flag
+        self._by_tenant: Counter[str] = Counter()
+
+    @property
+    def open(self) -> int:
+        """How many are open, of all tenants."""
+        return self._by_tenant.total()
+
+    @contextmanager
+    def one(self, tenant: str) -> Iterator[None]:
+        """Around one of them. Raises Limited or Overloaded where it would be one too many."""
+        if self._by_tenant[tenant] >= self._most_of_tenant:
+            raise Limited(
+                f"this tenant has {self._most_of_tenant} {self._what}, the maximum "
+                f"({self._tenant_flag})",
+                retry_after=RETRY_AFTER,
+            )
+        if self.open >= self._most:
+            raise Overloaded(
+                f"there are {self._most} {self._what}, the maximum ({self._flag})",
+                retry_after=RETRY_AFTER,
+            )
+        self._by_tenant[tenant] += 1
+        try:
+            yield
+        finally:
+            self._by_tenant[tenant] -= 1
+            if not self._by_tenant[tenant]:
+                del self._by_tenant[tenant]
 
 
 @dataclass(frozen=True, slots=True)

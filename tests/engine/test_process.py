@@ -32,7 +32,7 @@ from penstock.protocol.to_frontend import Accepted, NeedMedia, Outputs, Status, 
 from penstock.protocol.to_worker import LoadMedia, LoadMediaChunk, Plan, Setup, ToWorker
 from penstock.transport.events import Ended, Opened
 from penstock.transport.session_client import SessionClient
-from penstock_engine.prepared import read_facts
+from penstock_engine.process import read_facts
 from tests.adapter_folders import random_factors, write_peft
 from tests.engine import scores, small_facts
 from tests.engine.fake_media import FakeMedia, picture, shown

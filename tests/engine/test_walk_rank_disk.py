@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.model.kv_layout import ONE_GROUP, KVGroup, paged, state_of
-from penstock_engine.record.restore import restore
+from penstock_engine.record.replay import restore
 from penstock_engine.record.snapshot import snapshot
 from penstock_engine.waiting import disk_kv
 from tests.engine.fake_disk import FakeDisk

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.model.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.from_frontend import ExpectPrompt, ForgetPrompt
-from penstock_engine.record.restore import restore
+from penstock_engine.record.replay import restore
 from penstock_engine.record.snapshot import snapshot
 from tests.engine.record.twins import Twins
 from tests.engine.scores import Front

@@ -9,8 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.bench.load.http1 import ProtocolError, ResponseParser
-from penstock.bench.load.sse import MAX_EVENT_BYTES, EventParser, EventTooLarge
+from penstock.bench.load.reception import (
+    MAX_EVENT_BYTES,
+    EventParser,
+    EventTooLarge,
+    ProtocolError,
+    ResponseParser,
+)
 from tests.thinning import part
 
 _LINES = st.sampled_from(

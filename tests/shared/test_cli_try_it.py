@@ -8,7 +8,7 @@ import shlex
 import msgspec
 import pytest
 
-from penstock.cli.try_it import (
+from penstock.cli.serve import (
     CHAT,
     CLASSIFICATION,
     COMPLETION,

@@ -11,7 +11,7 @@ from penstock.cli.conversation import ChatHistory
 from penstock.cli.status import _table
 from penstock.cli.system_state import SystemReport, bar
 from penstock.cli.terminal import Style, clip, counted, duration, printable
-from penstock.cli.top_view import History, frame, sparkline
+from penstock.cli.top import History, frame, sparkline
 
 PLAIN = Style(io.StringIO())
 

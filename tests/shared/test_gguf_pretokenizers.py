@@ -11,7 +11,7 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.prepare.gguf_pretokenizers import PRE_TOKENIZERS
+from penstock.prepare.gguf_tokenizer_bpe import PRE_TOKENIZERS
 from tests.shared.gguf_vocabularies import TEXTS
 
 pytestmark = pytest.mark.timeout(240)

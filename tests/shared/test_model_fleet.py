@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from penstock.config.model_list import ModelEntry
-from penstock.config.models_settings import ModelsSettings
-from penstock.config.settings import ServeConfig
+from penstock.config.settings import ModelsSettings, ServeConfig
 from penstock.errors import StartupError
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.protocol.from_supervisor import FromSupervisor, ModelState, ModelStates

@@ -15,7 +15,7 @@ from penstock.formats.fields import Fields
 from penstock.model.kv_layout import kv_layout
 from penstock.model.layer_spec import AttentionSpec, LayerSpec
 from penstock.prepare.by_transformers import read_for_transformers
-from penstock.prepare.generative_reranker import _is_qwen3
+from penstock.prepare.from_hub_folder import _is_qwen3
 from penstock.prepare.hub_config import read_config
 from tests.worker.checkpoints import TINY
 

@@ -23,7 +23,7 @@ from penstock.formats.gguf import GGUFFile
 from penstock.model.config import PreparedModel
 from penstock.model.layer_spec import RopeScaling
 from penstock.prepare import load_manifest, prepare
-from penstock.prepare.gguf_pretokenizers import PRE_TOKENIZERS
+from penstock.prepare.gguf_tokenizer_bpe import PRE_TOKENIZERS
 from testing.model_configs import llama_config
 from tests.shared.tiny_models import (
     CORPUS,

@@ -23,7 +23,7 @@ from penstock.model.kv_layout import (
 from penstock.model.layer_spec import AttentionSpec, LayerSpec
 from penstock.model.recurrent_spec import GatedDeltaSpec, RecurrentSpec, ShortConvSpec
 from penstock.prepare.describe import kv_bytes, kv_bytes_per_token
-from penstock_engine.simulate.model import facts
+from penstock_engine.simulate.simulation import facts
 
 WINDOW = LayerSpec(attention=AttentionSpec(window=100))
 QWEN3_NEXT = GatedDeltaSpec(key_heads=16, value_heads=32, key_dim=128, value_dim=128, kernel=4)

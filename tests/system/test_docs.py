@@ -22,7 +22,7 @@ import pytest
 
 from docs.reference.generate import PORT_FLAGS, free_port, get, metrics_after_a_request
 from docs.reference.pages import endpoints_page, metrics_page
-from penstock.cli.try_it import curl_line
+from penstock.cli.serve import curl_line
 from testing.recordings import tones, wav
 from testing.serving import Server
 from tests.adapter_folders import random_factors, write_peft

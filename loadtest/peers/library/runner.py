@@ -122,7 +122,7 @@ def penstock(model: str, threads: int, **more: Any) -> Run:
     from penstock import LLM, AsyncLLM, SamplingParams
     from penstock.config.settings import EngineConfig
     from penstock.config.tree import replace_settings
-    from penstock.llm.launched_engine import LaunchedEngine
+    from penstock.llm.engine_lifecycle import LaunchedEngine
 
     settings = {"model": model, "threads": threads, "max_model_len": 2048, **more}
     engine = LaunchedEngine(replace_settings(EngineConfig(), settings))

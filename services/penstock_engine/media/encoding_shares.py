@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from penstock.protocol.to_worker import PartlyEncoded
-from penstock_engine.media.encoder_pace import EncoderPace
 from penstock_engine.media.encodings import Encodings
 from penstock_engine.media.entry import MediaEntry, MediaStage
-from penstock_engine.media.planned import PlannedEncodings
 from penstock_engine.request.planned_media import PlannedMedia
 from penstock_engine.request.request import Sequence
 from penstock_engine.scheduler.state import SchedulerState
@@ -81,3 +81,96 @@ def _first_needing(sequence: Sequence, entry: MediaEntry) -> int:
     number = media.numbers[entry.name]
     spans = (s for s in media.media.spans if s.item == number and s.end > computed)
     return max(computed, min((span.offset for span in spans), default=computed)) + 1
+
+
+UNKNOWN = 100
+"""Millions of multiplications that a step may encode while nobody knows what they take."""
+
+WEIGHT = 0.25
+"""Weight of the newest step in what is known."""
+
+LEAST = 10
+"""Least work of a step from whose time something is learnt: every step may hold as much. A step
+that was held up by something else would otherwise be the last of which anything is learnt."""
+
+
+class EncoderPace:
+    """Learns what a unit of MediaReady.work takes."""
+
+    def __init__(self) -> None:
+        self._each: float | None = None  # seconds
+
+    def observe(self, work: int, seconds: float) -> None:
+        """A step was settled that encoded so much. seconds: that it took; 0: unknown."""
+        if work < LEAST or seconds <= 0.0:
+            return
+        new = seconds / work
+        self._each = new if self._each is None else self._each + WEIGHT * (new - self._each)
+
+    def within(self, seconds: float) -> float:
+        """Work that takes no longer than that; LEAST in any case."""
+        if math.isinf(seconds):
+            return math.inf
+        return UNKNOWN if self._each is None else max(LEAST, seconds / self._each)
+
+
+class PlannedEncodings:
+    """Whose turn it was when an item was put into the plan, and whose tokens need it there.
+
+    One of them may find no KV blocks, and get no tokens. What only such ones count on is taken
+    back: in a plan that isn't sent it would take a step's share from others for ever.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, Sequence] = {}
+        """The sequence for which each item was put into the plan, by the item's name."""
+        self._users: dict[str, dict[Sequence, None]] = {}
+        self._costs: dict[Sequence, int] = {}
+        """Rows that were encoded for each, and not charged yet."""
+
+    def add(self, entry: MediaEntry, sequence: Sequence) -> None:
+        """The plan has all of it encoded for a sequence."""
+        self._first[entry.name] = sequence
+        self._users[entry.name] = {sequence: None}
+        self.charge(entry, sequence)
+
+    def charge(self, entry: MediaEntry, sequence: Sequence) -> None:
+        """It is encoded for a sequence, in this plan and others perhaps."""
+        self._costs[sequence] = self._costs.get(sequence, 0) + entry.rows
+        if sequence.timeline is not None:
+            sequence.timeline.encoded_items += 1
+
+    def use(self, entry: MediaEntry, sequence: Sequence) -> None:
+        """One more has tokens that need it, if the plan has it encoded."""
+        users = self._users.get(entry.name)
+        if users is not None:
+            users[sequence] = None
+
+    def unused(self, sequence: Sequence) -> list[str]:
+        """It gets no tokens. Items that the plan has encoded for nobody now."""
+        for users in self._users.values():
+            users.pop(sequence, None)
+        return [name for name, users in self._users.items() if not users]
+
+    def take_back(self, entry: MediaEntry) -> None:
+        """The plan doesn't have it encoded after all, and nobody is charged for it."""
+        del self._users[entry.name]
+        first = self._first.pop(entry.name)
+        if first in self._costs:
+            self._costs[first] -= entry.rows
+        if first.timeline is not None:
+            first.timeline.encoded_items -= 1
+
+    def take_cost(self, sequence: Sequence) -> int:
+        """Rows that it is to be charged for."""
+        return self._costs.pop(sequence, 0) if self._costs else 0
+
+    def sent(self) -> None:
+        """The plan is made."""
+        self._first.clear()
+        self._users.clear()
+
+    def clear(self) -> None:
+        """There is no worker any more."""
+        self.sent()
+        self._costs.clear()

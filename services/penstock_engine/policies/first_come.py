@@ -9,7 +9,6 @@ from penstock_engine.policies.order import PriorityWithAgeing, QueueOrder
 from penstock_engine.policies.pace import StepPace, pace_of
 from penstock_engine.policies.policy import Policy, Turn
 from penstock_engine.policies.preemption import LatestFirst
-from penstock_engine.policies.shares import PrefillShare
 from penstock_engine.policies.tenants import Tenants
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.step_builder import StepBuilder
@@ -71,3 +70,24 @@ class FirstCome(OneLine):
     @classmethod
     def make(cls, settings: SchedulerSettings, tenants: Tenants) -> FirstCome:
         return cls(PriorityWithAgeing(), pace_of(settings))
+
+
+class PrefillShare:
+    """Decodes are served first, but leave an eighth of the budget to prefill that waits for it.
+
+    One eighth of a small budget is less than a token; what is owed adds up, so with a budget of
+    one every eighth step is prefill's.  Decodes get back what prefill leaves over.
+    """
+
+    EIGHTHS = 1
+
+    def __init__(self) -> None:
+        self._owed = 0
+
+    def decode_limit(self, budget: int, *, prefill_pending: bool) -> int:
+        """Tokens of this step's `budget` that decodes may use before prefill has been served."""
+        if not prefill_pending:
+            return budget
+        self._owed += budget * self.EIGHTHS
+        reserved, self._owed = divmod(self._owed, 8)
+        return budget - reserved

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from array import array
 
-from penstock.protocol.common import BACKGROUND_LEVELS, Stopping
+import msgspec
+
+from penstock.protocol.common import BACKGROUND_LEVELS, Stopping, TokenSampling
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock_engine.kv.keys import block_key
 from penstock_engine.kv.retention import KVSession
 from penstock_engine.kv.table import BlockTable
 from penstock_engine.media.request_media import RequestMedia
 from penstock_engine.request.progress import SequenceProgress
-from penstock_engine.request.sampling import worker_sampling
 from penstock_engine.request.states import (
     FINISH_REASONS,
     TRANSITIONS,
@@ -333,3 +334,22 @@ class Sequence:
         self.num_keyed = self.num_published = 0
         # Keys of blocks that hold a deleted token would be wrong; they are soon made again.
         del self.keys[:]
+
+
+def worker_sampling(
+    sampling: TokenSampling, stopping: Stopping, eos_token_ids: tuple[int, ...]
+) -> TokenSampling:
+    """The sampling that a worker gets: ids that would end the sequence are held back at first.
+
+    Only the engine knows all of them: the model's EOS ids and the request's own.
+    """
+    ends = (
+        stopping.stop_token_ids
+        if stopping.ignore_eos
+        else (
+            *eos_token_ids,
+            *stopping.stop_token_ids,
+        )
+    )
+    held_back = tuple(sorted(frozenset(ends))) if stopping.min_tokens else ()
+    return msgspec.structs.replace(sampling, min_tokens=stopping.min_tokens, held_back=held_back)

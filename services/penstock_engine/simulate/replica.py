@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 
 from penstock.errors import InvalidRequest
 from penstock.model.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_frontend import Hello, Submit
-from penstock.protocol.from_worker import AdapterReady, Ready, Result, WorkerHello
+from penstock.protocol.from_worker import AdapterReady, Ready, Result, SlotResult, WorkerHello
 from penstock.protocol.to_frontend import Outputs, Rejected
-from penstock.protocol.to_worker import FetchKV, LoadAdapter, LookUpKV, Plan, SaveKV
+from penstock.protocol.to_worker import FetchKV, LoadAdapter, LookUpKV, NewSequence, Plan, SaveKV
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_engine.sessions.effects import Effects
-from penstock_engine.simulate.adapters import AdapterLoads
+from penstock_engine.simulate.adapters import AdapterLoads, SlotsWithAdapters
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.drafts import SimulatedDrafts
 from penstock_engine.simulate.metrics import Metrics, Open
+from penstock_engine.simulate.prompts import ANSWER
 from penstock_engine.simulate.store import SimulatedStore
-from penstock_engine.simulate.worker import SimulatedWorker
 
 FRONTEND = b"f" * 16
 
@@ -225,3 +226,72 @@ class SimulatedReplica:
         session = self.requests.pop(number).session
         if session:
             self.ended_sessions.append(session)
+
+
+class SimulatedWorker:
+    """Knows how many tokens each slot has, and how many blocks are copied; whatever else a plan may
+    bring changes nothing.
+
+    plans: sent and not finished, the first of them being computed.
+    """
+
+    __slots__ = (
+        "_adapters",
+        "_cost",
+        "_drafts",
+        "_held",
+        "_partial",
+        "_prompts",
+        "_sampled",
+        "plans",
+    )
+
+    def __init__(
+        self, cost: StepCost, max_num_seqs: int, drafts: SimulatedDrafts | None = None
+    ) -> None:
+        self.plans: deque[Plan] = deque()
+        self._cost = cost
+        self._drafts = drafts or SimulatedDrafts()
+        self._adapters = SlotsWithAdapters()
+        self._held: dict[int, int] = {}
+        self._prompts: dict[int, int] = {}
+        # Answers are values, and there are few different ones.
+        self._sampled = [SlotResult(slot, ANSWER) for slot in range(max_num_seqs)]
+        self._partial = [SlotResult(slot) for slot in range(max_num_seqs)]
+
+    def execute(self, plan: Plan) -> tuple[Result, float]:
+        """The answer, and the seconds after which it comes."""
+        held = self._held
+        for slot in plan.released:
+            held.pop(slot, None)
+            self._prompts.pop(slot, None)
+        for new in plan.admitted:
+            self._admit(new)
+        self._adapters.take(plan)
+        answers: list[SlotResult] = []
+        sampled, partial, drafts = self._sampled, self._partial, self._drafts
+        tokens = pairs = 0
+        for work in plan.work:
+            slot, count = work.slot, work.count
+            start = held[slot] - count if work.after_drafts else work.start
+            end = start + count
+            tokens += count
+            pairs += count * (start + end + 1)
+            if end == held[slot]:
+                answer = sampled[slot] if not drafts.tokens else drafts.answer(work, ANSWER)
+                held[slot] = end + 1 + len(answer.more)
+                tokens += answer.drafted
+                pairs += answer.drafted * (2 * end + answer.drafted + 1)
+                answers.append(answer)
+            else:
+                answers.append(partial[slot])
+        seconds = self._cost.seconds(tokens, len(answers), pairs // 2, *self._adapters.extent(plan))
+        seconds += self._cost.copying(len(plan.copies))
+        return Result(plan.step, answers, seconds), seconds
+
+    def _admit(self, new: NewSequence) -> None:
+        if new.like is None:
+            self._prompts[new.slot], shared = new.num_prompt, 0
+        else:
+            shared = self._prompts[new.slot] = self._prompts[new.like]
+        self._held[new.slot] = shared + len(new.tokens)

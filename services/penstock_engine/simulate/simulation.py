@@ -7,6 +7,7 @@ import heapq
 import math
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -14,21 +15,23 @@ import msgspec
 
 from penstock.config.settings import EngineConfig, ParallelSettings
 from penstock.errors import InvalidRequest
+from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
 from penstock.model.kv_layout import ONE_GROUP, KVGroup
+from penstock.model.layer_spec import NormSpec, RopeSpec
+from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.from_frontend import Submit
+from penstock_engine.facts import EngineFacts
 from penstock_engine.simulate.adapters import check_load
 from penstock_engine.simulate.apart import PromptsApart, check_apart
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.drafts import SimulatedDrafts
 from penstock_engine.simulate.groups import check_groups
 from penstock_engine.simulate.metrics import Metrics, Open, Slo
-from penstock_engine.simulate.model import facts
-from penstock_engine.simulate.prompts import Told, submit_of
+from penstock_engine.simulate.prompts import VOCAB, Told, submit_of
 from penstock_engine.simulate.replica import SimulatedReplica
 from penstock_engine.simulate.routing import make_router, routing_request
 from penstock_engine.simulate.store import Kept, SimulatedStore, check_store
 from penstock_engine.simulate.trace import TraceRequest
-from penstock_engine.simulate.turns import SessionTurns
 
 MAX_REPLICAS = 100_000
 
@@ -300,3 +303,75 @@ def _patient_collector() -> Iterator[None]:
     finally:
         gc.set_threshold(*thresholds)
         gc.unfreeze()
+
+
+MAX_POSITION = 131_072
+"""Longest prompt plus output where --max-model-len says nothing."""
+
+
+def facts(config: EngineConfig) -> EngineFacts:
+    """Facts of a model whose context is as long as anybody may want."""
+    model = PreparedModel(
+        format_version=FORMAT_VERSION,
+        name="simulated",
+        source="simulated",
+        config=ModelConfig(
+            architecture="llama",
+            vocab_size=VOCAB,
+            hidden_size=8,
+            intermediate_size=16,
+            num_layers=1,
+            num_heads=1,
+            num_kv_heads=1,
+            head_dim=8,
+            max_position=max(MAX_POSITION, config.model.max_model_len or 0),
+            norm=NormSpec(),
+            ropes=(RopeSpec(dims=8),),
+        ),
+        generation=GenerationDefaults(eos_token_ids=(2,)),
+        weights=WeightFiles(format="safetensors", files=(), dtype="float32"),
+        digest="0" * 64,
+        has_chat_template=False,
+    )
+    return EngineFacts(
+        config=config,
+        model=model,
+        folder="/",
+        tokenizer=b"",
+        template=b"",
+        boot="simulated",
+        created=0,
+    )
+
+
+class SessionTurns:
+    """Turns of sessions that wait for the turn before them. A session is known while one of its
+    turns is open or to come."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[TraceRequest]] = {}
+
+    @property
+    def num_waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def waits(self, request: TraceRequest) -> bool:
+        """Takes a request of the trace. Whether it waits for its turn; else it comes at once."""
+        if not request.session:
+            return False
+        line = self._waiting.get(request.session)
+        if line is None:
+            self._waiting[request.session] = deque()
+            return False
+        line.append(request)
+        return True
+
+    def ended(self, session: str) -> TraceRequest | None:
+        """A turn is over: the next one, which comes after its pause; None: there is none."""
+        line = self._waiting[session]
+        if line:
+            return line.popleft()
+        del self._waiting[session]
+        return None

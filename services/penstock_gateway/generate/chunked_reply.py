@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -13,7 +15,6 @@ from penstock_gateway.generate.echo_options import (
     PromptLogprobsSource,
     no_prompt_logprobs,
 )
-from penstock_gateway.generate.fast_chunk import FastChunks
 from penstock_gateway.generate.logprobs import prompt_logprobs
 from penstock_gateway.generate.pieces import MANY, JsonList, Pace, Splices, paced, steps
 from penstock_gateway.generate.reply import (
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from penstock_gateway.generate.choice import ChoiceOutput
     from penstock_gateway.generate.timeline import RequestTimeline
     from penstock_gateway.http.errors import HTTPError
+
 
 Piece = TypeVar("Piece", bound=msgspec.Struct)
 """What a chunk holds of one choice."""
@@ -136,3 +138,52 @@ class ChunkedReply(ABC, Generic[Piece]):
 
     def _plain_chunk(self, choice: int, text: str, nullable: bool) -> msgspec.Struct:
         return self._chunk([self._text_piece(choice, text)], None if nullable else UNSET)
+
+
+# Chunks of a stream that differ only in one text, written without building them anew.
+
+_MARK = secrets.token_hex(16)
+"""Stands where the text will; nobody can have it in a model's name or a request's id."""
+
+
+class FastChunk:
+    """chunk_of: makes the chunk for a text. What comes before and after the text is encoded once:
+    with the text's JSON between them, they are the bytes that append_event gives.
+    """
+
+    __slots__ = ("after", "before")
+
+    def __init__(self, chunk_of: Callable[[str], msgspec.Struct]) -> None:
+        event = bytearray()
+        append_event(event, chunk_of(_MARK))
+        self.before, self.after = bytes(event).split(f'"{_MARK}"'.encode())
+
+
+ChunkOf = Callable[[int, str, bool], msgspec.Struct]
+"""A chunk, from a choice's index and a text; `usage` in it is absent, or null if that says so."""
+
+
+class FastChunks:
+    """Fast chunks of one reply: one for each choice, made when it is first wanted.
+
+    chunk_of is handed in each time, and not kept: it is a reply's own method, and what holds one
+    another is freed by the garbage collector only.
+    """
+
+    __slots__ = ("_by_choice",)
+
+    def __init__(self) -> None:
+        self._by_choice: dict[int, FastChunk] = {}  # -1 - choice where usage is null.
+
+    def append(
+        self, out: bytearray, choice: int, text: str, chunk_of: ChunkOf, *, nullable: bool
+    ) -> None:
+        """Appends the event that says `text`. nullable: its usage is null."""
+        key = -1 - choice if nullable else choice
+        fast = self._by_choice.get(key)
+        if fast is None:
+            fast = FastChunk(lambda text: chunk_of(choice, text, nullable))
+            self._by_choice[key] = fast
+        out += fast.before
+        encoder.encode_into(text, out, -1)
+        out += fast.after

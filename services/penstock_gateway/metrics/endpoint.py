@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.metrics.families import CONTENT_TYPE, renderer
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys.caller import forbidden
-from penstock_gateway.metrics.collector import Collector
+from penstock_gateway.metrics.engines import OURS, engine_families
+from penstock_gateway.metrics.residences import residence_families
+from penstock_gateway.metrics.storage import storage_families
 from penstock_gateway.plugged.metrics import PluggedMetrics
 from penstock_gateway.service import Service
+
+if TYPE_CHECKING:
+    from penstock_gateway.models.backend import ModelBackend
+    from penstock_gateway.service import Service
+
 
 OPERATION = Operation(
     method="GET",
@@ -41,3 +57,184 @@ def admin_routes(service: Service) -> list[OperationRoute]:
         return Response(render(), media_type=CONTENT_TYPE)
 
     return [OPERATION.route(metrics)]
+
+
+_LABEL = ["model_name"]
+
+
+class Collector:
+    """What is collected is made when it is asked for."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        # What all models have in common stands under the one model's name, or under none.
+        shared = [self._service.served() or ""]
+        yield from self._of_models(lambda model, label: engine_families(model.client, label))
+        yield from self._of_models(_prefix_cache)
+        yield self._open_requests(shared)
+        yield from self._of_models(_tokens)
+        yield from self._responses(shared)
+        yield from self._of_models(_spend)
+        yield from self._media(shared)
+        yield from storage_families(self._service, shared)
+        yield from self._of_models(_histograms)
+        yield from self._of_models(residence_families)
+
+    def _of_models(
+        self, families: Callable[[ModelBackend, list[str]], Iterable[Metric]]
+    ) -> Iterator[Metric]:
+        """Families of each model, those of one name as one."""
+        found: dict[str, Metric] = {}
+        for backend in self._service.models.backends:
+            for family in families(backend, [backend.name or ""]):
+                if family.name in found:
+                    found[family.name].samples.extend(family.samples)
+                else:
+                    found[family.name] = family
+        yield from found.values()
+
+    def _open_requests(self, label: list[str]) -> Metric:
+        gauge = GaugeMetricFamily(
+            "penstock:gateway_open_requests", f"Requests in progress. {OURS}", labels=_LABEL
+        )
+        gauge.add_metric(label, self._service.open_requests)
+        return gauge
+
+    def _responses(self, label: list[str]) -> Iterator[Metric]:
+        responses = CounterMetricFamily(
+            "penstock:http_responses", f"HTTP responses by status. {OURS}", labels=[*_LABEL, "code"]
+        )
+        for status, count in sorted(self._service.responses.items()):
+            responses.add_metric([*label, str(status)], count)
+        yield responses
+        sockets = GaugeMetricFamily(
+            "penstock:realtime_connections", f"Open WebSockets. {OURS}", labels=_LABEL
+        )
+        sockets.add_metric(label, self._service.connections.open)
+        yield sockets
+
+    def _media(self, label: list[str]) -> Iterator[Metric]:
+        desk = self._service.media
+        pool, cache = desk.pool.counts, desk.cache
+        for name, words, value in (
+            ("items", "Media items in requests.", desk.counts.items),
+            ("bytes", "Bytes of media files in requests.", desk.counts.bytes),
+            ("prepared", "Media items prepared.", pool.items),
+            ("refused", "Media items that could not be prepared.", pool.refused),
+            ("prepare_seconds", "Seconds spent preparing media, in all processes.", pool.seconds),
+            ("processes_ended", "Media processes that died while preparing an item.", pool.ended),
+            ("cache_queries", "Lookups in the cache of prepared media items.", cache.queries),
+            ("cache_hits", "Hits in the cache of prepared media items.", cache.hits),
+        ):
+            yield _counter(f"penstock:media_{name}", f"{words} {OURS}", label, value)
+        held = GaugeMetricFamily(
+            "penstock:media_held_bytes",
+            f"Bytes of media held by open requests. {OURS}",
+            labels=_LABEL,
+        )
+        held.add_metric(label, desk.budget.held)
+        yield held
+
+
+def _counter(name: str, words: str, label: list[str], value: float) -> Metric:
+    counter = CounterMetricFamily(name, words, labels=_LABEL)
+    counter.add_metric(label, value)
+    return counter
+
+
+def _prefix_cache(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
+    """Nothing where an engine core tells it by itself: it would be counted twice."""
+    welcome, counts = backend.client.welcome, backend.counts
+    if welcome is not None and welcome.own_metrics:
+        return
+    for name, words, value in (
+        ("prefix_cache_queries", "Prompt tokens looked up in cache.", counts.cache_queries),
+        ("prefix_cache_hits", "Prompt tokens found in the KV cache.", counts.cache_hits),
+    ):
+        yield _counter(f"vllm:{name}", f"{words} {OURS}", label, value)
+
+
+def _tokens(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
+    counts = backend.counts
+    for name, words, value in (
+        ("prompt_tokens", "Prompt tokens.", counts.prompt_tokens),
+        ("generation_tokens", "Generated tokens.", counts.generation_tokens),
+    ):
+        yield _counter(f"vllm:{name}", f"{words} {OURS}", label, value)
+    ended = CounterMetricFamily(
+        "vllm:request_success",
+        f"Sequences that ended, by finish reason. {OURS}",
+        labels=[*_LABEL, "finished_reason"],
+    )
+    for reason, count in counts.finished.items():
+        ended.add_metric([*label, reason], count)
+    yield ended
+
+
+def _spend(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
+    """Nothing where there are no keys."""
+    if backend.spend is None:
+        return
+    for name, words, field in (
+        ("prompts", "Prompts sent with an API key.", "prompts"),
+        ("prompt_tokens", "Prompt tokens sent with an API key.", "prompt_tokens"),
+        (
+            "cached_prompt_tokens",
+            "Prompt tokens of an API key found in the KV cache, counted when a generation ends.",
+            "cached_tokens",
+        ),
+        ("generation_tokens", "Tokens generated for an API key.", "generation_tokens"),
+    ):
+        counter = CounterMetricFamily(
+            f"penstock:key_{name}", f"{words} {OURS}", labels=[*_LABEL, "key"]
+        )
+        for key, spend in backend.spend.by_key.items():
+            counter.add_metric([*label, key], getattr(spend, field))
+        yield counter
+
+
+def _histograms(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
+    counts = backend.counts
+    for name, words, histogram in (
+        ("time_to_first_token_seconds", "From submission.", counts.first_token),
+        (
+            "inter_token_latency_seconds",
+            "Time between two tokens of a choice.",
+            counts.between_tokens,
+        ),
+        (
+            "e2e_request_latency_seconds",
+            "Time from submission to the last token.",
+            counts.whole_request,
+        ),
+        ("request_prompt_tokens", "Prompt tokens per prompt.", counts.request_prompt_tokens),
+        (
+            "request_generation_tokens",
+            "Generated tokens per prompt, all sequences together.",
+            counts.request_generation_tokens,
+        ),
+        (
+            "request_max_num_generation_tokens",
+            "Generated tokens of a prompt's longest sequence.",
+            counts.longest_sequence,
+        ),
+        ("request_params_max_tokens", "Maximum tokens requested per sequence.", counts.max_tokens),
+        ("request_params_n", "Sequences requested per prompt.", counts.choices),
+        ("request_queue_time_seconds", "Time from submission to the first step.", counts.queue),
+        (
+            "request_prefill_time_seconds",
+            "Time from the first step to the first token.",
+            counts.prefill,
+        ),
+        ("request_decode_time_seconds", "Time from the first token to the last.", counts.decode),
+        (
+            "request_inference_time_seconds",
+            "Time from the first step to the last token.",
+            counts.inference,
+        ),
+    ):
+        family = HistogramMetricFamily(f"vllm:{name}", f"{words} {OURS}", labels=_LABEL)
+        family.add_metric(label, histogram.cumulative(), histogram.total)
+        yield family

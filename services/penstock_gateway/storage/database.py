@@ -23,6 +23,7 @@ from sqlalchemy import (
     create_engine,
     event,
     insert,
+    inspect,
     literal,
     select,
     text,
@@ -35,7 +36,7 @@ from penstock.errors import PenstockError, StartupError
 from penstock.process import logs
 from penstock_gateway.http.errors import SERVER, HTTPError, unavailable
 from penstock_gateway.storage import tables
-from penstock_gateway.storage.layouts import bring_up
+from penstock_gateway.storage.tables import VERSION
 
 log = logs.get(__name__)
 
@@ -295,3 +296,31 @@ class _Reserve:
                 file.write(bytes(RESERVE))
         except OSError:
             self.release()
+
+
+def bring_up(connection: Connection, version: int) -> bool:
+    """Changes a database of an earlier layout, within the caller's transaction. False: it can't be
+    brought to today's."""
+    if version not in _STEPS:
+        return version == VERSION
+    for step in range(version, VERSION):
+        _STEPS[step](connection)
+    connection.execute(text("UPDATE penstock_layout SET version = :new"), {"new": VERSION})
+    return True
+
+
+def _sizes_of_responses(connection: Connection) -> None:
+    """Layout 2 has the bytes of each kept response, so that they can be bounded."""
+    known = {column["name"] for column in inspect(connection).get_columns("penstock_responses")}
+    if "bytes" not in known:
+        connection.execute(
+            text("ALTER TABLE penstock_responses ADD COLUMN bytes BIGINT NOT NULL DEFAULT 0")
+        )
+    # Characters, not bytes: nearly right for what is there already, and cheap.
+    connection.execute(
+        text("UPDATE penstock_responses SET bytes = length(items) + length(response)")
+    )
+
+
+_STEPS: dict[int, Callable[[Connection], None]] = {1: _sizes_of_responses}
+"""Steps to the next layout, by the layout that each begins with."""

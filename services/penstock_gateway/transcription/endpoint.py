@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -18,7 +18,7 @@ from penstock.media.budget import MediaLease
 from penstock.media.sources import MediaSource
 from penstock.request.terms import Terms
 from penstock.transcription.begin import begin, facts_of
-from penstock.transcription.transcript import Transcript, TranscriptReply
+from penstock.transcription.transcript import DurationUsage, Transcript, TranscriptReply
 from penstock_gateway.http.disconnect import stream_while_connected, while_connected
 from penstock_gateway.http.errors import leaving
 from penstock_gateway.http.events import DONE, EventStream
@@ -34,7 +34,6 @@ from penstock_gateway.request.terms import request_terms, terms_headers
 from penstock_gateway.request.unknown_fields import skipping
 from penstock_gateway.service import Service
 from penstock_gateway.tracing import trace as tracing
-from penstock_gateway.transcription.events import TextDelta, TextDone, event
 from penstock_gateway.transcription.request import (
     FILE,
     AnyRequest,
@@ -208,3 +207,22 @@ def routes(service: Service) -> list[OperationRoute]:
         TRANSCRIBE.route(SpeechEndpoint(service, TranscriptionRequest)),
         TRANSLATE.route(SpeechEndpoint(service, TranslationRequest)),
     ]
+
+
+# The events of a streamed transcript, in OpenAI's shapes.
+
+
+class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
+    type: Literal["transcript.text.delta"] = "transcript.text.delta"
+    delta: str
+
+
+class TextDone(msgspec.Struct, frozen=True, kw_only=True):
+    type: Literal["transcript.text.done"] = "transcript.text.done"
+    text: str
+    usage: DurationUsage
+
+
+def event(value: msgspec.Struct) -> bytes:
+    """One server-sent event."""
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"

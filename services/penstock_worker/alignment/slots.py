@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from penstock.model.config import PreparedModel
 from penstock.model.media_facts import alignment_of
@@ -12,7 +14,6 @@ from penstock.model.transcription_facts import Alignment
 from penstock.protocol.common import Vectors
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.alignment.interface import Crosses, Crossing
-from penstock_worker.alignment.times import token_rows
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.media.interface import StepMedia
@@ -97,3 +98,102 @@ def _told(whole: Crossing, slot: Slot, spec: Alignment) -> Vectors:
     if sys.byteorder == "big":
         rows = rows.byteswap()
     return Vectors((len(rows),), np.ascontiguousarray(rows).tobytes())
+
+
+# From attention to a sound to the times of tokens.
+#
+# Source: the method that Whisper's authors published with their code in 2023, with the numbers of
+# transformers' `return_token_timestamps`: weights of the heads that follow the sound, each column
+# normalised over the tokens, a median over neighbouring rows of the encoder, the mean over heads,
+# and dynamic time warping.
+
+
+def token_rows(crossing: Crossing, *, rows: int, skipped: int, filter_width: int) -> np.ndarray:
+    """Returns for each of the decoder's tokens after the first `skipped` ones the row of the
+    encoder from which on it looks for the next token, [tokens] float32.
+
+    crossing: of the whole sequence.  rows: of the encoder, its first ones, that hold sound.
+    Raises ValueError for numbers that aren't finite.
+    """
+    mean: Tensor | None = None
+    for head in range(crossing.queries.shape[1]):
+        weights = _weights(crossing, head)[skipped:, :rows]
+        smooth = _medians(_normalised(weights), filter_width)
+        mean = smooth if mean is None else mean + smooth
+    if mean is None or not bool(torch.isfinite(mean).all()):
+        raise ValueError("attention to the sound is not finite")
+    mean = mean / crossing.queries.shape[1]
+    return first_columns(-mean.double().numpy()).astype(np.float32)
+
+
+def _weights(crossing: Crossing, head: int) -> Tensor:
+    """Returns one head's weights, [tokens, encoder's rows]."""
+    queries, keys = crossing.queries[:, head], crossing.keys[:, head]
+    return (queries * queries.shape[-1] ** -0.5 @ keys.T).softmax(-1)
+
+
+def _normalised(weights: Tensor) -> Tensor:
+    """Each column with a mean of 0 and a standard deviation of 1; one whose weights are all the
+    same is 0."""
+    deviation, mean = torch.std_mean(weights, dim=0, correction=0, keepdim=True)
+    return (weights - mean) / deviation.masked_fill(deviation == 0, 1.0)
+
+
+def _medians(weights: Tensor, width: int) -> Tensor:
+    """The median of each number and its neighbours in the same row; beyond its ends, the row is
+    mirrored."""
+    beside = width // 2
+    if weights.shape[-1] <= beside:
+        return weights
+    padded = torch.nn.functional.pad(weights[None], (beside, beside), mode="reflect")[0]
+    return padded.unfold(-1, width, 1).sort(-1).values[..., beside]
+
+
+# Dynamic time warping: the cheapest way through a matrix that goes back in neither direction.
+#
+# Source: Sakoe and Chiba, "Dynamic programming algorithm optimization for spoken word recognition",
+# 1978.
+
+_BOTH, _ROW, _COLUMN = 0, 1, 2
+"""What the way has done to arrive: gone on in rows and columns, in rows, or in columns."""
+
+
+def first_columns(costs: np.ndarray) -> np.ndarray:
+    """Returns for each row the first column that the cheapest way comes through, [rows] int64.
+
+    costs: [rows, columns] float64, with at least one of each. The way begins in the first row and
+    column, and ends in the last ones. Sums are rounded to float32. Of equally cheap ways, the one
+    is taken that arrives by columns.
+    """
+    arrived = _arrivals(costs)
+    row, column = costs.shape
+    found = np.zeros(row, np.int64)
+    while row and column:
+        found[row - 1] = column - 1
+        how = arrived[row + column, row]
+        row, column = row - (how != _COLUMN), column - (how != _ROW)
+    return found
+
+
+def _arrivals(costs: np.ndarray) -> np.ndarray:
+    """How the cheapest way arrives at row r and column c, counted from 1, at [r + c, r]. Places
+    with the same r + c are computed together."""
+    rows, columns = costs.shape
+    flat = np.ascontiguousarray(costs).reshape(-1)
+    arrived = np.empty((rows + columns + 1, rows + 1), np.uint8)
+    before = np.full(rows + 1, np.inf, np.float32)
+    two_before = before.copy()
+    two_before[0] = 0.0
+    for total in range(2, rows + columns + 1):
+        low, high = max(1, total - columns), min(rows, total - 1)
+        both = two_before[low - 1 : high]
+        by_row, by_column = before[low - 1 : high], before[low : high + 1]
+        is_both = (both < by_row) & (both < by_column)
+        is_row = (by_row < both) & (by_row < by_column)
+        best = np.where(is_both, both, np.where(is_row, by_row, by_column))
+        places = (np.arange(low, high + 1) - 1) * (columns - 1) + total - 2
+        current = np.full(rows + 1, np.inf, np.float32)
+        current[low : high + 1] = flat[places] + best
+        arrived[total, low : high + 1] = np.where(is_both, _BOTH, np.where(is_row, _ROW, _COLUMN))
+        two_before, before = before, current
+    return arrived

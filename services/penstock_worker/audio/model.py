@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from penstock.errors import UnsupportedModel
-from penstock.model.audio_spec import AudioSpec
+from penstock.formats.gguf import GGUFFile
+from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, LinearProjector, StackProjector
 from penstock.model.config import ModelConfig, WeightFiles
+from penstock_kernels import reference
+from penstock_kernels.reference import encoder as kernels
 from penstock_worker.audio import names
-from penstock_worker.audio.mmproj_names import mmproj_sounds
-from penstock_worker.audio.projector import load_sound_projector
-from penstock_worker.audio.tower import AudioTower
 from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.media.unfit import UnfitItem
-from penstock_worker.vision.rows import RowThreads
+from penstock_worker.vision.layer import TowerLayer
+from penstock_worker.vision.mmproj_names import IN_LAYER
+from penstock_worker.vision.parts import TowerNorm, TowerProduct
+from penstock_worker.vision.rows import ONE_THREAD, RowThreads, attention_work
+from penstock_worker.weights.mmproj import read_tensors
 from penstock_worker.weights.placing import CPU
+from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.towers import open_tower_weights
 from penstock_worker.weights.weights import Weights
 from penstock_worker.weights.zero_biases import add_zero_biases
@@ -120,3 +128,168 @@ class AudioModel:
         mel = torch.from_numpy(self.read(tensors).copy())
         vectors = yield from self._tower.pieces(mel, layer_done)
         return self._projector(vectors).contiguous()
+
+
+# Names of the tensors that hear in llama.cpp's mmproj files, and ours.
+
+_LAYER = re.compile(r"a\.blk\.(\d+)\.(\w+)\.(weight|bias)")
+_MODULES = {
+    "a.conv1d.1": "conv1",
+    "a.conv1d.2": "conv2",
+    "a.position_embd": "position_embedding",
+    "a.post_ln": "last_norm",
+    "mm.a.fc": "projector",
+    "mm.a.mlp.1": "projector.1",
+    "mm.a.mlp.2": "projector.2",
+}
+_FLAT = frozenset({"conv1.bias", "conv2.bias"})
+
+
+def from_mmproj(name: str) -> str | None:
+    """Returns our name for a tensor. An unknown name stays."""
+    layer = _LAYER.fullmatch(name)
+    if layer is not None and layer[2] in IN_LAYER:
+        return f"layers.{layer[1]}.{IN_LAYER[layer[2]]}.{layer[3]}"
+    module, _, kind = name.rpartition(".")
+    return f"{_MODULES[module]}.{kind}" if module in _MODULES else name
+
+
+def mmproj_sounds(path: str) -> dict[str, StoredTensor]:
+    """Returns a file's tensors by our names. Raises UnsupportedModel for a broken file,
+    ModelNotFound for a missing one."""
+    return read_tensors(GGUFFile(path, vocabulary=False), from_mmproj, _FLAT)
+
+
+# From a tower's vectors of a sound to rows of the decoder's size.
+
+
+class SoundProjector(ABC):
+    """Maps a tower's output, [vectors, its hidden size], to [rows, the decoder's]."""
+
+    @abstractmethod
+    def __call__(self, vectors: Tensor) -> Tensor: ...
+
+
+class _AsTheyAre(SoundProjector):
+    def __call__(self, vectors: Tensor) -> Tensor:
+        return vectors
+
+
+class _Linear(SoundProjector):
+    def __init__(self, weights: Weights, inputs: int, outputs: int) -> None:
+        self._product = TowerProduct.load(weights, [("projector", outputs)], inputs)
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        return self._product(vectors)
+
+
+class _Stack(SoundProjector):
+    def __init__(self, spec: StackProjector, weights: Weights, inputs: int, outputs: int) -> None:
+        wide = inputs * spec.factor
+        self._wide = wide
+        self._activation = spec.activation
+        self._first = TowerProduct.load(weights, [("projector.1", outputs)], wide, bias=False)
+        self._second = TowerProduct.load(weights, [("projector.2", outputs)], outputs, bias=False)
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        stacked = vectors.reshape(-1, self._wide)
+        inner = reference.plain_activation(self._first(stacked), self._activation)
+        return self._second(inner)
+
+
+def load_sound_projector(spec: AudioSpec, weights: Weights, outputs: int) -> SoundProjector:
+    """`outputs` is the decoder's hidden size. Raises UnsupportedModel for weights that don't
+    fit."""
+    inputs = spec.tower.hidden_size
+    match spec.projector:
+        case LinearProjector():
+            return _Linear(weights, inputs, outputs)
+        case StackProjector():
+            return _Stack(spec.projector, weights, inputs, outputs)
+        case None:
+            return _AsTheyAre()
+
+
+# A transformer over the windows of a sound (AudioTowerSpec).
+#
+# A sound is encoded by itself, chunk by chunk, so the shapes of all products depend on the sound
+# alone, and so do its bits.
+
+REACH = 3
+"""Windows that a convolution reads."""
+
+
+class SoundConvolution:
+    """A convolution over time, with zeros before the first and after the last, and gelu."""
+
+    def __init__(self, weights: Weights, name: str, inputs: int, outputs: int, step: int) -> None:
+        """step: after every so many there is a result."""
+        weight = weights.take(f"{name}.weight", (outputs, inputs, REACH))
+        self._product = TowerProduct(weight.flatten(1), weights.take(f"{name}.bias", (outputs,)))
+        self._step = step
+
+    def work(self, count: int) -> int:
+        """Multiplications for so many results."""
+        return count * self._product.size
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Maps [count, inputs] to [ceil(count / step), outputs]."""
+        around = functional.pad(x, (0, 0, 1, 1))
+        windows = around.unfold(0, REACH, self._step).flatten(1)
+        return reference.plain_activation(self._product(windows), "gelu")
+
+
+class AudioTower:
+    """Loads its weights when it is constructed, and is read-only from then on."""
+
+    def __init__(
+        self, spec: AudioTowerSpec, weights: Weights, threads: RowThreads = ONE_THREAD
+    ) -> None:
+        """Raises UnsupportedModel for weights that don't fit."""
+        size = spec.hidden_size
+        self.dtype = weights.dtype
+        self._convolutions = (
+            SoundConvolution(weights, "conv1", spec.mel_bins, size, 1),
+            SoundConvolution(weights, "conv2", size, size, 2),
+        )
+        self._positions = weights.take("position_embedding.weight", (spec.positions, size))
+        self._layers = [
+            TowerLayer(spec, weights, number, threads=threads) for number in range(spec.num_layers)
+        ]
+        self._last = TowerNorm(weights, "last_norm", size, spec.norm)
+        self._spec = spec
+
+    def work(self, frames: int) -> int:
+        """Multiplications for a chunk of so many windows, more or less."""
+        first, second = self._convolutions
+        count = frames // 2
+        of_layers = sum(count * layer.row_work for layer in self._layers)
+        seen = len(self._layers) * attention_work([count], self._spec.hidden_size)
+        return first.work(frames) + second.work(count) + of_layers + seen
+
+    def pieces(self, mel: Tensor, layer_done: Callable[[], None] = lambda: None) -> Pieces[Tensor]:
+        """Maps float32 [chunks, bins, windows] to [vectors, hidden]. `layer_done` is called after
+        each layer of each chunk.
+
+        A chunk with a window more than two for each vector is cut there: the last window is read,
+        and has no vector of its own."""
+        encoded = []
+        for chunk in mel:
+            encoded.append((yield from self._encoded(chunk, layer_done)))
+        return torch.cat(encoded)
+
+    def _encoded(self, mel: Tensor, layer_done: Callable[[], None]) -> Pieces[Tensor]:
+        hidden = mel.t().to(self._positions.device, self.dtype)
+        for convolution in self._convolutions:
+            hidden = convolution(hidden)
+            yield convolution.work(len(hidden))
+        count = mel.shape[1] // 2
+        hidden = kernels.pad_tiles(hidden[:count] + self._positions[:count])
+        for layer in self._layers:
+            hidden = yield from layer.pieces(hidden, [count])
+            layer_done()
+        hidden = hidden[:count]
+        if self._spec.pooled:
+            pairs = hidden[: count // 2 * 2].unflatten(0, (-1, 2))
+            hidden = pairs.float().mean(1).to(hidden.dtype)
+        return self._last(kernels.pad_tiles(hidden))[: len(hidden)]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from penstock_worker.device.arriving_blocks import HALVES, ArrivingBlocks, DeviceFilling
-from penstock_worker.device.leaving_blocks import LeavingBlocks
-from penstock_worker.device.staging import staged_blocks
+from penstock.process import logs
+from penstock_worker.device.staging import Staging, staged_blocks
 from penstock_worker.stores.cache import CopiedBlock, StoredCache, check_blocks
+from penstock_worker.stores.contents import Contents
 from penstock_worker.stores.host_cache import WAITING_BYTES, HostCache
 
 MAX_WAITING_BYTES = 2**30
@@ -87,3 +91,193 @@ def staging_bytes(block_bytes: int) -> int:
     """Returns what a DeviceCache takes on the device, for blocks of so many bytes."""
     staged = staged_blocks(block_bytes)
     return (staged + HALVES * half_of(staged)) * block_bytes
+
+
+# KV blocks that are filled on a device, beside its steps.
+
+HALVES = 2
+"""Parts of the staging memory: one is written while the other's blocks are on their way."""
+
+
+class ArrivingBlocks:
+    """Copies blocks from pinned memory into the cache, on a stream of its own. Fetches come one
+    after another."""
+
+    def __init__(self, caches: Sequence[Tensor], staged: int) -> None:
+        """`staged`: blocks of a half. Raises StartupError."""
+        self.stream = SideStream(caches[0].device)
+        self.staged = staged
+        self.staging = Staging(caches, HALVES * staged, HALVES * staged)
+        self.passed: list[torch.cuda.Event | None] = [None] * HALVES
+        """Marks after the latest blocks of each half."""
+        self.latest: torch.cuda.Event | None = None
+        """The latest of these marks."""
+
+    def fill(self) -> DeviceFilling:
+        """Does what StoredCache.fill does."""
+        return DeviceFilling(self, self.stream.computed())
+
+    def settle(self) -> None:
+        """Does what StoredCache.settle does."""
+        if self.latest is not None:
+            self.stream.let_steps_wait(self.latest)
+
+
+class DeviceFilling:
+    """A Filling."""
+
+    def __init__(self, arriving: ArrivingBlocks, after: torch.cuda.Event) -> None:
+        """`after`: a mark after all that may still use the blocks."""
+        self._arriving = arriving
+        self._after = after
+        self._half = 0
+        self._blocks: list[int] = []
+        """The blocks that the half holds."""
+
+    def await_room(self) -> None:
+        passed = self._arriving.passed[self._half]
+        if not self._blocks and passed is not None:
+            passed.synchronize()
+
+    def write(self, block: int, data: Contents) -> None:
+        row = self._half * self._arriving.staged + len(self._blocks)
+        self._arriving.staging.host(row)[:] = np.frombuffer(data, dtype=np.uint8)
+        self._blocks.append(block)
+        if len(self._blocks) == self._arriving.staged:
+            self.close()
+
+    def close(self) -> None:
+        if not self._blocks:
+            return
+        arriving, blocks, self._blocks = self._arriving, self._blocks, []
+        with arriving.stream.queueing(self._after):
+            try:
+                arriving.staging.scatter(self._half * arriving.staged, blocks)
+            finally:  # A part of it may be on its way.
+                arriving.latest = arriving.passed[self._half] = arriving.stream.mark()
+        self._half = (self._half + 1) % HALVES
+
+    def wait(self) -> None:
+        if self._arriving.latest is not None:
+            self._arriving.latest.synchronize()
+
+
+# Copies of KV blocks that leave a device, beside its steps.
+
+log = logs.get(__name__)
+
+
+class PinnedCopy:
+    """A CopiedBlock. `release` gives its row back to `free`."""
+
+    def __init__(
+        self, data: np.ndarray, row: int, arrived: torch.cuda.Event, free: deque[int]
+    ) -> None:
+        self._data = data
+        self._row = row
+        self._arrived = arrived
+        self._free = free
+
+    def contents(self) -> memoryview:
+        self._arrived.synchronize()
+        return self._data.data
+
+    def release(self) -> None:
+        self._free.append(self._row)
+
+
+class LeavingBlocks:
+    """Copies blocks to pinned memory, on a stream of its own.
+
+    Blocks are the ones that steps work with, so two orders matter: a copy comes after what was
+    queued before it, and whatever writes to its block next comes after the copy. For the second,
+    the steps' stream waits only where a block is written to whose copy isn't known to be made.
+    """
+
+    def __init__(self, caches: Sequence[Tensor], staged: int, copies: int) -> None:
+        """`staged`: blocks that are gathered at a time; `copies`: that may be held. Raises
+        StartupError."""
+        self._stream = SideStream(caches[0].device)
+        self._staged = staged
+        self._staging = Staging(caches, staged, copies)
+        self._free = deque(range(copies))
+        """Rows that hold no copy. Threads that release copies append to it."""
+        self._under_way: deque[tuple[torch.cuda.Event, frozenset[int]]] = deque()
+        """Marks after copies that may not have been made, and of which blocks they are."""
+
+    def copy(self, blocks: Sequence[int]) -> list[PinnedCopy]:
+        """Does what StoredCache.copy_out does."""
+        left = list(blocks[: len(self._free)])
+        made: list[PinnedCopy] = []
+        if not left:
+            return made
+        with self._stream.queueing(self._stream.computed()):
+            try:
+                while left:
+                    some, left = left[: self._staged], left[self._staged :]
+                    made += self._copy_some(some)
+            except torch.OutOfMemoryError:
+                log.warning("no memory on the device for copies of KV blocks", blocks=len(blocks))
+        return made
+
+    def overwriting(self, blocks: Iterable[int]) -> None:
+        """Does what StoredCache.overwriting does."""
+        while self._under_way and self._under_way[0][0].query():
+            self._under_way.popleft()
+        if not self._under_way:
+            return
+        written = set(blocks)
+        for made, copied in reversed(self._under_way):
+            if not written.isdisjoint(copied):
+                self._stream.let_steps_wait(made)  # Those before it are made by then.
+                return
+
+    def settle(self) -> None:
+        """Does what StoredCache.settle does."""
+        if self._under_way:
+            self._stream.let_steps_wait(self._under_way[-1][0])
+
+    def _copy_some(self, blocks: list[int]) -> list[PinnedCopy]:
+        rows = [self._free.popleft() for _ in blocks]
+        try:
+            self._staging.gather(blocks, rows)
+        except torch.OutOfMemoryError:
+            self._stream.mark().synchronize()  # A part of it may be on its way.
+            self._free.extend(rows)
+            raise
+        made = self._stream.mark()
+        self._under_way.append((made, frozenset(blocks)))
+        return [PinnedCopy(self._staging.host(row), row, made, self._free) for row in rows]
+
+
+class SideStream:
+    """Work that goes on beside steps. It may be queued from several threads, one at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+
+    def computed(self) -> torch.cuda.Event:
+        """Returns a mark after all that is queued on the current stream. From the thread that
+        computes."""
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def let_steps_wait(self, event: torch.cuda.Event) -> None:
+        """What is queued next on the current stream comes after the mark; the host doesn't wait.
+        From the thread that computes."""
+        torch.cuda.current_stream(self._device).wait_event(event)
+
+    @contextmanager
+    def queueing(self, after: torch.cuda.Event) -> Iterator[None]:
+        """While the context is open, what this thread queues goes here, after the mark."""
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
+            self._stream.wait_event(after)
+            yield
+
+    def mark(self) -> torch.cuda.Event:
+        """Returns a mark after all that is queued here. A thread that waits for it sleeps."""
+        event = torch.cuda.Event(blocking=True)
+        event.record(self._stream)
+        return event

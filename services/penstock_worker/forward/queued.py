@@ -14,13 +14,11 @@ from penstock_worker.attention.interface import BatchLayout
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.device.memory import DeviceMemory
 from penstock_worker.forward.buckets import Buckets
-from penstock_worker.forward.captured_taps import CapturedTaps
 from penstock_worker.forward.captures import Captures
 from penstock_worker.forward.device_step import DeviceStep, HostMedia, HostStep
 from penstock_worker.forward.graphs import DecodeGraphs
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.layer_by_layer import LayerByLayer
-from penstock_worker.forward.stage_ends import StageEnds
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.models.taps import Taps
@@ -235,3 +233,45 @@ class TritonForward(LayerByLayer):
 
 def _ignore_layer() -> None:
     pass
+
+
+class CapturedTaps:
+    """Residuals of the latest step that a graph has computed."""
+
+    def __init__(self, taps: Taps, rows: Tensor) -> None:
+        """`rows`: [most rows, hidden of all taps], which all graphs write to."""
+        self._taps = taps
+        self._rows = rows
+
+    def store(self, count: int) -> None:
+        """Moves those of a pass over so many rows to where they stay. A part of the graph."""
+        self._rows[:count].copy_(self._taps.taken(count))
+
+    def replayed(self) -> None:
+        """Called when a graph has been queued. What it takes is read before the next step is
+        queued."""
+        self._taps.put(self._rows)
+
+
+class StageEnds:
+    """Receives a stage's input before its graph runs, and sends its output afterwards."""
+
+    def __init__(
+        self, model: DecoderModel, rows: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """`rows` is the most rows of a step. `before`, [rows, hidden], is where a graph reads what
+        the previous stage sent; None in the first stage."""
+        self._model = model
+        self.before: Tensor | None = None
+        if not model.shard.place.first:
+            self.before = torch.zeros(rows, model.config.hidden_size, dtype=dtype, device=device)
+
+    def enter(self, rows: int) -> None:
+        given = self._model.receive(rows)
+        if given is not None and self.before is not None:
+            self.before[:rows].copy_(given)
+
+    def leave(self, hidden: Tensor) -> None:
+        if not self._model.shard.place.last:
+            # A clone, because it is still being sent when the next step overwrites `hidden`.
+            self._model.send(hidden.clone())

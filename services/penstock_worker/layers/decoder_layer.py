@@ -2,20 +2,67 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+
 from torch import Tensor
 
-from penstock.model.layer_spec import LayerSpec
+from penstock.model.layer_spec import LayerSpec, StreamsSpec
 from penstock_worker.layers.attention import SelfAttention
 from penstock_worker.layers.cross_attention import CROSS_NORM, CrossAttention, CrossLayer
 from penstock_worker.layers.experts import MixtureOfExperts
-from penstock_worker.layers.experts_beside import ExpertsBeside
 from penstock_worker.layers.feed_forward import FeedForward
 from penstock_worker.layers.finished_layer import Layer
 from penstock_worker.layers.latent_attention import LatentAttention
-from penstock_worker.layers.norms import NO_NORM, Norm
-from penstock_worker.layers.parts import Parts, Recurrence
+from penstock_worker.layers.norms import NO_NORM, Norm, RMSNorm
+from penstock_worker.layers.parts import LayerExperts, Parts, Recurrence
+from penstock_worker.layers.per_layer_inputs import LayerInput
 from penstock_worker.layers.step import Step
-from penstock_worker.layers.streams_layer import load_streams_layer
+from penstock_worker.layers.streams import LowRankPath, StreamUpdate
+
+
+class ExpertsBeside:
+    """Maps the residual, [rows, hidden], to the sum of both, [rows, hidden]."""
+
+    def __init__(
+        self,
+        dense: FeedForward,
+        dense_norms: tuple[Norm, Norm],
+        experts: LayerExperts,
+        expert_norms: tuple[Norm, Norm],
+        router_norm: Norm,
+    ) -> None:
+        """`dense_norms`, `expert_norms`: before and after. `router_norm`: before the router."""
+        self._dense = dense
+        self._dense_norms = dense_norms
+        self._experts = experts
+        self._expert_norms = expert_norms
+        self._router_norm = router_norm
+
+    def __call__(self, residual: Tensor) -> Tensor:
+        before, behind = self._dense_norms
+        dense = behind(self._dense(before(residual)))
+        before, behind = self._expert_norms
+        chosen = self._experts(before(residual), self._router_norm(residual))
+        return dense + behind(chosen.to(residual.dtype))
+
+    @staticmethod
+    def load(parts: Parts, layer: int) -> ExpertsBeside:
+        size, prefix = parts.config.hidden_size, f"layers.{layer}"
+
+        def norm(name: str) -> Norm:
+            return parts.norm(f"{prefix}.{name}", size)
+
+        # What comes out of the norm is divided by the root of the size.
+        weight = parts.norm_weight(f"{prefix}.mlp.router_norm", size).float() * size**-0.5
+        return ExpertsBeside(
+            FeedForward.load(parts, layer),
+            (norm("post_attention_layernorm"), norm("dense_output_norm")),
+            parts.ops.experts(parts, parts.config.layer(layer).feed_forward, f"{prefix}.mlp"),
+            (norm("experts_norm"), norm("experts_output_norm")),
+            RMSNorm(parts.ops, weight, parts.config.norm.eps),
+        )
+
 
 ATTENTION_NORM = "input_layernorm"
 FEED_FORWARD_NORM = "post_attention_layernorm"
@@ -203,3 +250,84 @@ def _load_feed_forward(parts: Parts, layer: int, spec: LayerSpec) -> AnyFeedForw
     if experts is None:
         return FeedForward.load(parts, layer)
     return (ExpertsBeside if experts.beside else MixtureOfExperts).load(parts, layer)
+
+
+# A layer of a model with several residuals.
+
+Attention = Callable[[Tensor, Step], Tensor]
+Network = Callable[[Tensor], Tensor]
+
+
+class StreamsLayer:
+    """Computes one stream, and corrects the prediction of all by it. The other streams get what the
+    layer makes of its own input."""
+
+    def __init__(
+        self,
+        number: int,
+        spec: StreamsSpec,
+        update: StreamUpdate,
+        path: LowRankPath,
+        attention: Attention,
+        feed_forward: Network,
+        norms: Sequence[Norm],
+        own: LayerInput | None,
+        scale: Tensor | None,
+    ) -> None:
+        """`number`: the layer's, among all of the model. `norms`: before and after attention, then
+        the feed-forward's. `scale` is [hidden]."""
+        self._number = number
+        self._active = spec.active
+        self._update = update
+        self._path = path
+        self._attention = attention
+        self._feed_forward = feed_forward
+        self._norms = norms
+        self._own = own
+        self._scale = scale
+
+    def __call__(self, update: Tensor | None, residual: Tensor, step: Step) -> None:
+        """Computes a Layer's rows of a residual [streams, rows, hidden]. There is no update."""
+        predicted = self._update.predict(residual)
+        computed = self._computed(predicted[self._active], step)
+        residual.copy_(self._update.correct(predicted, computed))
+        if self._own is not None and step.inputs is not None:
+            first = residual[self._active]
+            scaled = first if self._scale is None else first * self._scale
+            residual[1:] += self._own(scaled, step.inputs[:, self._number])
+
+    def _computed(self, stream: Tensor, step: Step) -> Tensor:
+        """Both halves of the layer over one stream, [rows, hidden]."""
+        before, behind, inner_before, inner_behind = self._norms
+        normed = before(stream)
+        mixed = stream + behind(self._attention(normed, step))
+        stream = (mixed + self._path(normed)) / math.sqrt(2.0)
+        return stream + inner_behind(self._feed_forward(inner_before(stream)))
+
+
+def load_streams_layer(
+    parts: Parts,
+    layer: int,
+    spec: StreamsSpec,
+    attention: Attention,
+    feed_forward: Network,
+    norms: Sequence[Norm],
+) -> StreamsLayer:
+    """Returns layer number `layer` of the model. Arguments are as StreamsLayer's."""
+    config = parts.config
+    inputs, scale, name = config.per_layer_inputs, None, f"layers.{layer}.altup.output_scale.weight"
+    if spec.scaled:
+        scale = parts.weights.take(name, (config.hidden_size,))
+    else:
+        parts.weights.ignore(name)
+    return StreamsLayer(
+        layer,
+        spec,
+        StreamUpdate.load(parts, layer, spec),
+        LowRankPath.load(parts, layer, spec),
+        attention,
+        feed_forward,
+        norms,
+        None if inputs is None else LayerInput.load(parts, layer, inputs),
+        scale,
+    )

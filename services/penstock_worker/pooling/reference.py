@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from penstock.model.config import (
     EncoderConfig,
@@ -15,9 +17,12 @@ from penstock.model.config import (
     TransformersConfig,
 )
 from penstock.model.mechanisms import BY_TRANSFORMERS
-from penstock.protocol.to_worker import Setup
+from penstock.model.pooling_config import PoolingConfig
+from penstock.protocol.from_worker import SlotResult
+from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_worker.adapters.rows import RowAdapters, TorchAdapters
 from penstock_worker.batch.block_copies import NO_COPIES, BlockCopies, Copies
+from penstock_worker.batch.slots import PlanError, Slots
 from penstock_worker.device.queue import HostQueue
 from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.forward.interface import Unable
@@ -32,8 +37,8 @@ from penstock_worker.pooling.decoders import build_decoder, require_attention
 from penstock_worker.pooling.dense import load_dense
 from penstock_worker.pooling.encoders import EncoderBody, build_encoder
 from penstock_worker.pooling.heads import Head
-from penstock_worker.pooling.host_pooler import HostPooler
 from penstock_worker.pooling.kind import Pool
+from penstock_worker.pooling.pool import as_vectors, pooled
 from penstock_worker.pooling.recipe import (
     BLOCKS_EACH,
     PoolingParts,
@@ -149,3 +154,52 @@ def pooling_runner(
     slots = pooling_slots(prepared, setup, blocks)
     kind = Pool(pooler, slots, copies=copies, media=seen, adapters=adapters.steps)
     return StepRunner(HostQueue(), kind, threads=ShareThreads(threads))
+
+
+# Pooling on a CPU, where a step is done when the call returns.
+
+
+@dataclass(frozen=True)
+class HostPoolingLaunch:
+    """Inputs of a step, whose results are known already."""
+
+    results: dict[int, SlotResult]
+
+    def settle(self) -> dict[int, SlotResult]:
+        return self.results
+
+
+@dataclass(frozen=True)
+class HostPooler:
+    """Computes pooling requests on a CPU."""
+
+    body: Body
+    head: Head | None
+    config: PoolingConfig
+    dense: Head
+    """What an embedding goes through."""
+    adapters: PoolAdapters = field(default_factory=PoolAdapters)
+    """The adapters of sequences, whose heads may be others."""
+
+    def launch(self, scheduled: list[SlotWork], slots: Slots) -> HostPoolingLaunch:
+        rows = self.body.rows(scheduled, slots)
+        pairs = zip(scheduled, rows, strict=True)
+        return HostPoolingLaunch(
+            {
+                work.slot: self._pool(work, own, slots)
+                for work, own in pairs
+                if slots[work.slot].failed is None
+            }
+        )
+
+    def _pool(self, work: SlotWork, rows: Tensor, slots: Slots) -> SlotResult:
+        slot, end = slots[work.slot], work.start + work.count
+        if slot.pooling is None:
+            raise PlanError(f"slot {work.slot} asks a pooling model for text")
+        if end < len(slot.token_ids):
+            slot.computed = end
+            return SlotResult(work.slot)
+        head = self.adapters.head_of(work.slot, self.head)
+        vectors = as_vectors(pooled(rows, slot.pooling, self.config, head, self.dense))
+        slot.computed = end
+        return SlotResult(work.slot, 0, vectors=vectors)

@@ -6,35 +6,59 @@ With TRITON_INTERPRET=1 all of it runs on the CPU in Triton's interpreter: slow,
 from __future__ import annotations
 
 import msgspec
+import numpy as np
+import torch
+import triton
 from torch import Tensor
 
+from penstock.errors import StartupError
 from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
 from penstock.model.pooling_config import PoolingConfig
-from penstock.protocol.to_worker import Setup
+from penstock.protocol.to_worker import Setup, SlotWork
+from penstock_kernels.triton.rowwise.activation import activate
+from penstock_worker.adapters.device_adapters import DeviceAdapters
+from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.adapters.models import AdaptableModel
+from penstock_worker.batch.slots import Slots
+from penstock_worker.device.memory import memory_of
 from penstock_worker.device.queue import queue_of
+from penstock_worker.dtype import CUDA, compute_dtype
 from penstock_worker.forward import triton as generating
-from penstock_worker.forward.device import compute_device
+from penstock_worker.forward.device import capability, compute_device, device_name
+from penstock_worker.forward.interface import Unable, require
 from penstock_worker.forward.queued import RowsHead
-from penstock_worker.loading.device import load_forward
+from penstock_worker.forward.rehearsal import step_of
+from penstock_worker.forward.uploads import Uploads
+from penstock_worker.layers.triton_ops import TritonOps
+from penstock_worker.loading.device import load_forward, use_device
+from penstock_worker.media.interface import NO_MEDIA
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.models.decoder import DecoderModel, headless
 from penstock_worker.parallel.ranks import ALONE, Ranks
-from penstock_worker.pooling.adaptable import adapted_decoder
+from penstock_worker.pooling.adaptable import adapted_decoder, adapted_encoder
 from penstock_worker.pooling.adapters import AdaptedPooling, PoolAdapters
 from penstock_worker.pooling.decoders import head_of, require_attention
-from penstock_worker.pooling.device_body import DeviceDecoderBody
+from penstock_worker.pooling.device_body import (
+    DeviceBody,
+    DeviceDecoderBody,
+    DeviceEncoderBody,
+    Hidden,
+)
 from penstock_worker.pooling.device_pooler import DevicePooler
+from penstock_worker.pooling.encoder.triton_layered import ENCODER_MECHANISMS, TritonLayered
+from penstock_worker.pooling.encoder.triton_ops import TritonEncoderOps
+from penstock_worker.pooling.encoders import Inputs, build_encoder
 from penstock_worker.pooling.heads import Head
 from penstock_worker.pooling.kind import Pool
 from penstock_worker.pooling.recipe import (
+    BLOCKS_EACH,
     PoolingParts,
     PoolingRecipe,
     pooling_fingerprint,
     pooling_slots,
 )
-from penstock_worker.pooling.triton_encoders import encoder_recipe
-from penstock_worker.pooling.triton_head_ops import TritonHeadOps
+from penstock_worker.pooling.space import MIXED, Pictures, SpaceParts, chosen_token, is_picture
+from penstock_worker.quantisation.interface import Product
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.weights.weights import Weights
 
@@ -137,3 +161,181 @@ def _decoder(
         f"pooling {inner.fingerprint} {pooling_fingerprint(setup)}",
         load,
     )
+
+
+LARGEST_ENCODER_HEAD = 256
+"""Largest head dimension of the encoders' attention kernel."""
+
+
+def encoder_recipe(
+    prepared: PreparedModel,
+    config: EncoderConfig,
+    setup: Setup,
+    pooling: PoolingConfig,
+    device: torch.device,
+) -> PoolingRecipe:
+    """Raises Unable for an encoder that the kernels can't run."""
+    dtype = compute_dtype(setup.dtype, prepared.weights, CUDA)
+    if config.layers is not None:
+        require(ENCODER_MECHANISMS, config.layers)
+    if config.head_dim > LARGEST_ENCODER_HEAD:
+        raise Unable(f"a head's size is {config.head_dim}, over {LARGEST_ENCODER_HEAD}")
+
+    head_ops = TritonHeadOps(device, batch_invariant=setup.batch_invariant)
+    adapted = adapted_encoder(prepared, config, setup, head_ops)
+    pictures = Pictures(prepared, setup, dtype, 1, device)
+
+    def load(phases: Phases) -> PoolingParts:
+        layers, adapters = None, PoolAdapters()
+        if adapted is not None:
+            layers = DeviceAdapters(adapted.model, setup, dtype)
+            adapters = adapted.steps(layers, setup)
+        memory, blocks = memory_of(device), BLOCKS_EACH * setup.max_num_seqs
+        invariant = setup.batch_invariant
+        use_device(device)
+        try:
+            model, head = build_encoder(
+                prepared,
+                setup,
+                dtype,
+                ops=TritonEncoderOps(device, dtype, config.head_dim, batch_invariant=invariant),
+                layered=TritonLayered(device, dtype, config.head_dim, batch_invariant=invariant),
+                head_ops=head_ops,
+                device=device,
+                adapters=layers,
+            )
+            if layers is not None:
+                layers.allocate(device)
+            body = DeviceEncoderBody(model, pooling.mode, device, memory, adapters, layers)
+            space = pictures.load(head, body.count_layer)
+        except torch.OutOfMemoryError as error:
+            raise StartupError(
+                f"not enough memory on the device for the weights: {error}"
+            ) from error
+        memory.release()  # Temporary memory of loading.
+        _profile(body, head, setup, layers)
+        memory.wait()
+        memory.release()
+        slots = pooling_slots(prepared, setup, blocks)
+        whole: DeviceBody = body
+        media = pictures.held
+        if space is not None:
+            whole, head = DeviceSpaceBody(body, space), None
+        seen = NO_MEDIA if media is None else phases.watch(media, "encode", "encode")
+        pooler = DevicePooler(whole, head, pooling, adapters=adapters)
+        kind = Pool(pooler, slots, media=seen, adapters=adapters.steps)
+        runner = StepRunner(queue_of(device), kind, phases=phases)
+        return PoolingParts(runner, blocks, media=media)
+
+    name = str(dtype).removeprefix("torch.")
+    order = "batch invariant" if setup.batch_invariant else "any order"
+    return PoolingRecipe(
+        backend="triton",
+        dtype=name,
+        device_name=device_name(device),
+        fingerprint=(
+            f"pooling triton {triton.__version__} torch {torch.__version__} {capability(device)} "
+            f"{name} {order} {pooling_fingerprint(setup)}"
+        ),
+        load=load,
+    )
+
+
+def _profile(
+    body: DeviceEncoderBody, head: Head | None, setup: Setup, layers: DeviceAdapters | None
+) -> None:
+    """Runs the largest step, with adapters if there may be any, so that it is known to fit, and on
+    a GPU smaller ones, so that all kernels are compiled: which variants are launched depends on the
+    number of rows."""
+    most = max(setup.max_num_batched_tokens, setup.max_model_len)
+    sizes = [most]
+    if body.device.type == "cuda":
+        sizes = [1 << power for power in range(most.bit_length())] + sizes
+    try:
+        for tokens in sizes:
+            lengths = step_of(setup, tokens).tolist()
+            _compute(body, head, lengths)
+            if layers is not None:
+                _compute(body, head, lengths, layers.on_all(len(lengths)))
+    except torch.OutOfMemoryError as error:
+        raise StartupError(
+            f"not enough memory on the device for one step of the largest size: {error}; "
+            "max_num_batched_tokens or max_num_seqs must be less"
+        ) from error
+
+
+def _compute(
+    body: DeviceEncoderBody,
+    head: Head | None,
+    lengths: list[int],
+    adapters: BatchAdapters | None = None,
+) -> None:
+    """Computes inputs of such lengths, of no interest."""
+    tokens = np.zeros(sum(lengths), dtype=np.int64)
+    hidden = body.compute(Inputs(tokens, tokens, lengths), adapters)
+    if head is not None:
+        head(hidden.vectors)
+
+
+class DeviceSpaceBody:
+    """DeviceBody whose vectors are those of texts and of pictures."""
+
+    def __init__(self, texts: DeviceEncoderBody, parts: SpaceParts) -> None:
+        """`texts`: their hidden states. `parts`: on the same device; their head makes vectors of
+        several texts at once."""
+        self.device = texts.device
+        self._texts = texts
+        self._vector = parts.vector
+        self._space = parts.space
+        self._media = parts.media
+        self._uploads = Uploads(texts.device)
+
+    @property
+    def layers_done(self) -> int:
+        return self._texts.layers_done
+
+    def hidden(self, works: list[SlotWork], slots: Slots) -> Hidden:
+        """The vector of a slot that has failed is zero."""
+        texts = [work for work in works if slots[work.slot].media is None]
+        pictures = [work for work in works if slots[work.slot].media is not None]
+        nothing = torch.zeros(1, self._space.size, device=self.device)
+        found = [nothing, *(self._of_picture(work, slots, nothing) for work in pictures)]
+        if texts:
+            found.append(self._of_texts(texts, slots))
+        slot_order = [work.slot for work in (*pictures, *texts)]
+        place = {slot: number for number, slot in enumerate(slot_order, 1)}
+        (order,) = self._uploads.send([np.array([place[work.slot] for work in works])])
+        return Hidden(torch.cat(found).index_select(0, order), None)
+
+    def _of_texts(self, texts: list[SlotWork], slots: Slots) -> Tensor:
+        rows = self._texts.rows(texts, slots)
+        starts = np.cumsum([0, *(work.count for work in texts)])[:-1]
+        own = [chosen_token(self._space, slots[work.slot].token_ids) for work in texts]
+        (places,) = self._uploads.send([starts + own])
+        return self._vector(rows.index_select(0, places).float())
+
+    def _of_picture(self, work: SlotWork, slots: Slots, nothing: Tensor) -> Tensor:
+        slot = slots[work.slot]
+        if not is_picture(slot):
+            slot.failed = slot.failed or MIXED
+            return nothing
+        batch = self._media.of_batch([work], slots)
+        if batch is None or batch.embeddings is None:
+            return nothing
+        return batch.embeddings.float()
+
+    def cancel(self) -> None:
+        self._texts.cancel()
+
+
+class TritonHeadOps:
+    """Float32 products of a head, for all inputs of a step at once."""
+
+    def __init__(self, device: torch.device, *, batch_invariant: bool) -> None:
+        self._products = TritonOps(device, torch.float32, batch_invariant=batch_invariant)
+
+    def product(self, weight: Tensor, bias: Tensor | None = None) -> Product:
+        return self._products.product(weight, bias)
+
+    def activate(self, x: Tensor, kind: str) -> Tensor:
+        return activate(x, kind)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from penstock.errors import StartupError
+from penstock_kernels.cpu.matrix import MatrixKind
 from penstock_worker.quantisation.fp8 import FP8
 from penstock_worker.quantisation.gguf import GGUF_FORMATS
-from penstock_worker.quantisation.int4 import INT4
-from penstock_worker.quantisation.int8 import INT8
 from penstock_worker.quantisation.interface import Quantization, StoredFormat
+from penstock_worker.quantisation.packed import packed_product
 from penstock_worker.quantisation.plain import BF16, F16, F32
+
+# 8-bit weights (signed) with a scale per group of inputs.
+
+INT8 = Quantization("int8", partial(packed_product, "int8", 8), cpu=MatrixKind.S8H)
+
+
+# 4-bit weights with a scale per group of inputs.
+
+INT4 = Quantization("int4", partial(packed_product, "int4", 4))
+
 
 FORMATS: dict[str, StoredFormat] = {each.name: each for each in (F32, F16, BF16, *GGUF_FORMATS)}
 """Types that weight files may store, by their name in GGUF and safetensors."""

@@ -15,16 +15,13 @@ from torch import Tensor
 from penstock.protocol.common import LogitsAdjustments, TokenLogprobs, TokenSampling
 from penstock_kernels.triton.sampling.adjustments import adjust_rows
 from penstock_kernels.triton.sampling.argmax import argmax
-from penstock_kernels.triton.sampling.log_probs import TopLogProbs
+from penstock_kernels.triton.sampling.log_probs import MOST, TopLogProbs, log_probs
 from penstock_kernels.triton.sampling.rows import SamplingRows
 from penstock_kernels.triton.sampling.sample import sample_rows
 from penstock_worker.sampler.adjustments import adjustments_of
 from penstock_worker.sampler.device_adjustments import StepAdjustments, adjusted
-from penstock_worker.sampler.device_logprobs import top_log_probs
-from penstock_worker.sampler.device_speech import prefer_timestamps
 from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
 from penstock_worker.sampler.slot_counts import SlotCounts
-from penstock_worker.sampler.slot_table import SlotTable
 from penstock_worker.sampler.transfers import Fetched, transfers
 
 _FAILED = SampledToken(error=NOT_FINITE)
@@ -227,3 +224,127 @@ def _top_log_probs(logits: Tensor, tokens: Tensor, count: int, rows: Tensor | No
     if rows is None:
         return top_log_probs(logits, tokens, count)
     return top_log_probs(logits[rows], tokens[rows], count)
+
+
+_SIZES = (0, 8, 32, MOST)
+"""Numbers of top tokens that the kernel is called with. It is compiled for each of them."""
+
+_SORTED_ROWS = 16
+"""Rows that are sorted at a time, if more top tokens are requested than the kernel supports."""
+
+
+def top_log_probs(logits: Tensor, tokens: Tensor, count: int) -> TopLogProbs:
+    """Returns the log-probabilities of each row's token and of its `count` most likely ones. There
+    may be more of these than asked for, which doesn't change the first.
+
+    `logits` is [rows, vocab] float32, contiguous. `tokens` is [rows] int64, where -1 means none.
+    """
+    vocab = logits.shape[1]
+    if count <= MOST:
+        size = next(size for size in _SIZES if size >= count)
+        return log_probs(logits, tokens, min(size, vocab))
+    own = log_probs(logits, tokens, 0).own
+    parts = [_sorted(rows, count) for rows in logits.split(_SORTED_ROWS)]
+    return TopLogProbs(own, *(torch.cat(each) for each in zip(*parts, strict=True)))
+
+
+def _sorted(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Returns (ids, log-probabilities) of the most likely tokens; of equal ones, the lower id comes
+    first."""
+    shifted = logits - logits.amax(-1, keepdim=True)
+    total = torch.exp(shifted).sum(-1, keepdim=True, dtype=torch.float64)
+    ids = torch.sort(shifted, dim=-1, descending=True, stable=True).indices[:, :count]
+    return ids, shifted.gather(1, ids) - torch.log(total).float()
+
+
+def prefer_timestamps(logits: Tensor, requests: list[SampleRequest]) -> Tensor:
+    """Bans all but the timestamps in rows where these are more probable together than any other
+    token. Queued; the host doesn't wait.
+
+    logits: [rows, vocab] float32, adjusted, -inf where banned; changed in place.  Each row is
+    summed by itself, so that others don't change its bits.
+    """
+    for row, request in enumerate(requests):
+        speech = None if request.adjustments is None else request.adjustments.speech
+        rules = None if speech is None else speech.timestamps
+        if rules is None:
+            continue
+        left = logits[row].double()
+        together = torch.logsumexp(left[rules.first :], 0)
+        prevails = together > left[: rules.first].max()
+        text = logits[row, : rules.first]
+        text.masked_fill_(prevails, float("-inf"))
+    return logits
+
+
+_TEMPERATURE, _TOP_P, _MIN_P, _SEED, _SEQUENCE, _TOKEN = range(6)
+NO_LOGPROBS = -1
+"""What stands in place of a number of log-probabilities: none requested."""
+
+
+class SlotTable:
+    """Learns a slot's parameters from its first SampleRequest. Slots are numbered from 0 to slots -
+    1; `vocab` is the number of ids."""
+
+    def __init__(self, slots: int, vocab: int) -> None:
+        self._vocab = vocab
+        self._known: list[tuple[TokenSampling, int] | tuple[None, int]] = [(None, -1)] * slots
+        self._wide = np.zeros((6, slots), np.int64)
+        self._floats = self._wide.view(np.float64)
+        self._top_k = np.zeros(slots, np.int32)
+        self._logprobs = np.full(slots, NO_LOGPROBS, np.int32)
+
+    def forget(self, slot: int) -> None:
+        self._known[slot] = (None, -1)
+
+    def learn(self, requests: list[SampleRequest], slots: list[int]) -> None:
+        """Stores the parameters that are new."""
+        known = self._known
+        for request, slot in zip(requests, slots, strict=True):
+            sampling, index = known[slot]
+            if sampling is not request.sampling or index != request.index:
+                self._take(slot, request)
+
+    def _take(self, slot: int, request: SampleRequest) -> None:
+        sampling = request.sampling
+        self._known[slot] = (sampling, request.index)
+        self._floats[_TEMPERATURE, slot] = sampling.temperature or 0.0  # Not -0.0.
+        self._floats[_TOP_P, slot] = sampling.top_p
+        self._floats[_MIN_P, slot] = sampling.min_p
+        self._wide.view(np.uint64)[_SEED, slot] = sampling.seed
+        self._wide[_SEQUENCE, slot] = request.index
+        self._top_k[slot] = min(max(sampling.top_k, 0), self._vocab)
+        wanted = sampling.logprobs
+        self._logprobs[slot] = NO_LOGPROBS if wanted is None else min(wanted, self._vocab)
+
+    def wide(self, slots: np.ndarray, emitted: list[int]) -> np.ndarray:
+        """Returns [6, rows] int64: temperature, top_p and min_p as the bits of float64, then seed,
+        sequence index and token index. The number of rows is rounded up to an even one, so that
+        each of the six is aligned to 16 bytes.
+
+        `slots` is [rows]; `emitted` is the token index of each row.
+        """
+        rows = len(emitted)
+        gathered = np.zeros((6, rows + rows % 2), np.int64)
+        gathered[:, :rows] = self._wide[:, slots]
+        gathered[_TOKEN, :rows] = emitted
+        return gathered
+
+    def greedy(self, slots: np.ndarray) -> bool:
+        """Returns whether all of these slots take the most likely token."""
+        return not self._wide[_TEMPERATURE, slots].any()
+
+    def cuts(self, slots: np.ndarray) -> bool:
+        """Returns whether any of these slots samples from less than the whole vocabulary."""
+        top_k = self._top_k[slots]
+        cut = (top_k > 0) & (top_k < self._vocab)
+        cut |= (self._floats[_TOP_P, slots] < 1.0) | (self._floats[_MIN_P, slots] > 0.0)
+        return bool((cut & (self._floats[_TEMPERATURE, slots] > 0.0)).any())
+
+    def top_k(self, slots: np.ndarray) -> np.ndarray:
+        """Returns [rows] int32; 0 is off."""
+        return self._top_k[slots]
+
+    def logprobs(self, slots: np.ndarray) -> np.ndarray:
+        """Returns [rows] int32: the number of top log-probabilities requested, or NO_LOGPROBS."""
+        return self._logprobs[slots]

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from weakref import WeakKeyDictionary
 
 from penstock.errors import StartupError
 from penstock.model.config import PreparedModel
 from penstock.model.speculation import DraftMethod, SpeculativeConfig
 from penstock.process import logs
-from penstock.protocol.to_worker import Setup
+from penstock.protocol.to_worker import FetchKV, Plan, Setup, SlotWork
 from penstock_worker.batch.slots import Slots
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.speculation.drafting import Drafting
-from penstock_worker.speculation.forced import ForcedTokens
-from penstock_worker.speculation.interface import NO_PROPOSER, Proposer
+from penstock_worker.speculation.following import FollowedSlot
+from penstock_worker.speculation.interface import NO_PROPOSER, Proposer, proposed_otherwise
 from penstock_worker.speculation.lookup import Lookup, LookupProposer, RunLengths
-from penstock_worker.speculation.lookup_first import LookupFirst
-from penstock_worker.speculation.ngram import PromptLookup
-from penstock_worker.speculation.prediction import PredictionLookup
+from penstock_worker.speculation.matches import FoundRun, longest_matches
 from penstock_worker.speculation.recent import RecentOutputs
-from penstock_worker.speculation.suffix import SuffixLookup
+from penstock_worker.speculation.run_search import run_search
+from penstock_worker.speculation.token_index import TokenIndex
 
 log = logs.get(__name__)
 
@@ -133,3 +133,216 @@ _WAYS: dict[DraftMethod, Callable[[SpeculativeConfig, bool], Lookup]] = {
     "suffix": _suffix,
 }
 """Ways to look drafts up, by method."""
+
+
+WAIT = 0.0005
+"""Seconds that a step's hints may wait for grammars, all slots together."""
+
+
+class ForcedTokens:
+    """Proposes what a slot's grammar forces (the keys of a JSON schema, the rest of a word), and
+    asks another proposer where it forces nothing.
+
+    The grammar's masks allow other ways to write the same text; the model mostly takes this one.
+    What is forced is known when the grammar has followed the newest token, in a thread of its own:
+    so ranks that must draft the same can't have this.
+    """
+
+    def __init__(self, grammars: SlotGrammars, other: Proposer, most: int) -> None:
+        """`most`: ids of a draft."""
+        self._grammars = grammars
+        self._other = other
+        self._most = most
+        self._counted: dict[int, int] = {}
+        """The first of the ids that `proposed` counted for each slot, where a grammar forced
+        them."""
+
+    def take(self, plan: Plan) -> None:
+        for slot in plan.released:
+            self._counted.pop(slot, None)
+        self._other.take(plan)
+
+    def fetched(self, message: FetchKV) -> None:
+        self._other.fetched(message)
+
+    def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
+        found = [
+            self._grammars.forced(work.slot)[: work.draft] if work.draft else []
+            for work in scheduled
+        ]
+        return proposed_otherwise(self._other, scheduled, found)
+
+    def proposed(self, slot: int) -> int:
+        held = self._grammars.count
+        forced = self._grammars.forced(slot, WAIT / held)[: self._most] if held else []
+        if not forced:
+            self._counted.pop(slot, None)
+            return self._other.proposed(slot)
+        self._counted[slot] = forced[0]
+        return len(forced)
+
+    def first(self, slot: int) -> int | None:
+        counted = self._counted.pop(slot, None)  # There may be no look before the next token.
+        return self._other.first(slot) if counted is None else counted
+
+    def undo(self, scheduled: Sequence[SlotWork]) -> None:
+        self._other.undo(scheduled)
+
+    def reset(self) -> None:
+        self._counted.clear()
+        self._other.reset()
+
+
+class LookupFirst:
+    """Looks drafts up, and has a draft model or a head compute those of which nothing was found."""
+
+    def __init__(self, lookup: LookupProposer, model: Proposer) -> None:
+        self._lookup = lookup
+        self._model = model
+
+    def take(self, plan: Plan) -> None:
+        self._lookup.take(plan)
+        self._model.take(plan)
+
+    def fetched(self, message: FetchKV) -> None:
+        self._model.fetched(message)
+
+    def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
+        return proposed_otherwise(self._model, scheduled, self._lookup.propose(scheduled))
+
+    def proposed(self, slot: int) -> int:
+        return self._model.proposed(slot)
+
+    def first(self, slot: int) -> int | None:
+        return self._model.first(slot)
+
+    def undo(self, scheduled: Sequence[SlotWork]) -> None:
+        self._lookup.undo(scheduled)
+        self._model.undo(scheduled)
+
+    def reset(self) -> None:
+        self._lookup.reset()
+        self._model.reset()
+
+
+class PromptLookup:
+    """Prompt lookup decoding (Saxena 2023), as vLLM's `ngram`: the longest run of the last tokens
+    that occurred earlier in prompt or output, and what followed it the last time."""
+
+    def __init__(self, reach: RunLengths) -> None:
+        self._reach = reach
+
+    def guess(self, followed: FollowedSlot, most: int) -> list[int]:
+        tail = followed.tail(self._reach.most)
+        if len(tail) < self._reach.least:
+            return []
+        return run_search().latest(followed.index(self._reach.least), tail, most)
+
+    def ended(self, followed: FollowedSlot) -> None:
+        """Nothing is kept of other sequences."""
+
+    def clear(self) -> None:
+        """There is nothing to forget."""
+
+
+class _Followed:
+    """How far an output has followed its prediction."""
+
+    def __init__(self, prediction: list[int], width: int) -> None:
+        self.index = TokenIndex(width, prediction)
+        self.index.extend(len(prediction) - 1)
+        self.seen = 0
+        """Emitted tokens that `at` takes into account."""
+        self.at = 0
+        """The prediction's token that comes next if the output follows it."""
+        self.astray = False
+        """Whether the output has left it."""
+
+
+class PredictionLookup:
+    """Follows `Submit.prediction` from its beginning. Where the output leaves it, it is taken up
+    again after the longest run of the output's last tokens that it has, and of several such runs
+    after the next one."""
+
+    def __init__(self, reach: RunLengths) -> None:
+        self._reach = reach
+        self._states: WeakKeyDictionary[FollowedSlot, _Followed] = WeakKeyDictionary()
+
+    def guess(self, followed: FollowedSlot, most: int) -> list[int]:
+        if not followed.prediction:
+            return []
+        state = self._states.get(followed)
+        if state is None:
+            state = self._states[followed] = _Followed(followed.prediction, self._reach.least)
+        self._follow(state, followed)
+        if state.astray:
+            return []
+        return followed.prediction[state.at : state.at + most]
+
+    def ended(self, followed: FollowedSlot) -> None:
+        self._states.pop(followed, None)
+
+    def clear(self) -> None:
+        self._states.clear()
+
+    def _follow(self, state: _Followed, followed: FollowedSlot) -> None:
+        slot, prediction = followed.slot, followed.prediction
+        known = followed.known - slot.num_prompt
+        for count in range(state.seen + 1, known + 1):
+            token = slot.token_ids[slot.num_prompt + count - 1]
+            if not state.astray and prediction[state.at : state.at + 1] == [token]:
+                state.at += 1
+            else:
+                self._take_up(state, followed, count)
+        state.seen = max(state.seen, known)
+
+    def _take_up(self, state: _Followed, followed: FollowedSlot, emitted: int) -> None:
+        end = followed.slot.num_prompt + emitted
+        tail = followed.slot.token_ids[end - min(emitted, self._reach.most) : end]
+        found = longest_matches(state.index, tail) if emitted >= self._reach.least else []
+        state.astray = not found
+        if found:
+            state.at = _next(found, state.at) + 1
+
+
+def _next(matches: list[FoundRun], at: int) -> int:
+    """Returns the place of the first match that is not before `at`; of the last one if all are."""
+    places = sorted(match.place for match in matches)
+    return next((place for place in places if place >= at), places[-1])
+
+
+class SuffixLookup:
+    """After SuffixDecoding (Oliaro et al. 2024, arXiv:2411.04975): what followed the longest suffix
+    of the tokens, the most frequent first, where that is likely enough, and the longer the longer
+    the suffix.
+
+    There, trees hold all suffixes of the request and of earlier outputs, with counts. Here, a chain
+    leads to the newest occurrences of a run, and what followed these is counted when it is needed:
+    a token is added in the same time whatever the tokens are, and old ones are forgotten by the
+    list. Other sequences are looked at only if they had the same scope.
+    """
+
+    def __init__(self, reach: RunLengths, recent: RecentOutputs | None = None) -> None:
+        """`recent`: outputs that have ended; None: the request's own tokens are all that is
+        known."""
+        self._reach = reach
+        self._recent = recent
+
+    def guess(self, followed: FollowedSlot, most: int) -> list[int]:
+        tail = followed.tail(self._reach.most)
+        if len(tail) < self._reach.least:
+            return []
+        indexes = [followed.index(self._reach.least)]
+        if self._recent is not None:
+            indexes += self._recent.of(followed.scope)
+        return run_search().voted(indexes, tail, self._reach.most, most)
+
+    def ended(self, followed: FollowedSlot) -> None:
+        if self._recent is not None:
+            begin = max(0, followed.slot.num_prompt - self._reach.most)
+            output = followed.slot.token_ids[begin : followed.known]
+            self._recent.add(followed.scope, output)
+
+    def clear(self) -> None:
+        if self._recent is not None:
+            self._recent.clear()

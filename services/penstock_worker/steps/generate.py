@@ -41,7 +41,6 @@ from penstock_worker.steps.errors import StepLost
 from penstock_worker.steps.guard import Guard, Value
 from penstock_worker.steps.kinds import StepKind, StepStart
 from penstock_worker.steps.launch import Launch
-from penstock_worker.steps.newest import NewestTokens
 from penstock_worker.steps.plans import failure
 from penstock_worker.steps.prompt_logprobs import PromptLogprobs
 from penstock_worker.steps.sampling import sample_request, sampling_rows
@@ -295,3 +294,26 @@ class Generate(StepKind[Launch]):
             if self.together:
                 raise
             return failed(error)
+
+
+class NewestTokens:
+    """Writes sampled tokens to `DeviceForward.newest`, through the device's queue."""
+
+    def __init__(self, newest: Tensor, queue: DeviceQueue) -> None:
+        self._newest = newest
+        self._queue = queue
+        self._sent: tuple[list[int], Tensor | None] = ([], None)
+
+    def write(self, slots: list[int], tokens: Tensor) -> None:
+        """Queues the update. `tokens` is [slots] int64 on the device, and may not have been
+        computed yet."""
+        self._newest.index_copy_(0, self._numbers(slots), tokens)
+
+    def _numbers(self, slots: list[int]) -> Tensor:
+        """Returns the slot numbers as a tensor on the device. The last one is kept, because the
+        slots are mostly those of the step before."""
+        known, sent = self._sent
+        if sent is None or known != slots:
+            sent = self._queue.numbers(slots)
+            self._sent = (list(slots), sent)
+        return sent

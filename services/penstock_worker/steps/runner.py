@@ -17,14 +17,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from itertools import chain
 from typing import Generic
 
+import msgspec
 import torch
 
 from penstock.process import logs
 from penstock.process.memory import is_memory_shortage
-from penstock.protocol.from_worker import Result
+from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 from penstock_worker.adapters.interface import StepAdapters
 from penstock_worker.batch.slots import Slot
@@ -32,9 +34,7 @@ from penstock_worker.device.queue import DeviceQueue
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.media.interface import StepMedia
 from penstock_worker.metrics.phases import UNWATCHED, Phases
-from penstock_worker.steps.begun import BegunStep
 from penstock_worker.steps.errors import DeviceLost, StepLost
-from penstock_worker.steps.further import Disturbed, FurtherTokens
 from penstock_worker.steps.guard import Guard
 from penstock_worker.steps.kinds import Queued, StepKind, StepStart
 from penstock_worker.steps.plans import StepOrder, answer, computable, failure
@@ -237,3 +237,123 @@ class StepRunner(Generic[Queued]):
         for queued in step.queued if step.known is None else ():
             outcomes |= self._kind.settle(queued, self._guard)
         step.outcome = answer(step.plan, outcomes, step.slots, seconds, step.encode_seconds, idle)
+
+
+class BegunStep(Generic[Queued]):
+    """A step that was queued on the device. Results have to be asked for in the order of the
+    plans."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        slots: list[Slot],
+        queued: list[Queued],
+        timeline: StepTimeline,
+        collect: Callable[[BegunStep[Queued]], None],
+        *,
+        encode_seconds: float = 0.0,
+        known: dict[int, SlotResult] | None = None,
+    ) -> None:
+        """`slots` are those of the plan's works, as they were when the step was started. `collect`
+        settles this step and those before it, which sets their `outcome`. `encode_seconds` is how
+        long media were encoded. `known`: the results by slot, if the works are settled already."""
+        self.plan = plan
+        self.slots = slots
+        self.queued = queued
+        self.timeline = timeline
+        self.encode_seconds = encode_seconds
+        self.known = known
+        self.outcome: Result | None = None
+        self._collect = collect
+
+    def done(self) -> bool:
+        """Returns whether `result` would return or raise without waiting for the device."""
+        if self.outcome is not None:
+            return True
+        try:
+            return self.timeline.done()
+        except Exception:
+            return True  # `result` will raise the error.
+
+    def result(self) -> Result:
+        """Waits for the step and returns its result. Raises StepLost."""
+        if self.outcome is None:
+            self._collect(self)
+        if self.outcome is None:
+            raise RuntimeError(f"step {self.plan.step} was dropped")
+        return self.outcome
+
+
+Launches = Callable[[list[SlotWork], StepStart], list[Queued]]
+Disturbed = Callable[[], bool]
+"""Returns whether the engine core has said something that waits for the step's end."""
+
+
+class FurtherTokens(Generic[Queued]):
+    """Computes Plan.further.
+
+    Each token is computed and sampled as by a plan of its own, of the same slots: only messages and
+    what plans change are left out. If that fails for a slot, the next plan says so of it.
+    """
+
+    def __init__(self, kind: StepKind[Queued], launch: Launches[Queued], guard: Guard) -> None:
+        """`launch` queues works that have not failed."""
+        self._kind = kind
+        self._launch = launch
+        self._guard = guard
+
+    def run(
+        self, plan: Plan, queued: list[Queued], start: StepStart, disturbed: Disturbed
+    ) -> dict[int, SlotResult]:
+        """Returns the results of the plan's works, which have been queued, by slot, with what
+        further tokens there are. Slots that are missing have failed."""
+        start.settle_earlier()
+        results = newest = self._settled(queued)
+        works, ends = plan.work, frozenset(plan.ends)
+        more: dict[int, list[SlotResult]] = {work.slot: [] for work in works}
+        for _ in range(plan.further):
+            if disturbed() or not _go_on(works, newest, ends, plan.least_proposed):
+                break
+            works = [SlotWork(work.slot, work.start + work.count, 1) for work in works]
+            newest = self._settled(self._launch(works, start))
+            for number, result in newest.items():
+                if result.token is not None:
+                    more[number].append(result)
+        return {number: _joined(result, more[number]) for number, result in results.items()}
+
+    def _settled(self, queued: list[Queued]) -> dict[int, SlotResult]:
+        self._kind.check()
+        results: dict[int, SlotResult] = {}
+        for each in queued:
+            results |= self._kind.settle(each, self._guard)
+        return results
+
+
+def _go_on(
+    works: list[SlotWork],
+    newest: Mapping[int, SlotResult],
+    ends: Collection[int],
+    least_proposed: int,
+) -> bool:
+    """Returns whether every slot has got a token, after which more are wanted, and drafts that can
+    be proposed are too few to matter."""
+    proposed = 0
+    for work in works:
+        result = newest.get(work.slot)
+        if result is None or result.token is None or result.token in ends:
+            return False
+        proposed += result.proposed
+    return not least_proposed or proposed < least_proposed
+
+
+def _joined(first: SlotResult, more: list[SlotResult]) -> SlotResult:
+    if not more:
+        return first
+    told = [each.logprobs for each in more if each.logprobs is not None]
+    return msgspec.structs.replace(
+        first,
+        more=[each.token for each in more if each.token is not None],
+        more_logprobs=told or None,
+        proposed=more[-1].proposed,
+        more_guessed=[each.guessed for each in more if each.guessed is not None],
+    )

@@ -20,11 +20,11 @@ from penstock.model.vision_spec import (
     ProbeProjector,
     ShuffleProjector,
     SquareMLPProjector,
+    TowerSpec,
     VisionSpec,
 )
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
-from penstock_worker.vision.one_row import ClassVector, ProbeVector
 from penstock_worker.vision.parts import TowerNorm, TowerProduct
 from penstock_worker.vision.picture import Picture, anyres_of, pooled_side
 from penstock_worker.vision.rows import RowThreads
@@ -259,3 +259,61 @@ def load_taps(spec: VisionSpec, weights: Weights, outputs: int) -> list[Projecto
         _Merger(behind, weights, spec.tower.hidden_size, outputs, f"projector.taps.{number}")
         for number in range(len(spec.taps))
     ]
+
+
+# Projectors that make one row of a picture: its vector in the space that texts share.
+#
+# Sources: Radford et al., "CLIP", 2021; Zhai et al., "SigLIP", 2023.
+
+
+class ClassVector:
+    """What the class token gives."""
+
+    def __init__(self, spec: ClassProjector, weights: Weights, inputs: int, outputs: int) -> None:
+        self._norm = TowerNorm(weights, "last_norm", inputs, spec.norm)
+        shape = ("head.projection", outputs)
+        self._product = TowerProduct.load(weights, [shape], inputs, bias=False)
+        self.row_work = self._product.size
+
+    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
+        first = vectors.unflatten(0, (picture.tiles, -1))[:, 0].contiguous()
+        yield 0
+        return self._product(self._norm(first))
+
+
+class ProbeVector:
+    """What a learned query finds among all patches, and a feed-forward makes of it."""
+
+    def __init__(self, tower: TowerSpec, weights: Weights) -> None:
+        size, inner = tower.hidden_size, tower.intermediate_size
+        probe = weights.take("head.probe", (1, 1, size))[0]
+        matrix = weights.take("head.attention.in_proj_weight", (3 * size, size))
+        bias = weights.take("head.attention.in_proj_bias", (3 * size,))
+        # The query is the same for all pictures.
+        query = functional.linear(probe, matrix[:size], bias[:size])
+        self._query = query.unflatten(1, (tower.num_heads, -1))
+        self._keys = TowerProduct(matrix[size:].clone(), bias[size:].clone())
+        self._mixed = TowerProduct.load(weights, [("head.attention.out_proj", size)], size)
+        self._norm = TowerNorm(weights, "head.layernorm", size, tower.norm)
+        self._up = TowerProduct.load(weights, [("head.mlp.fc1", inner)], size)
+        self._down = TowerProduct.load(weights, [("head.mlp.fc2", size)], inner)
+        self._tower = tower
+        self.row_work = self._mixed.size + self._up.size + self._down.size
+
+    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
+        seen = yield from threads.mapped(self._keys, vectors, each=self._keys.size)
+        found = [self._found(tile) for tile in seen.chunk(picture.tiles)]
+        return self._behind(torch.cat(found))
+
+    def _found(self, seen: Tensor) -> Tensor:
+        """[1, hidden] of one tile's keys and values, [patches, 2 * hidden]."""
+        apart = seen.unflatten(1, (2, self._tower.num_heads, -1)).permute(1, 2, 0, 3)
+        key, value = (each.contiguous()[None] for each in apart.unbind(0))
+        query = self._query.transpose(0, 1).contiguous()[None]
+        found = functional.scaled_dot_product_attention(query, key, value)
+        return found[0].transpose(0, 1).flatten(1)
+
+    def _behind(self, found: Tensor) -> Tensor:
+        mixed = self._mixed(found.contiguous())
+        inner = reference.plain_activation(self._up(self._norm(mixed)), self._tower.activation)
+        return mixed + self._down(inner)

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.errors import UnsupportedModel
 from penstock.media.pixels import FRAMES, inputs, video_inputs
-from penstock.model.config import PreparedModel
+from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel, WeightFiles
 from penstock.model.media_facts import FixedFrames, Preparation, VideoFrames
-from penstock_worker.media.pieces import Pieces
-from penstock_worker.vision.model import VisionModel, open_tower
-from penstock_worker.vision.picture import UnfitPicture
+from penstock.model.vision_spec import LearnedPositions, VisionSpec
+from penstock_worker.media.pieces import MILLION, Pieces, whole
+from penstock_worker.vision.mmproj_names import mmproj_tensors
+from penstock_worker.vision.picture import (
+    Picture,
+    UnfitPicture,
+    grid_of,
+    read_picture,
+    rows_of,
+)
+from penstock_worker.vision.places import lay_out, table_rows
+from penstock_worker.vision.projector import load_projector, load_taps
+from penstock_worker.vision.rows import RowThreads
+from penstock_worker.vision.tower import Tower
 from penstock_worker.weights.placing import CPU
+from penstock_worker.weights.towers import open_tower_weights
+from penstock_worker.weights.weights import Weights
 
 
 class Sight:
@@ -63,3 +78,233 @@ def load_tower(
     """Raises UnsupportedModel for weights that don't fit."""
     weights = open_tower(prepared.weights, dtype, device=device, load_format=load_format)
     return VisionModel(prepared.config, weights, threads)
+
+
+# Encodes prepared pictures: tower and projector together.
+
+
+def open_tower(
+    files: WeightFiles,
+    dtype: torch.dtype,
+    *,
+    device: torch.device = CPU,
+    load_format: str = "auto",
+) -> Weights:
+    """What a model sees with. Raises as `open_tower_weights` does."""
+    if files.mmproj and load_format != "dummy":
+        return Weights(mmproj_tensors(files.mmproj), dtype, device)
+    return open_tower_weights(files, dtype, from_hub, device=device, load_format=load_format)
+
+
+class VisionModel:
+    """Loads its weights when it is constructed, and is read-only from then on.
+
+    One picture is encoded at a time, so that its bits are its own.
+    """
+
+    def __init__(
+        self, config: ModelConfig | EncoderConfig, weights: Weights, threads: int = 1
+    ) -> None:
+        """`threads`: that encode a picture on a CPU.
+
+        Raises UnsupportedModel for a model that doesn't see, and for weights that don't fit."""
+        if config.vision is None:
+            raise UnsupportedModel("the model takes no images")
+        self.spec: VisionSpec = config.vision
+        self.row_size = config.row_size
+        self.dtype = weights.dtype
+        self._threads = RowThreads(threads)
+        self._tower = Tower(self.spec.tower, weights, self._threads)
+        self._projector = load_projector(self.spec, weights, config.row_size)
+        self._taps = dict(
+            zip(self.spec.taps, load_taps(self.spec, weights, config.row_size), strict=True)
+        )
+        self._divisible = weights.device.type == "cpu"
+        weights.finish()
+
+    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> int:
+        """Returns MediaReady.work of an item.
+
+        Raises UnfitPicture if the tower can't take what an item's tensors hold, or if that isn't
+        what was said of it."""
+        picture = self.read(tensors)
+        found, shape = rows_of(picture, self.spec), grid_of(picture, self.spec)
+        if found != rows or shape not in (None, grid[:3]):
+            raise UnfitPicture(
+                f"the picture becomes {found} rows with the grid {shape or ()}; {rows} with {grid} "
+                "were announced"
+            )
+        return self._work(picture, rows) if self._divisible else 0
+
+    def _work(self, picture: Picture, rows: int) -> int:
+        """Millions of multiplications, more or less."""
+        projectors = [self._projector, *self._taps.values()]
+        projected = rows * sum(projector.row_work for projector in projectors)
+        return -(-(self._tower.work(picture) + projected) // MILLION)
+
+    def read(self, tensors: Mapping[str, np.ndarray]) -> Picture:
+        """Returns the picture that an item's tensors hold. Raises UnfitPicture."""
+        picture = read_picture(tensors, self.spec)
+        positions = self.spec.tower.positions
+        if isinstance(positions, LearnedPositions):
+            table_rows(picture, positions)
+        return picture
+
+    def encode(self, picture: Picture, layer_done: Callable[[], None] = lambda: None) -> Tensor:
+        """Returns [rows, width], in the order in which placeholders stand for them (see
+        VisionSpec.row_width). `layer_done` is called after each layer."""
+        return whole(self.pieces(picture, layer_done))
+
+    def pieces(
+        self, picture: Picture, layer_done: Callable[[], None] = lambda: None
+    ) -> Pieces[Tensor]:
+        """`encode` with pauses."""
+        layout = lay_out(picture, self.spec)
+        tapped: list[Tensor] = []
+
+        def after(layer: int, hidden: Tensor) -> Pieces[None]:
+            if layer in self._taps:
+                tap = self._taps[layer]
+                tapped.append((yield from tap.pieces(hidden, picture, self._threads)))
+            layer_done()
+
+        vectors = yield from self._tower.pieces(picture, layout, after)
+        rows = yield from self._projector.pieces(vectors, picture, self._threads)
+        return layout.as_they_came(torch.cat((rows, *tapped), 1)).contiguous()
+
+
+# Names of the tensors of towers and projectors in checkpoints of the hub, and ours.
+#
+# Several namings occur: CLIP's and SigLIP's, which differ in prefixes alone, Qwen's, InternVL's,
+# Pixtral's and Llama 4's. Releases of transformers have put different prefixes before each; none of
+# them tells anything.
+
+_TOWER = re.compile(
+    r"^(?:model\.)?(?:vision_tower\.vision_model|vision_tower|vision_model|visual)\."
+)
+_PROJECTOR = re.compile(r"^(?:model\.)?(?:multi_modal_projector|connector)\.")
+_LAYER = re.compile(
+    r"^(?:encoder\.layers?|transformer\.layers|model\.layers|blocks)\.(\d+)\.(.+?)(\.weight|\.bias)?$"
+)
+_MODULE = re.compile(r"^(.+?)(\.weight|\.bias)?$")
+
+_IN_LAYER = {
+    "layer_norm1": "norm1",
+    "layer_norm2": "norm2",
+    "norm1": "norm1",
+    "norm2": "norm2",
+    "self_attn.q_proj": "q_proj",
+    "self_attn.k_proj": "k_proj",
+    "self_attn.v_proj": "v_proj",
+    "self_attn.out_proj": "out_proj",
+    "self_attn.o_proj": "out_proj",
+    "input_layernorm": "norm1",
+    "post_attention_layernorm": "norm2",
+    "attn.qkv": "qkv",
+    "attn.proj": "out_proj",
+    "mlp.fc1": "up_proj",
+    "mlp.linear_fc1": "up_proj",
+    "mlp.linear_fc2": "down_proj",
+    "mlp.fc2": "down_proj",
+    "attention.q_proj": "q_proj",
+    "attention.k_proj": "k_proj",
+    "attention.v_proj": "v_proj",
+    "attention.o_proj": "out_proj",
+    "attention.projection_layer": "out_proj",
+    "attention.q_norm": "q_norm",
+    "attention.k_norm": "k_norm",
+    "attention_norm": "norm1",
+    "ffn_norm": "norm2",
+    "layernorm_before": "norm1",
+    "layernorm_after": "norm2",
+    "lambda_1": "scale1",
+    "lambda_2": "scale2",
+    "feed_forward.gate_proj": "gate_proj",
+    "feed_forward.up_proj": "up_proj",
+    "feed_forward.down_proj": "down_proj",
+    "mlp.gate_proj": "gate_proj",
+    "mlp.up_proj": "up_proj",
+    "mlp.down_proj": "down_proj",
+}
+_OF_TOWER = {
+    "embeddings.class_embedding": "class_embedding",
+    "embeddings.patch_embedding": "patch_embedding",
+    "embeddings.position_embedding": "position_embedding",
+    "embeddings.cls_token": "cls_token",
+    "embeddings.patch_embeddings.projection": "patch_embedding",
+    "embeddings.position_embeddings": "position_embeddings",
+    "layernorm": "last_norm",
+    "patch_embedding.linear": "patch_matrix",
+    "positional_embedding_vlm": "positions_before_class",
+    "layernorm_pre": "first_norm",
+    "layernorm_post": "last_norm",
+    "vision_adapter.mlp.fc1": "projector.adapter.1",
+    "vision_adapter.mlp.fc2": "projector.adapter.2",
+    "patch_conv": "patch_embedding",
+    "ln_pre": "first_norm",
+    "patch_embed.proj": "patch_embedding",
+    "pre_layrnorm": "first_norm",
+    "post_layernorm": "last_norm",
+    "merger.ln_q": "projector.norm",
+    "merger.mlp.0": "projector.1",
+    "merger.mlp.2": "projector.2",
+    "merger.norm": "projector.norm",
+    "merger.linear_fc1": "projector.1",
+    "merger.linear_fc2": "projector.2",
+    "pos_embed": "position_embedding",
+}
+_TAP = re.compile(r"^deepstack_merger_list\.(\d+)\.")
+_OF_PROJECTOR = {
+    "linear_1": "projector.1",
+    "linear_2": "projector.2",
+    "layer_norm": "projector.norm",
+    "norm": "projector.norm",
+    "patch_merger.merging_layer": "projector.merging",
+    "modality_projection.proj": "projector",
+    "mm_soft_emb_norm": "projector.norm",
+    "mm_input_projection_weight": "projector.weight",
+}
+_OF_PICTURES = re.compile(r"^visual_projection\b")
+"""CLIP's names of what makes its pictures' vectors."""
+_NEWLINE = re.compile(r"^(?:model\.)?image_newline$")
+_NOT_NEEDED = re.compile(r"(^|\.)(embeddings\.(position_ids|mask_token)|rotary_pos_emb\.inv_freq)$")
+"""Buffers that old checkpoints saved, although the configuration determines them; what stands for
+hidden patches in training."""
+
+
+def from_hub(name: str) -> str | None:
+    """Returns our name for a tensor of a tower or a projector; None for another half's. An unknown
+    name stays as it is, without its prefix."""
+    if _NOT_NEEDED.search(name):
+        return None
+    if _TOWER.match(name):
+        return _in_tower(_TOWER.sub("", name))
+    if _PROJECTOR.match(name):
+        return _known(_PROJECTOR.sub("", name), _OF_PROJECTOR)
+    if _OF_PICTURES.match(name):
+        return _OF_PICTURES.sub("head.projection", name)
+    return "projector.newline" if _NEWLINE.match(name) else None
+
+
+def _in_tower(name: str) -> str:
+    tap = _TAP.match(name)
+    if tap is not None:
+        inner = _known(_TAP.sub("merger.", name), _OF_TOWER)
+        return inner.replace("projector.", f"projector.taps.{tap[1]}.", 1)
+    layer = _LAYER.fullmatch(name)
+    if layer is None:
+        return _known(name, _OF_TOWER)
+    number, module, kind = layer.groups()
+    return f"layers.{number}.{_IN_LAYER.get(module, module)}{kind or ''}"
+
+
+def _known(name: str, modules: dict[str, str]) -> str:
+    module, kind = _parts(name)
+    return modules.get(module, module) + kind
+
+
+def _parts(name: str) -> tuple[str, str]:
+    match = _MODULE.fullmatch(name)
+    if match is None:
+        return name, ""
+    return match[1], match[2] or ""

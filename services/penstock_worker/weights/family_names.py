@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,10 +17,10 @@ from penstock.errors import UnsupportedModel
 from penstock.families.family import TensorNames
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import LatentSpec, LayerSpec
+from penstock.model.recurrent_spec import GatedDeltaSpec
+from penstock_worker.quantisation.plain import F32
 from penstock_worker.weights.alternating import separated
-from penstock_worker.weights.by_head import things_apart
 from penstock_worker.weights.stored import StoredTensor
-from penstock_worker.weights.unit_norms import add_unit_norms
 from penstock_worker.weights.zero_biases import add_zero_biases
 
 _NAME = re.compile(
@@ -227,3 +228,59 @@ def _last_halves_apart(rows: Tensor, heads: int, dims: int) -> Tensor:
     fixed, turning = by_head[:, :-dims], by_head[:, -dims:]
     apart = turning.unflatten(1, (dims // 2, 2)).transpose(1, 2).flatten(1, 2)
     return torch.cat((fixed, apart), 1).reshape(rows.shape)
+
+
+# Tensors whose rows a file has head by head, where ours have thing by thing.
+#
+# Qwen3-Next's attention has one projection of queries and gates: for each head its query, then its
+# gate. Its gated delta net has, for each key head, query, key, its value heads' values and their
+# gates; and in another projection, its value heads' strengths and their steps in time.
+
+
+def things_apart(
+    stored: StoredTensor, module: str, config: ModelConfig, layer: LayerSpec
+) -> StoredTensor:
+    """Returns the tensor, [rows, ...], with its rows in our order. `module`: our name of it.
+    Raises UnsupportedModel for another number of rows."""
+    heads, sizes = _rows_of_a_head(module, config, layer)
+    if not stored.shape or stored.shape[0] != heads * sum(sizes):
+        raise UnsupportedModel(
+            f"tensor {stored.name} has shape {stored.shape}; {heads} heads of "
+            f"{' + '.join(map(str, sizes))} rows are expected"
+        )
+    return replace(stored, rearrange=partial(_by_thing, heads=heads, sizes=sizes))
+
+
+def _rows_of_a_head(
+    module: str, config: ModelConfig, layer: LayerSpec
+) -> tuple[int, tuple[int, ...]]:
+    """How many heads the rows belong to, and how many rows of each thing a head has."""
+    part = module.rpartition(".")[2]
+    if part == "q_and_gate_proj":
+        return config.num_heads, (config.head_dim, config.head_dim)
+    spec = layer.recurrent
+    if not isinstance(spec, GatedDeltaSpec):
+        raise UnsupportedModel(f"a layer without gated delta net has the tensor {module}")
+    several = spec.value_heads // spec.key_heads
+    if part == "in_proj_qkvz":
+        values = several * spec.value_dim
+        return spec.key_heads, (spec.key_dim, spec.key_dim, values, values)
+    return spec.key_heads, (several, several)
+
+
+def _by_thing(rows: Tensor, heads: int, sizes: Sequence[int]) -> Tensor:
+    by_head = rows.unflatten(0, (heads, sum(sizes)))
+    return torch.cat([thing.flatten(0, 1) for thing in by_head.split(list(sizes), 1)])
+
+
+def add_unit_norms(tensors: dict[str, StoredTensor], config: ModelConfig) -> None:
+    """Adds weights of ones, by our names, to the layers that normalise each head and have none.
+    Modifies `tensors`."""
+    for number in range(config.num_layers):
+        if config.layer(number).attention.norm != "head":
+            continue
+        size = config.kv_heads(number).size
+        ones = np.ones(size, np.float32).view(np.uint8)
+        for which in "qk":
+            name = f"layers.{number}.self_attn.{which}_norm.weight"
+            tensors.setdefault(name, StoredTensor(name, (size,), F32.name, ones))

@@ -6,18 +6,22 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.process import logs
+from penstock_kernels.triton.linear.gguf_weights import GROUP, Layout, empty
+from penstock_worker.quantisation.checkpoints.fp8 import FP8Matrix
+from penstock_worker.quantisation.checkpoints.matrix import LevelMatrix
+from penstock_worker.quantisation.fp8 import FP8, FP8_GROUP, FP8Blocks, FP8Rows
+from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
 from penstock_worker.quantisation.interface import KeptMatrix
-from penstock_worker.weights.checkpoint_tensor import CheckpointTensor
-from penstock_worker.weights.keeping_fp8 import BY_BLOCK, BY_ROW, fp8_kind, kept_fp8
+from penstock_worker.weights.checkpoint_tensor import CheckpointTensor, chunks
 from penstock_worker.weights.matrix import Matrix, Stacked
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.repacking import LAYOUTS, fits, repacked
-from penstock_worker.weights.repacking_checkpoints import kept_as, repacked_levels
-from penstock_worker.weights.stored import StoredTensor
+from penstock_worker.weights.stored import Place, StoredTensor
 from penstock_worker.weights.weights import Weights
 
 log = logs.get(__name__)
@@ -139,3 +143,146 @@ def _kind_of_gguf(stored: StoredTensor, columns: range) -> str:
         columns=f"{columns.start} to {columns.stop}",
     )
     return _UNPACKED
+
+
+# Keeps FP8 weights of checkpoints as they are: for products with activations in FP8, and for those
+# of experts, which leave activations as they are.
+
+BY_ROW, BY_BLOCK = "fp8 by row", "fp8 by block"
+"""Names of FP8 formats with a scale per output, or per 128 inputs of an output."""
+
+_Parts = Sequence[tuple[CheckpointTensor, tuple[range, ...]]]
+
+
+def fp8_kind(
+    tensor: StoredTensor, columns: range, device: torch.device, *, wide_inputs: bool = False
+) -> str | None:
+    """Returns how these columns of FP8 weights are kept, if the device has their products (Triton's
+    interpreter has), and they are meant for activations in FP8; None: they aren't kept.
+
+    `wide_inputs`: what they are meant for doesn't matter, as activations stay unquantised.
+    """
+    matrix = tensor.quantised if isinstance(tensor, CheckpointTensor) else None
+    if not isinstance(matrix, FP8Matrix) or tensor.rearrange:
+        return None
+    if not (wide_inputs or matrix.float8_inputs):
+        return None
+    if device != CPU and torch.cuda.get_device_capability(device) < FP8.capability:
+        return None
+    if matrix.by_row:
+        return BY_ROW
+    ends = columns.stop == matrix.inputs or columns.stop % FP8_GROUP == 0
+    whole = matrix.block[1] == FP8_GROUP and columns.start % FP8_GROUP == 0 and ends
+    return BY_BLOCK if whole else None
+
+
+def kept_fp8(parts: _Parts, kind: str, device: torch.device, place: Place) -> FP8Rows | FP8Blocks:
+    """Stacks parts [rows, columns] of several matrices for which fp8_kind returns `kind`. All have
+    the same columns."""
+    outputs, inputs = sum(len(rows) for _, (rows, _) in parts), len(parts[0][1][1])
+    groups = 1 if kind == BY_ROW else -(-inputs // FP8_GROUP)
+    levels = torch.empty(outputs, inputs, dtype=torch.uint8, device=device)
+    scales = torch.empty(outputs, groups, dtype=torch.float32, device=device)
+    start = 0
+    for tensor, (rows, columns) in parts:
+        matrix = tensor.quantised
+        if not isinstance(matrix, FP8Matrix):
+            raise TypeError(f"{tensor.name} isn't FP8")
+        for some in chunks(rows, len(columns)):
+            end = start + len(some)
+            # Copied: these are the mapped file itself.
+            place(levels[start:end], torch.from_numpy(matrix.levels(some, columns).copy()))
+            if kind == BY_ROW:
+                own = matrix.row_scales(some)[:, None]
+            else:
+                own = matrix.group_scales(some, columns)
+            place(scales[start:end], torch.from_numpy(own.copy()))
+            start = end
+    numbers = levels.view(torch.float8_e4m3fn)
+    return FP8Rows(numbers, scales[:, 0]) if kind == BY_ROW else FP8Blocks(numbers, scales)
+
+
+# Lays levels of quantised checkpoints out for the Triton kernels, without rounding them again.
+
+LevelPart = tuple[CheckpointTensor, tuple[range, ...]]
+"""A matrix, and the rows and columns of it that are kept."""
+
+
+def kept_as(tensor: StoredTensor, columns: range) -> str | None:
+    """Returns the name of the layout that keeps these columns of a tensor as they are: `int4`,
+    `int8`, or with `wide` after it, which has float32 scales and minima. None if none does."""
+    matrix = tensor.quantised if isinstance(tensor, CheckpointTensor) else None
+    if not isinstance(matrix, LevelMatrix) or matrix.order is not None or tensor.rearrange:
+        return None
+    if columns.start % GROUP or columns.stop % GROUP:
+        return None
+    if matrix.group % GROUP and matrix.group < matrix.inputs:
+        return None
+    rows = range(matrix.outputs)
+    scales = matrix.finite_scales(rows)
+    with np.errstate(over="ignore"):
+        half = (scales.astype(np.float16).astype(np.float32) == scales).all()
+    narrow = half and (matrix.zeros(rows) == matrix.centre).all()
+    return f"int{matrix.bits}" if narrow else f"int{matrix.bits} wide"
+
+
+def repacked_levels(
+    parts: Sequence[LevelPart], kept: str, device: torch.device, place: Place
+) -> GGUFMatrix:
+    """Stacks parts of several matrices as one on `device`. `kept` is what kept_as returns for each
+    of them; all have the same columns."""
+    columns = parts[0][1][1]
+    layout = _layout(kept, len(columns))
+    outputs = sum(len(rows) for _, (rows, _) in parts)
+    out = GGUFMatrix(**vars(empty(layout, outputs, len(columns), device)))
+    if out.units is not None and out.unit_minima is not None:
+        out.units.fill_(1)
+        out.unit_minima.fill_(1)
+    start = 0
+    for tensor, (rows, held) in parts:
+        matrix = tensor.quantised
+        if not isinstance(matrix, LevelMatrix):
+            raise TypeError(f"{tensor.name} has no levels")
+        for some in chunks(rows, len(held)):
+            for name, values in _groups(matrix, some, held, layout).items():
+                _write(out.tensors[name], values, start, place)
+            start += len(some)
+    return out
+
+
+def _layout(kept: str, inputs: int) -> Layout:
+    """The wide layout has no units: one for all inputs is 1, as scales are no whole numbers."""
+    bits = 4 if kept.startswith("int4") else 8
+    if kept.endswith("wide"):
+        return Layout(bits, minima=True, factors=torch.float32, unit=inputs)
+    return Layout(bits, offset=8 if bits == 4 else 0)
+
+
+def _groups(matrix: LevelMatrix, rows: range, columns: range, layout: Layout) -> dict[str, Tensor]:
+    """Returns tensors of GGUFWeights by name, each [rows, groups of 32 inputs, …]."""
+    count = len(columns) // GROUP
+    group = (columns.start + np.arange(count) * GROUP) // matrix.group
+    # Copied: what isn't unpacked is the mapped file itself.
+    levels = torch.from_numpy(np.array(matrix.levels(rows, columns)))
+    levels = levels.reshape(len(rows), count, GROUP)
+    zeros = matrix.zeros(rows)[:, group]
+    if layout.bits == 4:
+        # A matrix with 4 bits has its first 16 inputs in the low nibbles.
+        levels = levels[..., :16] | levels[..., 16:] << 4
+    else:
+        levels = (levels ^ 128).view(torch.int8)
+        zeros = zeros - 128
+    scales = np.ascontiguousarray(matrix.finite_scales(rows)[:, group])
+    found = {"levels": levels, "scales": torch.from_numpy(scales)}
+    if layout.minima:
+        found["minima"] = torch.from_numpy(-(zeros * scales).astype(np.float32))
+    return found
+
+
+def _write(target: Tensor, values: Tensor, start: int, place: Place) -> None:
+    values = values.to(target.dtype).contiguous()
+    staged = values
+    if target.device != CPU:
+        staged = torch.empty(values.shape, dtype=values.dtype, device=target.device)
+        place(staged, values)
+    target[:, start : start + len(values)].copy_(staged.transpose(0, 1))

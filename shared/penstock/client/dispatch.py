@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter
+from itertools import islice
 from typing import Any
 
 import zmq
@@ -14,7 +15,6 @@ from penstock.client.adapters import AdapterDirectory
 from penstock.client.endpoints import Endpoints, Resolver, is_named
 from penstock.client.fleet import Fleet
 from penstock.client.generation import Generation
-from penstock.client.handing_over import take_away
 from penstock.client.live import LiveFeed
 from penstock.client.pacing import count_tries
 from penstock.client.placement import OpenRequest, Placement
@@ -345,3 +345,16 @@ class Dispatch:
                 continue
             if not self._objection(session, welcome):
                 session.transport.end("it may be used now")
+
+
+def take_away(session: EngineSession, fleet: Fleet, most: int) -> list[OpenRequest]:
+    """Takes up to `most` requests from an engine core that hands over. Returns what is to be
+    submitted again: none where no other one is ready that computes alike."""
+    numbers = session.fingerprint, session.weights
+    if not any(
+        each.ready and not each.prefills_from and (each.fingerprint, each.weights) == numbers
+        for each in fleet.candidates(session)
+    ):
+        return []
+    unfinished = (request for request in session.open.values() if not request.finished)
+    return [session.give_up(request) for request in list(islice(unfinished, most))]

@@ -31,7 +31,6 @@ from penstock.config.model_settings import (
     Quantization,
     Runner,
 )
-from penstock.config.models_settings import ModelsSettings
 from penstock.config.scheduler_settings import (
     LimitSettings,
     PreemptionMode,
@@ -40,6 +39,54 @@ from penstock.config.scheduler_settings import (
 )
 from penstock.config.speculative_settings import SpeculativeSettings
 from penstock.config.storage_settings import StorageSettings
+
+
+class ModelsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Several models."""
+
+    models: Annotated[
+        str | None,
+        Meta(
+            description="YAML or JSON file that lists models, each with an engine core of its own"
+            " (docs/guides/several-models.md); default: the one that --model names."
+        ),
+    ] = None
+    models_memory_gib: Annotated[
+        Annotated[float, Meta(gt=0, le=1_048_576)] | None,
+        Meta(
+            description="GiB that all loaded models may take together, by what each counts for in"
+            " the list; default: no limit: no on-demand model is unloaded to make room for"
+            " another."
+        ),
+    ] = None
+    model_idle_minutes: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=525_600,
+            description="Minutes without a request after which an on-demand model is unloaded; 0:"
+            " never for this reason.",
+        ),
+    ] = 0.0
+    model_turn_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86_400,
+            description="Seconds for which a model with work keeps its memory while another model"
+            " waits for it.",
+        ),
+    ] = 10.0
+    model_load_timeout: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=86_400,
+            description="Seconds that an on-demand model may take to become ready, and that a"
+            " request without a deadline waits for it.",
+        ),
+    ] = 600.0
+
 
 __all__ = [
     "AccessLog",

@@ -32,7 +32,7 @@ class TensorNames:
     by_head: frozenset[str] = frozenset()
     """Our names of modules whose rows the file has head by head: for each head a part of each of
     the things that the module gives. Ours have all heads of a thing together (see
-    penstock_worker.weights.by_head)."""
+    penstock_worker.weights.family_names)."""
     shared_alone: bool = False
     """Whether the feed-forward of a layer without experts is called the shared expert."""
     layers_for_drafts: bool = False

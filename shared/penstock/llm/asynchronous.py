@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
-from penstock.client import BeamSearchParams, Generation
+from penstock.client import BeamSearchParams, EngineClient, Generation, beam_search
 from penstock.errors import (
     DeadlineExceeded,
     EngineUnavailable,
     InvalidRequest,
     Overloaded,
+    PenstockError,
+    RequestFailed,
 )
 from penstock.llm.adapters import GivenAdapters, LibraryAdapters
 from penstock.llm.assembly import Assembly, timed_out_output
-from penstock.llm.beam import search_all
-from penstock.llm.beam_outputs import BeamSearchOutput
+from penstock.llm.beam_outputs import BeamSearchOutput, beam_output
 from penstock.llm.engine_control import EngineControl
 from penstock.llm.media_prompts import (
     LibraryPrompt,
@@ -38,12 +41,56 @@ from penstock.llm.prompts import (
     with_salt,
     with_template,
 )
-from penstock.llm.running_transcript import RunningTranscript
-from penstock.llm.transcribing import AsyncTranscription
 from penstock.media.items import PromptMedia
+from penstock.media.sources import MediaSource
 from penstock.request.lora import LoRARequest
 from penstock.request.sampling_params import RequestOutputKind, SamplingParams
 from penstock.request.terms import Terms, checked_session
+from penstock.transcription.begin import begin
+from penstock.transcription.transcript import Transcript
+from penstock.transcription.wishes import Wishes
+
+
+class AsyncTranscription:
+    """Mixed into AsyncLLM."""
+
+    async def transcribe(
+        self: Any,
+        audio: str | os.PathLike[str] | bytes,
+        wishes: Wishes | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        deadline_ms: float | None = None,
+    ) -> Transcript:
+        """The text of a recording, given as a file's path or its bytes. request_id, priority and
+        deadline_ms: as for generate.
+
+        Cancelling the call aborts its requests.  Raises InvalidRequest for anything that is no
+        recording and for a model that doesn't transcribe; DeadlineExceeded; RequestFailed if
+        `abort` ended it.
+        """
+        await self.start()
+        terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)
+        data, path = (audio, None) if isinstance(audio, bytes) else (None, Path(audio))
+        source = MediaSource("audio", kind="audio", data=data, path=path)
+        name = self._free_name(request_id)
+        running = RunningTranscript(self._transcript(source, wishes or Wishes(), name, terms))
+        self._running[name] = running
+        try:
+            return await running.whole()
+        finally:
+            self._running.pop(name, None)
+
+    async def _transcript(
+        self: Any, source: MediaSource, wishes: Wishes, name: str, terms: Terms
+    ) -> Transcript:
+        client, desk = self._started(), self._desk
+        with desk.lease(terms.tenant, terms.deadline) as lease:
+            transcriber = await begin(
+                client, desk, self.text, source, lease, wishes, name=name, terms=terms
+            )
+            return await Transcript(transcriber).filled()
 
 
 class AsyncLLM(EngineControl, AsyncTranscription, AsyncPooling):
@@ -271,3 +318,63 @@ class AsyncLLM(EngineControl, AsyncTranscription, AsyncPooling):
     def __repr__(self) -> str:
         config = msgspec.structs.asdict(self._config.model)
         return f"AsyncLLM(model={config['model']!r})"
+
+
+_NUMBERS = itertools.count()
+
+
+async def search_all(
+    client: EngineClient,
+    prompt_token_ids: list[list[int]],
+    params: BeamSearchParams,
+    terms: list[Terms],
+    *,
+    window: int,
+) -> list[BeamSearchOutput]:
+    """One output for each prompt, in order.
+
+    window: sequences worth having in flight; every search has one for each beam.
+    Raises what beam_search raises, for the first that does; the others are ended.
+    """
+    if client.text is None:
+        raise EngineUnavailable("the engine has not said yet which model it serves")
+    tokenizer = client.text.tokenizer
+    room = asyncio.Semaphore(max(1, window // params.beam_width))
+
+    async def run(token_ids: list[int], when: Terms) -> BeamSearchOutput:
+        async with room:
+            name = f"beam-{next(_NUMBERS)}"
+            found = await beam_search(client, token_ids, params, name=name, terms=when)
+        return beam_output(token_ids, found, tokenizer)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            pairs = zip(prompt_token_ids, terms, strict=True)
+            tasks = [group.create_task(run(token_ids, when)) for token_ids, when in pairs]
+    except* PenstockError as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+class RunningTranscript:
+    """Its work in a task of its own, so that it can be ended between two windows too."""
+
+    def __init__(self, work: Coroutine[Any, Any, Transcript]) -> None:
+        self._task = asyncio.ensure_future(work)
+        self._aborted = False
+
+    def abort(self) -> None:
+        """Ends it, and what runs of it in the engine. Idempotent."""
+        self._aborted = True
+        self._task.cancel()
+
+    async def whole(self) -> Transcript:
+        """Once the recording was heard to its end. Raises RequestFailed where `abort` came first,
+        and what the work raises. Cancelling this ends the work."""
+        try:
+            return await self._task
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if self._aborted and not (caller is not None and caller.cancelling()):
+                raise RequestFailed("the request was aborted by its caller") from None
+            raise

@@ -14,14 +14,50 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import NamedTuple
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from penstock.errors import PenstockError
-from penstock.media.addresses import is_public
-from penstock.media.http_body import AnswerHead, BadAnswer, read_body, read_head
 from penstock.model.media_facts import MediaKind
 from penstock.version import __version__
+
+# Which addresses of the network media may be fetched from: public ones only.
+#
+# The registries of special addresses are IANA's, as Python's `ipaddress` knows them.
+
+_TRANSLATED = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
+"""NAT64: an IPv4 address within; a gateway may lead to private ones (RFC 6052, 8215)."""
+
+
+def is_public(text: str) -> bool:
+    """Whether an address, as `getaddrinfo` writes it, is neither private, loopback, link-local nor
+    of any other special kind, nor hides one that is."""
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(address, IPv4Address):
+        return _is_plain(address)
+    hidden = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    if any(inner is not None and not _is_plain(inner) for inner in hidden):
+        return False
+    if address.ipv4_mapped is not None:
+        return True
+    return _is_plain(address) and not any(address in network for network in _TRANSLATED)
+
+
+def _is_plain(address: IPv4Address | IPv6Address) -> bool:
+    return (
+        address.is_global
+        and not address.is_multicast
+        and not address.is_reserved
+        and not address.is_unspecified
+        and not address.is_loopback
+        and not address.is_link_local
+        and not address.is_private
+    )
+
 
 MAX_URL = 8192
 """Characters."""
@@ -198,3 +234,84 @@ def _request(target: _Target, kind: MediaKind) -> bytes:
         f"GET {target.path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: penstock/{__version__}\r\n"
         f"Accept: {kind}/*\r\nAccept-Encoding: identity\r\nConnection: close\r\n\r\n"
     ).encode("ascii")
+
+
+# The answer to one GET, as HTTP/1.1 has it (RFC 9112): head, then body, all bounded.
+
+MAX_FIELDS = 100
+PIECE = 65_536
+"""Bytes read at a time."""
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: [^\r\n]*)?\r?\n")
+_DIGITS = re.compile(r"\d{1,18}")
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,12})(?:[ \t]*;[^\r\n]*)?\r?\n")
+
+
+class BadAnswer(Exception):
+    """What came is no answer that is understood here; says why."""
+
+
+class AnswerHead(NamedTuple):
+    """fields: by lower-case name; of several the last."""
+
+    status: int
+    fields: dict[str, str]
+
+
+async def read_head(reader: asyncio.StreamReader) -> AnswerHead:
+    """Raises BadAnswer; a line that is too long is a ValueError."""
+    found = _STATUS.fullmatch(await reader.readline())
+    if found is None:
+        raise BadAnswer("the answer isn't HTTP")
+    fields: dict[str, str] = {}
+    for _ in range(MAX_FIELDS):
+        line = await reader.readline()
+        if line in (b"\r\n", b"\n"):
+            return AnswerHead(int(found[1]), fields)
+        name, colon, value = line.decode("latin-1").partition(":")
+        if not colon or not line.endswith(b"\n"):
+            raise BadAnswer("the answer's head is broken")
+        fields[name.strip().lower()] = value.strip()
+    raise BadAnswer(f"the answer has more than {MAX_FIELDS} header fields")
+
+
+async def read_body(
+    reader: asyncio.StreamReader, head: AnswerHead, take: Callable[[int], None]
+) -> bytes:
+    """take: asked for room before bytes are read. Raises BadAnswer, or what `take` raises."""
+    if head.fields.get("content-encoding", "identity").lower() != "identity":
+        raise BadAnswer("the answer is compressed, which was not asked for")
+    if "transfer-encoding" in head.fields:
+        if head.fields["transfer-encoding"].lower() != "chunked":
+            raise BadAnswer("the answer's transfer encoding is not known")
+        return await _chunks(reader, take)
+    if "content-length" in head.fields:
+        stated = head.fields["content-length"]
+        if not _DIGITS.fullmatch(stated):
+            raise BadAnswer("the reply's length is not a number")
+        size = int(stated)
+        take(size)
+        return await reader.readexactly(size)
+    return await _to_the_end(reader, take)
+
+
+async def _chunks(reader: asyncio.StreamReader, take: Callable[[int], None]) -> bytes:
+    body = bytearray()
+    while True:
+        found = _CHUNK.fullmatch(await reader.readline())
+        if found is None:
+            raise BadAnswer("the answer's chunks are broken")
+        size = int(found[1], 16)
+        if not size:
+            return bytes(body)
+        take(size)
+        body += await reader.readexactly(size)
+        if await reader.readline() not in (b"\r\n", b"\n"):
+            raise BadAnswer("the answer's chunks are broken")
+
+
+async def _to_the_end(reader: asyncio.StreamReader, take: Callable[[int], None]) -> bytes:
+    body = bytearray()
+    while piece := await reader.read(PIECE):
+        take(len(piece))
+        body += piece
+    return bytes(body)

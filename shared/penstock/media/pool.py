@@ -4,14 +4,174 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import subprocess
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-from penstock.errors import Overloaded, RequestFailed
-from penstock.media.process import MediaProcess
-from penstock.media.turns import Turns
-from penstock.media.wire import Answer, Prepare, ProcessBounds
+import msgspec
+
+from penstock.errors import Limited, Overloaded, RequestFailed
+from penstock.media.wire import MAX_FRAME, Answer, Prepare, ProcessBounds
 from penstock.process import logs
-from penstock.process.isolated import STANDSTILL, Crashed, Died, Frozen, Stalled
+from penstock.process.frames import HEADER
+from penstock.process.isolated import STANDSTILL, Crashed, Died, Frozen, IsolatedProcess, Stalled
+
+MAX_WAITING = 16_384
+"""Items that wait in a front end."""
+MAX_OF_TENANT = 2_048
+"""Items of one tenant that wait in a front end."""
+RETRY_AFTER = 1.0
+"""Seconds."""
+
+
+class Turns:
+    """At most `most` items are under way; of those that wait, each tenant's first goes in turn, so
+    that what one of them sends makes another one wait for an item of its, not for all of them.
+
+    Use `take` and, for each, `give`.  Belongs to one event loop.
+    """
+
+    def __init__(
+        self, most: int, *, max_waiting: int = MAX_WAITING, max_of_tenant: int = MAX_OF_TENANT
+    ) -> None:
+        self.waiting = 0
+        self._free = most
+        self._max_waiting = max_waiting
+        self._max_of_tenant = max_of_tenant
+        self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        """What waits, by tenant, the next one first; none is empty."""
+
+    async def take(self, tenant: str) -> None:
+        """Returns when it is the tenant's turn. Raises Limited or Overloaded where too many
+        wait."""
+        if self._free:
+            self._free -= 1
+            return
+        self._check(tenant)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(tenant, deque()).append(turn)
+        self.waiting += 1
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._leave(tenant, turn)
+            else:  # It was given, and isn't wanted any more.
+                self.give()
+            raise
+
+    def give(self) -> None:
+        """An item is no longer under way."""
+        if not self._queues:
+            self._free += 1
+            return
+        tenant, queue = self._queues.popitem(last=False)
+        turn = queue.popleft()
+        self.waiting -= 1
+        if queue:
+            self._queues[tenant] = queue  # Behind all others.
+        if turn.cancelled():
+            self.give()
+        else:
+            turn.set_result(None)
+
+    def _check(self, tenant: str) -> None:
+        if len(self._queues.get(tenant, ())) >= self._max_of_tenant:
+            raise Limited(
+                f"{self._max_of_tenant} media items of this tenant are waiting to be prepared, the "
+                "most allowed",
+                retry_after=RETRY_AFTER,
+            )
+        if self.waiting >= self._max_waiting:
+            raise Overloaded(
+                f"{self.waiting} media items are waiting to be prepared, the most allowed",
+                retry_after=RETRY_AFTER,
+            )
+
+    def _leave(self, tenant: str, turn: asyncio.Future[None]) -> None:
+        queue = self._queues.get(tenant, deque())
+        if turn in queue:
+            queue.remove(turn)
+            self.waiting -= 1
+            if not queue:
+                del self._queues[tenant]
+
+
+LARGE = 1 << 20
+"""Bytes of an item from which on a thread receives it."""
+START_TIME = 30.0
+"""Seconds that a process may take to start."""
+PATIENCE = 4
+"""Times its processor time that an item may take by the clock: a busy machine is no bomb."""
+
+_ANSWER = msgspec.msgpack.Decoder(Answer)
+
+
+class MediaProcess(IsolatedProcess):
+    """Works in one event loop."""
+
+    def __init__(self, bounds: ProcessBounds) -> None:
+        super().__init__(
+            "penstock.media.child",
+            ("numpy", "PIL", "soundfile", "_cffi_backend", "cffi", "pycparser", "soxr", "av"),
+            msgspec.json.encode(bounds),
+            # What it writes there are words of a decoder about a stranger's bytes.
+            stderr=subprocess.DEVNULL,
+            environment=_environment(),
+        )
+        self._bounds = bounds
+        self._answered = False
+        self._socket.setblocking(False)
+
+    async def ask(self, task: Prepare) -> Answer:
+        """Prepares an item. Raises Stalled, Frozen, Crashed or Died."""
+        payload = msgspec.msgpack.encode(task)
+        wall = PATIENCE * self._bounds.cpu + (0.0 if self._answered else START_TIME)
+        try:
+            async with self._bounded(wall):
+                await self._send(payload)
+                answer = await self._answer()
+        except msgspec.DecodeError:
+            raise Crashed from None
+        except (OSError, EOFError):
+            raise await asyncio.to_thread(self._reason) from None
+        self._answered = True
+        return answer
+
+    async def _answer(self) -> Answer:
+        (size,) = HEADER.unpack(await self._receive(HEADER.size))
+        if size > MAX_FRAME:
+            raise Crashed
+        answer = _ANSWER.decode(await self._receive(size))
+        if not 0 <= answer.follows <= MAX_FRAME:
+            raise Crashed
+        if answer.follows < LARGE:
+            data = bytes(await self._receive(answer.follows))
+        else:
+            # Megabytes are neither copied nor filled with zeros by who holds the interpreter.
+            self._socket.setblocking(True)
+            data = await asyncio.to_thread(self._receive_all, answer.follows)
+            self._socket.setblocking(False)
+        return msgspec.structs.replace(answer, data=data, follows=0)
+
+    def _receive_all(self, size: int) -> bytes:
+        """Blocks; ends when the process does."""
+        parts: list[bytes] = []
+        while size:
+            part = self._socket.recv(size, socket.MSG_WAITALL)
+            if not part:
+                raise EOFError
+            parts.append(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _environment() -> dict[str, str]:
+    """None of ours, which may hold keys. One thread for NumPy: others would take address space."""
+    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PATH") if name in os.environ}
+    return {**kept, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
 
 log = logs.get(__name__)
 

@@ -10,7 +10,6 @@ import numpy as np
 import soundfile
 import soxr
 
-from penstock.media.ogg_pages import is_chained
 from penstock.media.sound_frames import MAX_RATE, MIN_RATE
 from penstock.media.wav_head import missing_bytes, with_length
 
@@ -131,3 +130,28 @@ def _at_rate(blocks: Iterable[np.ndarray], given: int, rate: int) -> np.ndarray:
     joined = np.concatenate(parts)[: len(out)]
     out[: len(joined)] = joined
     return out
+
+
+_MARK = b"OggS\0"
+_HEAD = 27
+"""Bytes of a page before its table of lengths."""
+_KIND = 5
+_SEGMENTS = 26
+_BEGINS = 0x02
+"""The bit of a page that begins a logical stream."""
+
+
+def is_chained(data: bytes) -> bool:
+    """Whether a logical stream begins after another's content. Those that begin together lie
+    beside one another, and are one file. What stands between pages is skipped, as is a page that
+    is cut off."""
+    at, begun = data.find(_MARK), False
+    while at >= 0 and at + _HEAD <= len(data):
+        begins = bool(data[at + _KIND] & _BEGINS)
+        if begins and begun:
+            return True
+        begun = begun or not begins
+        lengths = at + _HEAD + data[at + _SEGMENTS]
+        end = lengths + sum(data[at + _HEAD : lengths])
+        at = end if data.startswith(_MARK, end) else data.find(_MARK, at + len(_MARK))
+    return False

@@ -6,6 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 from penstock.errors import UnsupportedModel
+from penstock.families import GGUF_ARCHITECTURES, MODEL_NAMES, Family
+from penstock.families.finding import family_of_gguf
+from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.gguf import GGUFFile
@@ -20,11 +24,11 @@ from penstock.model.config import (
 )
 from penstock.model.pooling_config import PoolingConfig
 from penstock.prepare.chat_templates import template_of_gguf
-from penstock.prepare.checkpoint import Checkpoint, check_token_ids
-from penstock.prepare.gguf_config import read_config
-from penstock.prepare.gguf_encoder import is_encoder, read_decoder_pooling, read_encoder
+from penstock.prepare.checkpoint import Checkpoint, check_config, check_token_ids
+from penstock.prepare.encoder_config import check_encoder_config
 from penstock.prepare.gguf_tokenizer import BuiltTokenizer, build_tokenizer
 from penstock.prepare.mmproj import read_mmproj
+from penstock.prepare.odd_values import odd_values_refused
 
 
 def read_gguf(path: Path, mmproj: Path | None = None) -> Checkpoint:
@@ -107,3 +111,146 @@ def _dtype(file: GGUFFile) -> str:
         raise UnsupportedModel(f"{file.path} holds no layers (tensors named blk.*)")
     kind = sizes.most_common(1)[0][0]
     return FLOAT_DTYPES.get(kind, kind)
+
+
+# ModelConfig from the metadata of a GGUF file.
+#
+# Source of the keys: the GGUF specification in the ggml project (docs/gguf.md).
+
+
+def read_config(file: GGUFFile) -> ModelConfig:
+    """Raises UnsupportedModel for another architecture, or for a variant of one of ours that can't
+    be computed."""
+    where = str(file.path)
+    name = Fields(file.metadata, where).text("general.architecture")
+    family = _family(name, where)
+    begin = f"{name}."
+    keys = Fields(
+        {
+            key.removeprefix(begin): value
+            for key, value in file.metadata.items()
+            if key.startswith(begin)
+        },
+        f"{where}, {name}",
+    )
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise UnsupportedModel(f"{where}: the tensor token_embd.weight is missing")
+    if family.read_gguf is None:
+        raise UnsupportedModel(f"{where}: {family.known_as} can't be read from GGUF files")
+    with odd_values_refused(where):
+        config = family.read_gguf(GGUFMetadata(keys, file.tensors, embedding.shape[0]))
+    _refuse_variants(keys)
+    return check_config(config, where)
+
+
+def _family(name: str, where: str) -> Family:
+    family = family_of_gguf(name)
+    if family is None:
+        raise UnsupportedModel(
+            f"{where}: the architecture {name!r} is not served; "
+            f"GGUF files of {', '.join(GGUF_ARCHITECTURES)} are ({MODEL_NAMES})"
+        )
+    return family
+
+
+HARMLESS = frozenset({"vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "pooling_type"})
+"""Keys that change nothing beyond what others say."""
+
+
+def _refuse_variants(keys: Fields) -> None:
+    if "attention.causal" in keys and not keys.flag("attention.causal"):
+        raise UnsupportedModel(
+            f"{keys.where}: models without causal attention are pooling models, "
+            "which are not served yet"
+        )
+    window = keys.values.get("attention.sliding_window")
+    if isinstance(window, int) and window >= keys.integer("context_length"):
+        keys.ignore("attention.sliding_window")
+    for key in ("logit_scale", "embedding_scale", "residual_scale", "attention.scale"):
+        if keys.values.get(key) == 1.0:
+            keys.ignore(key)
+    refuse_unknown(keys, HARMLESS)
+
+
+# EncoderConfig and pooling from the metadata of a GGUF file.
+#
+# Source of the keys: the GGUF specification in the ggml project (docs/gguf.md), and llama.cpp's
+# converter for BERT, which writes RoBERTa and XLM-RoBERTa as BERT too: it leaves out the rows of
+# the position table that their padding takes.
+
+ARCHITECTURE = "bert"
+_MEAN, _CLS, _LAST = 1, 2, 3
+_MODES = {0: "mean", _MEAN: "mean", _CLS: "cls"}
+"""An encoder's modes of pooling by their number. A file that says none (0) gets what
+sentence-transformers does then."""
+
+
+def is_encoder(file: GGUFFile) -> bool:
+    return file.metadata.get("general.architecture") == ARCHITECTURE
+
+
+def read_encoder(file: GGUFFile) -> tuple[EncoderConfig, PoolingConfig]:
+    """Raises UnsupportedModel for a variant that the blocks of the model can't compute."""
+    where = f"{file.path}, {ARCHITECTURE}"
+    fields = _of_architecture(file, ARCHITECTURE)
+    if fields.flag("attention.causal", False):
+        raise UnsupportedModel(f"{where}: causal attention is not served")
+    pooling = fields.integer("pooling_type", 0)
+    if pooling not in _MODES:
+        raise UnsupportedModel(
+            f"{where}: pooling_type {pooling} is not served; 1 (mean) and 2 (first token) are"
+        )
+    words, positions = _rows(file, "token_embd"), _rows(file, "position_embd")
+    config = EncoderConfig(
+        family=ARCHITECTURE,
+        vocab_size=words,
+        hidden_size=fields.integer("embedding_length"),
+        intermediate_size=fields.integer("feed_forward_length"),
+        num_layers=fields.integer("block_count"),
+        num_heads=fields.integer("attention.head_count"),
+        max_position=positions,
+        token_types=_rows(file, "token_types") if "token_types.weight" in file.tensors else 0,
+        # A float32 as the short decimal that it was written as.
+        layer_norm_eps=float(f"{fields.number('attention.layer_norm_epsilon'):.7g}"),
+    )
+    check_encoder_config(config, where)
+    # llama.cpp's server normalises, and files don't say otherwise.
+    longest = min(positions, fields.integer("context_length", positions))
+    return config, PoolingConfig(
+        mode=_MODES[pooling],  # type: ignore[arg-type]
+        normalize=True,
+        size=config.hidden_size,
+        max_input=longest if longest > 0 else None,
+    )
+
+
+def read_decoder_pooling(file: GGUFFile, config: ModelConfig) -> PoolingConfig | None:
+    """None for a model that generates text. Raises UnsupportedModel for another pooling than that
+    of the last token."""
+    fields = _of_architecture(file, config.architecture)
+    kind = fields.integer("pooling_type", 0)
+    if kind == 0:
+        return None
+    if kind != _LAST:
+        raise UnsupportedModel(
+            f"{fields.where}: pooling_type {kind} over a decoder is not served; 3 (last token) is"
+        )
+    return PoolingConfig(mode="last", normalize=True, size=config.hidden_size)
+
+
+def _of_architecture(file: GGUFFile, name: str) -> Fields:
+    prefix = f"{name}."
+    found = {
+        key.removeprefix(prefix): value
+        for key, value in file.metadata.items()
+        if key.startswith(prefix)
+    }
+    return Fields(found, f"{file.path}, {name}")
+
+
+def _rows(file: GGUFFile, name: str) -> int:
+    tensor = file.tensors.get(f"{name}.weight")
+    if tensor is None or len(tensor.shape) != 2:
+        raise UnsupportedModel(f"{file.path}: the tensor {name}.weight is missing, or no matrix")
+    return tensor.shape[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import msgspec
 
 from penstock.config.settings import ModelImpl
 from penstock.errors import ModelNotFound, UnsupportedModel
-from penstock.families.eagle3 import is_eagle3
+from penstock.families.eagle3 import is_eagle3, read_eagle3
 from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.small_file import read_json, read_small
@@ -17,22 +19,20 @@ from penstock.formats.weight_files import find_safetensors
 from penstock.model.config import (
     EncoderConfig,
     GenerationDefaults,
+    HeadConfig,
     ModelConfig,
     TransformersConfig,
     WeightFiles,
 )
 from penstock.model.media_facts import MediaFacts
-from penstock.model.pooling_config import PoolingConfig, TextPadding
+from penstock.model.pooling_config import PairTemplate, PoolingConfig, TextPadding
 from penstock.prepare.by_transformers import is_for_transformers, read_for_transformers
 from penstock.prepare.chat_templates import template_of_folder
-from penstock.prepare.checkpoint import Checkpoint, check_token_ids
+from penstock.prepare.checkpoint import Checkpoint, check_config, check_token_ids
 from penstock.prepare.checkpoint_size import HeldTensors, check_shards, refuse_more_than_is_held
-from penstock.prepare.draft_head import head_checkpoint
 from penstock.prepare.encoder_config import is_encoder, read_encoder_config
-from penstock.prepare.generative_reranker import read_reranker
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.hub_pooling import read_pooling
-from penstock.prepare.hub_tokenizer import HubTokenizer, read_tokenizer
 from penstock.prepare.inputs import (
     CONFIG,
     GENERATION_CONFIG,
@@ -44,9 +44,12 @@ from penstock.prepare.inputs import (
     TOKENIZER_CONFIG,
 )
 from penstock.prepare.media import read_media
+from penstock.prepare.odd_values import odd_values_refused
 from penstock.prepare.quantised import read_quantisation
+from penstock.prepare.tokenizer_bounds import check_tokenizer
 from penstock.prepare.transcription import read_transcription
 from penstock.request.generation_config import stated_sampling
+from penstock.text.tokenizer import load_backend
 
 ADAPTER_CONFIG = "adapter_config.json"
 MAX_TOKENIZER_BYTES = 256 << 20
@@ -235,3 +238,155 @@ def _dtype(sizes: Counter[str], shard: Path) -> str:
             f"{shard}: weights of type {kind} are not served; {', '.join(FLOAT_DTYPES)} are"
         )
     return FLOAT_DTYPES[kind]
+
+
+# A folder in the hub's format with a head that drafts for a model, as a Checkpoint.
+
+NO_TOKENIZER = b"{}"
+"""tokenizer.json of a head, whose tokens are those of the model that it drafts for."""
+
+
+def read_head(stated: Fields) -> HeadConfig:
+    """Raises UnsupportedModel for a head that isn't served."""
+    with odd_values_refused(stated.where):
+        config = read_eagle3(stated)
+    check_config(config, stated.where)
+    return config
+
+
+def head_checkpoint(stated: Fields, weights: WeightFiles) -> Checkpoint:
+    """Returns what a folder holds whose config.json is that of a head. Tokenizer, template and
+    defaults of generation are those of the model that it drafts for."""
+    return Checkpoint(
+        config=read_head(stated),
+        generation=GenerationDefaults(),
+        weights=weights,
+        tokenizer_json=NO_TOKENIZER,
+        chat_template="",
+        add_bos=False,
+    )
+
+
+# What is to be known about a hub folder's tokenizer.json. The file itself is taken as it is.
+
+PAD_LEFT = ("Gemma", "Siglip2")
+"""How the names of those tokenizers begin that fill up texts on the left."""
+
+
+class HubTokenizer(msgspec.Struct, frozen=True, kw_only=True):
+    """adds_bos: whether tokenizer.json's own post-processor puts BOS in front.
+    bos_id, eos_id, pad_id: of the tokens that tokenizer_config.json names; None if it names none.
+    pads_left: whether what fills up a text stands before it."""
+
+    json: bytes
+    highest_id: int
+    bos_id: int | None
+    eos_id: int | None
+    adds_bos: bool
+    pad_id: int | None = None
+    pads_left: bool = False
+
+
+def read_tokenizer(content: bytes, settings: Fields) -> HubTokenizer:
+    """Raises UnsupportedModel if the file can't be read."""
+    try:
+        check_tokenizer(content, "tokenizer.json")
+        tokenizer = load_backend(content)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"beside {settings.where}: {error}") from error
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    if not ids:
+        raise UnsupportedModel(f"tokenizer.json beside {settings.where} has an empty vocabulary")
+    bos_id = _named_token(settings, "bos_token", ids)
+    return HubTokenizer(
+        json=content,
+        highest_id=max(ids.values()),
+        bos_id=bos_id,
+        eos_id=_named_token(settings, "eos_token", ids),
+        adds_bos=bos_id is not None and tokenizer.encode("").ids[:1] == [bos_id],
+        pad_id=_named_token(settings, "pad_token", ids),
+        pads_left=_pads_left(settings),
+    )
+
+
+def _pads_left(settings: Fields) -> bool:
+    """Where the file doesn't say, as the class does in transformers."""
+    kind = settings.values.get("tokenizer_class")
+    usual = "left" if str(kind or "").startswith(PAD_LEFT) else "right"
+    return settings.values.get("padding_side", usual) == "left"
+
+
+def _named_token(settings: Fields, key: str, ids: dict[str, int]) -> int | None:
+    """The id of a token that is given as a text, or as an object with the text as `content`."""
+    value = settings.values.get(key)
+    if isinstance(value, dict):
+        value = value.get("content")
+    if value is None:
+        return None
+    if not isinstance(value, str) or value not in ids:
+        raise settings.wrong(key, "a token of tokenizer.json")
+    return ids[value]
+
+
+# Decoders that say by one token whether a document answers a query: their scores as a label.
+#
+# Source: the model card of Qwen3-Reranker, which has the prompt and the two answers; the key
+# `classifier_from_token` is what vLLM reads.
+
+ANSWERS = "classifier_from_token"
+_QWEN3 = re.compile(r"qwen3-reranker", re.IGNORECASE)
+_QWEN3_TEMPLATE = PairTemplate(
+    before=(
+        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query "
+        'and the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
+        "<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages that "
+        "answer the query\n<Query>: "
+    ),
+    between="\n<Document>: ",
+    behind="<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+)
+
+
+def read_reranker(
+    path: Path, stated: Fields, tokenizer_json: bytes, size: int
+) -> PoolingConfig | None:
+    """None for another model. Qwen3-Reranker's own files don't say what they are: a folder, or a
+    repository in the hub's cache, that is called so counts. Raises UnsupportedModel for answers
+    that aren't two tokens."""
+    original = _is_qwen3(path, stated)
+    if ANSWERS not in stated and not original:
+        return None
+    named = stated.listed(ANSWERS, str) if ANSWERS in stated else ["no", "yes"]
+    if len(named) != 2:
+        raise stated.wrong(ANSWERS, "a list of two tokens, for no and yes,")
+    vocabulary = _vocabulary(tokenizer_json)
+    for token in named:
+        if token not in vocabulary:
+            raise UnsupportedModel(
+                f"{stated.where}: {ANSWERS}: the tokenizer has no token {token!r}"
+            )
+    qwen3 = original or stated.flag("is_original_qwen3_reranker", False)
+    return PoolingConfig(
+        mode="last",
+        normalize=False,
+        size=size,
+        labels=(named[1],),
+        activation="sigmoid",
+        answers=(vocabulary[named[0]], vocabulary[named[1]]),
+        template=_QWEN3_TEMPLATE if qwen3 else None,
+    )
+
+
+def _is_qwen3(path: Path, stated: Fields) -> bool:
+    classes = stated.values.get("architectures")
+    if not isinstance(classes, list) or "Qwen3ForCausalLM" not in classes:
+        return False
+    # In the hub's cache a repository's files lie in snapshots/REVISION.
+    named = path.parent.parent if path.parent.name == "snapshots" else path
+    return _QWEN3.search(named.name) is not None
+
+
+def _vocabulary(tokenizer_json: bytes) -> dict[str, int]:
+    """Ids of whole tokens, as the tokenizer's file has them."""
+    found = json.loads(tokenizer_json).get("model", {}).get("vocab")
+    return found if isinstance(found, dict) else {}

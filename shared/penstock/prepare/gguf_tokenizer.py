@@ -6,25 +6,151 @@ A decoder's BOS is not part of the post-processor: manifest.add_bos says whether
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
-from tokenizers import Tokenizer
+import numpy as np
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
-from penstock.prepare.gguf_tokenizer_bpe import byte_level_bpe, marked_bpe
+from penstock.prepare.gguf_tokenizer_bpe import SPACE_MARK, byte_level_bpe, marked_bpe, unknown_text
 from penstock.prepare.gguf_tokenizer_kinds import Built
-from penstock.prepare.gguf_tokenizer_spm import sentencepiece_bpe
-from penstock.prepare.gguf_tokenizer_unigram import unigram
-from penstock.prepare.gguf_tokenizer_wordpiece import wordpiece
 from penstock.prepare.gguf_vocabulary import (
     KEY,
+    NORMAL,
+    UNKNOWN,
     Vocabulary,
     add_tokens,
     end_ids,
     frame,
+    read_scores,
     read_vocabulary,
 )
+from penstock.prepare.tokenizer_bounds import check_character_table, check_pieces
+
+# BERT's WordPiece. In GGUF files, tokens that begin a word have a mark in front and the others
+# have none; in BERT's own vocabulary the others begin with `##`.
+
+CONTINUED = "##"
+
+
+def wordpiece(vocabulary: Vocabulary) -> Built:
+    fields = vocabulary.fields
+    names = [_name(token, kind) for token, kind in _typed(vocabulary)]
+    ids = {name: i for i, name in enumerate(names) if name}
+    unknown = vocabulary.special_id("unknown_token_id", texts=("[UNK]", "<unk>"))
+    if unknown is None:
+        raise UnsupportedModel(f"{fields.where}: there is no token for unknown words ([UNK])")
+    tokenizer = Tokenizer(
+        models.WordPiece(
+            ids,
+            unk_token=names[unknown],
+            continuing_subword_prefix=CONTINUED,
+            max_input_chars_per_word=100,
+        )
+    )
+    lowercase = fields.flag(f"{KEY}normalizer.lowercase", True)
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=lowercase,
+        strip_accents=fields.flag(f"{KEY}normalizer.strip_accents", lowercase),
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix=CONTINUED)
+    return Built(tokenizer, add_bos=True, add_sep=True, pairs=True)
+
+
+def _typed(vocabulary: Vocabulary) -> list[tuple[str, int]]:
+    return list(zip(vocabulary.tokens, vocabulary.types, strict=True))
+
+
+def _name(token: str, kind: int) -> str:
+    """BERT's own text of a token. Converters leave tokens in brackets as they are."""
+    if token.startswith(SPACE_MARK):
+        return token[len(SPACE_MARK) :]
+    if kind != NORMAL or (token.startswith("[") and token.endswith("]")):
+        return token
+    return f"{CONTINUED}{token}"
+
+
+def unigram(vocabulary: Vocabulary) -> Built:
+    """Tokens with scores; text is normalised by the file's table of characters."""
+    fields = vocabulary.fields
+    scores = read_scores(vocabulary)
+    unknown = vocabulary.special_id("unknown_token_id")
+    if unknown is None:
+        unknown = vocabulary.types.index(UNKNOWN) if UNKNOWN in vocabulary.types else None
+    check_pieces(vocabulary.tokens, f"{fields.where}: {KEY}tokens", tree=True)
+    pieces = list(zip(vocabulary.tokens, scores, strict=True))
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=unknown, byte_fallback=False))
+    steps: list[Any] = []
+    if f"{KEY}precompiled_charsmap" in fields:
+        steps.append(normalizers.Precompiled(_read_table(vocabulary)))
+    scheme = "always" if fields.flag(f"{KEY}add_space_prefix", True) else "never"
+    extra = fields.flag(f"{KEY}remove_extra_whitespaces", False)
+    mark = pre_tokenizers.Metaspace(SPACE_MARK, prepend_scheme=scheme, split=extra)
+    if extra:
+        steps.append(normalizers.Replace(Regex(" {2,}"), " "))
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), mark])
+    else:
+        tokenizer.pre_tokenizer = mark
+    if steps:
+        tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.decoder = decoders.Metaspace(SPACE_MARK, prepend_scheme=scheme)
+    return Built(tokenizer, add_eos=True, add_sep=False)
+
+
+def _read_table(vocabulary: Vocabulary) -> bytes:
+    where = f"{vocabulary.fields.where}: {KEY}precompiled_charsmap"
+    try:
+        raw = np.asarray(vocabulary.fields.listed(f"{KEY}precompiled_charsmap", int))
+        content = raw.astype(np.uint8).tobytes()  # files have it as signed or unsigned bytes
+    except (ValueError, OverflowError) as error:
+        raise UnsupportedModel(f"{where} is broken: {error}") from None
+    check_character_table(content, where)
+    return content
+
+
+# SentencePiece's BPE: spaces are marks, merges follow from scores, and what is not in the
+# vocabulary falls back to byte tokens.
+
+
+def sentencepiece_bpe(vocabulary: Vocabulary) -> Built:
+    fields = vocabulary.fields
+    usable = [
+        token if kind == NORMAL else None
+        for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)
+    ]
+    merges = merges_from_scores(usable, read_scores(vocabulary), fields.where)
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocabulary.ids,
+            merges,
+            unk_token=unknown_text(vocabulary),
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    prefix = fields.flag(f"{KEY}add_space_prefix", True)
+    steps: list[Any] = [normalizers.Replace(" ", SPACE_MARK)]
+    spaces: list[Any] = [
+        decoders.Replace(SPACE_MARK, " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+    ]
+    if prefix:
+        steps.insert(0, normalizers.Prepend(SPACE_MARK))
+        spaces.append(decoders.Strip(" ", 1, 0))
+    if fields.flag(f"{KEY}remove_extra_whitespaces", False):
+        steps[:0] = [
+            normalizers.Replace(Regex(r"\A +| +\z"), ""),
+            normalizers.Replace(Regex(" {2,}"), " "),
+        ]
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.decoder = decoders.Sequence(spaces)
+    return Built(tokenizer, add_bos=True)
+
 
 _BUILDERS = {
     "gpt2": byte_level_bpe,
@@ -104,3 +230,49 @@ def _frame(tokenizer: Tokenizer, vocabulary: Vocabulary, built: Built, encoder: 
             )
     tokens = [None if each is None else vocabulary.tokens[each] for each in (first, last)]
     frame(tokenizer, tokens[0], tokens[1], pairs=built.pairs)
+
+
+# BPE merges from SentencePiece's scores.
+#
+# SentencePiece joins, again and again, the neighbours whose joined text is the token with the best
+# score (Kudo and Richardson, 2018, arXiv:1808.06226).  A list of merges says the same when it is
+# ordered by the joined token's score: every way to cut a token into two tokens is a merge, and
+# merges of better tokens come first.
+
+MAX_TOKEN_LENGTH = 512
+"""Longer tokens are refused: their cuts would take quadratic time."""
+MAX_CHARACTERS = 1 << 23
+"""Most characters of all tokens together. A vocabulary of 262,144 tokens has some two million."""
+
+
+def merges_from_scores(
+    tokens: list[str | None], scores: list[float], where: str
+) -> list[tuple[str, str]]:
+    """Merges, best first.
+
+    tokens: text by id; None for those that merges neither make nor use.  scores: one for each.
+    """
+    if sum(len(token) for token in tokens if token) > MAX_CHARACTERS:
+        raise UnsupportedModel(
+            f"{where}: the vocabulary's tokens have more than {MAX_CHARACTERS} characters together"
+        )
+    known = {token for token in tokens if token}
+    order = sorted(
+        (i for i, token in enumerate(tokens) if token and len(token) > 1),
+        key=lambda i: (-scores[i], i),
+    )
+    merges: list[tuple[str, str]] = []
+    for i in order:
+        token = tokens[i]
+        if token is None:
+            continue
+        if len(token) > MAX_TOKEN_LENGTH:
+            raise UnsupportedModel(
+                f"{where}: token {i} has {len(token)} characters; "
+                f"at most {MAX_TOKEN_LENGTH} are allowed"
+            )
+        for cut in range(1, len(token)):
+            left = token[:cut]
+            if left in known and token[cut:] in known:
+                merges.append((left, token[cut:]))
+    return merges

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from tokenizers import Tokenizer, decoders, models, normalizers
+import msgspec
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.prepare.gguf_pretokenizers import PRE_TOKENIZERS, PreTokenizer, find_pre_tokenizer
+from penstock.prepare import gguf_patterns as patterns
+from penstock.prepare.gguf_patterns import GPT2
 from penstock.prepare.gguf_tokenizer_kinds import Built
 from penstock.prepare.gguf_vocabulary import KEY, UNKNOWN, Vocabulary
 
@@ -76,3 +78,136 @@ def _split_merge(merge: str, fields: Fields) -> tuple[str, str]:
     if space < 0 or space == len(merge) - 1:
         raise UnsupportedModel(f"{fields.where}: the merge {merge!r} is not two tokens")
     return merge[:space], merge[space + 1 :]
+
+
+# How text is split into words before byte-level BPE, by the name in `tokenizer.ggml.pre`.
+#
+# The names and what each stands for are llama.cpp's (the table of pre-tokenizers in its vocabulary
+# loader); where a model's own tokenizer.json says the same in its own words, those are used.
+
+
+class PreTokenizer(msgspec.Struct, frozen=True, kw_only=True):
+    """patterns: applied one after the other; each isolates its matches in what is left.
+    digits: before them, every digit is split off alone.
+    ignore_merges: a word that is in the vocabulary is one token, whatever the merges say.
+    add_bos: whether BOS is added where the file doesn't say.  nfc: text is normalised to NFC,
+    where the file doesn't say.
+    add_sep: as add_bos, for what ends an encoder's text.
+    raw: the vocabulary holds text with marks for spaces, as SentencePiece's do, and no bytes
+    written as letters.
+    """
+
+    patterns: tuple[str, ...] = (GPT2,)
+    digits: bool = False
+    ignore_merges: bool = False
+    add_bos: bool = False
+    nfc: bool = False
+    add_sep: bool = False
+    raw: bool = False
+
+    def build(self) -> pre_tokenizers.PreTokenizer:
+        """The pre-tokenizer as an object of the tokenizers library, the bytes' mapping to letters
+        included."""
+        steps: list[pre_tokenizers.PreTokenizer] = []
+        if self.digits:
+            steps.append(pre_tokenizers.Digits(individual_digits=True))
+        if self.patterns == (GPT2,):  # ByteLevel has this pattern built in, and is faster
+            steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True))
+        else:
+            steps += [pre_tokenizers.Split(Regex(p), "isolated") for p in self.patterns]
+            if not self.raw:
+                steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+        return steps[0] if len(steps) == 1 else pre_tokenizers.Sequence(steps)
+
+
+_KINDS: tuple[tuple[tuple[str, ...], PreTokenizer], ...] = (
+    (("default",), PreTokenizer(patterns=patterns.DEFAULT)),
+    (
+        (
+            *("gpt-2", "gpt2", "phi-2", "jais", "trillion", "granite-docling", "exaone4"),
+            *("gigachat", "a.x-4.0", "mellum", "modern-bert", "jina-es", "jina-de"),
+            *("jina-v2-es", "jina-v2-de"),
+        ),
+        PreTokenizer(),
+    ),
+    (("roberta-bpe", "jina-v1-en", "jina-v2-code"), PreTokenizer(add_sep=True)),
+    (("mpt", "olmo"), PreTokenizer(nfc=True)),  # both are GPT-NeoX's
+    (
+        ("smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b", "mellum2"),
+        PreTokenizer(digits=True),
+    ),
+    (("command-r",), PreTokenizer(digits=True, nfc=True)),
+    (
+        (
+            *("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0"),
+            *("lfm2", "jina-v5-nano"),
+        ),
+        PreTokenizer(patterns=(patterns.LLAMA3,), ignore_merges=True, add_bos=True),
+    ),
+    (
+        ("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"),
+        PreTokenizer(patterns=(patterns.LLAMA3,)),
+    ),
+    (("jais-2",), PreTokenizer(patterns=(patterns.JAIS2,))),
+    (("qwen2", "deepseek-r1-qwen"), PreTokenizer(patterns=(patterns.QWEN2,), nfc=True)),
+    (
+        ("stablelm2", "hunyuan", "solar-open", "megrez", "grok-2", "kormo", "f2llmv2"),
+        PreTokenizer(patterns=(patterns.QWEN2,)),
+    ),
+    (("qwen35",), PreTokenizer(patterns=(patterns.QWEN35,), nfc=True)),
+    (("ufakzeka",), PreTokenizer(patterns=(patterns.WITHOUT_CONTRACTIONS,))),
+    (("laguna",), PreTokenizer(patterns=patterns.LAGUNA)),
+    (
+        ("tekken",),
+        PreTokenizer(patterns=(patterns.TEKKEN,), ignore_merges=True, add_bos=True),
+    ),
+    (
+        ("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"),
+        PreTokenizer(patterns=(patterns.GPT4O,)),
+    ),
+    (
+        ("granite-embed-multi-97m",),
+        PreTokenizer(patterns=(patterns.GPT4O,), ignore_merges=True),
+    ),
+    (("tiny_aya", "cohere2moe"), PreTokenizer(patterns=patterns.TINY_AYA)),
+    (("kimi-k2",), PreTokenizer(patterns=(patterns.KIMI_K2,))),
+    (("deepseek-llm",), PreTokenizer(patterns=patterns.DEEPSEEK_LLM)),
+    (("deepseek-coder",), PreTokenizer(patterns=patterns.DEEPSEEK_CODER)),
+    (
+        ("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"),
+        PreTokenizer(patterns=patterns.DEEPSEEK_V3),
+    ),
+    (("spark2_5",), PreTokenizer(patterns=patterns.SPARK)),
+    (("youtu",), PreTokenizer(patterns=patterns.YOUTU, ignore_merges=True)),
+    (("afmoe",), PreTokenizer(patterns=patterns.AFMOE)),
+    (("minicpm5",), PreTokenizer(patterns=patterns.MINICPM5, ignore_merges=True)),
+    (
+        ("bailingmoe", "bailingmoe2", "llada-moe"),
+        PreTokenizer(patterns=(patterns.BAILING,)),
+    ),
+    (("seed-coder",), PreTokenizer(patterns=(patterns.SEED_CODER,))),
+    (("exaone-moe",), PreTokenizer(patterns=(patterns.EXAONE_MOE,))),
+    (("falcon",), PreTokenizer(patterns=patterns.FALCON)),
+    (("bloom", "poro-chat", "gpt3-finnish"), PreTokenizer(patterns=(patterns.BLOOM,))),
+    (("viking",), PreTokenizer(patterns=(patterns.BLOOM, r"\p{N}"))),
+    (("chameleon",), PreTokenizer(patterns=patterns.CHAMELEON, add_bos=True)),
+    (("superbpe",), PreTokenizer(patterns=patterns.SUPERBPE)),
+    (
+        ("gemma4", "granite-embed-multi-311m"),
+        PreTokenizer(patterns=(patterns.LINES,), raw=True, add_bos=True),
+    ),
+    (("sarvam-moe",), PreTokenizer(patterns=(patterns.LINES,), raw=True)),
+)
+
+PRE_TOKENIZERS: dict[str, PreTokenizer] = {name: each for names, each in _KINDS for name in names}
+"""Pre-tokenizers by the name in the file."""
+
+
+def find_pre_tokenizer(name: str, where: str) -> PreTokenizer:
+    """Raises UnsupportedModel, naming it, for one that isn't known."""
+    if name not in PRE_TOKENIZERS:
+        raise UnsupportedModel(
+            f"{where}: the pre-tokenizer {name!r} (tokenizer.ggml.pre) is not known; "
+            f"known: {', '.join(PRE_TOKENIZERS)}"
+        )
+    return PRE_TOKENIZERS[name]

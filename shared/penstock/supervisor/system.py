@@ -25,7 +25,6 @@ from penstock.net.tls import client_context, server_context
 from penstock.process import logs
 from penstock.supervisor.child import Child, ChildSpec
 from penstock.supervisor.data_lock import DataLock
-from penstock.supervisor.fronts import FrontSpecs, grpc_ready
 from penstock.supervisor.models.fleet import ModelFleet
 from penstock.supervisor.preparing import Preparation, Stopped, with_draft_folder
 from penstock.supervisor.readiness import engine_ready, file_there, http_ready
@@ -288,3 +287,57 @@ def run_system(config: ServeConfig, options: SystemOptions) -> bool:
             known = isinstance(error, PenstockError)
             options.report.send_error(str(error) if known else f"{type(error).__name__}: {error}")
         raise
+
+
+# The processes that dial engine cores: gateways, batches, gRPC; what they are told.
+
+
+@dataclass(frozen=True)
+class FrontSpecs:
+    """engines: the arguments that say how engine cores are reached.  fd: the bound socket that
+    gateways share.  grace: seconds that each gets to leave.  held: file descriptors that all keep
+    while they live."""
+
+    config: ServeConfig
+    runtime: RuntimeDir
+    engines: tuple[str, ...]
+    fd: int
+    grace: float
+    held: tuple[int, ...] = ()
+
+    def _common(self) -> tuple[str, ...]:
+        file = self.runtime.write("config.json", msgspec.json.encode(self.config))
+        return ("--config", str(file), *self.engines)
+
+    def gateways(self) -> list[ChildSpec]:
+        """Gateways to start, as many as the configuration says."""
+        common, fd = self._common(), self.fd
+        return [
+            ChildSpec(
+                f"gateway {index}",
+                ("gateway", *common, "--index", str(index), "--fd", str(fd)),
+                inherited=(fd, *self.held),
+                grace=self.grace,
+            )
+            for index in range(self.config.gateways)
+        ]
+
+    def batches(self) -> list[ChildSpec]:
+        """None where nothing is kept."""
+        if self.config.storage.data_dir is None:
+            return []
+        arguments = ("batches", *self._common())
+        return [ChildSpec("batches", arguments, inherited=self.held, grace=self.grace)]
+
+    def grpc(self) -> list[ChildSpec]:
+        """None where nobody asks for it."""
+        if self.config.gateway.grpc_port is None:
+            return []
+        ready = ("--ready-file", str(grpc_ready(self.runtime)))
+        arguments = ("grpc", *self._common(), *ready)
+        return [ChildSpec("grpc", arguments, inherited=self.held, grace=self.grace)]
+
+
+def grpc_ready(runtime: RuntimeDir) -> Path:
+    """Made by gRPC's process when it is ready."""
+    return runtime.path / "grpc.ready"

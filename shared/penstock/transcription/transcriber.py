@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.media.items import PreparedItems
 from penstock.media.prompt import placed
@@ -13,9 +14,126 @@ from penstock.text.tokenizer import Tokenizer
 from penstock.transcription import quiet
 from penstock.transcription.decoding import Decoded, WindowDecoder
 from penstock.transcription.recording import Recording
-from penstock.transcription.segments import SegmentTokens, WindowSegments, cut, cut_whole
 from penstock.transcription.wishes import Wishes, context_of, language_of, task_tokens
-from penstock.transcription.words import Word, words_of
+
+# From tokens and their times to words and theirs.
+
+UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
+"""Codes of languages that are written without blanks between words: each piece of text that is
+whole is told as a word."""
+_LEADS = frozenset("\"'“¡¿([{-")
+"""Belongs to the word after it."""
+_TRAILS = frozenset("\"'.。,，!！?？:：”)]}、")
+"""Belongs to the word before it."""
+_MARKS = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+_UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """start, end: seconds."""
+
+    text: str
+    start: float
+    end: float
+
+    def within(self, low: float, high: float) -> Word:
+        """The word, but no earlier and no later than these seconds."""
+        high = max(low, high)
+        return Word(self.text, min(max(self.start, low), high), min(max(self.end, low), high))
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Consecutive tokens, first to last."""
+
+    text: str
+    first: int
+    last: int
+
+    def take(self, other: _Piece) -> None:
+        """What follows it becomes a part of it."""
+        self.text += other.text
+        self.last = other.last
+
+
+def words_of(
+    token_ids: Sequence[int],
+    ends: Sequence[float],
+    begin: float,
+    tokenizer: Tokenizer,
+    *,
+    text_end: int,
+    language: str,
+) -> list[Word]:
+    """The words of a segment, in order.
+
+    ends: of each token, seconds; a token begins where the one before it ends.  begin: of the
+    first one.  text_end: ids from there on are no text.  language: its code.
+    """
+    starts = [begin, *ends[:-1]]
+    spoken = [at for at, token in enumerate(token_ids) if token < text_end]
+    pieces = _whole_pieces([token_ids[at] for at in spoken], tokenizer)
+    if language not in UNSPACED:
+        pieces = _spaced(pieces)
+    words = []
+    for piece in _with_marks(pieces):
+        text = piece.text.strip()
+        if text:
+            words.append(Word(text, starts[spoken[piece.first]], ends[spoken[piece.last]]))
+    return words
+
+
+def _whole_pieces(token_ids: list[int], tokenizer: Tokenizer) -> list[_Piece]:
+    """Shortest runs of tokens that are whole characters; what is in the text as it was, though no
+    token makes sense of it, is one as well."""
+    everything = tokenizer.decode(token_ids)
+    found: list[_Piece] = []
+    first = shown = 0
+    for at in range(len(token_ids)):
+        text = tokenizer.decode(token_ids[first : at + 1])
+        broken = text.find(_UNFINISHED)
+        place = shown + broken
+        if broken < 0 or place >= len(everything) or everything[place] == _UNFINISHED:
+            found.append(_Piece(text, first, at))
+            first, shown = at + 1, shown + len(text)
+    if first < len(token_ids):
+        found.append(_Piece(tokenizer.decode(token_ids[first:]), first, len(token_ids) - 1))
+    return found
+
+
+def _spaced(pieces: list[_Piece]) -> list[_Piece]:
+    """Joins what no blank parts; a mark by itself is parted too."""
+    found: list[_Piece] = []
+    for piece in pieces:
+        stripped = piece.text.strip()
+        begins = piece.text.startswith(" ") or stripped in _MARKS or not stripped
+        if begins or not found:
+            found.append(piece)
+        else:
+            found[-1].take(piece)
+    return found
+
+
+def _with_marks(pieces: list[_Piece]) -> list[_Piece]:
+    """Gives marks to the words that they belong to."""
+    found: list[_Piece] = []
+    leading: _Piece | None = None
+    for piece in pieces:
+        if leading is not None:
+            leading.take(piece)
+            found.append(leading)
+            leading = None
+        elif piece.text.startswith(" ") and (
+            not piece.text.strip() or piece.text.strip() in _LEADS
+        ):
+            leading = piece
+        elif found and piece.text in _TRAILS and not found[-1].text.endswith(" "):
+            found[-1].take(piece)
+        else:
+            found.append(piece)
+    return found if leading is None else [*found, leading]
+
 
 MOST_WINDOWS = 8
 """For each length of a window that a recording has. A model that hears no further than a moment in
@@ -190,3 +308,78 @@ class Transcriber:
         low, high = begin + piece.start, begin + piece.end
         # Attention to a segment's first word begins where its window does.
         return tuple(word.within(low, high) for word in found)
+
+
+# From a window's tokens to segments with times, and how far the window was heard to the end.
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTokens:
+    """A segment of a window. start, end: timestamps, from the window's beginning."""
+
+    start: float
+    """Seconds."""
+    end: float
+    token_ids: list[int]
+    """Its timestamps included."""
+
+
+class WindowSegments(NamedTuple):
+    """pieces: in order.  frames: of the window, that were heard; after them the next begins."""
+
+    pieces: list[SegmentTokens]
+    frames: int
+
+
+def cut(token_ids: Sequence[int], frames: int, facts: TranscriptionFacts) -> WindowSegments:
+    """A window's segments. Two timestamps in a row end one and begin the next; where a window ends
+    in the middle of a segment, that one is left for the next window, which begins there.
+
+    token_ids: what was decoded, without the end.  frames: that the window has of the recording.
+    As transformers' `_retrieve_segment` has it.
+    """
+    is_time = [token >= facts.first_timestamp for token in token_ids]
+    borders = [at for at in range(1, len(is_time)) if is_time[at - 1] and is_time[at]]
+    if not borders:
+        return WindowSegments([_whole(token_ids, frames, facts)], frames)
+    complete = is_time[-2:] == [False, True]
+    if complete:
+        borders.append(len(token_ids))
+    pieces = []
+    for begin, end in zip([0, *borders[:-1]], borders, strict=True):
+        tokens = list(token_ids[begin:end])
+        pieces.append(_piece(tokens, facts))
+    if complete:
+        return WindowSegments(pieces, frames)  # One timestamp at the end: nothing is said after it.
+    heard = (token_ids[borders[-1] - 1] - facts.first_timestamp) * facts.timestamp_frames
+    return WindowSegments(pieces, min(heard, frames))
+
+
+def cut_whole(token_ids: Sequence[int], frames: int, facts: TranscriptionFacts) -> WindowSegments:
+    """Segments of a window that ends at a quiet place: its last segment ends with it (see cut)."""
+    found = cut(token_ids, frames, facts)
+    rest = list(token_ids[sum(len(piece.token_ids) for piece in found.pieces) :])
+    if any(token < facts.end for token in rest):
+        start = found.frames / facts.frames_per_second
+        if rest[0] >= facts.first_timestamp:
+            start = _seconds(rest[0], facts)
+        end = max(start, frames / facts.frames_per_second)
+        found.pieces.append(SegmentTokens(start, end, rest))
+    return WindowSegments(found.pieces, frames)
+
+
+def _whole(token_ids: Sequence[int], frames: int, facts: TranscriptionFacts) -> SegmentTokens:
+    times = [token for token in token_ids if token >= facts.first_timestamp]
+    end = frames / facts.frames_per_second
+    if times and times[-1] != facts.first_timestamp:
+        end = _seconds(times[-1], facts)
+    return SegmentTokens(0.0, end, list(token_ids))
+
+
+def _piece(token_ids: list[int], facts: TranscriptionFacts) -> SegmentTokens:
+    return SegmentTokens(_seconds(token_ids[0], facts), _seconds(token_ids[-1], facts), token_ids)
+
+
+def _seconds(timestamp: int, facts: TranscriptionFacts) -> float:
+    frames = (timestamp - facts.first_timestamp) * facts.timestamp_frames
+    return frames / facts.frames_per_second

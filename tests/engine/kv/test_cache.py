@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock_engine.kv.cache import KVCache
-from penstock_engine.kv.host import HostTier
+from penstock_engine.kv.cache import HostTier, KVCache
 from penstock_engine.kv.keys import block_key, root_key
 from tests.thinning import part
 

@@ -28,8 +28,7 @@ from penstock.protocol.to_frontend import Status, ToFrontend, Welcome
 from penstock.protocol.to_worker import Plan
 from penstock_engine.core import EngineCore
 from penstock_engine.kv.cache import KVCache
-from penstock_engine.live.blocks import block_view
-from penstock_engine.live.view import LiveView
+from penstock_engine.live.view import LiveView, block_view
 from penstock_engine.request.states import SequenceState
 from tests.engine.harness import Harness
 from tests.engine.test_walk import Drawn

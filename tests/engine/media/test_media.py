@@ -10,7 +10,7 @@ from penstock.model.kv_layout import KVGroup
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.protocol.from_frontend import MediaLost
 from penstock.protocol.from_worker import MediaFailed, MediaReady, Result, SlotResult
-from penstock_engine.media.encoder_pace import UNKNOWN, EncoderPace
+from penstock_engine.media.encoding_shares import UNKNOWN, EncoderPace
 from penstock_engine.media.entry import MediaStage
 from penstock_engine.media.loads import TIMEOUT
 from penstock_engine.policies.pace import StepPace

@@ -13,8 +13,8 @@ from penstock.protocol.common import Grant
 from penstock.protocol.from_frontend import PutToSleep, SetPaused, WakeUp
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock.protocol.to_worker import Plan, ToWorker
-from penstock_engine.metrics.collector import families_of
 from penstock_engine.metrics.counts import MAX_TENANTS, OTHER
+from penstock_engine.metrics.port import families_of
 from penstock_engine.metrics.snapshot import MetricsSnapshot, state_of
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore

@@ -6,8 +6,7 @@ import pytest
 
 from penstock.protocol.common import Stopping, TokenSampling
 from penstock.protocol.from_frontend import OpenSequence, Submit
-from penstock_engine.request.request import Request, Sequence
-from penstock_engine.request.sampling import worker_sampling
+from penstock_engine.request.request import Request, Sequence, worker_sampling
 from penstock_engine.request.states import (
     FINISH_REASONS,
     TRANSITIONS,

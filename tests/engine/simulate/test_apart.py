@@ -7,10 +7,10 @@ import pytest
 
 from penstock.config.settings import CacheSettings, EngineConfig
 from penstock.errors import InvalidRequest
+from penstock_engine.simulate.commands import Synthetic, synthetic
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.report import SimulationReport, as_text, report_of
 from penstock_engine.simulate.simulation import Simulation, SimulationOptions
-from penstock_engine.simulate.synthetic import Synthetic, synthetic
 from penstock_engine.simulate.trace import TraceRequest
 
 COST = StepCost(base_ms=5.0, token_ms=0.2, sequence_ms=0.05)

@@ -16,13 +16,12 @@ from penstock_engine.record.framing import log_files
 from penstock_engine.record.recorder import CoreRecorder
 from penstock_engine.record.replay import replay
 from penstock_engine.simulate import cost
+from penstock_engine.simulate.commands import Synthetic, Traffic, synthetic
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.fit import Measured, fit_cost, measured_steps
 from penstock_engine.simulate.metrics import Slo
-from penstock_engine.simulate.recorded import Traffic
 from penstock_engine.simulate.report import report_of
 from penstock_engine.simulate.simulation import Simulation, SimulationOptions
-from penstock_engine.simulate.synthetic import Synthetic, synthetic
 from penstock_engine.simulate.trace import read_trace, write_trace
 
 TRUE = StepCost(base_ms=6.0, token_ms=0.3, sequence_ms=0.7, context_ms=0.0015)

@@ -7,10 +7,10 @@ import pytest
 from penstock.config.settings import CacheSettings, EngineConfig
 from penstock.errors import InvalidRequest
 from penstock.model.kv_layout import FULL, KVGroup
+from penstock_engine.simulate.commands import Synthetic, synthetic
 from penstock_engine.simulate.groups import check_groups, parse_groups
 from penstock_engine.simulate.report import report_of
 from penstock_engine.simulate.simulation import Simulation, SimulationOptions
-from penstock_engine.simulate.synthetic import Synthetic, synthetic
 
 
 def test_what_a_flag_says() -> None:

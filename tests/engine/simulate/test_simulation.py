@@ -16,13 +16,13 @@ from penstock.config.settings import CacheSettings, EngineConfig, ModelSettings,
 from penstock.errors import InvalidRequest
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_engine.kv.pool import BrokenState
+from penstock_engine.simulate.commands import Synthetic, synthetic
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.prompts import _GREEDY as GREEDY
+from penstock_engine.simulate.replica import SimulatedWorker
 from penstock_engine.simulate.report import SimulationReport, report_of
 from penstock_engine.simulate.simulation import Simulation, SimulationOptions, Stuck
-from penstock_engine.simulate.synthetic import Synthetic, synthetic
 from penstock_engine.simulate.trace import TraceRequest
-from penstock_engine.simulate.worker import SimulatedWorker
 from tests.thinning import part
 
 COST = StepCost(base_ms=4.0, token_ms=0.25, sequence_ms=0.5, context_ms=0.002, overhead_ms=1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_engine.simulate.cost import StepCost
-from penstock_engine.simulate.worker import SimulatedWorker
+from penstock_engine.simulate.replica import SimulatedWorker
 
 SAMPLING = TokenSampling(1)
 

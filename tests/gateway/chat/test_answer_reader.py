@@ -13,7 +13,7 @@ from penstock.parsing.formats.think import THINK
 from penstock.parsing.output import ChainedParser
 from penstock.parsing.thinking import ThinkBlocks
 from penstock.text.detokenizer import ByteLevelDetokenizer
-from penstock_gateway.chat.answer_reader import LogprobReader, ReadEvent
+from penstock_gateway.chat.answer_parts import LogprobReader, ReadEvent
 from penstock_gateway.generate.logprobs import ChatLogprob
 
 CALL = '{"name": "f", "arguments": {"a": "x{y"}}'

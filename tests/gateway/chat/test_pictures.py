@@ -12,7 +12,7 @@ import pytest
 from penstock.config.settings import GatewayConfig, MediaSettings
 from penstock.media.prepared import read
 from penstock.media.resize import prepare
-from penstock_engine.handlers.media_validation import check_media
+from penstock_engine.handlers.media import check_media
 from testing.processes import freeze
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 from tests.gateway.media import (

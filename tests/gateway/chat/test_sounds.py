@@ -11,7 +11,7 @@ import pytest
 from penstock.media.log_mel import log_mel
 from penstock.media.prepared import read
 from penstock.media.sound_frames import sound_rows
-from penstock_engine.handlers.media_validation import check_media
+from penstock_engine.handlers.media import check_media
 from tests.gateway.media import (
     MEL,
     ROWS,

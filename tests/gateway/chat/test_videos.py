@@ -18,7 +18,7 @@ from penstock.model.media_facts import (
     PatchImages,
     VideoFrames,
 )
-from penstock_engine.handlers.media_validation import check_media
+from penstock_engine.handlers.media import check_media
 from tests.gateway.fake_engine import welcome
 from tests.gateway.media import PARTS, SeeingEngine, SeeingGateway, data_uri, image, text
 from tests.shared.media.pictures import picture, saved

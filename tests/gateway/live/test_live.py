@@ -18,8 +18,7 @@ import pytest
 from penstock.config.settings import GatewayConfig
 from penstock.protocol.from_frontend import FromFrontend, Watch
 from penstock_gateway.http.events import EventStream
-from penstock_gateway.live.broadcast import MAX_WATCHERS, Watcher
-from penstock_gateway.live.endpoint import _stream
+from penstock_gateway.live.endpoint import MAX_WATCHERS, Watcher, _stream
 from tests.engine.harness import Harness
 from tests.engine.live.test_live import shown
 from tests.gateway.fake_engine import FakeEngineClient, welcome

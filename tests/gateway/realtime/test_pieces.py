@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock_gateway.realtime.pieces import RATE, PieceCutter
+from penstock_gateway.realtime.utterance import RATE, PieceCutter
 
 
 def sound(*parts: tuple[float, float]) -> bytes:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from penstock.errors import InvalidRequest
-from penstock_gateway.rpc.amount import SMALL, check_message
+from penstock_gateway.rpc.calls import SMALL, check_message
 from penstock_gateway.rpc.protos.inference_pb2 import GenerateRequest, MediaItem, TokenIds
 from penstock_gateway.rpc.protos.kserve_pb2 import ModelInferRequest
 

@@ -33,7 +33,7 @@ from penstock_kernels.triton.rowwise import (
     rms_norm,
     sparse_gate,
 )
-from penstock_kernels.triton.sampling import adjustments, argmax, log_probs, philox, sample
+from penstock_kernels.triton.sampling import adjustments, argmax, log_probs, sample
 from tests.kernels.triton.calls_of_adapters import ADAPTER_CALLS
 from tests.kernels.triton.calls_of_experts import EXPERT_CALLS
 from tests.kernels.triton.calls_of_recurrences import RECURRENT_CALLS
@@ -222,7 +222,7 @@ def logits() -> None:
         argmax.argmax(raw, holes=holes)
     for count in (0, 1, 20):
         log_probs.log_probs(raw, number, count)
-    philox.uniform(number, number, number)
+    sample.uniform(number, number, number)
 
 
 def copies() -> None:

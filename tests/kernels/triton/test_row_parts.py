@@ -11,8 +11,7 @@ from torch import Tensor
 from penstock_kernels import reference
 from penstock_kernels.triton.sampling import sample
 from penstock_kernels.triton.sampling.row_parts import LISTED, weigh_parts
-from penstock_kernels.triton.sampling.sample import SamplingRows, sample_rows
-from penstock_kernels.triton.sampling.sorted_draw import SORTED
+from penstock_kernels.triton.sampling.sample import SORTED, SamplingRows, sample_rows
 from penstock_kernels.triton.sampling.survivors import list_survivors
 from penstock_kernels.triton.tiles import SAMPLING_PART, PartTiles
 from tests.kernels.triton.sampling_kernels import draw_at

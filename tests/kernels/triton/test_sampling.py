@@ -14,8 +14,7 @@ from penstock_kernels.triton.sampling.adjustments import (
     count_tokens,
 )
 from penstock_kernels.triton.sampling.log_probs import log_probs
-from penstock_kernels.triton.sampling.philox import uniform
-from penstock_kernels.triton.sampling.sample import SamplingRows, sample_rows
+from penstock_kernels.triton.sampling.sample import SamplingRows, sample_rows, uniform
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -13,9 +13,9 @@ from penstock.errors import InvalidRequest, UnsupportedModel
 from penstock.families.vision import VISION_FAMILIES
 from penstock.formats.fields import Fields
 from penstock.media.changes import facts_with
-from penstock.media.expansion import ids_with_runs, with_rows, with_runs
 from penstock.media.layout import layout
 from penstock.media.pixels import inputs
+from penstock.media.prompt import ids_with_runs, with_rows, with_runs
 from penstock.media.resize import prepare
 from penstock.model.media_facts import ImagePreparation, MediaFacts
 from penstock.prepare.media import read_media

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidRequest, TooLarge
-from penstock.media.addresses import is_public
-from penstock.media.fetch import Fetcher, Unfetchable
+from penstock.media.fetch import Fetcher, Unfetchable, is_public
 from penstock.media.sources import MediaSource, SourceReader
 
 BODY = b"picture" * 1000

@@ -22,7 +22,7 @@ from penstock.media.resize import prepare
 from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
-from penstock_engine.handlers.media_validation import check_media
+from penstock_engine.handlers.media import check_media
 from tests.gateway.media import PARTS, data_uri
 from tests.shared.media.pictures import PREPARATION, picture, saved
 from tests.shared.media.processors import tokenizer

@@ -16,9 +16,8 @@ import psutil
 import pytest
 
 from penstock.errors import Overloaded
-from penstock.media.pool import ATTEMPTS, MediaPool, Unpreparable
+from penstock.media.pool import ATTEMPTS, LARGE, MediaPool, MediaProcess, Unpreparable
 from penstock.media.prepared import read
-from penstock.media.process import LARGE, MediaProcess
 from penstock.media.resize import prepare
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
 from testing.processes import freeze

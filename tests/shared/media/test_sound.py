@@ -15,10 +15,9 @@ import soxr
 from transformers import WhisperFeatureExtractor
 
 from penstock.media.log_mel import LOG_MEL, log_mel
-from penstock.media.ogg_pages import is_chained
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.prepared import read
-from penstock.media.sound import FORMATS, MAX_CHANNELS, BadSound, open_sound, raw_sound
+from penstock.media.sound import FORMATS, MAX_CHANNELS, BadSound, is_chained, open_sound, raw_sound
 from penstock.media.sound_frames import BadLength, frames_of, sound_rows
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
 from penstock.model.media_facts import LogMel

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock.errors import Limited, Overloaded
-from penstock.media.turns import Turns
+from penstock.media.pool import Turns
 
 
 class Line:

@@ -14,8 +14,8 @@ from transformers.video_utils import VideoMetadata
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.media.expansion import ids_with_runs, with_one, with_runs
 from penstock.media.layout import layout
+from penstock.media.prompt import ids_with_runs, with_one, with_runs
 from penstock.model.media_facts import (
     FixedFrames,
     FrameSampling,

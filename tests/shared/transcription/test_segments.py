@@ -9,7 +9,7 @@ import torch
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
 from penstock.model.transcription_facts import TranscriptionFacts
-from penstock.transcription.segments import cut, cut_whole
+from penstock.transcription.transcriber import cut, cut_whole
 
 FACTS = TranscriptionFacts(
     start=51,

@@ -13,7 +13,7 @@ from penstock.errors import InvalidRequest
 from penstock.transcription.languages import NAMES, code_of, name_of
 from penstock.transcription.quality import Quality, compression_ratio
 from penstock.transcription.quiet import windows
-from penstock.transcription.subtitles import srt, vtt
+from penstock.transcription.transcript import srt, vtt
 from penstock.transcription.wishes import Wishes, language_of, task_tokens
 from tests.shared.transcription.test_segments import FACTS
 

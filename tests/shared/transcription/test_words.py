@@ -11,7 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers.models.whisper.tokenization_whisper import _combine_tokens_into_words
 
 from penstock.text.tokenizer import Tokenizer
-from penstock.transcription.words import Word, words_of
+from penstock.transcription.transcriber import Word, words_of
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 

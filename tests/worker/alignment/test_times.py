@@ -14,8 +14,7 @@ from transformers.models.whisper.generation_whisper import (
 )
 
 from penstock_worker.alignment.interface import Crossing
-from penstock_worker.alignment.times import token_rows
-from penstock_worker.alignment.warping import first_columns
+from penstock_worker.alignment.slots import first_columns, token_rows
 
 
 def theirs_of(costs: np.ndarray) -> np.ndarray:

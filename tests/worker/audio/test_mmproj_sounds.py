@@ -11,7 +11,7 @@ import torch
 
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import WeightFiles
-from penstock.prepare.gguf_config import read_config
+from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
 from penstock_worker.audio.model import MEL, AudioModel, open_audio_tower
 from penstock_worker.models.decoder import DecoderModel

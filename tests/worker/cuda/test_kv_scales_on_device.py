@@ -17,7 +17,7 @@ from penstock.model.config import ModelConfig, WeightFiles
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_worker.dtype import check_calculated
 from penstock_worker.forward.backends import choose
-from penstock_worker.forward.kv_scaling import MARGIN
+from penstock_worker.forward.triton import MARGIN
 from penstock_worker.forward.triton_build import TritonBuild
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import shard_of

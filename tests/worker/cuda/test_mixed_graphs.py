@@ -16,8 +16,13 @@ from penstock_worker.attention.interface import BatchLayout
 from penstock_worker.attention.mixed_layout import ChunkTiles, MixedShape, write_mixed
 from penstock_worker.forward.buckets import MAX_GRAPHS, Buckets, buckets_of
 from penstock_worker.forward.interface import Batch
-from penstock_worker.forward.mixed_buckets import MIXED_GRAPHS, MIXED_ROWS, MixedBucket, mixed_rows
-from penstock_worker.forward.mixed_inputs import is_text
+from penstock_worker.forward.mixed_buckets import (
+    MIXED_GRAPHS,
+    MIXED_ROWS,
+    MixedBucket,
+    is_text,
+    mixed_rows,
+)
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.media.interface import BatchMedia
 from tests.worker.cuda.simulated.device import Device

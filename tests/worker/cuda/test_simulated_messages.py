@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock_worker.forward.stage_ends import StageEnds
+from penstock_worker.forward.queued import StageEnds
 from penstock_worker.parallel.group import Group
 from penstock_worker.parallel.ranks import Ranks
 from tests.worker.cuda.simulated.device import Device, Misuse

@@ -21,8 +21,7 @@ from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, Save, SlotWork
 from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_worker.attention.triton import TritonAttention
-from penstock_worker.device.leaving_blocks import LeavingBlocks, PinnedCopy
-from penstock_worker.device.stored_cache import DeviceCache
+from penstock_worker.device.stored_cache import DeviceCache, LeavingBlocks, PinnedCopy
 from penstock_worker.forward import buckets, triton
 from penstock_worker.forward.triton_limits import attention_of
 from penstock_worker.stores.peers.others import OtherWorkers

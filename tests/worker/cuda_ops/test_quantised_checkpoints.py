@@ -15,8 +15,8 @@ from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.quantisation.fp8 import FP8Blocks, FP8Rows
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
-from penstock_worker.weights.keeping_fp8 import BY_BLOCK, fp8_kind, kept_fp8
 from penstock_worker.weights.opening import open_weights
+from penstock_worker.weights.quantised import BY_BLOCK, fp8_kind, kept_fp8
 from penstock_worker.weights.weights import Weights
 from tests.worker.cuda_ops.test_quantised_models import greedy, opened
 from tests.worker.quantised_checkpoints import CASES, Checkpoint, write_checkpoint

@@ -12,8 +12,8 @@ from penstock_kernels.triton.sampling.sample import sample_rows
 from penstock_worker.sampler import ReferenceSampler, SampledToken, SampleRequest
 from penstock_worker.sampler import device as module
 from penstock_worker.sampler.device import DeviceSampler
+from penstock_worker.sampler.device_adjustments import Masks
 from penstock_worker.sampler.interface import NOT_FINITE
-from penstock_worker.sampler.masks import Masks
 from tests.worker.cuda_sampler.asks import Sequence, drawn_sampling
 
 pytestmark = pytest.mark.timeout(300)

@@ -22,7 +22,7 @@ from penstock_worker.audio.hearing import Hearing
 from penstock_worker.audio.model import MEL
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.cpu.backend import shown_heads
-from penstock_worker.forward.encoder_decoder import EncoderDecoderForward
+from penstock_worker.forward.reference import EncoderDecoderForward
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.sampler import choose
 from penstock_worker.steps.runner import StepRunner

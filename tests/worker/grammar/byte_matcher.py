@@ -10,8 +10,8 @@ import llguidance
 import numpy as np
 
 from penstock.protocol.common import Grammar
+from penstock_worker.grammar_text.compile import source_of
 from penstock_worker.grammar_text.errors import GrammarError
-from penstock_worker.grammar_text.source import source_of
 from penstock_worker.grammar_text.unique_arrays import UniqueArrays
 
 TOKENIZER = llguidance.LLTokenizer("byte")

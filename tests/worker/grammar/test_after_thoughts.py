@@ -18,7 +18,7 @@ from penstock.parsing.formats.hermes import HERMES
 from penstock.protocol.common import Grammar
 from penstock.request.structured_outputs import PARAM, StructuredOutputs
 from penstock_gateway.chat.answer_grammar import answer_grammar
-from penstock_gateway.chat.tool_errors import blame_tool
+from penstock_gateway.chat.endpoint import blame_tool
 from penstock_gateway.chat.tools import FunctionDefinition, Tool, ToolUse
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.grammar_text.errors import GrammarError

@@ -21,7 +21,7 @@ from penstock.text.tokenizer import Tokenizer
 from penstock_worker.grammar import GrammarError, SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.grammar.interface import Compile
-from penstock_worker.speculation.forced import ForcedTokens
+from penstock_worker.speculation.choose import ForcedTokens
 from penstock_worker.speculation.interface import NO_PROPOSER
 from tests.thinning import part
 from tests.worker.cpu_model import CPUModel

@@ -14,8 +14,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from penstock.protocol.common import Grammar
-from penstock_worker.grammar.compiler import Compiler
-from penstock_worker.grammar.different_items import DifferentItems
+from penstock_worker.grammar.compiler import Compiler, DifferentItems
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.unique_arrays import UniqueArrays
 from tests.worker.grammar.byte_matcher import Served, source

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import WeightFiles
-from penstock.prepare.gguf_config import read_config
+from penstock.prepare.from_gguf import read_config
 from tests.worker.checkpoints import load_model
 from tests.worker.cpu_model import CPUModel
 from tests.worker.models.recurrent_cases import DELTA, LINEAR, RECURRENT_CASES

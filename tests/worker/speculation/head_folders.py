@@ -16,8 +16,8 @@ from torch import Tensor
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
 from penstock.model.config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
-from penstock.prepare.draft_head import read_head
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST, TOKENIZER
+from penstock.prepare.from_hub_folder import read_head
 from penstock.prepare.hub_config import read_config
 from tests.worker.models.family_cases import QUARTER, config_class
 from tests.worker.speculation.slow_heads import (

@@ -18,8 +18,7 @@ from penstock_worker.forward.interface import Recipe
 from penstock_worker.loading.load import load
 from penstock_worker.parallel.ranks import ALONE
 from penstock_worker.speculation.beside import Beside
-from penstock_worker.speculation.draft_loading import DraftLoader
-from penstock_worker.speculation.loaders import draft_loader
+from penstock_worker.speculation.loaders import DraftLoader, draft_loader
 from testing.model_configs import varied
 from tests.shared.tiny_models import byte_level_tokenizer
 from tests.worker.speculation.draft_folders import SERVED, draft_setup, write_folder

@@ -13,7 +13,7 @@ from penstock.protocol.to_worker import Copy, SlotWork
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.forward.interface import Batch, StepCancelled
 from penstock_worker.states import snapshots
-from penstock_worker.states.checkpoint_blocks import CheckpointBlocks
+from penstock_worker.states.slot_states import CheckpointBlocks
 from tests.worker.states.recurrent_sequences import (
     EVERY,
     SIZES,

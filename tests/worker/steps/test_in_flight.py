@@ -20,10 +20,9 @@ from penstock_worker.engine_session import Heard
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.left_over import Activity
 from penstock_worker.steps import in_flight as module
-from penstock_worker.steps.begun import BegunStep
 from penstock_worker.steps.in_flight import DEPTH, LONGEST_PAUSE, StepsInFlight
 from penstock_worker.steps.kinds import StepKind
-from penstock_worker.steps.runner import StepRunner
+from penstock_worker.steps.runner import BegunStep, StepRunner
 
 
 class Session:

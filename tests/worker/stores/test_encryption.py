@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StartupError
-from penstock_worker.stores.encryption import EncryptingSeal, read_secret
-from penstock_worker.stores.sealed import SealedStore
+from penstock_worker.stores.opening import EncryptingSeal, SealedStore, read_secret
 from tests.worker.stores.test_folder import LAYOUT, PAYLOAD, contents, key
 from tests.worker.stores.test_plugged import Dict
 

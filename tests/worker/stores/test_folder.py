@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import StartupError
-from penstock_worker.stores.disk.folder import SegmentFolder
-from penstock_worker.stores.disk.segment import HEADER_BYTES
+from penstock_worker.stores.disk.folder import HEADER_BYTES, SegmentFolder
 from penstock_worker.stores.interface import StoredLayout
 
 PAYLOAD = 5_000

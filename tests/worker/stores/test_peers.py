@@ -29,15 +29,13 @@ from penstock.protocol.between_workers import (
 from penstock.transport.curve_keys import make_folders
 from penstock_worker.stores.contents import Asking
 from penstock_worker.stores.interface import StoredLayout
+from penstock_worker.stores.opening import DigestSeal, SealedStore
 from penstock_worker.stores.peers import others, peer
 from penstock_worker.stores.peers.counts import TransferCounts
 from penstock_worker.stores.peers.keys import KVKeys
-from penstock_worker.stores.peers.memory import BlockMemory
+from penstock_worker.stores.peers.opening import BlockMemory, KVServer, rank_endpoint
 from penstock_worker.stores.peers.others import OtherWorkers
 from penstock_worker.stores.peers.peer import KVPeer
-from penstock_worker.stores.peers.places import rank_endpoint
-from penstock_worker.stores.peers.server import KVServer
-from penstock_worker.stores.sealed import DigestSeal, SealedStore
 from tests.worker.stores.test_folder import key
 
 PLAIN = TransportSettings()
@@ -127,8 +125,8 @@ def test_what_made_room_between_question_and_fetch_is_gone(two: Two) -> None:
 def test_a_question_waits_a_moment_for_what_is_being_written(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock_worker.stores.peers.server.HELD_SECONDS", 60.0)
-    monkeypatch.setattr("penstock_worker.stores.peers.server.MOST_HELD_SECONDS", 60.0)
+    monkeypatch.setattr("penstock_worker.stores.peers.opening.HELD_SECONDS", 60.0)
+    monkeypatch.setattr("penstock_worker.stores.peers.opening.MOST_HELD_SECONDS", 60.0)
     monkeypatch.setattr(others, "ASK_SECONDS", 60.0)
     two.fill(0, 1)
     found: list[int] = []
@@ -144,8 +142,8 @@ def test_a_question_waits_a_moment_for_what_is_being_written(
 def test_one_that_is_not_to_wait_is_answered_at_once(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock_worker.stores.peers.server.HELD_SECONDS", 60.0)
-    monkeypatch.setattr("penstock_worker.stores.peers.server.MOST_HELD_SECONDS", 60.0)
+    monkeypatch.setattr("penstock_worker.stores.peers.opening.HELD_SECONDS", 60.0)
+    monkeypatch.setattr("penstock_worker.stores.peers.opening.MOST_HELD_SECONDS", 60.0)
     monkeypatch.setattr(others, "ASK_SECONDS", 60.0)
     two.fill(0, 1)
     two.asking.waits = False

@@ -10,9 +10,8 @@ import pytest
 
 from penstock_worker.stores import plugged
 from penstock_worker.stores.interface import KVStore
+from penstock_worker.stores.opening import DigestSeal, SealedStore, StoresInOrder
 from penstock_worker.stores.plugged import GuardedStore
-from penstock_worker.stores.sealed import DigestSeal, SealedStore
-from penstock_worker.stores.several import StoresInOrder
 from tests.worker.stores.test_folder import PAYLOAD, contents, key
 
 STORED = PAYLOAD + DigestSeal.extra_bytes

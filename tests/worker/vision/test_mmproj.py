@@ -30,7 +30,7 @@ from penstock.model.media_facts import (
 )
 from penstock.model.vision_spec import PoolProjector, RotaryPositions, VisionSpec
 from penstock.prepare import load_manifest, prepare
-from penstock.prepare.gguf_config import read_config
+from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
 from tests.shared.media.processors import tokenizer
 from tests.shared.tiny_models import write_gguf, write_hub_folder

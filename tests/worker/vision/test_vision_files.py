@@ -17,7 +17,7 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig, WeightFiles
 from penstock.prepare.quantised import read_quantisation
-from penstock_worker.vision.model import VisionModel, open_tower
+from penstock_worker.vision.sight import VisionModel, open_tower
 from tests.worker.quantised_checkpoints import compressed
 from tests.worker.quantised_writers import packed
 from tests.worker.vision.pictures import picture

@@ -31,7 +31,7 @@ from penstock.model.media_facts import (
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.prepare.hub_config import read_config
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.vision.model import VisionModel, open_tower
+from penstock_worker.vision.sight import VisionModel, open_tower
 from penstock_worker.weights.opening import open_weights
 
 PLACEHOLDER = 190

@@ -14,7 +14,7 @@ from torch import Tensor
 from penstock.errors import UnsupportedModel
 from penstock_kernels.cpu.matrix import MatrixKind, product
 from penstock_kernels.cpu.memory import Arena
-from penstock_worker.forward.cpu.checkpoints import CheckpointPacking
+from penstock_worker.forward.cpu.packing import CheckpointPacking
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.weights.checkpoint_tensor import CheckpointTensor

@@ -14,7 +14,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock_kernels.triton.sampling.philox import draw_uniform
 from penstock_kernels.triton.sampling.row_parts import (
     LISTED,
     NO_ID,
@@ -25,9 +24,61 @@ from penstock_kernels.triton.sampling.row_parts import (
 )
 from penstock_kernels.triton.sampling.rows import SamplingRows
 from penstock_kernels.triton.sampling.selection import kept_entries, key_value, order_key, threshold
-from penstock_kernels.triton.sampling.sorted_draw import SORTED, draw_of_sorted
 from penstock_kernels.triton.sampling.survivors import is_cut, list_survivors
 from penstock_kernels.triton.tiles import SAMPLING_TILES, PartTiles
+
+# Samples from a short list of tokens, which registers hold as a whole.
+#
+# One sort takes the place of two radix searches (`selection.py`), each of which goes through the
+# list eleven times.
+
+SORTED = 2048
+"""Most tokens of such a list, a power of two."""
+PLACE_BITS = tl.constexpr(SORTED.bit_length() - 1)
+
+
+@triton.jit
+def draw_of_sorted(
+    logits,
+    ids,
+    size,
+    total,
+    best,
+    temperature,
+    top_k,
+    top_p,
+    min_p,
+    draw,
+    SORTED: tl.constexpr,
+):
+    """Returns a token of `ids`, [size] int32, ascending, at most SORTED of them: those of a row's
+    tokens that top_k, top_p or min_p may keep. `total` is the sum of the weights of the whole row;
+    top_k is 0 for all."""
+    at = tl.arange(0, SORTED)
+    inside = at < size
+    token = tl.load(ids + at, mask=inside, other=0)
+    x = tl.load(logits + token, mask=inside, other=float("-inf"))
+    # By logit, and of equal ones the lower id first. All differ.
+    order = (order_key(x) << PLACE_BITS) | (SORTED - 1 - at)
+    order = tl.where(inside, order, -1)
+    ranked = tl.sort(order, descending=True)
+    count = tl.where((top_k > 0) & (top_k < size), top_k, size)
+    if top_p < 1.0:
+        peak = tl.where(ranked >= 0, key_value(ranked >> PLACE_BITS), float("-inf"))
+        weight = tl.where(at < count, weight_of(peak, best, temperature), 0.0)
+        wanted = top_p * tl.where(top_k > 0, tl.sum(weight, 0), total)
+        short = (at < count) & (tl.cumsum(weight, 0) < wanted)
+        count = tl.minimum(count, tl.sum(short.to(tl.int32), 0) + 1)
+    least = tl.sum(tl.where(at == count - 1, ranked, 0), 0)
+    weight = tl.where(inside & (order >= least), weight_of(x, best, temperature), 0.0)
+    weight = tl.where(weight >= min_p, weight, 0.0)
+    target = draw * tl.sum(weight, 0)
+    over = (tl.cumsum(weight, 0) > target) & (weight > 0.0)
+    # The last one is needed if the cumulative sum was rounded to less than the sum.
+    last = tl.max(tl.where(weight > 0.0, at, 0), 0)
+    place = tl.minimum(last, tl.min(tl.where(over, at, NO_ID), 0))
+    return tl.load(ids + place)
+
 
 CUT_ROWS = 128
 """Rows whose survivors are listed at a time. The lists take 12 bytes per logit."""
@@ -280,3 +331,46 @@ def _sample_into(
         SHORT=short,
         num_warps=tiles.warps,
     )
+
+
+# reference.philox's counter-based random numbers on the device: Philox-4x32-10 (Salmon et al.,
+# "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+
+_LOW = tl.constexpr(0xFFFFFFFF)
+
+
+@triton.jit
+def draw_uniform(seed, sequence, token):
+    """Returns one float64 in [0, 1) with 53 bits. The arguments are int64 scalars; `seed` is the
+    bit pattern of a uint64."""
+    c0, c1 = token & _LOW, (token >> 32) & _LOW
+    c2, c3 = sequence & _LOW, sequence & 0
+    k0, k1 = seed & _LOW, (seed >> 32) & _LOW
+    for _ in tl.static_range(10):
+        # int64 products wrap modulo 2**64, so their bits are those of the unsigned product.
+        left, right = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (
+            ((right >> 32) & _LOW) ^ c1 ^ k0,
+            right & _LOW,
+            ((left >> 32) & _LOW) ^ c3 ^ k1,
+            left & _LOW,
+        )
+        k0, k1 = (k0 + 0x9E3779B9) & _LOW, (k1 + 0xBB67AE85) & _LOW
+    whole = (c0 >> 5) * 67108864 + (c1 >> 6)
+    return whole.to(tl.float64) * 1.1102230246251565e-16  # 2**-53
+
+
+@triton.jit
+def _uniform(seeds, sequences, tokens, out):
+    at = tl.program_id(0)
+    draw = draw_uniform(tl.load(seeds + at), tl.load(sequences + at), tl.load(tokens + at))
+    tl.store(out + at, draw)
+
+
+def uniform(seeds: Tensor, sequences: Tensor, tokens: Tensor) -> Tensor:
+    """reference.uniform with tensors instead of lists, each [n] int64 (a seed of 2**63 or above is
+    given by its bit pattern). Returns [n] float64."""
+    out = torch.empty(seeds.shape, dtype=torch.float64, device=seeds.device)
+    if seeds.shape[0]:
+        _uniform[(seeds.shape[0],)](seeds, sequences, tokens, out, num_warps=1)
+    return out

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.client.sleeping import sleep_level, wake_tags
 from penstock.errors import InvalidRequest
 from penstock.process import logs
 from penstock.version import __version__
 from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.rpc.endpoint import MessageEndpoint, operation
 from penstock_gateway.rpc.protos.control_pb2 import (
+    PAUSE_MODE_ABORT,
+    PAUSE_MODE_KEEP,
+    PAUSE_MODE_UNSPECIFIED,
     AbortResponse,
+    IsPausedResponse,
+    IsSleepingResponse,
     ListLorasResponse,
     LoadLoraResponse,
     LoraAdapter,
     ModelInfo,
+    PauseGenerationResponse,
+    PauseMode,
+    ResumeGenerationResponse,
     ServerInfo,
+    SleepResponse,
     UnloadLoraResponse,
+    WakeUpResponse,
 )
 from penstock_gateway.rpc.running import RunningCalls
 from penstock_gateway.rpc.served import adapters_of, model_facts, model_state
-from penstock_gateway.rpc.vllm.pausing import pausing
-from penstock_gateway.rpc.vllm.sleeping import sleeping
 from penstock_gateway.service import Service
 
 log = logs.get(__name__)
@@ -121,3 +130,80 @@ def routes(service: Service, running: RunningCalls) -> list[OperationRoute]:
         operation(f"/vllm.Control/{name}", name, access="admin").route(endpoint)
         for name, endpoint in endpoints.items()
     ]
+
+
+# The methods of vllm.Control that free a model's memory and wake it, as POST /sleep and /wake_up
+# do. Like those that pause, the messages name no model.
+
+
+class SleepModel(MessageEndpoint):
+    async def answer(self, message: Any) -> SleepResponse:
+        abort = aborts(message.mode)
+        level = sleep_level(message.level if message.HasField("level") else 1)
+        await self._service.models.ask(None).backend.client.put_to_sleep(level, abort=abort)
+        return SleepResponse()
+
+
+class WakeModel(MessageEndpoint):
+    async def answer(self, message: Any) -> WakeUpResponse:
+        tags = wake_tags(list(message.tags))
+        await self._service.models.ask(None).backend.client.wake_up(tags)
+        return WakeUpResponse()
+
+
+class IsSleeping(MessageEndpoint):
+    async def answer(self, message: Any) -> IsSleepingResponse:
+        return IsSleepingResponse(sleeping=self._service.models.ask(None).backend.client.sleeping)
+
+
+def sleeping(service: Service) -> dict[str, MessageEndpoint]:
+    """Endpoints by the methods' names."""
+    return {
+        "Sleep": SleepModel(service),
+        "WakeUp": WakeModel(service),
+        "IsSleeping": IsSleeping(service),
+    }
+
+
+# The methods of vllm.Control that pause and resume, as POST /pause and /resume do. The messages
+# name no model: with several models, each call is refused.
+
+ABORTS = {PAUSE_MODE_UNSPECIFIED: True, PAUSE_MODE_ABORT: True, PAUSE_MODE_KEEP: False}
+"""Whether a mode ends open requests."""
+
+
+def aborts(mode: Any) -> bool:
+    """Whether open requests end. mode: a PauseMode, as it came. Raises InvalidRequest."""
+    found = ABORTS.get(mode)
+    if found is None:
+        named = dict(zip(PauseMode.values(), PauseMode.keys(), strict=True))
+        allowed = ", ".join(named[mode] for mode in ABORTS)
+        raise InvalidRequest(f"mode is {named.get(mode, mode)}; allowed: {allowed}", param="mode")
+    return found
+
+
+class PauseGeneration(MessageEndpoint):
+    async def answer(self, message: Any) -> PauseGenerationResponse:
+        abort = aborts(message.mode)
+        await self._service.models.ask(None).backend.client.set_paused(True, abort=abort)
+        return PauseGenerationResponse()
+
+
+class ResumeGeneration(MessageEndpoint):
+    async def answer(self, message: Any) -> ResumeGenerationResponse:
+        await self._service.models.ask(None).backend.client.set_paused(False)
+        return ResumeGenerationResponse()
+
+
+class IsPaused(MessageEndpoint):
+    async def answer(self, message: Any) -> IsPausedResponse:
+        return IsPausedResponse(paused=self._service.models.ask(None).backend.client.paused)
+
+
+def pausing(service: Service) -> dict[str, MessageEndpoint]:
+    """Endpoints by the methods' names."""
+    return {
+        "PauseGeneration": PauseGeneration(service),
+        "ResumeGeneration": ResumeGeneration(service),
+        "IsPaused": IsPaused(service),
+    }

@@ -11,13 +11,16 @@ cache's dtype can be chosen independently.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from penstock.model.config import ModelConfig, PreparedModel
 from penstock.model.kv_layout import kv_layout
 from penstock.model.media_facts import alignment_heads
+from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba2Spec
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import (
     Decoder,
@@ -26,30 +29,30 @@ from penstock_kernels.cpu.decoder import (
 )
 from penstock_kernels.cpu.library import bits, instruction_set
 from penstock_kernels.cpu.program import Program
+from penstock_kernels.cpu.recurrent import MAX_HEADS, MAX_KERNEL, MAX_KEY_DIM
+from penstock_worker.alignment.interface import Crossing
+from penstock_worker.attention.encoded import Division
 from penstock_worker.forward.common_mechanisms import COMMON
 from penstock_worker.forward.cpu.adapters import adapters_of
 from penstock_worker.forward.cpu.cross_layers import compile_stored
 from penstock_worker.forward.cpu.crossings import KEY, QUERY, ShownHeads, beside, showing
 from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
-from penstock_worker.forward.cpu.encoder_decoder import CPUEncoderDecoder
 from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.cpu.media import TOWER_DTYPE
-from penstock_worker.forward.cpu.obstacles import (
-    experts_obstacle,
-    recurrent_obstacle,
-)
 from penstock_worker.forward.cpu.program import compile_program
 from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, RankSplit, split_obstacle
 from penstock_worker.forward.cpu.taps import CPUTaps
-from penstock_worker.forward.decoded_part import encoder_obstacle
+from penstock_worker.forward.decoded_part import decoded_part, encoder_obstacle
 from penstock_worker.forward.interface import (
+    Batch,
     Forward,
     Recipe,
     Unable,
     require,
 )
 from penstock_worker.forward.taps import taps_for
+from penstock_worker.media.interface import BatchMedia
 from penstock_worker.media.loading import ModelMedia
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import ALONE, Ranks
@@ -204,3 +207,112 @@ def _heads_obstacle(config: ModelConfig, setup: Setup, tensor: int) -> str | Non
 def dummy_obstacle(setup: Setup) -> str | None:
     """Returns why the weights can't be loaded, or None: matrices are packed from files only."""
     return None if setup.load_format == "auto" else f"load_format is {setup.load_format}"
+
+
+_NO_ROWS = np.empty(0, dtype=np.int64)
+
+
+@dataclass
+class CPUEncoderDecoder:
+    """Adapts two programs to the interface `Forward`."""
+
+    stores: Forward
+    """Stores the keys and values of an encoder's rows."""
+    decoder: Forward
+    encoder_rows: int
+    vocab: int
+    shown: ShownHeads | None = None
+    """What `crossing` gives; None: nobody knows which heads."""
+
+    @property
+    def layers_done(self) -> int:
+        return sum(each.layers_done for each in self._forwards)
+
+    @property
+    def _forwards(self) -> tuple[Forward, ...]:
+        shown = self.shown
+        return self.stores, self.decoder, *(() if shown is None else shown.forwards)
+
+    def cancel(self) -> None:
+        for each in self._forwards:
+            each.cancel()
+
+    def kv_blocks(self) -> list[np.ndarray]:
+        return self.decoder.kv_blocks()
+
+    def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
+        """Logits as Forward has them. Those of an encoder's rows are zeros."""
+        division = Division.of(batch.starts, batch.counts, self.encoder_rows)
+        if len(division.decoded) < len(batch.tokens):
+            self.stores.logits(_encoded(batch, division), _NO_ROWS)
+        places, found = division.find(rows)
+        logits = torch.zeros(len(rows), self.vocab)
+        if len(division.decoded):
+            decoded = self.decoder.logits(decoded_part(batch, division, self.encoder_rows), found)
+            logits[torch.from_numpy(places)] = decoded
+        return logits
+
+    def crossing(self, batch: Batch) -> Crossing:
+        """Computes every row of a batch, and shows its attention to the encoder's output (see
+        Crosses)."""
+        if self.shown is None:
+            raise ValueError("no heads are shown")
+        division = Division.of(batch.starts, batch.counts, self.encoder_rows)
+        decoded = len(division.decoded)
+        keys = self.shown.keys(_encoded(batch, division) if decoded < len(batch.tokens) else None)
+        rows = decoded_part(batch, division, self.encoder_rows) if decoded else None
+        return Crossing(self.shown.queries(rows), keys)
+
+
+def _encoded(batch: Batch, division: Division) -> Batch:
+    """The part of it that is stored."""
+    counts = batch.counts - division.counts
+    having = counts.nonzero()[0].tolist()
+    mine = np.ones(len(batch.tokens), dtype=bool)
+    mine[division.decoded] = False
+    media = batch.media
+    if media is not None:
+        # Which of the encoders' rows each row of the batch is.
+        numbers = np.cumsum(mine) - 1
+        media = BatchMedia(rows=numbers[media.rows], embeddings=media.embeddings)
+    return Batch(
+        tokens=batch.tokens[mine],
+        tables=[batch.tables[at] for at in having],
+        starts=batch.starts[having],
+        counts=counts[having],
+        media=media,
+    )
+
+
+# What of a model's layers the CPU kernels can't compute.
+
+
+def experts_obstacle(config: ModelConfig) -> str | None:
+    """Returns which mixtures of experts the kernels can't compute, or None."""
+    for layer in config.layers:
+        experts = layer.feed_forward.experts
+        if experts is not None and (experts.count > 1024 or experts.active > 64):
+            return f"{experts.active} of {experts.count} experts; at most 64 of 1024 are supported"
+        if experts is not None and experts.group_best > 2:
+            return f"groups are scored by {experts.group_best} experts; 1 and 2 are possible"
+        if experts is not None and experts.weighs_input and layer.feed_forward.bias:
+            return "experts whose inputs are weighed have biases"
+    return None
+
+
+def recurrent_obstacle(config: ModelConfig) -> str | None:
+    """Returns which recurrent layers the kernels can't compute, or None."""
+    for spec in {layer.recurrent for layer in config.layers}:
+        if spec is not None and spec.kernel > MAX_KERNEL:
+            return f"a convolution of {spec.kernel} tokens; at most {MAX_KERNEL} are possible"
+        heads, size = 1, 1
+        if isinstance(spec, GatedDeltaSpec):
+            heads, size = spec.value_heads, spec.key_dim
+        elif isinstance(spec, Mamba2Spec):
+            heads, size = spec.heads, spec.state
+        if heads > MAX_HEADS or size > MAX_KEY_DIM:
+            return (
+                f"recurrent layers have {heads} heads with {size} numbers of the state for each"
+                f" value; at most {MAX_HEADS} with {MAX_KEY_DIM} are possible"
+            )
+    return None

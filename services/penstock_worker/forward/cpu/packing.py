@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from penstock_kernels.cpu.matrix import MatrixKind, NotFiniteError, PackedMatrix, pack
+from penstock.process import logs
+from penstock_kernels.cpu.matrix import (
+    LEVELS_BLOCK,
+    MatrixKind,
+    NotFiniteError,
+    PackedMatrix,
+    pack,
+    pack_floats,
+    pack_levels,
+)
 from penstock_kernels.cpu.memory import Arena
-from penstock_worker.forward.cpu.checkpoints import CheckpointPacking
+from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix, LevelMatrix
 from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
-from penstock_worker.weights.checkpoint_tensor import CheckpointTensor
+from penstock_worker.weights.checkpoint_tensor import CheckpointTensor, chunks
 from penstock_worker.weights.stored import not_finite
 from penstock_worker.weights.weights import Weights
 
@@ -94,3 +105,141 @@ class CPUPacking:
             threads=self.threads,
             arena=self.arena,
         )
+
+
+# Packs the matrices of quantised checkpoints for the CPU kernels.
+#
+# Levels with a scale per group of inputs become a packed kind, without being rounded again, if each
+# 32 neighbouring inputs share a scale. Others are unpacked, and so are FP8 and NF4, whose numbers
+# are no whole ones: to bfloat16 if it can hold every weight of the matrix, else to float32.
+
+log = logs.get(__name__)
+
+_GROUP = 32
+"""Inputs that share a scale in the kernels' kinds."""
+
+
+@dataclass
+class CheckpointPacking:
+    """Packs matrices, and counts what is done with them."""
+
+    threads: int
+    arena: Arena
+    unpacked: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """Matrices by (what their levels are, why they are unpacked, to what)."""
+
+    def pack(
+        self,
+        matrix: CheckpointMatrix,
+        bias: np.ndarray | None = None,
+        order: np.ndarray | None = None,
+        rows: range | None = None,
+    ) -> PackedMatrix:
+        """`rows`: those that are packed, by default all. `bias` is [rows] float32, `order` the
+        index at which each of them is stored. What they become depends on the whole matrix, so
+        that it is the same on all ranks. Raises UnsupportedModel for a scale that isn't finite."""
+        reason = _obstacle(matrix)
+        rows = range(matrix.outputs) if rows is None else rows
+        if reason is None and isinstance(matrix, LevelMatrix):
+            return self._pack_levels(matrix, bias, order, rows)
+        kind = MatrixKind.BF16 if _fits_bfloat16(matrix) else MatrixKind.F32
+        self.unpacked[matrix.levels_are, reason or "", kind.name] += 1
+        floats = (values.numpy() for values in _values(matrix, rows))
+        shape = (len(rows), matrix.inputs)
+        return pack_floats(
+            floats,
+            shape,
+            kind=kind,
+            order=order,
+            bias=bias,
+            threads=self.threads,
+            arena=self.arena,
+        )
+
+    def report(self) -> None:
+        """Logs what was unpacked."""
+        for (levels, reason, kind), count in self.unpacked.items():
+            log.warning(
+                "quantised matrices are unpacked, and take more memory than their file",
+                matrices=count,
+                type=levels,
+                reason=reason,
+                to="bfloat16" if kind == MatrixKind.BF16.name else "float32",
+            )
+
+    def _pack_levels(
+        self,
+        matrix: LevelMatrix,
+        bias: np.ndarray | None,
+        order: np.ndarray | None,
+        rows: range,
+    ) -> PackedMatrix:
+        whole = range(matrix.outputs)
+        scales, zeros = matrix.finite_scales(whole), matrix.zeros(whole)
+        minima = -(zeros * scales)
+        kind = levels_kind(matrix.bits, scales, zeros, minima)
+        shape = (len(rows), matrix.inputs)
+        return pack_levels(
+            _blocks(matrix, scales, minima, rows),
+            shape,
+            kind=kind,
+            order=order,
+            bias=bias,
+            threads=self.threads,
+            arena=self.arena,
+        )
+
+
+def levels_kind(bits: int, scales: np.ndarray, zeros: np.ndarray, minima: np.ndarray) -> MatrixKind:
+    """Returns the smallest kind that holds these scales and minima as they are. All are [outputs,
+    groups]; scales and minima are float32."""
+    if bits == 8 and (zeros == 128).all():
+        return MatrixKind.S8H if _fits_float16(scales) else MatrixKind.S8W16
+    narrow = _fits_float16(scales) and _fits_float16(minima)
+    if bits == 4:
+        return MatrixKind.U4H if narrow else MatrixKind.U4W
+    return MatrixKind.U8H if narrow else MatrixKind.U8W
+
+
+def _obstacle(matrix: CheckpointMatrix) -> str | None:
+    """Returns why a matrix can't be packed as levels, or None."""
+    if not isinstance(matrix, LevelMatrix):
+        return "its numbers are not integers"
+    if matrix.order is not None:
+        return "the inputs of a group aren't neighbours (act-order)"
+    if matrix.group % _GROUP and matrix.group < matrix.inputs:
+        return f"its groups have {matrix.group} inputs, no multiple of {_GROUP}"
+    return None
+
+
+def _fits_float16(values: np.ndarray) -> bool:
+    with np.errstate(over="ignore"):
+        return bool((values.astype(np.float16).astype(np.float32) == values).all())
+
+
+def _fits_bfloat16(matrix: CheckpointMatrix) -> bool:
+    rows = range(matrix.outputs)
+    return all(torch.equal(each.bfloat16().float(), each) for each in _values(matrix, rows))
+
+
+def _values(matrix: CheckpointMatrix, rows: range) -> Iterator[torch.Tensor]:
+    columns = range(matrix.inputs)
+    for chunk in chunks(rows, matrix.inputs):
+        yield matrix.values(chunk, columns)
+
+
+def _blocks(
+    matrix: LevelMatrix, scales: np.ndarray, minima: np.ndarray, of: range
+) -> Iterator[np.ndarray]:
+    """Yields chunks of some rows as LEVELS_BLOCK, each [rows, blocks]. `scales` and `minima` are
+    those of all rows."""
+    count = -(-matrix.inputs // _GROUP)
+    group = np.arange(count) * _GROUP // matrix.group
+    for rows in chunks(of, matrix.inputs):
+        here = slice(rows.start, rows.stop)
+        levels = np.zeros((len(rows), count * _GROUP), dtype=np.uint8)
+        levels[:, : matrix.inputs] = matrix.levels(rows, range(matrix.inputs))
+        blocks = np.empty((len(rows), count), dtype=LEVELS_BLOCK)
+        blocks["scale"], blocks["minimum"] = scales[here][:, group], minima[here][:, group]
+        blocks["levels"] = levels.reshape(len(rows), count, _GROUP)
+        yield blocks

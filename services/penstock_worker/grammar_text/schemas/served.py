@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
+from math import inf
 from typing import Any
 
 from penstock_worker.grammar_text.closed_objects import closed
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.schemas import circles
-from penstock_worker.grammar_text.schemas.depth import whitespace
 from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.keywords import (
     NARROWED,
@@ -18,8 +19,6 @@ from penstock_worker.grammar_text.schemas.keywords import (
     inner,
     together,
 )
-from penstock_worker.grammar_text.schemas.number_bounds import with_careful_bounds
-from penstock_worker.grammar_text.schemas.patterns import with_careful_patterns
 from penstock_worker.grammar_text.schemas.property_counts import counted
 from penstock_worker.grammar_text.schemas.rewriter import IN_FULL, Attempt, rewritten
 
@@ -208,3 +207,166 @@ def _any(schema: Any, test: Callable[[dict[str, Any]], bool]) -> bool:
                 return True
             stack += [each for _, each in inner(node)]
     return False
+
+
+# How deep a schema's documents are, and the whitespace that they may be laid out with.
+
+MAX_DEPTH = 64
+"""Levels of a document that may be laid out, where the schema has no bound of its own."""
+INDENT = 4
+SPACES = 16
+"""Whitespace of any kind. Bounded, as all is: small models go on with spaces for ever."""
+
+
+def whitespace(schema: Any) -> str:
+    """A regular expression for what may stand between the parts of a document: a little of
+    anything, or a new line and the indentation of the deepest level."""
+    levels = depth_of(schema)
+    some = rf"[\x20\x0A\x0D\x09]{{0,{SPACES}}}"
+    if INDENT * levels < SPACES:
+        return some
+    return rf"{some}|\x0D?\x0A(?:\x20{{0,{INDENT * levels}}}|\x09{{0,{levels}}})"
+
+
+def depth_of(schema: Any) -> int:
+    """Levels of arrays and objects, at most MAX_DEPTH."""
+    definitions = schema.get("$defs", {}) if isinstance(schema, dict) else {}
+    return _Depth(definitions).of(schema)
+
+
+class _Depth:
+    def __init__(self, definitions: dict[str, Any]) -> None:
+        self._definitions = definitions
+        self._known: dict[str, int] = {}
+
+    def of(self, schema: Any) -> int:
+        if schema is False:
+            return 0
+        if not isinstance(schema, dict):
+            return MAX_DEPTH
+        several = [schema[name] for name in ("anyOf", "oneOf") if schema.get(name)]
+        bounds = [max(map(self.of, options)) for options in several]
+        bounds += [self.of(each) for each in schema.get("allOf", ())]
+        if "$ref" in schema:
+            bounds.append(self._reference(schema["$ref"]))
+        bounds.append(self._own(schema))
+        return min(bounds)
+
+    def _own(self, schema: dict[str, Any]) -> int:
+        if "const" in schema or "enum" in schema:
+            values = schema.get("enum", [schema.get("const")])
+            return max(map(_value_depth, values), default=0)
+        types = schema.get("type", ("array", "object"))
+        types = types if isinstance(types, list | tuple) else [types]
+        deepest = 0
+        if "object" in types:
+            inner = [*schema.get("properties", {}).values()]
+            inner += schema.get("patternProperties", {}).values()
+            deepest = 1 + self._deepest([*inner, schema.get("additionalProperties", True)])
+        if "array" in types:
+            inner = [*schema.get("prefixItems", ()), schema.get("items", True)]
+            deepest = max(deepest, 1 + self._deepest(inner))
+        return min(deepest, MAX_DEPTH)
+
+    def _deepest(self, schemas: list[Any]) -> int:
+        return max(map(self.of, schemas))
+
+    def _reference(self, name: str) -> int:
+        if name not in self._known:
+            self._known[name] = MAX_DEPTH  # What it is inside of itself.
+            target = self._definitions.get(name.rpartition("/")[2], True)
+            self._known[name] = self.of(target)
+        return self._known[name]
+
+
+def _value_depth(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(_value_depth, value.values()), default=0)
+    if isinstance(value, list):
+        return 1 + max(map(_value_depth, value), default=0)
+    return 0
+
+
+# Regular expressions as llguidance can be trusted with them.
+#
+# Of a class that has all control characters but not the quotation mark or the backslash, such as
+# `[^"]`, it takes the escapes of these two in a JSON string for members.  Without NUL it doesn't.
+
+NO_NUL = r"\x00"
+
+
+def with_careful_patterns(node: dict[str, Any]) -> dict[str, Any]:
+    """A schema whose own patterns are careful."""
+    if "pattern" in node:
+        node["pattern"] = careful(node["pattern"])
+    if "patternProperties" in node:
+        node["patternProperties"] = {
+            careful(pattern): each for pattern, each in node["patternProperties"].items()
+        }
+    return node
+
+
+def careful(pattern: str) -> str:
+    """The expression, with no negated class that has NUL."""
+    made: list[str] = []
+    at, within = 0, False
+    while at < len(pattern):
+        if pattern[at] == "\\":
+            made.append(pattern[at : at + 2])
+            at += 2
+        elif not within and pattern.startswith("[", at):
+            opening, at = _opening(pattern, at)
+            made.append(opening)
+            within = True
+        else:
+            within = within and pattern[at] != "]"
+            made.append(pattern[at])
+            at += 1
+    return "".join(made)
+
+
+def _opening(pattern: str, at: int) -> tuple[str, int]:
+    """How the class that begins there begins, and where that ends. A bracket that comes first
+    doesn't close it."""
+    opening, after = ("[^" + NO_NUL, at + 2) if pattern.startswith("[^", at) else ("[", at + 1)
+    if pattern.startswith("]", after):
+        return opening + r"\]", after + 1
+    return opening, after
+
+
+# Bounds of numbers as llguidance can be trusted with them.
+#
+# Of numbers above 2 and up to 2.5 it takes 2 for one, and of those from -1.5 and below -1 it takes
+# -1: where an integer is excluded, and the other bound is less than 1 away.
+
+DIGITS = 15
+"""The digits of a bound that the library sees; of more, it doesn't see the last."""
+LEAST = 1e-16
+"""The number that stands for the one next to zero."""
+
+
+def with_careful_bounds(node: dict[str, Any]) -> dict[str, Any]:
+    """A schema whose own bounds are careful."""
+    low = max(
+        (node[name] for name in ("minimum", "exclusiveMinimum") if name in node), default=-inf
+    )
+    high = min(
+        (node[name] for name in ("maximum", "exclusiveMaximum") if name in node), default=inf
+    )
+    if not 0 < high - low < 1:
+        return node
+    if node.get("exclusiveMinimum") == low and float(low).is_integer():
+        del node["exclusiveMinimum"]
+        node["minimum"] = _next_to(low, 1)
+    if node.get("exclusiveMaximum") == high and float(high).is_integer():
+        del node["exclusiveMaximum"]
+        node["maximum"] = _next_to(high, -1)
+    return node
+
+
+def _next_to(number: float, side: int) -> float:
+    """The number above or below an integer that the library can tell from it."""
+    if not number:
+        return side * LEAST
+    whole = Decimal(int(number))
+    return float(whole + side * Decimal(10) ** (len(str(abs(int(number)))) - DIGITS))

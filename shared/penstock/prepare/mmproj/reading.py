@@ -9,20 +9,235 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.errors import UnsupportedModel
+from penstock.families.vision.internvl import PROJECTOR_NORM
+from penstock.families.vision.reading import MAX_PIXELS, bounded
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
 from penstock.model.audio_spec import AudioSpec
 from penstock.model.config import ModelConfig
-from penstock.model.media_facts import MediaFacts
-from penstock.model.vision_spec import VisionSpec
-from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens
-from penstock.prepare.mmproj.internvl import internvl
-from penstock.prepare.mmproj.llava import llava
-from penstock.prepare.mmproj.pixtral import pixtral
+from penstock.model.layer_spec import NormSpec
+from penstock.model.media_facts import (
+    CanvasImages,
+    Colour,
+    FixedImages,
+    MediaFacts,
+    RowImages,
+    ScannedImages,
+    TiledImages,
+)
+from penstock.model.vision_spec import (
+    LearnedPositions,
+    MLPProjector,
+    PoolProjector,
+    RotaryPositions,
+    ShuffleProjector,
+    SquareMLPProjector,
+    TowerSpec,
+    VisionSpec,
+)
+from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
+from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 from penstock.prepare.mmproj.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
-from penstock.prepare.mmproj.siglip import gemma3, idefics3
 from penstock.prepare.mmproj.sounds import qwen2_audio, voxtral
 from penstock.prepare.odd_values import odd_values_refused
+from penstock.prepare.picture_readers import BEGIN, END, MAX_TILES
+
+# mmproj files with SigLIP's tower: Gemma 3's, and those of Idefics 3 and SmolVLM.
+
+SPARE_TOKENS = tuple(f"<unused{number}>" for number in range(99))
+"""Unused tokens of Gemma's vocabulary: where a file lacks the token that stands for a picture's
+rows, one of these does."""
+
+
+def _tower(found: MmprojFile, *, fractional: bool = False) -> TowerSpec:
+    return found.tower(
+        "layer",
+        activation=found.activation("gelu_tanh"),
+        patch_bias=True,
+        last_norm=True,
+        positions=LearnedPositions(side=found.side()[1], fractional=fractional),
+    )
+
+
+def gemma3(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    image, patches = found.side()
+    factor = bounded(found.keys, "projector.scale_factor", patches, 4)
+    if patches % factor:
+        raise found.keys.wrong("projector.scale_factor", f"a divisor of {patches}")
+    tower = _tower(found)
+    side = patches // factor
+    vision = VisionSpec(
+        tower=tower,
+        projector=PoolProjector(side=side, eps=tower.norm.eps, plus_one=False),
+        image_size=image,
+        spans_whole=True,
+    )
+    begin, _ = tokens.id_of("<start_of_image>")
+    end, _ = tokens.id_of("<end_of_image>")
+    preparation = ScannedImages(
+        pixels=found.pixels(2, HALF, HALF),
+        height=image,
+        width=image,
+        rows=side * side,
+        begin=f"\n\n{begin}",
+        end=f"{end}\n\n",
+    )
+    token, token_id = tokens.id_of("<image_soft_token>", *SPARE_TOKENS)
+    return vision, of_pictures(preparation, begin, token, token_id)
+
+
+def idefics3(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    image, patches = found.side()
+    factor = bounded(found.keys, "projector.scale_factor", patches, 2)
+    if patches % factor:
+        raise found.keys.wrong("projector.scale_factor", f"a divisor of {patches}")
+    vision = VisionSpec(
+        tower=_tower(found, fractional=True), projector=ShuffleProjector(factor=factor)
+    )
+    token, token_id = tokens.id_of("<image>")
+    preparation = TiledImages(
+        pixels=found.pixels(1, HALF, HALF),
+        longest_edge=bounded(found.keys, "preproc_image_size", MAX_PIXELS, 4 * image),
+        tile=image,
+        rows=(patches // factor) ** 2,
+    )
+    tokens.id_of(preparation.around)
+    return vision, of_pictures(preparation, token, token, token_id)
+
+
+# mmproj files of Pixtral and Mistral Small 3.
+
+
+def pixtral(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    image, patches = found.side()
+    merge = bounded(found.keys, "spatial_merge_size", patches, 1)
+    tower = found.tower(
+        "rms",
+        activation=found.activation("gelu"),
+        gated=True,
+        qkv_bias=False,
+        bias=False,
+        first_norm=True,
+        positions=RotaryPositions(alternating=True, adjacent=True),
+    )
+    if tower.head_dim % 4:
+        raise found.keys.wrong("attention.head_count", "heads of a multiple of 4 numbers")
+    bias = found.has("mm.1.bias")
+    projector: MLPProjector | SquareMLPProjector = MLPProjector(bias=bias)
+    if found.has("mm.patch_merger.weight"):
+        norm = NormSpec(kind="rms", eps=found.text.norm.eps)
+        projector = SquareMLPProjector(factor=merge, norm=norm, bias=bias, merged=True)
+    token, token_id = tokens.id_of("[IMG]")
+    preparation = RowImages(
+        pixels=found.pixels(3, CLIP_MEAN, CLIP_STD),
+        longest_edge=image,
+        patch=tower.patch * merge,
+    )
+    for text in (preparation.row_end, preparation.end):
+        tokens.id_of(text)
+    vision = VisionSpec(tower=tower, projector=projector)
+    return vision, of_pictures(preparation, token, token, token_id)
+
+
+# mmproj files of LLaVA 1.5 and its like, which have CLIP's tower.
+#
+# Its converter leaves out the layers after the one whose output is taken, so all that are there are
+# computed (ggml-org/llama.cpp, issue 25817).
+
+MARK = "<image>"
+UNKNOWN = "<unk>"
+"""Llama 2's token that no text has: where the vocabulary lacks one for pictures, as Vicuna's does,
+this one stands for their rows."""
+
+
+def llava(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    _refuse_variants(found)
+    image, side = found.side()
+    tower = found.tower(
+        "layer",
+        activation=found.activation("gelu"),
+        class_token=True,
+        first_norm=True,
+        positions=LearnedPositions(side=side),
+    )
+    outputs, _ = found.shape("mm.2.weight", 2)
+    if outputs != found.text.hidden_size:
+        raise UnsupportedModel(
+            f"{found.file.path} makes rows of {outputs} numbers; its model's hidden size is "
+            f"{found.text.hidden_size}"
+        )
+    vision = VisionSpec(
+        tower=tower, projector=MLPProjector(bias=found.has("mm.0.bias")), image_size=image
+    )
+    preparation = FixedImages(
+        pixels=found.pixels(3, CLIP_MEAN, CLIP_STD),
+        height=image,
+        width=image,
+        rows=side * side,
+        shortest_edge=image,
+    )
+    token, token_id = tokens.id_of(MARK, UNKNOWN)
+    return vision, of_pictures(preparation, MARK, token, token_id)
+
+
+def _refuse_variants(found: MmprojFile) -> None:
+    keys, where = found.keys, str(found.file.path)
+    layers = keys.listed("feature_layer", int) if "feature_layer" in keys else []
+    if layers not in ([], [found.num_layers()]):
+        raise UnsupportedModel(f"{where}: several layers' outputs ({layers}) are not served")
+    tiled = "image_grid_pinpoints" in keys or found.has("model.image_newline")
+    if tiled or keys.text("mm_patch_merge_type", "flat") != "flat":
+        raise UnsupportedModel(f"{where}: pictures in tiles (LLaVA-NeXT) are not served")
+    if not found.has("v.class_embd"):
+        raise UnsupportedModel(
+            f"{where}: a LLaVA tower without a class token is not served; CLIP's is"
+        )
+
+
+MEAN: Colour = (0.485, 0.456, 0.406)
+STD: Colour = (0.229, 0.224, 0.225)
+"""Mean and deviation of ImageNet's pictures, as the releases have them."""
+TOKEN = "<IMG_CONTEXT>"
+
+
+def internvl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    """The larger towers have other norms, which have no biases."""
+    image, side = found.side()
+    factor = bounded(found.keys, "projector.scale_factor", side, 2)
+    if side % factor:
+        raise found.keys.wrong("projector.scale_factor", f"a divisor of {side}")
+    tower = found.tower(
+        "layer" if found.has("v.blk.0.ln1.bias") else "rms",
+        activation=found.activation("gelu"),
+        patch_bias=found.has("v.patch_embd.bias"),
+        qkv_bias=found.has("v.blk.0.attn_q.bias"),
+        query_norms=found.has("v.blk.0.attn_q_norm.weight"),
+        layer_scale=True,
+        positions=LearnedPositions(side=side),
+        class_token=True,
+        last_norm=found.has("v.post_ln.weight"),
+    )
+    vision = VisionSpec(
+        tower=tower,
+        projector=SquareMLPProjector(factor=factor, norm=PROJECTOR_NORM),
+        image_size=image,
+    )
+    least = bounded(found.keys, "preproc_min_tiles", MAX_TILES, 1)
+    most = bounded(found.keys, "preproc_max_tiles", MAX_TILES, 12)
+    if least > most:
+        raise found.keys.wrong("preproc_min_tiles", f"at most {most}")
+    preparation = CanvasImages(
+        pixels=found.pixels(3, MEAN, STD),
+        tile=image,
+        rows=(side // factor) ** 2,
+        least=least,
+        most=most,
+    )
+    token, token_id = tokens.id_of(TOKEN)
+    for text in (BEGIN, END):
+        tokens.id_of(text)
+    kinds = of_pictures(preparation, token, token, token_id, before=BEGIN, behind=END)
+    return vision, kinds
 
 
 class MmprojKind(NamedTuple):

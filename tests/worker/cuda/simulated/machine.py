@@ -19,9 +19,8 @@ from penstock_worker.grammar import SlotGrammars
 from penstock_worker.loading.device import DeviceParts, load_on_device
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.states.interface import STATELESS
-from penstock_worker.steps.begun import BegunStep
 from penstock_worker.steps.generate import Generate
-from penstock_worker.steps.runner import StepRunner
+from penstock_worker.steps.runner import BegunStep, StepRunner
 from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.simulated.device import Device, Misuse
 from tests.worker.grammar.grammar_tools import EVEN, compile_now
