@@ -59,6 +59,17 @@ def test_named_paths_exist() -> None:
     assert not [each for each in named if not (ROOT / each[1]).exists()]
 
 
+def test_the_page_of_one_layer_names_what_its_files_have() -> None:
+    page = text_of("docs/design/one-layer.md")
+    rows = re.findall(r"`([\w/.]+/[\w.]+)`: ((?:`\w+`(?:, )?)+)", page)
+    assert len(rows) > 15
+    for file, names in rows:
+        source = (ROOT / file).read_text(encoding="utf-8")
+        for name in re.findall(r"`(\w+)`", names):
+            defined = rf"\b(def|class) {name}\b|\b{name}\("
+            assert re.search(defined, source), f"{file} has no {name}"
+
+
 def test_the_attacks_have_their_tests() -> None:
     page = (ROOT / "docs/design/attacks.md").read_text(encoding="utf-8")
     named = re.findall(r"`([\w/]+\.py)::(test_\w+)` \|$", page, re.MULTILINE)

@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 
 VERSION = 2
-"""Version of this layout. An older one is brought to it (layouts.py), any other is refused."""
+"""Version of this layout. An older one is brought to it (`database.py`), any other is refused."""
 
 
 class StoredName(TypeDecorator[str]):

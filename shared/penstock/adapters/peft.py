@@ -4,7 +4,7 @@ adapter_model.safetensors has, for each module of the model, PREFIX.MODULE.lora_
 inputs] and PREFIX.MODULE.lora_B.weight [outputs, rank], with DoRA also
 PREFIX.MODULE.lora_magnitude_vector [outputs]; of an embedding lora_embedding_A [rank, tokens] and
 lora_embedding_B [size, rank]. PREFIX.MODULE.weight is a whole matrix. Factors of all experts
-together: see peft_parameters.py. Which modules are changed
+together: see the end of this file. Which modules are changed
 follows from these tensors; `target_modules`, `layers_to_transform` and `modules_to_save` only say
 how they came to be chosen.
 """

@@ -12,7 +12,7 @@ NAMED = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
 
 def named() -> list[tuple[str, str]]:
     """(file, test) of every row; a section's heading begins with its folder."""
-    parts = SECTION.split((TESTS / "README.md").read_text(encoding="utf-8"))
+    parts = SECTION.split((TESTS / "FAULTS.md").read_text(encoding="utf-8"))
     found = []
     for folder, text in zip(parts[1::2], parts[2::2], strict=True):
         place = f"{folder}/" if (TESTS / folder).is_dir() else ""
