@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import os
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
+from penstock_kernels.cpu.sources import digest
 from penstock_kernels.cpu.structs import PkBatch, PkKept, PkMatrix, PkProgram, PkSampling
 
 PATH = Path(__file__).with_name("libpenstock_cpu.so")
@@ -121,13 +121,3 @@ def use(name: str) -> None:
     """Switches to another instruction set from now on. Raises ValueError if it isn't available."""
     if load().pk_use(name.encode()) != 0:
         raise ValueError(f"this processor or build has no {name!r}")
-
-
-def digest(folder: Path) -> str:
-    """Digest of the names and contents of the C++ files there, hexadecimal."""
-    total = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (".h", ".cpp"):
-            total.update(f"{path.name} {path.stat().st_size}\n".encode())
-            total.update(path.read_bytes())
-    return total.hexdigest()[:16]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock_kernels.cpu import library
-from penstock_kernels.cpu.library import digest
+from penstock_kernels.cpu.sources import digest
 from tests.instruction_sets import instruction_set
 
 
