@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
 from penstock.cli.main import FAILED, INTERRUPTED, TERMINATED
 from penstock.cli.parser import USAGE
 from penstock.model.media_facts import MediaKind
@@ -59,8 +61,9 @@ def test_named_paths_exist() -> None:
     assert not [each for each in named if not (ROOT / each[1]).exists()]
 
 
-def test_the_page_of_one_layer_names_what_its_files_have() -> None:
-    page = text_of("docs/design/one-layer.md")
+@pytest.mark.parametrize("name", ["docs/design/one-layer.md", "docs/glossary.md"])
+def test_walks_through_the_code_name_what_its_files_have(name: str) -> None:
+    page = text_of(name)
     rows = re.findall(r"`([\w/.]+/[\w.]+)`: ((?:`\w+`(?:, )?)+)", page)
     assert len(rows) > 15
     for file, names in rows:
