@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,12 @@ class Compiler:
         row = DigitRow(whole=whole)
         unique = self._unique(source) if whole else None
         compiled = _Compiled(
-            template, self._vocab_size, self._digits if bounded else None, row, unique
+            template,
+            self._vocab_size,
+            self._library.first_letter,
+            self._digits if bounded else None,
+            row,
+            unique,
         )
         compiled.matcher().allowed()  # One that allows nothing at all is refused here.
         return compiled
@@ -137,6 +142,7 @@ class _Compiled:
         self,
         template: Any,
         vocab_size: int,
+        first_letter: Callable[[bytes], int],
         digits: NumberDigits | None,
         row: DigitRow,
         unique: tuple[DifferentItems, Follower] | None,
@@ -146,9 +152,16 @@ class _Compiled:
         self._row = row
         self._template = template
         self._vocab_size = vocab_size
+        self._first_letter = first_letter
 
     def matcher(self) -> Matcher:
-        made = _Matcher(self._template.deep_copy(), self._vocab_size, self._digits, copy(self._row))
+        made = _Matcher(
+            self._template.deep_copy(),
+            self._vocab_size,
+            self._first_letter,
+            self._digits,
+            copy(self._row),
+        )
         if self._unique is None:
             return made
         different, begin = self._unique
@@ -157,9 +170,15 @@ class _Compiled:
 
 class _Matcher:
     def __init__(
-        self, matcher: Any, vocab_size: int, digits: NumberDigits | None, row: DigitRow
+        self,
+        matcher: Any,
+        vocab_size: int,
+        first_letter: Callable[[bytes], int],
+        digits: NumberDigits | None,
+        row: DigitRow,
     ) -> None:
         self._matcher = matcher
+        self._first_letter = first_letter
         self._digits = digits
         self._row = row
         self._vocab_size = vocab_size
@@ -174,7 +193,9 @@ class _Matcher:
                 self._row.push(self._digits.pieces[token])
 
     def forced(self) -> list[int]:
-        return list(self._matcher.compute_ff_tokens()[:MAX_FORCED])
+        tokens = list(self._matcher.compute_ff_tokens()[:MAX_FORCED])
+        # Text that spells a special token is taken for the token, which the grammar doesn't admit.
+        return tokens[: self._matcher.validate_tokens(tokens)] if tokens else tokens
 
     def allowed(self) -> np.ndarray:
         self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
@@ -184,7 +205,16 @@ class _Matcher:
         allowed = bits[: self._vocab_size].astype(bool)
         if not allowed.any():
             raise GrammarError("the grammar allows no next token: it matches nothing")
+        if np.count_nonzero(self._words) == 1 and allowed.sum() == 1:
+            self._spell_out(allowed, int(allowed.argmax()))
         return allowed if self._digits is None else self._digits.narrowed(allowed, self._row)
+
+    def _spell_out(self, allowed: np.ndarray, only: int) -> None:
+        """Puts a letter for the only token, if that is a special one which a text spells."""
+        text = self._matcher.compute_ff_bytes()
+        if text and not self._matcher.validate_tokens([only]):
+            allowed[only] = False
+            allowed[self._first_letter(text)] = True
 
 
 class _DifferingMatcher:

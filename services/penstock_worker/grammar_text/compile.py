@@ -79,6 +79,10 @@ class Library:
             is_special = self._tokenizer.is_special_token(token)
             yield b"" if is_special else self._tokenizer.decode_bytes([token])
 
+    def first_letter(self, text: bytes) -> int:
+        """The token of a text's first byte."""
+        return int(self._tokenizer.tokenize_bytes(text[:1])[0])
+
     def matcher(self, source: str) -> Any:
         """A new LLMatcher. Raises GrammarError."""
         matcher = self._library.LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)

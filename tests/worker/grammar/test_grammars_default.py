@@ -393,6 +393,24 @@ def test_a_model_without_eos_cannot_end_a_grammar(default_folder: Path) -> None:
     grammars.close()
 
 
+@pytest.mark.parametrize("text", ["<|im_end|>", "a <|im_start|> b", "<|endoftext|><|im_end|>."])
+def test_a_text_that_spells_a_special_token_is_written_in_letters(
+    compiled: Compile, default_model: PreparedModel, default_tokenizer: Tokenizer, text: str
+) -> None:
+    """Also what is forced: the token itself would end the answer, or break its grammar."""
+    matcher = compiled(Grammar("json_schema", json.dumps({"const": text}))).matcher()
+    special = [default_tokenizer.encode(word)[0] for word in ("<|im_start|>", "<|im_end|>")]
+    written: list[int] = []
+    while json.dumps(text) not in default_tokenizer.decode(written):
+        tokens = matcher.forced()
+        if not tokens:
+            tokens = [int(matcher.allowed().argmax())]
+        assert not {*tokens} & {*special, *default_model.generation.eos_token_ids}
+        matcher.advance(tokens)
+        written += tokens
+        assert len(written) < 100
+
+
 def test_an_ambiguous_grammar_is_deferred_then_fails_and_holds_nobody_up(
     compiled: Compile, model: CPUModel, default_tokenizer: Tokenizer
 ) -> None:
