@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Match
 
 from penstock.client.observer import Observer, Observers
 from penstock.config.settings import GatewayConfig, MediaSettings
@@ -146,6 +146,15 @@ def _application(
     return app
 
 
+def _methods_at(request: Request) -> set[str]:
+    """Those of all routes at the request's path, none of which takes the request's own."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        if route.matches(request.scope)[0] is Match.PARTIAL:
+            found |= getattr(route, "methods", None) or set()
+    return found
+
+
 async def _routing_error(request: Request, error: HTTPException) -> NoReturn:
     """404 and 405, which the router raises, for the Boundary, which knows the path's errors."""
     # Not request.url, which is made of what the Host header says.
@@ -154,11 +163,12 @@ async def _routing_error(request: Request, error: HTTPException) -> NoReturn:
     if error.status_code == 404:
         raise not_found(path)
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
+        # The error's own header has the methods of the path's first route alone.
+        allowed = ", ".join(sorted(_methods_at(request)))
         raise HTTPError(
             405,
             f"{request.method[:20]} is not allowed at {path[:200]}; allowed: {allowed}",
             code="method_not_allowed",
-            headers=headers,
+            headers=(("allow", allowed),),
         )
     raise HTTPError(error.status_code, str(error.detail), headers=headers)

@@ -114,15 +114,20 @@ def _characters(content: str | list[dict[str, Any]]) -> int:
     return sum(len(part.get("text", "")) for part in content)
 
 
-def _template_message(
-    message: Message, where: str, sources: list[MediaSource], amount: TextsAmount
-) -> dict[str, Any]:
-    if message.role not in ROLES:
+def check_role(role: str, where: str) -> None:
+    """Raises InvalidRequest for a role that no message has. where: the message's place."""
+    if role not in ROLES:
         raise InvalidRequest(
-            f"{where}.role is {clip(message.role)}; allowed: {', '.join(ROLES)}",
+            f"{where}.role is {clip(role)}; allowed: {', '.join(ROLES)}",
             param=f"{where}.role",
             code="invalid_value",
         )
+
+
+def _template_message(
+    message: Message, where: str, sources: list[MediaSource], amount: TextsAmount
+) -> dict[str, Any]:
+    check_role(message.role, where)
     _refuse_retired(message, where)
     if message.role == "user" and message.content == []:
         raise InvalidRequest(

@@ -17,7 +17,6 @@ from penstock_gateway.responses.compaction import COMPACTION, QUESTION, summary_
 from penstock_gateway.responses.input_items import InputItem, InputPart
 from penstock_gateway.responses.request import (
     LOGPROBS,
-    STATELESS,
     ResponsesRequest,
     TextOptions,
 )
@@ -319,7 +318,7 @@ def _chat_part(part: InputPart, where: str) -> dict[str, Any]:
         return {"type": "text", "text": _part(part, where)}
     if part.file_id is not None:
         raise InvalidRequest(
-            f"{where}.file_id refers to a file, but {STATELESS}; send the file itself",
+            f"{where}.file_id refers to a stored file; send the file itself",
             param=f"{where}.file_id",
             code="unsupported_value",
         )

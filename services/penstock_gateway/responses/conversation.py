@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock_gateway.chat.messages import check_role
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.request.amount import ConversationAmount
 from penstock_gateway.responses.chat_translation import ChatTranslation
@@ -145,6 +146,9 @@ async def checked_items(
     """Items that a client adds, under ids of our own. Raises InvalidRequest and HTTPError for those
     that no request could bring."""
     request = ResponsesRequest(input=items)
+    for place, item in enumerate(items):
+        if item.role is not None:
+            check_role(item.role, f"items[{place}]")
     try:
         request = await with_items(service, request, owner)
         found = request.input if isinstance(request.input, list) else []
@@ -152,6 +156,10 @@ async def checked_items(
     except InvalidRequest as error:
         param = _renamed(error.param or "") or None
         raise type(error)(_renamed(error.message), param=param, code=error.code) from None
+    except HTTPError as error:
+        body = error.body
+        param = _renamed(body.param or "") or None
+        raise HTTPError(error.status, _renamed(body.message), param=param, code=body.code) from None
     return await asyncio.to_thread(items_of, found)
 
 

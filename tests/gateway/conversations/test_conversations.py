@@ -104,6 +104,24 @@ async def test_created_changed_and_deleted(sdk: openai.AsyncOpenAI) -> None:
     assert await texts(sdk, empty.id) == []
 
 
+@pytest.mark.parametrize(
+    ("item", "status", "param"),
+    [
+        (said("x", "king"), 400, "items[1].role"),
+        ({"type": "item_reference", "id": "msg_x"}, 404, "items[1].id"),
+    ],
+)
+async def test_items_that_no_request_could_read_are_refused_at_their_place(
+    sdk: openai.AsyncOpenAI, item: Any, status: int, param: str
+) -> None:
+    there = (await sdk.conversations.create()).id
+    for ask in (sdk.conversations.create, partial(sdk.conversations.items.create, there)):
+        with pytest.raises(openai.APIStatusError) as refused:
+            await ask(items=[said("x"), item])
+        assert (refused.value.status_code, refused.value.param) == (status, param)
+        assert param in refused.value.message
+
+
 async def test_items_of_all_kinds_come_back(sdk: openai.AsyncOpenAI) -> None:
     conversation = (await sdk.conversations.create()).id
     picture = "data:image/png;base64,iVBORw0KGgo="

@@ -186,6 +186,25 @@ async def test_routing_errors(
         assert response.headers["allow"]
 
 
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/v1/files", "GET, HEAD, POST"),
+        ("/v1/conversations/x", "DELETE, GET, HEAD, POST"),
+        ("/v1/messages/batches", "GET, HEAD, POST"),
+    ],
+)
+async def test_all_methods_of_a_path_are_named(
+    http: httpx.AsyncClient, path: str, allowed: str
+) -> None:
+    response = await http.put(path)
+    assert response.status_code == 405
+    assert response.headers["allow"] == allowed
+    assert (
+        response.json()["error"]["message"] == f"PUT is not allowed at {path}; allowed: {allowed}"
+    )
+
+
 async def test_unforeseen_errors_are_a_500_without_details(
     http: httpx.AsyncClient, engine: FakeEngineClient
 ) -> None:
