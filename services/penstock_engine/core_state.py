@@ -1,4 +1,4 @@
-"""What the handlers of events and the core share, with a name for each part."""
+"""The state of an engine core, which its handlers share: one object with a name for each part."""
 
 from __future__ import annotations
 
@@ -31,43 +31,44 @@ from penstock_engine.waiting.worker_calls import WorkerCalls
 
 
 class HasDeadline(Protocol):
-    """A part of the engine core that may have something to do when nothing happens."""
+    """A part of the engine core that has something to do at a certain time, even if no message
+    comes."""
 
     def next_deadline(self) -> float:
-        """Returns when that is, in seconds of the core's clock; infinity for never."""
+        """Returns the next such time, in seconds of the core's clock; infinity for none."""
 
 
 @dataclass(slots=True)
 class CoreState:
     """The state of one engine core. Each part guards what it owns; handlers combine them."""
 
-    facts: EngineFacts  # its weights may be replaced
+    facts: EngineFacts  # what doesn't change in a life, but for the version of the weights
     scheduling: SchedulerState  # queue, slots, KV blocks, and the steps in flight
     context_limit: ContextLimit  # how long a sequence may get with the present pool
     frontends: Frontends  # sessions of front ends, and their open requests
     workers: Workers  # the rank group and its health
     grammars: GrammarManager  # grammars of structured output, and who waits for them
     media: MediaManager  # items of prompts, who waits for them, and what is encoded
-    adapters: AdapterManager  # what requests apply to the model, who waits for it
-    adapter_names: AdapterNames  # what front ends call adapters
-    remote_kv: RemoteKV  # sequences that wait for KV blocks from elsewhere
-    disk_kv: DiskKV  # what is read from the tier on disk
-    expected_prompts: ExpectedPrompts  # that another engine core computes first
+    adapters: AdapterManager  # which adapters are loaded, and which sequences wait for one
+    adapter_names: AdapterNames  # adapters by the names that requests use
+    remote_kv: RemoteKV  # sequences that wait for KV blocks from disk or other workers
+    disk_kv: DiskKV  # questions for, and reads of, such KV blocks
+    expected_prompts: ExpectedPrompts  # prompts that another engine core computes first
     kv_sessions: KVSessions  # conversations whose KV blocks are kept until they come back
-    calls: WorkerCalls  # of worker extensions' methods
+    calls: WorkerCalls  # calls of worker extensions' methods
     service_rate: ServiceRate  # how fast requests leave the queue
     counts: EngineCounts  # for metrics; no decision depends on them
     effects: Effects  # what the next call of EngineCore.step returns
     clock: Clock  # the time of the event that is being handled
     step_clock: StepClock  # when the oldest step in flight began
     sleep: SleepState  # whether the model's memory is given back
-    weights: WeightsChange  # whether the model gets others
-    drain: Drain  # how this engine core leaves
-    paused: bool = False  # no further step is planned
+    weights: WeightsChange  # a replacement of the model's weights, if one goes on
+    drain: Drain  # the engine core's orderly end, if it has begun
+    paused: bool = False  # whether a front end has had steps paused
 
     def timed_parts(self) -> tuple[HasDeadline, ...]:
-        """Returns the parts that are due at some time even if nothing happens, but for `calls`,
-        which rest while a group fails. A new part with a deadline is added here."""
+        """Returns the parts that may have a deadline, without `calls`, whose deadlines don't count
+        while the group of ranks fails. A new part with deadlines is added here."""
         return (
             self.grammars,
             self.remote_kv,
@@ -81,13 +82,14 @@ class CoreState:
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that wait, for whatever it is."""
+        """Number of sequences that wait, in the queue or for a grammar, media, an adapter or KV
+        blocks."""
         parked = (self.grammars, self.media, self.remote_kv, self.adapters)
         return self.scheduling.queue.num_sequences + sum(each.num_waiting for each in parked)
 
     @property
     def draining(self) -> bool:
-        """Whether only what was accepted before is served."""
+        """Whether new requests are rejected because the engine core shuts down."""
         return self.drain.began is not None
 
     @property
@@ -97,25 +99,26 @@ class CoreState:
 
     @property
     def plans_nothing(self) -> bool:
-        """Whether nothing is computed until a front end says so."""
+        """Whether steps are stopped: the engine core is paused, its model sleeps, or its weights
+        are about to be replaced."""
         return self.paused or self.sleep.level > 0 or self.weights.due
 
     @property
     def asleep(self) -> bool:
-        """Whether all workers have given back what they are to."""
+        """Whether the model sleeps: all workers have given back the memory that they were to."""
         ranks = self.workers.ranks
         return self.sleep.settled(ranks.size, bool(ranks.formed))
 
     def health(self, now: float) -> tuple[bool, str]:
-        """(ready, why not). A model that sleeps takes requests, which wait; whoever wakes it must
-        get through to it, by whatever asks first whether it is ready. So does one that is being
-        loaded for a request, unless its worker has said that it fails."""
+        """(Whether requests are accepted, why not). A model that sleeps counts as ready: requests
+        wait, and the request to wake it must come through load balancers that ask for readiness. So
+        does a model that is being loaded for a request, unless its worker has reported a fault."""
         rousing = self.sleep.rousing(now) and self.workers.fault is None
         return (True, "") if self.sleep.level or rousing else self.workers.health(now)
 
 
 def make_core_state(facts: EngineFacts) -> CoreState:
-    """The state at the beginning of a life: no peers, no requests."""
+    """The state of an engine core that has just started: no sessions, no requests."""
     config = facts.config
     effects = Effects()
     scheduling = SchedulerState(

@@ -1,4 +1,4 @@
-"""How a request comes in: it is checked, taken or refused, and its sequences wait."""
+"""Submit and Advance: a request is checked, accepted or rejected, and its sequences wait."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ from penstock_engine.waiting.queue_bounds import QueueBounds, sum_of
 from penstock_engine.waiting.service_rate import ServiceRate
 
 DRAINING_RETRY_MS = 1_000
-"""When to ask again: another engine core, or this one's next life."""
+"""Milliseconds after which a front end asks again while this engine core shuts down: another one,
+or this one once it has started again."""
 
 
 class Submissions:
-    """Takes requests, and further steps of beam searches."""
+    """Handles the messages that bring work: requests, and the next steps of beam searches."""
 
     def __init__(self, state: CoreState, finisher: Finisher) -> None:
         facts = state.facts
@@ -45,7 +46,7 @@ class Submissions:
         self._arrivals = 0
 
     def submit(self, frontend: FrontendSession, submit: Submit, now: float) -> None:
-        """A request. Answered by Accepted or Rejected."""
+        """Accepts or rejects a request, and answers Accepted or Rejected."""
         try:
             self._validate(frontend, submit)
         except InvalidRequest as error:
@@ -65,10 +66,10 @@ class Submissions:
             self._accept(frontend, submit, now)
 
     def advance(self, frontend: FrontendSession, message: Advance, now: float) -> None:
-        """The next step of a beam search."""
+        """Begins the next step of a beam search: its new sequences wait."""
         request = frontend.requests.get(message.request)
         if request is None:
-            return  # It was aborted, or never accepted: the front end hears, or has heard, of it.
+            return  # It was aborted or rejected: the front end knows, or will when it reads that.
         try:
             check_advance(
                 request,
@@ -97,7 +98,7 @@ class Submissions:
             raise InvalidRequest(f"request {submit.request} is already open in this session")
         facts = self._state.facts
         ready = self._state.workers.ready
-        # Before one is ready, nobody knows; that worker would say so then.
+        # Whether workers can align is known only once they are ready; until then they may.
         aligned_rows = facts.aligned_rows if ready is None or ready.aligns else 0
         check_pooling(submit, self._pooling, self._tasks, facts.max_model_len, aligned_rows)
         check_submit(
@@ -115,14 +116,15 @@ class Submissions:
         self._admission.check_priority(submit)
 
     def _leaving(self, submit: Submit) -> Rejected | None:
-        """Only what has been accepted before is taken while the engine core drains."""
+        """Returns the rejection of a new request while the engine core drains; None otherwise."""
         if not self._state.draining or submit.resumed:
             return None
         message = "the engine core is shutting down"
         return Rejected(submit.request, "unavailable", message, DRAINING_RETRY_MS)
 
     def _grammar_refusal(self, submit: Submit, now: float) -> Rejected | None:
-        """Why a request with a grammar can't be taken now: what waits for one is not queued."""
+        """Returns the rejection of a request with a grammar while too many grammars are in use, or
+        too many sequences wait for theirs; None otherwise. The queue doesn't count these."""
         if submit.grammar is None or submit.resumed:
             return None
         most = self._state.facts.config.scheduler
@@ -140,7 +142,7 @@ class Submissions:
     def _accept(self, frontend: FrontendSession, submit: Submit, now: float) -> None:
         self._arrivals += 1
         root = self._root(submit)
-        # A root of its own is no other request's: to keep what it says for others would be in vain.
+        # Without prefix caching each request has a root of its own: nobody could use its tokens.
         shares = self._state.facts.config.cache.enable_prefix_caching
         request = Request(
             frontend.session,
@@ -172,9 +174,10 @@ class Submissions:
         self._begin(request, now)
 
     def _begin(self, request: Request, now: float) -> None:
-        """Its sequences wait, for whatever comes first."""
+        """Has each sequence of the request wait for the first thing that it needs, or ends it if
+        nothing is left to generate."""
         for sequence in request.sequences.values():
-            # It may have nothing to do: max_tokens 0, or all of its tokens emitted before.
+            # Nothing is left to do for max_tokens 0, or if all tokens were emitted elsewhere.
             end = check_stop(sequence, self._state.context_limit.tokens)
             if end is not None:
                 self._finisher.end(sequence, end[0], stop_token=end[1])
@@ -184,22 +187,23 @@ class Submissions:
                 enter(self._state, sequence)
 
     def _awaits_kv(self, sequence: Sequence, now: float) -> bool:
-        """Whether it waits for its prefix's KV. Not where its grammar isn't ready yet: that wait
-        comes first, and is long enough."""
+        """Whether the sequence has begun to wait for KV blocks of its prefix from disk or from
+        another worker. If its grammar isn't compiled yet, it waits for that instead."""
         if not self._state.grammars.is_ready(sequence.request):
             return False
         until = self._state.disk_kv.ask(sequence, now)
         return until is not None and self._state.remote_kv.park(sequence, until)
 
     def _root(self, submit: Submit) -> bytes:
-        """Parent of the keys of the request's KV blocks: it decides who may share them."""
+        """Key from which the keys of the request's KV blocks are chained: requests with equal roots
+        share blocks."""
         if self._state.facts.config.cache.enable_prefix_caching:
             return prefix_root(submit.tenant, submit.cache_salt, submit.adapter)
         return root_key("request", str(self._arrivals))
 
     def _media_of(self, submit: Submit) -> RequestMedia | None:
-        """The request's media, with names that say who may share encodings: as the settings have
-        it, or nobody."""
+        """The request's media, renamed so that only those share an encoding who may: the same
+        tenant and salt, or nobody if there is no encoder cache. None for a prompt of text."""
         if submit.media is None:
             return None
         if self._state.facts.config.cache.enable_encoder_cache:
@@ -208,11 +212,13 @@ class Submissions:
 
 
 UNAVAILABLE_RETRY_MS = 60_000
-"""When to ask again an engine whose model can't be served: somebody must fix it first."""
+"""Milliseconds after which to ask again an engine core whose model can't be served: a person must
+mend it first."""
 
 
 class Admission:
-    """The bounds of the queue and of each tenant, and whether a deadline can be kept."""
+    """Decides whether a valid request is accepted now: by the bounds of the queue, by those of its
+    tenant, and by whether its deadline can be kept."""
 
     def __init__(self, state: CoreState) -> None:
         facts = state.facts
@@ -227,7 +233,8 @@ class Admission:
         self._bounds = QueueBounds(facts.config.scheduler)
 
     def check_priority(self, submit: Submit) -> None:
-        """Raises InvalidRequest for a priority that has no meaning here, or is too high."""
+        """Raises InvalidRequest for a priority under a policy that has none, or for a higher one
+        than the tenant may ask for."""
         if submit.priority and not self._scheduling.policy.ages:
             raise InvalidRequest(
                 f"priority is {submit.priority}; the scheduling policy is {self._policy_name}, "
@@ -243,11 +250,12 @@ class Admission:
             )
 
     def weight_of(self, submit: Submit) -> int:
-        """Weight of the request's tenant where tenants share the engine."""
+        """Weight of the request's tenant in fair sharing."""
         return self._tenants.of(submit.tenant, submit.grant).weight
 
     def refusal(self, submit: Submit, now: float) -> Rejected | None:
-        """Why a valid request isn't taken now. For lack of room, only one that is new."""
+        """Returns the rejection of a valid request that can't be accepted now, or None. A resumed
+        one is never rejected for lack of room."""
         if self._workers.final:
             message = f"the model can't be served: {self._workers.fault}"
             return Rejected(submit.request, "unavailable", message, UNAVAILABLE_RETRY_MS)
@@ -286,17 +294,19 @@ class Admission:
         return Rejected(submit.request, "overloaded", full, wait_ms)
 
     def _part_aside(self, tenant: str | None) -> Part:
-        """What waits beside the queue for media and adapters; of one tenant, if one is named."""
+        """Counts of what waits outside the queue for media and adapters: of one tenant, or of all
+        for None."""
         return sum_of(each.part_of(tenant) for each in self._aside)
 
     def _late(self, submit: Submit, now: float) -> Rejected | None:
-        """The first token's deadline is the request's own: what comes later than that is lost."""
+        """Returns the rejection of a request whose first token can't come before its deadline, or
+        None."""
         if not submit.time_left_ms:
-            return None  # None, or over already: that ends as any deadline that passes.
+            return None  # No deadline; or one that is over already, which ends as any other does.
         left = submit.time_left_ms / 1000
         if self._expected(submit, len(submit.prompt_token_ids), now)[0] <= left:
             return None
-        # Only now, as it costs a hash for each block: what of its prompt needn't be computed.
+        # Cached tokens needn't be computed. Looked up only now, as each block costs a hash.
         fresh = len(submit.prompt_token_ids) - self._found(submit)
         expected, alone = self._expected(submit, fresh, now)
         if expected <= left:
@@ -305,18 +315,18 @@ class Admission:
             f"the first token is expected in {expected:.1f} s at the earliest, but the deadline "
             f"is in {left:.1f} s; on an idle server it would take {alone:.1f} s"
         )
-        # Until so much of what is before it is gone that it would be in time.
+        # Wait until so much of the queue before it has gone that it would be in time.
         wait = min(max(expected - max(left, alone), ServiceRate.SHORTEST), ServiceRate.LONGEST)
         return Rejected(submit.request, "overloaded", message, _milliseconds(wait))
 
     def _expected(self, submit: Submit, fresh: int, now: float) -> tuple[float, float]:
-        """Seconds at least until the first token, as things are, and with nothing else to do.
-        fresh: tokens of its prompt that must be computed."""
+        """Least seconds until the first token: (with the present queue, on an idle engine core).
+        fresh: number of the prompt's tokens that must be computed."""
         alone = first_token_after(self._scheduling.step_cost, fresh, self._scheduling.budget)
         return max(self._wait(submit, fresh, now), alone), alone
 
     def _found(self, submit: Submit) -> int:
-        """Tokens of the prompt whose KV is in the cache."""
+        """Number of the prompt's tokens whose KV blocks are in the cache."""
         cache = self._scheduling.cache
         if cache is None or not self._shares_prefixes:
             return 0
@@ -329,7 +339,8 @@ class Admission:
         return self._scheduling.kv_groups.match(cache, keys).blocks * cache.block_size
 
     def _wait(self, submit: Submit, fresh: int, now: float) -> float:
-        """Seconds at least until the first token, by what is before it."""
+        """Least seconds until the first token, given the requests that are served earlier. fresh:
+        as in `_expected`."""
         scheduling = self._scheduling
         ahead = scheduling.queue.ahead(submit.tenant, priority_of(submit))
         if not ahead.requests:

@@ -22,20 +22,21 @@ from penstock_engine.scheduler.state import SchedulerState
 
 
 class Scheduler:
-    """Decides; what it decides on, and what results do to it, is SchedulerState.
+    """Decides what each step computes. The state that it decides on is SchedulerState, which also
+    takes in the steps' results.
 
     `plan` may be called while steps are in flight: the next one is sent before their results are
-    known, so that the worker never waits for it.  Without a pool (no worker) it returns None and
-    sequences wait.
+    known, so that the worker never waits for it.  Without a worker there is no block pool; `plan`
+    returns None then, and sequences wait.
 
-    whole: sequences are computed in one step each, never in chunks.
+    whole: whether each sequence is computed in one step, never in chunks.
     """
 
     FOLLOWED_TOKENS = 512
     FOLLOWED_SECONDS = 0.1
-    """A step of more tokens that takes longer is not followed before it is settled: the pause after
-    it is a small part of it, and a request that arrives meanwhile would have to wait for its
-    follower too."""
+    """After a step of more tokens that also takes longer (seconds), the next one is planned only
+    once its result is there: the pause is short compared to the step, and a request that arrives
+    meanwhile would otherwise have to wait for both."""
 
     def __init__(
         self,
@@ -100,8 +101,9 @@ class Scheduler:
         return plan
 
     def _fill(self, builder: StepBuilder) -> None:
-        """Suspects and others take turns. Where the head of the queue had to leave it for a while,
-        it is the next one's turn."""
+        """Gives the step to a suspect alone or to the others, in alternation. Repeats that if
+        nothing was scheduled because the head of the queue left it to wait for an adapter or
+        media."""
         turns = [self._run_suspect, self._run_others]
         if self.state.last_was_alone:
             turns.reverse()
@@ -113,18 +115,18 @@ class Scheduler:
                     run(builder)
 
     def _is_empty(self, builder: StepBuilder) -> bool:
-        """Whether nothing is computed, of tokens or for them."""
+        """Whether the step computes neither tokens nor encodings of media."""
         return not builder.items and not self.state.media.encodes
 
     def _may_follow(self) -> bool:
         """Whether one more step may be sent after those in flight.
 
-        While a suspect is about they go one by one, so that a death accuses one step.
+        While there is a suspect, steps go one at a time, so that a death points to one step.
         """
         latest, head = self.state.in_flight[-1], self.state.queue.head()
         suspects = latest.alone or self.state.suspect or (head is not None and head.suspect_until)
         room = len(self.state.in_flight) < self._max_in_flight
-        # Who needs a long step gets it when nothing else is under way.
+        # A sequence that needs a longer step gets it once no other step is in flight.
         free = self._is_short() and not suspects and self.state.media.short is None
         return room and free and not self._further.wanted()
 
@@ -136,12 +138,13 @@ class Scheduler:
         )
 
     def _ahead(self) -> int:
-        """Tokens that are computed before those of the next step."""
+        """Number of tokens in the steps in flight, which are computed before the next step's."""
         return sum(step.tokens for step in self.state.in_flight)
 
     def _behind(self, sequence: Sequence) -> int:
-        """Tokens that the next step may compute: not the last one where none may follow it, and
-        none where one is on its way that a grammar's mask may defer."""
+        """How many tokens of the sequence the next step may compute. The newest token isn't
+        computed if no other may follow it. With a grammar, it is 0 while a token is being sampled,
+        because the worker may defer that token until its mask is there."""
         progress = sequence.progress
         expected = progress.expected
         if sequence.request.grammar is not None and expected > progress.tokens:
@@ -151,7 +154,7 @@ class Scheduler:
         return expected - last - progress.scheduled
 
     def _runnable(self) -> tuple[list[Sequence], list[Sequence]]:
-        """Running sequences: (with one token to compute, with more)."""
+        """The running sequences with tokens to compute: (those with one token, those with more)."""
         decodes: list[Sequence] = []
         chunks: list[Sequence] = []
         leaving, suspect = self.state.leaving, self.state.suspect
@@ -172,10 +175,10 @@ class Scheduler:
                 self._extend(turn.sequence, builder, turn.most)
 
     def _run_short(self, builder: StepBuilder) -> None:
-        """Serves the one first that the latest step was too short for."""
+        """Serves first the sequence that the latest step was too short for, if there was one."""
         short, self.state.media.short = self.state.media.short, None
         if short is None or short is self.state.suspect:
-            return  # A suspect has a step to itself.
+            return  # A suspect is computed in a step of its own.
         if short.slot is not None:
             self._extend(short, builder)
         elif short.ticket:
@@ -184,7 +187,8 @@ class Scheduler:
     def _schedule(
         self, sequence: Sequence, builder: StepBuilder, start: int, end: int, new_blocks: list[int]
     ) -> None:
-        """Puts an item into the builder, and has it charged."""
+        """Adds tokens [start, end) of a sequence to the step, and has the policy charge for
+        them."""
         builder.schedule(sequence, start, end, new_blocks)
         if sequence.table is None:
             return
@@ -197,7 +201,8 @@ class Scheduler:
         self.state.policy.charge(sequence, computed, int(samples), held)
 
     def _extend(self, sequence: Sequence, builder: StepBuilder, most: int | None = None) -> None:
-        """Gives a running sequence as much of the step as budget and blocks allow, and `most`."""
+        """Schedules as many of a running sequence's tokens as budget and blocks allow, at most
+        `most`."""
         table, cache = sequence.table, self.state.cache
         left = builder.left if most is None else min(most, builder.left)
         if table is None or cache is None or sequence.slot in self.state.leaving or not left:
@@ -219,7 +224,7 @@ class Scheduler:
             return
         least = start + self.state.media.least(sequence, start)
         while room + self._room_to_grow(cache, table) < least:
-            # One may hold less than a checkpoint takes.
+            # The blocks of one preempted sequence may be fewer than a checkpoint takes.
             if not self._make_room(sequence, builder):
                 builder.wanting = True
                 break
@@ -231,15 +236,15 @@ class Scheduler:
             self.state.media.unscheduled(sequence)
 
     def _room_to_grow(self, cache: KVCache, table: BlockTable) -> int:
-        """Tokens for which there are free blocks, in each KV group."""
+        """How many tokens the table could grow by with the free blocks, in every KV group."""
         return self.state.kv_groups.room(table, cache.pool.num_free)
 
     def _make_room(self, needy: Sequence, builder: StepBuilder) -> bool:
-        """Preempts somebody, at once or as soon as no step in flight refers to them. Whether blocks
-        may have become free."""
+        """Preempts a sequence of the policy's choice, at once or as soon as no step in flight
+        refers to it. Returns whether blocks may have become free."""
         if self.state.leaving:
-            return False  # Blocks are on their way.
-        # Whoever starts in this very plan is unknown to the worker as yet.
+            return False  # A sequence is leaving already; its blocks will be free.
+        # The worker doesn't know the sequences that start in this plan yet.
         known = [
             sequence for sequence in self.state.running.values() if not builder.starts(sequence)
         ]
@@ -255,11 +260,11 @@ class Scheduler:
         return True
 
     def _admit(self, builder: StepBuilder, turn: Turn) -> None:
-        """Starts those that wait, strictly in order, as far as it is their turn.
+        """Starts waiting sequences, strictly in order, as far as the turn allows.
 
-        Nobody does while one that runs wants blocks: those that are free, or become so, would be
-        taken from it again and again. Whoever was preempted in this plan doesn't start again in it:
-        it needs at least the blocks that it gave up, and some of those are taken.
+        None starts while a running sequence lacks blocks: it would lose every block that becomes
+        free to the next one that starts. A sequence that was preempted in this plan doesn't start
+        again in it: it needs at least the blocks that it gave up, and some of those are taken.
         """
         if builder.wanting:
             return
@@ -278,8 +283,8 @@ class Scheduler:
                 return
             most = builder.left - least
             if self._whole:
-                # All of it in this step, whatever its turn. Where steps are kept short, none might
-                # ever have room for a long one: so that gets a step of its own.
+                # It is computed in this step entirely, whatever the turn says. If steps are kept
+                # short, none might have room for a long one, which therefore gets its own step.
                 if not builder.items:
                     builder.reach(head.num_tokens)
                 if head.num_tokens > builder.left:
@@ -292,9 +297,9 @@ class Scheduler:
                 return
 
     def _await_room(self) -> bool:
-        """Has others make way for the head of the queue, where the policy says so.
+        """Preempts running sequences for the head of the queue, if the policy does such a thing.
 
-        Whether no step may be sent until those that must leave are free to.
+        Returns whether no step may be sent until those that must leave are in no step in flight.
         """
         if not self.state.policy.makes_way or self.state.suspect is not None:
             return False
@@ -341,7 +346,7 @@ class Scheduler:
             sequence.timeline.found(cached, self.state.cache.num_swapped_in - swapped)
         room = sequence.table.capacity + self._room_to_grow(self.state.cache, sequence.table)
         if room < end:
-            # What has to be computed in one step has blocks, or is refused: so more than nothing.
+            # Tokens that must be computed together have blocks or are refused, so `room` suffices.
             end = self.state.media.end(sequence, start.computed, room)
             end = end if end > start.computed else room
         sequence.table.grow(self.state.cache, end)
@@ -353,9 +358,10 @@ class Scheduler:
     # ---- suspects: those that ran when a worker or an engine died
 
     def _run_suspect(self, builder: StepBuilder) -> None:
-        """Gives the whole step to one suspect, if there is one; they take turns with the others.
+        """Gives the whole step to one suspect, if there is one.
 
-        A suspect that was computed alone past the point at which it was accused is none.
+        A sequence is no suspect any more once it has been computed, in steps of its own, beyond the
+        token at which it was accused.
         """
         if self.state.suspect is not None:
             self._extend(self.state.suspect, builder)

@@ -1,4 +1,4 @@
-"""The course of a generating endpoint, from raw body to last byte.
+"""What all generating endpoints do, from the body's first byte to the reply's last.
 
 body -> struct -> checks -> prompt ids -> Submit -> Accepted -> deltas -> reply
 """
@@ -44,13 +44,13 @@ Blame = Callable[[InvalidRequest], InvalidRequest]
 
 
 def unchanged(error: InvalidRequest) -> InvalidRequest:
-    """The Blame of a request that asks for no structure."""
+    """The Blame of a request without structured output: returns the error as it is."""
     return error
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A checked request, and how to write the reply."""
+    """A request that was checked and tokenised, and how its reply is written."""
 
     prompt_token_ids: list[list[int]]
     """Token ids of each prompt."""
@@ -58,10 +58,12 @@ class Job:
     """Sampling parameters of each prompt."""
     reply: ReplyFormat
     blame: Blame = unchanged
-    """Says what the engine finds wrong with a structured output of the field that asked for it."""
+    """Turns an engine core's error about a structured output into one that names the body's field
+    which asked for it."""
     search: Search | None = None
+    """The beam search that finds the answers; None if they are sampled."""
     media: PromptMedia | None = None
-    """Media of the prompt, of which there is only one then; None: it has none."""
+    """The media of the only prompt; None for prompts of text."""
     prediction: Sequence[int] = ()
     """Token ids that each output is expected to resemble."""
 
@@ -71,7 +73,8 @@ class Job:
 
 
 class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
-    """Generates text for whoever posts a body."""
+    """An endpoint that generates text from a JSON body. Subclasses say what the body and the reply
+    look like."""
 
     id_prefix: str
     """Prefix of the ids in its replies."""
@@ -79,19 +82,20 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
 
     @abstractmethod
     def check(self, request: Fields) -> None:
-        """Raises InvalidRequest for what can be told without a model."""
+        """Raises InvalidRequest for a body that is wrong whatever the model."""
 
     @abstractmethod
     async def prepare(
         self, request: Fields, engine: EngineInfo, head: ReplyHead, lease: MediaLease
     ) -> Job:
-        """Tokenises and resolves parameters. lease: holds the request's media to its end.
+        """Returns the request with its prompts tokenised and its sampling parameters filled in.
+        lease: keeps the request's media in memory until the request ends.
 
-        Raises InvalidRequest, and what preparing media raises.
+        Raises InvalidRequest, and the errors of preparing media.
         """
 
     def failure(self, error: HTTPError) -> bytes:
-        """What a stream ends with that fails before its request has been read to the end."""
+        """The last bytes of a stream that fails before its job is prepared."""
         return failed_stream(error)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -220,7 +224,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
 
 
 def _refuse_beside_media(request: RequestFields) -> None:
-    """What would cut or copy a prompt, with no regard to its pictures."""
+    """Raises InvalidRequest for options that cut or copy a prompt without its pictures."""
     for name in ("truncate_prompt_tokens", "use_beam_search"):
         if getattr(request, name, None):
             raise InvalidRequest(
@@ -237,7 +241,7 @@ def _blaming(blame: Blame) -> Iterator[None]:
 
 
 def check_stream_options(request: RequestFields) -> None:
-    """stream_options say something about a stream only."""
+    """Raises InvalidRequest for stream_options of a request that doesn't stream."""
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest(
             "stream_options needs stream: true", param="stream_options", code="invalid_value"

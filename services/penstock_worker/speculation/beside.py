@@ -1,4 +1,4 @@
-"""The passes of a model that is served and of what drafts for it, as one."""
+"""The target model and the model or head that drafts for it, as one Forward."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ log = logs.get(__name__)
 
 
 class DraftPass(Protocol):
-    """What a model and a head that draft have in common."""
+    """The part of `Forward` that a drafting model and a draft head have in common."""
 
     @property
     def layers_done(self) -> int:
-        """What Forward.layers_done is, for what drafts."""
+        """Number of the drafting model's layers that have been computed (see Forward)."""
 
     def cancel(self) -> None:
-        """Does what Forward.cancel does."""
+        """Called when the worker stops: a pass may raise StepCancelled (see Forward)."""
 
     def kv_blocks(self) -> list[np.ndarray]:
-        """Returns what Forward.kv_blocks does."""
+        """Returns the KV memory of the drafting model's layers (see Forward)."""
 
 
 def note_nothing(batch: Batch) -> None:
-    """A model that drafts reads tokens alone."""
+    """Does nothing: a drafting model reads tokens only, no hidden states."""
 
 
 @dataclass(frozen=True)
 class Beside:
-    """Adapts the served model, which computes, to the interface `Forward` for both."""
+    """A Forward of the target model and what drafts for it: logits are the target's, layers and
+    KV blocks are both's."""
 
     served: Forward
     drafts: DraftPass
     groups: int = 1
-    """KV groups of what drafts."""
+    """Number of KV groups of the drafting model or head."""
     note: Callable[[Batch], None] = note_nothing
-    """Called after each of the served model's passes."""
+    """Called after each pass of the target model."""
 
     @property
     def layers_done(self) -> int:
@@ -78,16 +79,17 @@ class Beside:
 
 @dataclass(frozen=True)
 class HiddenNotes:
-    """Keeps what each pass of the served model leaves for its head."""
+    """Keeps the target model's hidden states of each pass, from which its draft head drafts."""
 
     head: HeadForward
     taps: Taps
     hidden: HiddenRows
     together: bool
-    """Whether other ranks draft the same."""
+    """Whether other ranks draft too, and must draft the same."""
 
     def note(self, batch: Batch) -> None:
-        """A failure costs drafts, and the step nothing."""
+        """Keeps the hidden states of the pass that has just ended. If they can't be read, the step
+        goes on without drafts; it fails if other ranks draft too."""
         try:
             self.hidden.note(batch, self.head.hidden(self.taps.taken(len(batch.tokens))))
         except Exception:

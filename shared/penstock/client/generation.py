@@ -53,13 +53,15 @@ class Generation:
     `key` is the request's number in its holder, the session that it runs in or the waiting room
     where it waits for one; the client renews both on a resubmit.
     Deltas that the consumer has not taken yet are merged, so what waits is bounded by max_tokens.
-    cached_tokens: of the prompt, found in the KV cache when the request started; None before.
+    cached_tokens: number of the prompt's tokens that were found in the KV cache when the request
+    started; None before.
 
-    prompt_logprobs: None unless they were asked for; else one for each token of the prompt, with
-    None for the first; whole before the first delta comes, unless the request ends early.
+    prompt_logprobs: an entry for each token of the prompt, None for the first; complete before the
+    first delta comes, unless the request ends early.  None if they weren't asked for.
 
-    timing: None unless it was asked for.  A generation that is timed stays the client's until the
-    engine has spoken of every sequence, also of those that ended here at a stop string.
+    timing: when what happened; None if it wasn't asked for.  The client keeps a timed generation
+    until the engine core has sent the last output of every sequence, also of those that ended here
+    at a stop string.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class Generation:
         self.media = media
         self.prediction = prediction
         self.drafted = 0
-        """Tokens that were drafted ahead of the model, of all sequences."""
+        """Number of tokens that were drafted for all sequences."""
         self.kept = 0
         """Number of `drafted` tokens that became a part of the output."""
         self.blame = Blame()
@@ -102,10 +104,10 @@ class Generation:
         self.timing = RequestTiming(params.n) if timed else None
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.prepared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the first output can come: at Accepted; where there is a grammar, when that was
-        compiled; where there are media, when they were loaded and it is in a step.  An exception:
-        the request will not run."""
-        # Stop strings, too, are looked for in each token.
+        """Done when nothing stands before the first output any more: once the request is accepted;
+        with a grammar, once that is compiled; with media, once the request is in a step.  It holds
+        an exception if the request will not run."""
+        # Stop strings are looked for in each token as it comes.
         self._read_at_end = not params.stop_strings and (
             read_at_end or params.output_kind is RequestOutputKind.FINAL_ONLY
         )
@@ -160,11 +162,11 @@ class Generation:
 
     @property
     def successor(self) -> OpenRequest:
-        """What goes on where its engine core is lost."""
+        """What is submitted again if the request's engine core is lost: the request itself."""
         return self
 
     def submission(self) -> Submit:
-        """The message that runs what is still open, from where it stands."""
+        """The message that runs the open sequences, each from its last emitted token on."""
         if self.timing is not None:
             self.timing.submit()
         return Submit(
@@ -193,37 +195,38 @@ class Generation:
         )
 
     def take_accepted(self) -> None:
-        """The engine has promised to run it."""
+        """Takes Accepted: the engine core has promised to run the request."""
         _settle(self.accepted)
         if self._grammar is None and self.media is None:
             _settle(self.prepared)
 
     def take_entered(self) -> None:
-        """A sequence of it is in a step."""
+        """Takes the news that one of the request's sequences is in a step."""
         self._observed.entered()
         _settle(self.prepared)
 
     def take_prepared(self) -> None:
-        """The engine has its grammar."""
+        """Takes Prepared: the engine core has compiled the request's grammar."""
         if self.media is None:
             _settle(self.prepared)
 
     def take_pooled(self, message: Pooled) -> None:
-        """Said to requests for vectors only."""
+        """Does nothing: only a pooling request gets vectors."""
 
     def abort(self) -> None:
-        """Ends the request here and in the engine. Does nothing there when it is over.
+        """Ends the request here and in the engine core, unless it has ended already.
 
-        Where its observer wants the engine's account, the client keeps it until that has come.
+        If the request's observer wants the engine core's timeline, the client keeps the request
+        until that has come.
         """
         self._leave(linger=self._observed.leave(self.release))
 
     def release(self) -> None:
-        """Ends the request, and waits for no account any more."""
+        """Ends the request, and waits for no timeline any more."""
         self._leave(linger=False)
 
     def _leave(self, *, linger: bool) -> None:
-        # It holds whoever feeds us, who holds us: only the garbage collector would end that.
+        # The sink refers to its stream, and that to us: only the garbage collector would end that.
         self._sink = None
         timing = self.timing
         keep = linger and timing is not None and timing.begun > 0 and not timing.complete
@@ -234,7 +237,7 @@ class Generation:
             self.holder.forget(self)
 
     def expire(self) -> None:
-        """Ends the request here: its time is over, and there is no engine core to say so."""
+        """Ends the request here at its deadline, while there is no engine core that would."""
         if self.finished:
             return
         if self.accepted.done():
@@ -250,7 +253,7 @@ class Generation:
         for promise in (self.accepted, self.prepared):
             if not promise.done():
                 promise.set_exception(error)
-                promise.exception()  # Who awaits it hears of it; nobody has to.
+                promise.exception()  # So asyncio doesn't complain if nobody awaits the promise.
         self._open.clear()
         self._close()
 
@@ -273,7 +276,8 @@ class Generation:
             self._close(keep=self.timing is not None and not self.timing.complete)
 
     def _take_facts(self, output: SequenceOutput) -> None:
-        """What only a sequence's first and last outputs have."""
+        """Takes what only a sequence's first and last outputs have: the number of cached tokens,
+        the prompt's log-probabilities, and the timeline."""
         if self.cached_tokens is None and output.cached_tokens is not None:
             self.cached_tokens = output.cached_tokens
             self._observed.found_cached(output.cached_tokens)
@@ -299,14 +303,17 @@ class Generation:
         return InvalidRequest(error, param=param, code=output.error_code)
 
     def feed(self, sink: Sink) -> None:
-        """Offers deltas to `sink` first, while the consumer waits for some: in the turn of the
-        event loop in which they came, and all of a turn together.  What it leaves, the consumer
-        gets.  So a stream's tokens need no task of its own to be woken.
+        """Offers deltas to `sink` first while the consumer waits for some.
+
+        The sink is called once in each iteration of the event loop that brought deltas, with all
+        of them.  The consumer gets those that the sink doesn't take.  So a stream's tokens can be
+        written without waking the stream's task.
         """
         self._sink = sink
 
     def flush(self) -> None:
-        """The client's turn is over: what it brought goes to the sink, or wakes the consumer."""
+        """Gives the deltas of this iteration of the event loop to the sink, or wakes the consumer.
+        Called by the client when it has read all that had come."""
         self._due = False
         deltas = self._pending.peek()
         if not deltas:
@@ -339,7 +346,8 @@ class Generation:
         return deltas
 
     def _awaits_prompt(self) -> bool:
-        """Whether log-probabilities of the prompt are on their way, with the first sequence."""
+        """Whether some of the prompt's log-probabilities are still to come, with the outputs of the
+        first sequence."""
         told = self.prompt_logprobs
         return told is not None and 0 in self._open and len(told) < len(self.prompt_token_ids)
 
@@ -368,7 +376,7 @@ class Generation:
         if output.tokens:
             self.blame.gained()
         ended_by_token = output.finish == "stop" and bool(output.tokens)
-        # The token that ended the sequence is counted; it is part of the text where asked for.
+        # The token that ended the sequence counts, but is shown only if that was asked for.
         include = self.params.include_stop_str_in_output
         shown = output.tokens[:-1] if ended_by_token and not include else output.tokens
         piece = sequence.text.push(shown)

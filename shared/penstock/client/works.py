@@ -1,12 +1,15 @@
-"""Whether an engine core works, which is another question than whether its process lives."""
+"""Whether an engine core makes progress, which its heartbeats don't tell."""
 
 from __future__ import annotations
 
 
 class Works:
-    """Beats say that the process lives; that it works its Status says, which is due at each beat.
+    """Notices an engine core whose process lives but whose loop is stuck.
 
-    limit: seconds without one (or without a Welcome) that are borne.
+    Heartbeats say only that the process lives.  Status and Welcome come from the engine core's
+    loop; a Status is due with each heartbeat.
+
+    limit: seconds without either of them after which the engine core counts as stuck.
     """
 
     def __init__(self, limit: float) -> None:
@@ -14,16 +17,17 @@ class Works:
         self._told_at = 0.0
 
     def told(self, now: float) -> None:
-        """It has said something that only its loop says."""
+        """Notes that a message has come that only the engine core's loop sends."""
         self._told_at = now
 
     def not_heard(self, seconds: float, now: float) -> None:
-        """We ourselves did not listen for so long: what it told may be on its way still."""
+        """Notes that this process did not read messages for so many seconds. If these are many, the
+        limit starts again: what the engine core sent may still be unread."""
         if seconds > self._limit / 2:
             self._told_at = now
 
     def stuck(self, now: float) -> str:
-        """Why it is to be given up; empty: it isn't."""
+        """Why the session is to be ended; empty if the engine core makes progress."""
         if now - self._told_at <= self._limit:
             return ""
         return f"the engine core is alive but sent no status for {self._limit:g} s"

@@ -1,4 +1,4 @@
-"""Families by name: ours, and where none of them has it, plug-ins'."""
+"""Finds a model's family by name: first among the built-in ones, then among those of plug-ins."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from penstock.families.family import Family
 
 
 def family_named(name: str) -> Family | None:
-    """The family that ModelConfig.architecture names, built in or a plug-in's; None: there is
-    none."""
+    """The family that ModelConfig.architecture names; None if neither we nor a plug-in have it."""
     return FAMILIES.get(name) or _plugged().get(name)
 
 
 def served_family(name: str) -> Family:
-    """The family of a prepared model. Raises StartupError where its plug-in isn't there any
-    more."""
+    """The family of a prepared model. Raises StartupError if it was a plug-in's, and the plug-in
+    isn't installed any more."""
     family = family_named(name)
     if family is None:
         raise StartupError(f"the model's family {name!r} is neither built in nor a plug-in's")
@@ -27,14 +26,15 @@ def served_family(name: str) -> Family:
 
 
 def family_of_class(name: str) -> Family | None:
-    """The family of the class that a hub folder's config.json names; None: there is none."""
+    """The family whose models have this class in config.json (`architectures`); None if no family
+    has."""
     if name in HUB_CLASSES:
         return HUB_CLASSES[name]
     return next((each for each in _plugged().values() if name in each.hub_classes), None)
 
 
 def family_of_gguf(name: str) -> Family | None:
-    """The family of the architecture that a GGUF file names; None: there is none."""
+    """The family whose GGUF files have this `general.architecture`; None if no family has."""
     if name in GGUF_ARCHITECTURES:
         return GGUF_ARCHITECTURES[name]
     plugged = _plugged().values()
@@ -42,7 +42,7 @@ def family_of_gguf(name: str) -> Family | None:
 
 
 def package_of(name: str) -> str:
-    """Name and version of the package that brings a family; empty for ours."""
+    """Name and version of the package whose plug-in is this family; empty for a built-in one."""
     if name in FAMILIES:
         return ""
     return next((each.package for each in _families() if each.value.name == name), "")
@@ -54,7 +54,8 @@ def _plugged() -> dict[str, Family]:
 
 @cache
 def _families() -> tuple[Plugin[Family], ...]:
-    """All plug-ins' that can be used; others are named in the log."""
+    """The families of all installed plug-ins that can be used. The log names the others, and why
+    they can't."""
     found: list[Plugin[Family]] = []
     for plugin in plugins.installed_plugins(plugins.FAMILIES):
         try:

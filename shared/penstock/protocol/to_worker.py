@@ -1,4 +1,4 @@
-"""Engine core -> worker."""
+"""Messages from the engine core to a worker."""
 
 from __future__ import annotations
 
@@ -97,26 +97,26 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     disk_kv_dir: str = ""
     """Folder of the tier on disk; empty for none."""
     disk_kv_bytes: int = 0
-    """The most that the folder may hold."""
+    """Most bytes in that folder."""
     disk_kv_write_bytes: int = 0
-    """The most that is written in a second, to the folder and to `kv_store`."""
+    """Most bytes that are written per second, to the folder and to `kv_store`."""
     worker_extensions: str = "all"
-    """Which are loaded, see WorkerSettings."""
+    """Which worker extensions are loaded (see WorkerSettings)."""
     kv_store: str = ""
-    """Name of the plug-in that keeps KV blocks, too; empty for none."""
+    """Name of the plug-in that keeps KV blocks besides the disk; empty for none."""
     kv_store_address: str = ""
-    """What that is opened with."""
+    """Address that the plug-in is opened with."""
     disk_kv_key_file: str = ""
-    """File of the key that what is kept is encrypted with; empty: it isn't."""
+    """File of the key that encrypts stored KV blocks; empty if they aren't encrypted."""
     kv_endpoint: str = ""
-    """Where other engine cores' workers ask for KV blocks; empty: nowhere."""
+    """Address where other engine cores' workers ask this one for KV blocks; empty for none."""
     kv_peers: tuple[str, ...] = ()
-    """Where this worker asks for them."""
+    """Addresses of the workers that this one asks for KV blocks."""
     kv_transfer_bytes: int = 0
-    """The most that is kept in memory for other workers."""
+    """Most bytes of KV blocks that are kept in memory for other workers."""
     trial: bool = False
-    """Whether a model that can't be loaded is no reason for the process to end: the former one
-    comes back."""
+    """Whether the worker goes on with the former model if this one can't be loaded, instead of
+    ending."""
     flash_attention_3: bool = True
     """Whether FlashAttention 3 may compute attention (see WorkerSettings)."""
     max_number_digits: int = 0
@@ -137,18 +137,18 @@ class Copy(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Save(msgspec.Struct, frozen=True, array_like=True):
-    """Keeps a KV block's contents on disk, or where else KV is kept."""
+    """Keeps a KV block's contents on disk, in a `kv_store`, or in memory for other workers."""
 
     key: bytes
-    """The contents' name."""
+    """Name of the contents."""
     block: int
 
 
 MAX_FURTHER = 32
-"""The most that Plan.further may be."""
+"""Highest value of Plan.further."""
 
 NO_BLOCK = -1
-"""In place of a block's number: there is none, and none is needed."""
+"""Stands in a block table for a block that isn't there and isn't needed."""
 
 MAX_COMPILING = 4
 """Grammars that a worker is asked to compile at a time. It starts each of them immediately, because
@@ -156,7 +156,8 @@ the time limit of each counts from then on."""
 
 
 class CompileGrammar(msgspec.Struct, frozen=True, tag="compile_grammar"):
-    """Answered by GrammarReady or GrammarFailed, while steps continue."""
+    """Asks the worker to compile a grammar. Answered by GrammarReady or GrammarFailed, while steps
+    continue."""
 
     grammar: int
     """A number that the engine core has not used before in this session."""
@@ -164,19 +165,19 @@ class CompileGrammar(msgspec.Struct, frozen=True, tag="compile_grammar"):
 
 
 class DropGrammar(msgspec.Struct, frozen=True, tag="drop_grammar"):
-    """No sequence will be admitted with this grammar any more. Not answered."""
+    """Says that no sequence will be admitted with this grammar any more. Not answered."""
 
     grammar: int
 
 
 class LoadMedia(msgspec.Struct, frozen=True, tag="load_media"):
-    """A prepared item, which is to be encoded. Sent to the ranks of the first stage, which answer
-    MediaReady or MediaFailed, while steps continue. The fields are those of MediaItem, but for the
-    name and the path."""
+    """Announces a prepared item, which is to be encoded. Sent to the ranks of the first stage,
+    which answer MediaReady or MediaFailed, while steps continue. Fields without a docstring are as
+    in MediaItem."""
 
     name: str
-    """Name of the item between engine core and workers, 64 hexadecimal digits: it stands for the
-    item, and for who may share its encoding."""
+    """Name of the item between engine core and workers, 64 hexadecimal digits. It depends on the
+    item and on who may share its encoding."""
     kind: MediaKind
     rows: int
     size: int
@@ -188,25 +189,26 @@ class LoadMedia(msgspec.Struct, frozen=True, tag="load_media"):
 
 
 class LoadMediaChunk(msgspec.Struct, frozen=True, tag="load_media_chunk"):
-    """Further bytes of an item, as the message's one further frame: MAX_MEDIA_CHUNK, or what is
-    left of it. Answered by MediaTaken, and where they are the last by MediaReady or MediaFailed
+    """Brings more bytes of an item, in the message's one further frame: MAX_MEDIA_CHUNK of them, or
+    the rest of the item. Answered by MediaTaken; after the last ones by MediaReady or MediaFailed
     instead."""
 
     name: str
     offset: int
-    """Place of the first byte in the item; they come in order."""
+    """Place of the chunk's first byte in the item; chunks come in order."""
 
 
 class DropMedia(msgspec.Struct, frozen=True, tag="drop_media"):
-    """The item is not going to be encoded: what has come of it can be forgotten. Not answered. It
-    may be unknown, as one that failed."""
+    """Says that an item is not going to be encoded, so that its bytes can be forgotten. Not
+    answered. The worker may not know the item, if it failed before."""
 
     name: str
 
 
 class LoadAdapter(msgspec.Struct, frozen=True, tag="load_adapter"):
-    """An adapter that steps are going to use. Answered by every rank, with AdapterReady or
-    AdapterFailed, while steps continue. At most Setup.max_loras are loaded at a time."""
+    """Asks for an adapter to be loaded, for steps to come. Answered by every rank, with
+    AdapterReady or AdapterFailed, while steps continue. At most Setup.max_loras are loaded at a
+    time."""
 
     adapter: str
     """The digest of its contents, 64 hexadecimal digits."""
@@ -215,19 +217,19 @@ class LoadAdapter(msgspec.Struct, frozen=True, tag="load_adapter"):
 
 
 class DropAdapter(msgspec.Struct, frozen=True, tag="drop_adapter"):
-    """No sequence will be admitted with this adapter any more, unless it is loaded again. It stays
-    until the slots that use it are released. Not answered; it may be unknown, as one that
-    failed."""
+    """Says that no sequence will be admitted with this adapter any more, unless it is loaded again.
+    It stays until the slots that use it are released. Not answered. The worker may not know the
+    adapter, if it failed before."""
 
     adapter: str
 
 
 class NewSequence(msgspec.Struct, frozen=True, array_like=True):
-    """A sequence that takes a slot, in full. Later plans only send changes."""
+    """Everything about a sequence that takes a slot. Later plans only send changes."""
 
     slot: int
     tokens: list[int]
-    """Ids of the prompt and of emitted tokens."""
+    """Token ids of the prompt, then those that the sequence has emitted already."""
     num_prompt: int
     """Number of prompt tokens."""
     index: int
@@ -321,7 +323,7 @@ class Plan(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     encode items, compute."""
 
     step: int
-    """Numbered from 1 in each worker session."""
+    """The plan's number, counted from 1 in each session."""
     follows: int
     """The step that must have been executed before; 0 for none."""
     released: list[int]
@@ -342,63 +344,68 @@ class Plan(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     done; a later step names it again, until one has it in `encode`, or drops it. The encoding is
     the same wherever it was divided. What failed is left."""
     looks: bool = True
-    """Whether SlotResult.proposed is wanted: to find it takes time."""
+    """Whether the result is to say how many drafts could be proposed next (SlotResult.proposed). To
+    find that out takes time."""
     saves: list[Save] = []
-    """Blocks to keep on disk, as they are before anything else of the plan is done. The worker
-    leaves out what it has no time or room for."""
+    """Blocks to keep on disk, with their contents before anything else of the plan is done. The
+    worker leaves out those that it has no time or room for."""
     further: int = 0
-    """Tokens that each slot of the plan may get after the one that it samples, at most MAX_FURTHER
-    and only where Ready.goes_on: each of the works computes one token, nothing is drafted, and
-    block tables have room. The worker computes and samples them one after another for all slots,
-    and stops before the next when a message of the engine core waits, when it can propose
-    `least_proposed` drafts, or when a slot has no token or one of `ends`."""
+    """Number of tokens that each slot may get after the one that it samples (multi-step decoding),
+    at most MAX_FURTHER and only if Ready.goes_on. Then each SlotWork of the plan computes one
+    token, nothing is drafted, and block tables have room. The worker computes and samples one token
+    after another for all slots. It stops early when a message of the engine core waits, when it can
+    propose `least_proposed` drafts, or when a slot has no token or one of `ends`."""
     ends: list[int] = []
-    """Token ids after which nothing further is wanted, of whichever slot."""
+    """Token ids that end `further` for all slots when any slot samples one."""
     least_proposed: int = 0
-    """Drafts that the worker can propose, for all slots together, so that it is worth the end of
-    `further`; 0: no number of them is."""
+    """Number of drafts, for all slots together, that ends `further` when the worker could propose
+    so many; 0 if drafts never end it."""
 
 
 class SaveKV(msgspec.Struct, frozen=True, tag="save_kv"):
-    """Keeps blocks where no plan follows that would say so. Not answered."""
+    """Keeps blocks on disk (Plan.saves) when there is no plan to say so. Not answered."""
 
     saves: list[Save]
 
 
 class LookUpKV(msgspec.Struct, frozen=True, tag="look_up_kv"):
-    """Asks what is kept on disk, or elsewhere. Answered by FoundKV, while steps continue."""
+    """Asks how many of these blocks are kept on disk or by other workers. Answered by FoundKV,
+    while steps continue."""
 
     fetch: int
     """A number that the engine core has not used before in this session."""
     keys: list[bytes]
-    """Names of the contents of blocks that follow each other."""
+    """Names of the contents of consecutive blocks of a prompt."""
     waits: bool = True
-    """Whether others may wait a moment for what they are about to write; if not, what is there at
-    once counts."""
+    """Whether other workers may wait a moment for blocks that they are about to write; if not, only
+    those that are there count."""
 
 
 class FetchKV(msgspec.Struct, frozen=True, tag="fetch_kv"):
-    """Reads blocks that are kept on disk, or elsewhere. Answered by FetchedKV, while steps
-    continue. Until then the blocks belong to this message, and no plan touches them."""
+    """Reads blocks from disk or from other workers. Answered by FetchedKV, while steps continue.
+    Until then no plan touches the blocks."""
 
     fetch: int
-    """Number of the LookUpKV before."""
+    """Number of the LookUpKV that found them."""
     keys: list[bytes]
+    """Names of the contents to read."""
     blocks: list[int]
-    """Where the contents are to be, as many."""
+    """The KV block that each of them is read into."""
     saves: list[Save] = []
     copies: list[Copy] = []
-    """Saves and copies are as a plan's, and done first: `blocks` may be among their sources."""
+    """As Plan.saves and Plan.copies; both are done before reading, as `blocks` may be among their
+    sources."""
     seconds: float = math.inf
-    """What hasn't been read by then is left out."""
+    """Time limit; blocks that haven't been read by then are left out."""
 
 
 class Sleep(msgspec.Struct, frozen=True, tag="sleep"):
-    """In place of Setup, as the session's only message: give back the memory of a model that is
-    loaded, and answer Asleep. The model wakes by the Setup of a later session."""
+    """The first and only message of a session, in place of Setup: gives back memory of the loaded
+    model. Answered by Asleep. The Setup of a later session wakes the model."""
 
     level: Literal[1, 2]
-    """1: the KV cache; weights in the host's memory stay. 2: all of it."""
+    """1: gives back the KV cache and a device's weights; weights in host memory stay. 2: gives back
+    all of it."""
 
 
 class WorkerCall(msgspec.Struct, frozen=True, tag="call"):
@@ -406,18 +413,18 @@ class WorkerCall(msgspec.Struct, frozen=True, tag="call"):
     until then."""
 
     call: int
-    """The engine core's number of it."""
+    """The engine core's number of the call."""
     method: str
     arguments: bytes
     """[args, kwargs] as `penstock.protocol.call_values` encodes them."""
     seconds: float
-    """After which the process ends if the method hasn't returned."""
+    """Time limit, after which the process ends if the method hasn't returned."""
     result_bytes: int = MAX_CALL_BYTES
-    """The most that its result may have, encoded."""
+    """Most bytes of the encoded result."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """The worker is to stop at once."""
+    """Tells the worker to end at once."""
 
 
 ToWorker = (
