@@ -7,11 +7,10 @@ import pytest
 from loadtest.gpu.cost import attention_flops
 from loadtest.gpu.estimate.machine import H100, TAKEN
 from loadtest.gpu.estimate.model import QWEN3_8B, QWEN3_30B_A3B
-from loadtest.gpu.estimate.page import FP8_30B, PACKED, PAGE, bucket, page, skewed
+from loadtest.gpu.estimate.page import FP8_30B, PAGE, page
 from loadtest.gpu.estimate.steps import (
     decode,
     gaps,
-    idle_programs,
     mixed,
     prefill,
     prefill_shares,
@@ -23,22 +22,22 @@ HEAD = 151_936 * 4096
 
 
 def test_a_decodes_limit_is_what_it_reads() -> None:
-    found = decode(QWEN3_8B, [1024] * 64, bucket([1024] * 64))
+    found = decode(QWEN3_8B, [1024] * 64)
     keys = 64 * 1024 * 36 * 2 * 8 * 128 * 2
     assert found.limit == pytest.approx((2 * (36 * LAYER + HEAD) + keys) / H100.memory)
-    assert found.limit < found.now < found.before < found.eager + 1e-9
-    assert found.before - found.now == pytest.approx(36 * 6 * (TAKEN.gap - TAKEN.early_gap))
+    assert found.limit < found.now
+    late = QWEN3_8B.kernels * TAKEN.gap
+    assert gaps(QWEN3_8B) == pytest.approx(late - 36 * 6 * (TAKEN.gap - TAKEN.early_gap))
 
 
-def test_a_short_prompt_among_decodes_is_no_more_launched_by_the_host() -> None:
+def test_a_short_prompt_among_decodes_has_its_rows_limit() -> None:
     """Of 58 rows, which are padded to 64."""
     found = mixed(QWEN3_8B, [1024] * 8, 50)
     keys = 8 * 1024 * 36 * 2 * 8 * 128 * 2
     operations = 36 * attention_flops(32, 128, 0, 50)
     least = (2 * (36 * LAYER + HEAD) + keys) / H100.memory + operations / H100.matrix
     assert found.limit == pytest.approx(least)
-    assert found.before == found.eager == QWEN3_8B.kernels * TAKEN.launch + TAKEN.replay
-    assert found.limit < found.now < found.before
+    assert found.limit < found.now < 1.5 * found.limit
 
 
 def test_a_prefills_limit_is_what_it_multiplies() -> None:
@@ -60,7 +59,7 @@ def test_a_prompts_attention_is_a_range() -> None:
 def test_few_programs_read_slowly() -> None:
     """1,024 keys of one sequence are two splits for each of 8 heads, for 132 processors; those of
     64 sequences are read at full rate. All else is equal but the rows' products."""
-    one, two = (decode(QWEN3_8B, [context], bucket([context])).now for context in (512, 1024))
+    one, two = (decode(QWEN3_8B, [context]).now for context in (512, 1024))
     least = 512 * 36 * 2 * 8 * 128 * 2 / (TAKEN.stream * H100.memory)
     assert TAKEN.reading(H100, 1e9, 16) == pytest.approx(
         TAKEN.reading(H100, 1e9) * 132 / 16 / TAKEN.one_processor
@@ -68,8 +67,8 @@ def test_few_programs_read_slowly() -> None:
     assert TAKEN.reading(H100, 1e9, 132) == TAKEN.reading(H100, 1e9)
     # Twice as many keys, read by twice as many programs, take as long.
     assert two == pytest.approx(one)
-    four = decode(QWEN3_8B, [1024] * 64, bucket([1024] * 64)).now
-    eight = decode(QWEN3_8B, [1536] * 64, bucket([1536] * 64)).now
+    four = decode(QWEN3_8B, [1024] * 64).now
+    eight = decode(QWEN3_8B, [1536] * 64).now
     assert eight - four == pytest.approx(64 * least)
 
 
@@ -99,27 +98,11 @@ def test_experts_are_met_at_random() -> None:
     assert active == pytest.approx(3.35e9, rel=1e-2)
 
 
-def test_programs_without_work_took_time() -> None:
-    every, idle = idle_programs(QWEN3_8B, skewed(), bucket(skewed()))
-    assert every == 256 * 8 * 80
-    assert every - idle == 8 * (80 + 255 * 2)
-    found = decode(QWEN3_8B, skewed(), bucket(skewed()))
-    places = 132 * 3
-    without = 36 * idle * TAKEN.idle_program / places
-    without += gaps(QWEN3_8B, now=False) - gaps(QWEN3_8B, now=True)
-    assert found.before - found.now == pytest.approx(without)
-
-
-def test_a_full_decode_unpacked_a_quantised_model() -> None:
-    found = decode(PACKED, [1024] * 256, bucket([1024] * 256))
-    assert found.now < found.before - 0.003
-
-
 def test_experts_in_fp8_are_read_as_they_are() -> None:
     """64 sequences meet nearly all experts."""
     contexts = [1024] * 64
-    found = decode(FP8_30B, contexts, bucket(contexts))
-    plain = decode(QWEN3_30B_A3B, contexts, bucket(contexts))
+    found = decode(FP8_30B, contexts)
+    plain = decode(QWEN3_30B_A3B, contexts)
     experts = QWEN3_30B_A3B.experts
     assert experts is not None
     numbers = 48 * QWEN3_30B_A3B.expert_weights(experts.met(64))
@@ -127,10 +110,7 @@ def test_experts_in_fp8_are_read_as_they_are() -> None:
     saved = (2 - 1 - 4 / 128) / H100.memory
     assert plain.limit - found.limit == pytest.approx(saved * (numbers + dense))
     own = saved * numbers / TAKEN.stream
-    # Of the experts' kernels and two norms, of attention's kernels, of its products and of what
-    # quantises their inputs.
-    early = 48 * (11 + 2 + 2) * (TAKEN.gap - TAKEN.early_gap)
-    assert found.before - found.now == pytest.approx(own + early)
+    assert found.now < plain.now - 0.9 * own
 
 
 def test_the_page_has_the_present_estimates() -> None:

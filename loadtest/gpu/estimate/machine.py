@@ -12,7 +12,6 @@ class Machine:
     memory: float = 3.35e12  # bytes/s
     matrix: float = 989e12  # dense bfloat16 operations/s
     processors: int = 132  # streaming multiprocessors
-    shared: int = 227 << 10  # bytes of shared memory that programs of one of them have
 
     def least(self, size: float, operations: float) -> float:
         """Seconds in which a piece of work can't be done faster."""
@@ -42,12 +41,8 @@ class Taken:
     """Seconds between two kernels of which the second is launched early, and only waits."""
     row_kernel: float = 2.5e-6
     """Seconds of a kernel that goes row by row, however few there are."""
-    launch: float = 18e-6
-    """Seconds of the host for a kernel that is launched by itself."""
     replay: float = 0.3e-3
     """Seconds of the host for a step that is a graph's replay and some sampling."""
-    idle_program: float = 1e-6
-    """Seconds for which a program without work holds its place."""
     one_tile: float = 0.35
     """Share of the matrix rate of attention of prompts, with one tile of keys in flight."""
     two_tiles: float = 0.44

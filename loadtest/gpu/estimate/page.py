@@ -12,7 +12,6 @@ from loadtest.gpu.estimate.steps import (
     Step,
     decode,
     gaps,
-    idle_programs,
     mixed,
     prefill,
     prefill_shares,
@@ -23,7 +22,7 @@ from loadtest.report.facts import ROOT
 from penstock.bench.load.report import markdown_table
 from penstock_kernels.triton.matmul_tiles import EXPERTS_MANY
 from penstock_kernels.triton.tiles import KEY_SPLIT, attention_choice
-from penstock_worker.forward.buckets import MAX_GRAPHS, Bucket, Buckets, first_context
+from penstock_worker.forward.buckets import Buckets, first_context
 from penstock_worker.forward.mixed_buckets import MIXED_ROWS
 
 TEMPLATE = Path(__file__).with_name("page.template")
@@ -32,9 +31,10 @@ SEQUENCES, LONGEST, BLOCK = 256, 40_960, 16
 CONTEXT = 1024
 PROMPT = 8192
 FEW, SHORT = 8, 50
-BEFORE = Buckets(SEQUENCES, LONGEST, BLOCK)
 NUMBERS = QWEN3_8B.heads * QWEN3_8B.head_dim
-BUCKETS = replace(BEFORE, first=first_context(SEQUENCES, BLOCK, NUMBERS))
+BUCKETS = replace(
+    Buckets(SEQUENCES, LONGEST, BLOCK), first=first_context(SEQUENCES, BLOCK, NUMBERS)
+)
 MIXED = replace(BUCKETS, mixed_rows=MIXED_ROWS)
 Q4_K = 4.5 / 8  # bytes of a weight
 INVARIANT_8B = replace(QWEN3_8B, name="Qwen3-8B, batch-invariant", batch_invariant=True)
@@ -67,18 +67,9 @@ def skewed() -> list[int]:
     return [LONGEST, *[CONTEXT] * 255]
 
 
-def bucket(contexts: list[int]) -> Bucket:
-    """The sizes to which a step was padded when programs without work still counted."""
-    found = BEFORE.fitting(len(contexts), max(contexts))
-    if found is None:
-        raise ValueError(f"no bucket has {len(contexts)} sequences of {max(contexts)} tokens")
-    return found
-
-
 def page() -> str:
     assumed = [[each.name, f"{getattr(TAKEN, each.name):g}"] for each in fields(TAKEN)]
     found = [[cell(row) for cell in COLUMNS.values()] for row in rows()]
-    every, idle = idle_programs(QWEN3_8B, skewed(), bucket(skewed()))
     low, high = prefill_shares(QWEN3_8B, PROMPT)
     saved, _ = smaller_splits(QWEN3_8B, [CONTEXT], 128)
     _, lost = smaller_splits(QWEN3_8B, [CONTEXT] * SEQUENCES, 128)
@@ -87,9 +78,6 @@ def page() -> str:
         matrix=H100.matrix / 1e12,
         sequences=SEQUENCES,
         longest=LONGEST,
-        limit=MAX_GRAPHS,
-        every=every,
-        idle=idle,
         graphs=len(BUCKETS.all),
         prompt=PROMPT,
         split=KEY_SPLIT,
@@ -110,7 +98,7 @@ def page() -> str:
 
 def left() -> list[list[str]]:
     """What the table's figures still suffer from."""
-    stages, between = attention_choice(QWEN3_8B.head_dim).many.stages, gaps(QWEN3_8B, now=True)
+    stages, between = attention_choice(QWEN3_8B.head_dim).many.stages, gaps(QWEN3_8B)
     tiles = EXPERTS_MANY
     rate = TAKEN.tiled(H100, tiles.rows, tiles.columns) / 1e12
     splits = -(-CONTEXT // KEY_SPLIT)
@@ -144,7 +132,7 @@ def left() -> list[list[str]]:
 
 
 def _decode(shape: Shape, contexts: list[int], what: str) -> Row:
-    return shape.name, what, decode(shape, contexts, bucket(contexts))
+    return shape.name, what, decode(shape, contexts)
 
 
 def _ms(seconds: float) -> str:
@@ -155,8 +143,6 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "model": lambda row: row[0],
     "step": lambda row: row[1],
     "limit": lambda row: _ms(row[2].limit),
-    "before, eager": lambda row: _ms(row[2].eager),
-    "before": lambda row: _ms(row[2].before),
-    "now": lambda row: _ms(row[2].now),
+    "estimate": lambda row: _ms(row[2].now),
     "of the limit": lambda row: f"{100 * row[2].share:.0f} %",
 }

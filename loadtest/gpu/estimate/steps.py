@@ -1,4 +1,4 @@
-"""Seconds of a step: the limit, as it was, and as it is."""
+"""Seconds of a step: the limit, and the estimate."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from loadtest.gpu.cost import attention_flops
 from loadtest.gpu.estimate.machine import H100, TAKEN
 from loadtest.gpu.estimate.model import WIDTH, Shape
 from penstock_kernels.triton.matmul_tiles import (
-    EXPERTS,
     EXPERTS_FP8,
-    EXPERTS_MANY,
-    INVARIANT,
     MatmulTiles,
     busy,
     cache_cost,
@@ -19,90 +16,69 @@ from penstock_kernels.triton.matmul_tiles import (
     invariant_tiles,
 )
 from penstock_kernels.triton.tiles import KEY_SPLIT, attention_choice
-from penstock_worker.forward.buckets import Bucket
 from penstock_worker.forward.mixed_buckets import MIXED_ROWS
 from penstock_worker.quantisation.gguf.product import UNPACKED_ROWS
-
-DECODE_SHARED = 71_712
-"""Bytes of shared memory of a decode's attention program with heads of 128, as compiled for sm_90:
-tests/kernels/triton/compile_for_hopper.py."""
-UNPACKED_ROWS_BEFORE = 256
-STAGES_BEFORE = 3  # of prefill attention
 
 
 @dataclass(frozen=True)
 class Step:
-    """limit, before, now: seconds. eager: as before, without a graph."""
+    """limit, now: seconds."""
 
     limit: float
-    before: float
     now: float
-    eager: float
 
     @property
     def share(self) -> float:
-        """The limit's share of the time that is estimated now."""
+        """The limit's share of the estimated time."""
         return self.limit / self.now
 
 
-def decode(shape: Shape, contexts: list[int], bucket: Bucket) -> Step:
-    """One more token of sequences with so many in the cache, the new one's included. bucket: to
-    which the step is padded."""
+def decode(shape: Shape, contexts: list[int]) -> Step:
+    """One more token of sequences with so many in the cache, the new one's included."""
     rows = len(contexts)
     keys = shape.layers * sum(contexts) * shape.kv_bytes / H100.memory
-    _, idle = idle_programs(shape, contexts, bucket)
-    before, now = (
-        shape.layers * _attention(shape, contexts, programs)
-        + _rows(shape, rows, bool(now))
-        + _products(shape, rows, bool(now), unpacked=rows >= limit)
-        for now, limit, programs in ((0, UNPACKED_ROWS_BEFORE, idle), (1, UNPACKED_ROWS, 0))
+    now = (
+        shape.layers * _attention(shape, contexts)
+        + _rows(shape, rows)
+        + _products(shape, rows, unpacked=rows >= UNPACKED_ROWS)
     )
-    return Step(
-        limit=_least(shape, rows) + keys,
-        before=max(before, TAKEN.replay),
-        now=max(now, TAKEN.replay),
-        eager=max(before, shape.kernels * TAKEN.launch + TAKEN.replay),
-    )
+    return Step(limit=_least(shape, rows) + keys, now=max(now, TAKEN.replay))
 
 
 def mixed(shape: Shape, contexts: list[int], prompt: int) -> Step:
-    """A decode of sequences with so many tokens, and a short prompt. It was launched kernel by
-    kernel; now it is a graph, padded to its rows."""
+    """A decode of sequences with so many tokens, and a short prompt: a graph, padded to its
+    rows."""
     sampled, rows = len(contexts) + 1, len(contexts) + prompt
     padded = next(each for each in MIXED_ROWS if each >= rows)
     operations = shape.layers * attention_flops(shape.heads, shape.head_dim, 0, prompt)
     keys = shape.layers * sum(contexts) * shape.kv_bytes / H100.memory
-    before, now = (
-        shape.layers * _attention(shape, contexts, 0)
+    now = (
+        shape.layers * _attention(shape, contexts)
         + operations / (TAKEN.two_tiles * H100.matrix)
-        + _rows(shape, of_step, bool(now))
-        + _products(shape, of_step, bool(now), head_rows=sampled)
-        for now, of_step in enumerate((rows, padded))
+        + _rows(shape, padded)
+        + _products(shape, padded, head_rows=sampled)
     )
     least = _least(shape, rows, head_rows=sampled) + keys + operations / H100.matrix
-    eager = max(before, shape.kernels * TAKEN.launch + TAKEN.replay)
-    return Step(least, eager, max(now, TAKEN.replay), eager)
+    return Step(least, max(now, TAKEN.replay))
 
 
 def prefill(shape: Shape, tokens: int) -> Step:
     """A prompt in one step; the head for its last token."""
     attention = shape.layers * attention_flops(shape.heads, shape.head_dim, 0, tokens)
     stages = attention_choice(shape.head_dim).many.stages
-    before, now = (
-        _products(shape, tokens, bool(now), head_rows=1)
-        + _rows(shape, tokens, bool(now))
-        + _multiplied(shape, tokens) / (_reached(each) * H100.matrix)
-        for now, each in enumerate((STAGES_BEFORE, stages))
+    now = (
+        _products(shape, tokens, head_rows=1)
+        + _rows(shape, tokens)
+        + _multiplied(shape, tokens) / (_reached(stages) * H100.matrix)
     )
-    least = _least(shape, tokens, head_rows=1) + attention / H100.matrix
-    return Step(least, before, now, max(before, shape.kernels * TAKEN.launch))
+    return Step(_least(shape, tokens, head_rows=1) + attention / H100.matrix, now)
 
 
 def prefill_shares(shape: Shape, tokens: int) -> tuple[float, float]:
     """The shares of a prompt's limit with the least and with the most that is assumed of attention
     and the library's products."""
     step, attention = prefill(shape, tokens), _multiplied(shape, tokens) / H100.matrix
-    products = _products(shape, tokens, now=True, head_rows=1)
+    products = _products(shape, tokens, head_rows=1)
     fixed = step.now - attention / TAKEN.two_tiles - products
     slow = fixed + attention / TAKEN.two_tiles_least
     slow += products * TAKEN.products / TAKEN.products_least
@@ -114,15 +90,6 @@ def _multiplied(shape: Shape, tokens: int) -> float:
     masked."""
     pairs = tokens * (tokens + attention_choice(shape.head_dim).many.keys) / 2
     return 4 * shape.layers * shape.heads * shape.head_dim * pairs
-
-
-def idle_programs(shape: Shape, contexts: list[int], bucket: Bucket) -> tuple[int, int]:
-    """Programs of a layer's decode attention as there were, before they went through a list: all,
-    and those without work."""
-    splits = -(-bucket.context // KEY_SPLIT)
-    every = bucket.sequences * shape.kv_heads * splits
-    busy = shape.kv_heads * sum(-(-context // KEY_SPLIT) for context in contexts)
-    return every, every - busy
 
 
 def smaller_splits(shape: Shape, contexts: list[int], split: int) -> tuple[float, float]:
@@ -158,22 +125,21 @@ def _least(shape: Shape, rows: int, head_rows: int | None = None) -> float:
 
 
 def _products(
-    shape: Shape, rows: int, now: bool, *, unpacked: bool = False, head_rows: int | None = None
+    shape: Shape, rows: int, *, unpacked: bool = False, head_rows: int | None = None
 ) -> float:
     """Seconds of all products. unpacked: quantised weights are."""
-    total = sum(_product(shape, rows, *each, now, unpacked=unpacked) for each in shape.dense)
+    total = sum(_product(shape, rows, *each, unpacked=unpacked) for each in shape.dense)
     at_head = rows if head_rows is None else head_rows
-    head = _product(replace(shape, weight_bytes=WIDTH), at_head, shape.hidden, shape.vocab, now)
-    return shape.layers * (total + _experts(shape, rows, now)) + head
+    head = _product(replace(shape, weight_bytes=WIDTH), at_head, shape.hidden, shape.vocab)
+    return shape.layers * (total + _experts(shape, rows)) + head
 
 
 def _product(
-    shape: Shape, rows: int, inputs: int, outputs: int, now: bool, *, unpacked: bool = False
+    shape: Shape, rows: int, inputs: int, outputs: int, *, unpacked: bool = False
 ) -> float:
     weights = inputs * outputs
     if shape.batch_invariant:
-        tiles = invariant_tiles(rows, outputs, narrow=True) if now else INVARIANT
-        return _tiled(tiles, rows, inputs, outputs)
+        return _tiled(invariant_tiles(rows, outputs, narrow=True), rows, inputs, outputs)
     packed = shape.weight_bytes != WIDTH and not unpacked
     rate = (TAKEN.packed if packed else TAKEN.products) * H100.matrix
     size = weights * shape.weight_bytes + WIDTH * rows * (inputs + outputs)
@@ -197,23 +163,20 @@ def _tiled(tiles: MatmulTiles, rows: int, inputs: int, outputs: int) -> float:
     )
 
 
-def _experts(shape: Shape, rows: int, now: bool) -> float:
+def _experts(shape: Shape, rows: int) -> float:
     """Seconds of a layer's experts: matrices that are met are read; an expert's last tile is half
-    empty. Before, those in FP8 were unpacked at load."""
+    empty."""
     if shape.experts is None:
         return 0.0
     pairs, count = rows * shape.experts.active, shape.experts.count
     tiles = expert_tiles(pairs, count, batch_invariant=shape.batch_invariant)
-    weight_bytes = shape.weight_bytes if now else WIDTH
-    if tiles == EXPERTS_MANY and not now:
-        tiles = EXPERTS
-    if shape.fp8 and now:
+    if shape.fp8:
         tiles = EXPERTS_FP8[tiles.rows]
     each = pairs / shape.experts.met(rows)
     whole = max(1.0, each / tiles.rows + 0.5) * tiles.rows / each
     multiplied = whole * shape.expert_operations(rows)
-    rate = TAKEN.tiled(H100, tiles.rows, tiles.columns, weight_bytes)
-    reading = TAKEN.reading(H100, weight_bytes * _met_weights(shape, rows))
+    rate = TAKEN.tiled(H100, tiles.rows, tiles.columns, shape.weight_bytes)
+    reading = TAKEN.reading(H100, shape.weight_bytes * _met_weights(shape, rows))
     return max(reading, multiplied / rate)
 
 
@@ -227,26 +190,24 @@ def _head(shape: Shape, rows: int, head_rows: int | None) -> float:
     return 2 * (rows if head_rows is None else head_rows) * shape.head_bytes / WIDTH
 
 
-def _rows(shape: Shape, rows: int, now: bool) -> float:
+def _rows(shape: Shape, rows: int) -> float:
     """Seconds of a step's kernels that go row by row, and of the gaps between all kernels."""
     small = shape.triton_kernels + shape.quantising_kernels - 1  # All but attention.
     moved = TAKEN.reading(H100, rows * shape.row_bytes)
-    return shape.layers * max(small * TAKEN.row_kernel, moved) + gaps(shape, now=now)
+    return shape.layers * max(small * TAKEN.row_kernel, moved) + gaps(shape)
 
 
-def gaps(shape: Shape, *, now: bool) -> float:
+def gaps(shape: Shape) -> float:
     """Seconds of a step between one kernel and the next."""
-    early = shape.layers * shape.early_kernels if now else 0
+    early = shape.layers * shape.early_kernels
     return (shape.kernels - early) * TAKEN.gap + early * TAKEN.early_gap
 
 
-def _attention(shape: Shape, contexts: list[int], idle: int) -> float:
+def _attention(shape: Shape, contexts: list[int]) -> float:
     """Seconds of a layer's attention: keys and values are read by as many processors as there are
-    splits, and programs without work take places meanwhile."""
-    places = H100.processors * (H100.shared // DECODE_SHARED)
+    splits."""
     splits = sum(-(-context // KEY_SPLIT) for context in contexts)
-    reading = TAKEN.reading(H100, sum(contexts) * shape.kv_bytes, shape.kv_heads * splits)
-    return reading + idle * TAKEN.idle_program / places
+    return TAKEN.reading(H100, sum(contexts) * shape.kv_bytes, shape.kv_heads * splits)
 
 
 def _reached(stages: int) -> float:
