@@ -144,7 +144,8 @@ class EngineCore:
         return self._told(now)
 
     def _excuse_standstill(self, now: float) -> None:
-        """Where nobody waits for a step, workers that take none are not stuck."""
+        """Counts the workers as making progress while no step is due: with nothing to compute, or
+        while the core is paused, they can't be stuck."""
         if not self.state.scheduling.has_work:
             self.state.workers.progressed(now)
             self._audit_when_idle(now)
@@ -158,7 +159,7 @@ class EngineCore:
         return self.state.effects.take()
 
     def next_deadline(self) -> float:
-        """When `step` must be called again, even if nothing happens."""
+        """The time at which `step` must be called again, even if no message comes."""
         due = min([part.next_deadline() for part in self._timed])
         if self._from_workers.failing:
             return due  # Nothing is called on a group that has failed.
@@ -215,7 +216,7 @@ class EngineCore:
             self.state.workers.send(SaveKV(saves))
 
     def _ask_for_missing(self, now: float) -> None:
-        """After the plan, which may have found that items or adapters are missing."""
+        """Asks for the items and adapters that the plan has found to be missing."""
         if self._from_workers.failing:
             return
         self.state.adapters.advance(now)
@@ -247,7 +248,8 @@ class EngineCore:
         return 0 if cache is None else cache.num_fetching
 
     def _audit(self) -> None:
-        """After an internal error outside a step: nothing is thrown away if the books balance."""
+        """Checks the invariants after an internal error outside a step, and starts afresh if they
+        are violated."""
         try:
             self.check()
         except Exception:

@@ -200,7 +200,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def served_names(self) -> tuple[str, ...]:
-        """All that requests may call it."""
+        """All names by which requests may ask for the model."""
         return self.config.model.served_names or (self.model.name,)
 
     def welcome(self, version: int, max_len: int) -> Welcome:

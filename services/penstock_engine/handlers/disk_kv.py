@@ -36,11 +36,12 @@ class DiskKVHandler:
             self._ask_again(fetch.requests, tokens)
 
     def worker_lost(self) -> None:
-        """Nothing comes any more."""
+        """Ends all waiting for KV blocks: the worker that was to read them is lost."""
         self._let_go(self._state.disk_kv.worker_lost())
 
     def _ask_again(self, requests: list[Request], tokens: int) -> None:
-        """They came while some of their prompts' blocks were being fetched: now for the rest."""
+        """Asks for the rest of the prompts of requests that came while some of their blocks were
+        being fetched."""
         disk, now = self._state.disk_kv, self._state.clock.now
         for request in requests:
             waiting = self._state.remote_kv.waiting(request)

@@ -1,4 +1,5 @@
-"""Where a sequence goes that waits for nothing but its turn."""
+"""Puts a sequence that needs nothing but its turn into the queue, or has it wait for its
+grammar."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Finisher:
                 self.end(sequence, state, error=error, error_code=error_code)
 
     def close(self, request: Request) -> None:
-        """Nobody waits for the request any more: it ends, and its place is free."""
+        """Closes a request that no front end waits for any more: it ends, and its place is free."""
         request.closed = True
         self.end_all(request, SequenceState.FINISHED_ABORTED)
         if request.number in self._open_of(request):

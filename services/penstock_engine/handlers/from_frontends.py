@@ -119,7 +119,7 @@ class FromFrontends:
         self._media.expire(now)
 
     def next_deadline(self) -> float:
-        """When `expire` has something to do next."""
+        """The time at which `expire` has something to do next."""
         due = self._state.frontends.deadlines.next()
         return math.inf if due is None else due
 

@@ -158,7 +158,7 @@ class FromWorkers:
         self._losses.lose(others, f"rank {worker.rank} was lost: {reason}", LossCause.UNKNOWN)
 
     def _leaves(self, worker: WorkerSession) -> None:
-        """It was told to go: nothing that ran is to blame."""
+        """Handles a worker that shuts down because it was told to: no sequence is to blame."""
         self.drop(f"rank {worker.rank} is shutting down", LossCause.NOT_A_FAULT)
 
     def drop(self, reason: str, cause: LossCause = LossCause.SCHEDULED) -> None:
@@ -183,7 +183,7 @@ class FromWorkers:
             self._begin(group, now)
 
     def _begin(self, ready: Ready, now: float) -> None:
-        """All of the group has loaded."""
+        """Begins to plan steps, once all ranks of the group have loaded the model."""
         self._state.media.attach(
             ready.media_rows,
             ready.media_bytes,
@@ -227,7 +227,7 @@ class FromWorkers:
         return self._faults.until is not None
 
     def next_deadline(self) -> float:
-        """When `expire` must be called, even if nothing happens."""
+        """The time at which `expire` must be called, even if no message comes."""
         until = self._faults.until
         return math.inf if until is None else until
 

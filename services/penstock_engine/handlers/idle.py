@@ -21,7 +21,7 @@ class IdleSleep:
         self._level: SleepLevel = 2 if settings.idle_sleep_level == 2 else 1
         self._state = state
         self._since = 0.0
-        """When there was work last, or the model wasn't loaded."""
+        """The last time at which there was work or the model wasn't loaded."""
 
     def advance(self, now: float) -> None:
         """To be called each turn, after what brings and ends requests."""
@@ -41,7 +41,7 @@ class IdleSleep:
             sleep.doze(self._level)
 
     def next_deadline(self) -> float:
-        """When it would fall asleep."""
+        """The time at which the model would fall asleep; infinity for never."""
         if not self._seconds or self._has_work() or self._stays():
             return math.inf
         return self._since + self._seconds

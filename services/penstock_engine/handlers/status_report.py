@@ -16,7 +16,7 @@ class StatusReport:
         self._last_health: tuple[object, ...] | None = None
 
     def next_deadline(self) -> float:
-        """When the next one is due, even if nothing changes."""
+        """The time at which the next Status is due, even if nothing changes."""
         return self._due
 
     def hasten(self, now: float) -> None:

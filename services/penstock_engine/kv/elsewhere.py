@@ -38,8 +38,8 @@ class WantedKV:
         return self._end - self.present
 
     def reached(self, count: int, room: int) -> int:
-        """After how many blocks of tokens one can go on if the first `count` names are there, and
-        no more than `room` blocks of the pool are taken for them."""
+        """Returns after how many blocks of tokens a sequence could go on if the first `count` names
+        were fetched, and at most `room` blocks of the pool taken for them."""
         blocks = self._places[count] if count < len(self.names) else self._end
         blocks = self._with_state(blocks)
         while blocks > self.present and (over := self._taken(blocks) - room) > 0:

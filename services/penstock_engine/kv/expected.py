@@ -62,7 +62,7 @@ class ExpectedSessions:
         return displaced
 
     def drop(self, session: KVSession) -> None:
-        """It is back, or nothing is to be done for it."""
+        """Forgets a session that has come back, or for which nothing is to be done."""
         expected = self._sessions.pop(session, None)
         if expected is None:
             return
@@ -82,7 +82,7 @@ class ExpectedSessions:
         return found
 
     def next_deadline(self) -> float:
-        """When `due` has something next; infinite for never."""
+        """The time at which `due` has something to return next; infinity for never."""
         while self._heap and not self._counts_still(self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else float("inf")

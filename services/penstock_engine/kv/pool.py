@@ -90,7 +90,8 @@ class BlockPool:
         return taken
 
     def share(self, block: int) -> None:
-        """One more owner for a block; a free one is revived, with the contents it still has."""
+        """Adds an owner to a block. A free block is taken from the free list, with the contents
+        that it still has."""
         if self._references[block] == 0:
             self._unlink(block)
             self.num_free -= 1
@@ -101,7 +102,8 @@ class BlockPool:
         self._rank(block, reserved=1)
 
     def unreserve(self, block: int) -> None:
-        """It is as all others again; a free one as if it had just been given back."""
+        """Makes a reserved block an ordinary one again. A free one goes to the newest end of the
+        free list."""
         self._rank(block, reserved=0)
 
     def _rank(self, block: int, reserved: int) -> None:

@@ -41,8 +41,8 @@ class KVSession:
         self.retention = 0.0  # seconds for which its blocks are kept after its latest request
         self.resume_within: float | None = None  # seconds, as its latest request says
         self.until = 0.0
-        """When its blocks are no longer kept, if none of its requests is open then; seconds of the
-        engine's clock."""
+        """The time until which its blocks are kept while none of its requests is open, in seconds
+        of the engine's clock."""
         self.blocks: dict[int, None] = {}
         """Blocks that are kept for it: those of its latest request in token order, then older ones.
         """
@@ -123,7 +123,7 @@ class Retention:
         session.blocks = latest | session.blocks
 
     def touch(self, session: KVSession) -> None:
-        """It is back."""
+        """Makes a session that has come back the most recently used one of its tenant."""
         if session.blocks:
             self._tenants[session.tenant].sessions.move_to_end(session)
 

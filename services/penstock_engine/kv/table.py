@@ -63,7 +63,7 @@ class BlockTable:
         return [block for _, block in sorted(chain(*placed, states), key=lambda entry: entry[0])]
 
     def entries(self) -> list[int]:
-        """All tables one after another, as the worker gets them."""
+        """The block tables of all KV groups, one after another, as the worker gets them."""
         found: list[int] = []
         for held, first in zip(self.held, self.first, strict=True):
             found += [NO_BLOCK] * first

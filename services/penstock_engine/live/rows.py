@@ -22,7 +22,7 @@ from penstock_engine.request.request import Sequence
 
 
 def queue_view(core: EngineCore, now: float) -> QueueView:
-    """Who is next, and who waits for something else."""
+    """The sequences that wait, in the queue or for something else, for display."""
     state = core.state
     queue, grammars, media, remote_kv, adapters = (
         state.scheduling.queue,
@@ -64,7 +64,7 @@ def _waits(sequence: Sequence, now: float) -> QueueRow:
 
 
 def batch_view(core: EngineCore, now: float) -> BatchView:
-    """Who runs."""
+    """The sequences that run, for display."""
     running = core.state.scheduling.running
     return BatchView(
         rows=[_runs(sequence, now) for sequence in islice(running.values(), MAX_BATCH_ROWS)],

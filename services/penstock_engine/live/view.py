@@ -47,7 +47,7 @@ class LiveView:
         self._born = now
         self._steps = StepLog()
         self._leases: dict[bytes, float] = {}
-        """Until when each session watches, by session."""
+        """The time until which each session watches."""
         self._opened: dict[bytes, float] = {}
         self._due = math.inf
         self._group: int | None = None
@@ -62,7 +62,7 @@ class LiveView:
             self._opened[session] = now
 
     def frontend_ended(self, session: bytes) -> None:
-        """It is over, and its lease with it."""
+        """Forgets a front end's session and its lease."""
         self._opened.pop(session, None)
         if self._leases.pop(session, None) is not None:
             self._close_when_unwatched()
@@ -110,11 +110,13 @@ class LiveView:
     # ---- what is shown
 
     def next_due(self) -> float:
-        """When `snapshots` has something to say; infinite while nobody watches."""
+        """The time at which `snapshots` has something to return; infinity while no session
+        watches."""
         return self._due
 
     def snapshots(self, now: float) -> tuple[list[bytes], Snapshot] | None:
-        """Who is to get which snapshot now; at most one every SNAPSHOT_INTERVAL seconds."""
+        """Returns the sessions that are due for a snapshot, and the snapshot; None before
+        SNAPSHOT_INTERVAL seconds have passed since the last."""
         if now < self._due:
             return None
         for session in [session for session, until in self._leases.items() if until <= now]:

@@ -1,4 +1,4 @@
-"""All items that are known, and who needs which."""
+"""All known items of media, and which sequences need which."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ class MediaBooks:
         return needs
 
     def detach(self, sequence: Sequence) -> None:
-        """It needs nothing any more."""
+        """Notes that a sequence needs none of its items any more."""
         self.unneed(sequence, self.needs.pop(sequence, []))
 
     def unneed(self, sequence: Sequence, entries: Iterable[MediaEntry]) -> None:
-        """It doesn't need these any more."""
+        """Notes that a sequence doesn't need these items any more."""
         needs = self.needs.get(sequence)
         for entry in list(entries):
             if needs is not None and entry in needs:
@@ -101,7 +101,8 @@ class MediaBooks:
         self.encodings.settle(entry)
 
     def gone(self, entry: MediaEntry) -> None:
-        """It was dropped; or taken back, if it is loaded: no plan had it encoded."""
+        """Forgets an encoding that was dropped. An item that no plan has had encoded goes back to
+        those that are loaded."""
         if entry.stage is MediaStage.LOADED:
             self.loads.returned(entry)
             return

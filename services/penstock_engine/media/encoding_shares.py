@@ -21,7 +21,8 @@ class EncodingShares:
     def __init__(self, scheduling: SchedulerState) -> None:
         self.planned = PlannedEncodings()
         self.begins: Sequence | None = None
-        """Who has come to an item last that has room, and isn't encoded yet."""
+        """The sequence that was the latest to come to an item which has room, and isn't encoded
+        yet."""
         self._scheduling = scheduling
         self._pace = EncoderPace()
         self._share: float | None = None
@@ -135,13 +136,14 @@ class PlannedEncodings:
         self.charge(entry, sequence)
 
     def charge(self, entry: MediaEntry, sequence: Sequence) -> None:
-        """It is encoded for a sequence, in this plan and others perhaps."""
+        """Charges the encoding of an item, in this plan and perhaps later ones, to a sequence."""
         self._costs[sequence] = self._costs.get(sequence, 0) + entry.rows
         if sequence.timeline is not None:
             sequence.timeline.encoded_items += 1
 
     def use(self, entry: MediaEntry, sequence: Sequence) -> None:
-        """One more has tokens that need it, if the plan has it encoded."""
+        """Notes a sequence whose tokens in this plan need the item, if the plan has the item
+        encoded."""
         users = self._users.get(entry.name)
         if users is not None:
             users[sequence] = None
@@ -171,6 +173,6 @@ class PlannedEncodings:
         self._users.clear()
 
     def clear(self) -> None:
-        """There is no worker any more."""
+        """Forgets everything: there is no worker any more."""
         self.sent()
         self._costs.clear()

@@ -48,7 +48,7 @@ class Encodings:
         self._wanted: OrderedDict[str, MediaEntry] = OrderedDict()
         """Encoded, without pins, and needed later."""
         self._next: Sequence | None = None
-        """Who found no room, and gets it before others."""
+        """The sequence that found no room for its item, and gets it before others."""
         self._begun: MediaEntry | None = None
         self._new = False  # the plan that is made now is the first that has it
 
@@ -119,7 +119,7 @@ class Encodings:
         return True
 
     def take_back(self, entry: MediaEntry) -> None:
-        """It isn't to be encoded in this plan after all: it is loaded, as before."""
+        """Takes an item out of the plan: it is loaded, but not encoded, as before."""
         del self.encode[entry.name]
         self.step_encoded -= entry.rows
         self.step_work -= entry.work
@@ -130,7 +130,8 @@ class Encodings:
         self._on_drop(entry)
 
     def release(self, sequence: Sequence, entries: Iterable[MediaEntry] | None = None) -> None:
-        """It needs the rows of these no more; None: of any."""
+        """Notes that a sequence doesn't need the rows of these items any more; None: of any
+        item."""
         if self._next is sequence and entries is None:
             self._next = None
         pinned = self._pinned.get(sequence)
@@ -162,7 +163,8 @@ class Encodings:
         self.dropped.append(entry.name)
 
     def _give_up(self, entry: MediaEntry) -> None:
-        """Nobody who runs needs it; if it is begun, workers forget what they have of it."""
+        """Gives up an item that no running sequence needs. If its encoding has begun, workers
+        forget that part."""
         if entry is not self._begun:
             return
         self._begun, entry.done = None, 0
@@ -175,7 +177,7 @@ class Encodings:
         self._on_drop(entry)
 
     def settle(self, entry: MediaEntry) -> None:
-        """Who needs it has changed, or its stage."""
+        """Sorts an item anew, because the sequences that need it or its stage have changed."""
         self._free.pop(entry.name, None)
         self._wanted.pop(entry.name, None)
         if entry.stage is MediaStage.ENCODED and not entry.pins:

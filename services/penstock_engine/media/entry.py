@@ -1,4 +1,4 @@
-"""One item, as the engine core knows it."""
+"""The engine core's record of one item of media."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MediaStage(enum.Enum):
 
 
 class MediaEntry:
-    """One item, under its name between engine core and workers."""
+    """The engine core's record of one item, under its name between engine core and workers."""
 
     __slots__ = (
         "asked_at",
@@ -47,7 +47,7 @@ class MediaEntry:
         self.item = item
         self.stage = MediaStage.ABSENT
         self.holders: dict[Sequence, None] = {}
-        """Who will need it: they wait for it, or are about to start, or run."""
+        """The sequences that will need the item: they wait for it, are about to start, or run."""
         self.source: Request | None = None  # whose front end is asked for it
         self.asked_at = 0.0  # when it was
         self.received = 0  # bytes that were passed on; all of them at once where it is a file
@@ -59,7 +59,7 @@ class MediaEntry:
         self.work = 0  # see MediaReady
         self.done = 0  # of that, in plans so far, while it is being encoded
         self.pins: dict[Sequence, None] = {}
-        """Who runs, and needs its rows before they may go."""
+        """The running sequences that still need the item's rows, so that these must stay."""
 
     @property
     def name(self) -> str:

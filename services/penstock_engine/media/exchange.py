@@ -68,14 +68,15 @@ class MediaExchange:
         return True
 
     def _sends(self, entry: MediaEntry) -> None:
-        """It is about to be sent to workers."""
+        """Counts the bytes of an item that is about to be sent to workers."""
         self._counts.media_bytes += entry.item.size
         for holder in entry.holders:
             if holder.request is entry.source and holder.timeline is not None:
                 holder.timeline.media_bytes += entry.item.size
 
     def overdue(self, now: float) -> Request | None:
-        """One whose front end has not sent an item in time; it is to be ended."""
+        """Returns a request whose front end has not sent an item in time, and which is to be ended;
+        None if there is none."""
         entry = self._books.loads.overdue(now)
         return None if entry is None else entry.source
 

@@ -87,7 +87,7 @@ class Loads:
         self.forget(entry)
 
     def forget(self, entry: MediaEntry) -> None:
-        """It is on its way no more, and not loaded."""
+        """Forgets an item that was asked for and is not going to be loaded."""
         self._asked.pop(entry.name, None)
         self._unidle(entry)
         self.used -= entry.cost
@@ -114,12 +114,13 @@ class Loads:
             self._planned_bytes = 0
 
     def settled(self, step: int) -> None:
-        """All steps up to this one are: workers have forgotten what these have encoded."""
+        """Notes that all steps up to this one are settled: workers have forgotten the prepared
+        items that these encoded."""
         while self._sent_bytes and self._sent_bytes[0][0] <= step:
             self.used -= self._sent_bytes.popleft()[1]
 
     def settle(self, entry: MediaEntry) -> None:
-        """Who needs it has changed, or its stage."""
+        """Sorts an item anew, because the sequences that need it or its stage have changed."""
         self._unidle(entry)
         if entry.stage is MediaStage.LOADED and not entry.holders:
             self._idle[entry.name] = entry
@@ -143,7 +144,7 @@ class Loads:
             frontend.reply(NeedMedia(source.number, number, entry.received, entry.chunks))
 
     def take_file(self, entry: MediaEntry, path: str) -> None:
-        """All of it is in a file."""
+        """Has workers read an item whose bytes are all in a file."""
         if entry.received:
             self._workers.send_encoding(DropMedia(entry.name))
         entry.received, entry.by_file = entry.item.size, True
@@ -174,12 +175,14 @@ class Loads:
         entry.awaited.update(range(self._workers.num_encoding))
 
     def overdue(self, now: float) -> MediaEntry | None:
-        """One that has not come in time; it is to be asked for elsewhere, or dropped."""
+        """Returns an item that has not come in time, which is to be asked for elsewhere or dropped;
+        None if there is none."""
         first = next(iter(self._asked.values()), None)
         return first if first is not None and now >= first.asked_at + TIMEOUT else None
 
     def next_deadline(self) -> float:
-        """When `overdue` will have something to say; infinite where nothing is asked for."""
+        """The time at which `overdue` will have something to return; infinity if no item is asked
+        for."""
         first = next(iter(self._asked.values()), None)
         return float("inf") if first is None else first.asked_at + TIMEOUT
 

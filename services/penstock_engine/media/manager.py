@@ -1,4 +1,5 @@
-"""Who needs which items, who waits for them, and how far a step may go with what is there."""
+"""Decides which sequences wait for items of media, and how far a step may go with those that are
+there."""
 
 from __future__ import annotations
 
@@ -94,7 +95,8 @@ class MediaManager(KeepsParked, ChunkLimit):
         self.encoder_rows = encoder_rows
 
     def worker_lost(self) -> None:
-        """Nothing is there any more, and nobody runs; who waited for items waits in the queue."""
+        """Forgets what workers had, when no sequence runs any more. Sequences that waited for items
+        go back to the queue."""
         parked = self._parked.all()
         self._parked.clear()
         self._books.renew(0)
@@ -187,7 +189,7 @@ class MediaManager(KeepsParked, ChunkLimit):
         self._books.detach(sequence)
 
     def _park(self, sequence: Sequence, computed: int) -> None:
-        """It leaves the queue, and waits for its items."""
+        """Takes a sequence out of the queue, to wait for its items."""
         self._scheduling.set_aside(sequence)
         sequence.move(SequenceState.WAITING_FOR_MEDIA)
         self._parked.add(sequence, computed)
@@ -315,7 +317,7 @@ class MediaManager(KeepsParked, ChunkLimit):
     # ---- items
 
     def _arrived(self, entry: MediaEntry) -> None:
-        """All of an item is loaded."""
+        """Handles an item that is loaded completely: sequences that waited for it go on."""
         for sequence in list(entry.holders):
             if sequence in self._parked:
                 self._settle(sequence)

@@ -104,7 +104,7 @@ class RequestMedia:
 
 
 def clusters_of(media: Media) -> list[Cluster]:
-    """All of a prompt's, in order."""
+    """The clusters of a prompt's spans, in order."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for span in media.spans:

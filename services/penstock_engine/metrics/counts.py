@@ -120,7 +120,7 @@ class EngineCounts:
             self.ended[reason] += 1
 
     def generated(self, tenant: str, tokens: int) -> None:
-        """One of a tenant's sequences has ended, with so many tokens from here."""
+        """Counts the tokens that a sequence of a tenant has generated here, when it has ended."""
         self.generation_tokens[self.label(tenant)] += tokens
 
     def label(self, tenant: str) -> str:

@@ -16,8 +16,8 @@ from penstock_engine.waiting.queue import WaitingQueue
 
 
 class OneLine(Policy):
-    """One queue for all, in some order; decodes before prefill; whoever is last in the order gives
-    way."""
+    """A policy with one queue for all, in some order: decodes come before prefill, and the last in
+    the order is preempted first."""
 
     def __init__(self, order: QueueOrder, pace: StepPace) -> None:
         self.order = order

@@ -1,4 +1,4 @@
-"""Who is served first."""
+"""The order in which waiting sequences are served."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ LEAST_SHARE = 0.02
 """
 
 FIND, RENEW = 4, 64
-"""After so many steps with prefill one is held to decodes alone: while nobody knows what these
-take, and later."""
+"""Numbers of steps with prefill after which one step has decodes only, to measure what these take:
+at first, and later."""
 
 
 class StepPace:
@@ -115,7 +115,7 @@ class StepPace:
 
 
 def pace_of(settings: SchedulerSettings) -> StepPace:
-    """One that has learnt nothing yet."""
+    """A StepPace that has measured nothing yet."""
     return StepPace(settings.max_step_slowdown, 0.001 * settings.short_step_ms)
 
 

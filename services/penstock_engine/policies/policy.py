@@ -15,7 +15,7 @@ from penstock_engine.waiting.queue import Waiting
 
 
 class Turn(NamedTuple):
-    """Whose turn it is in a step: a running sequence's, or that of those who wait."""
+    """One turn in a step: that of a running sequence, or that of the sequences which wait."""
 
     sequence: Sequence | None  # None: those who wait
     most: int  # tokens of the step, together, for all whom this turn serves
@@ -59,7 +59,7 @@ class Policy(ABC):
     grammars too."""
 
     queue: Waiting
-    """Where sequences wait for a slot."""
+    """The sequences that wait for a slot."""
     pace: StepPace
     """How long a step may take beside streams."""
 
@@ -123,7 +123,8 @@ class Policy(ABC):
 
     @abstractmethod
     def victim(self, running: Collection[Sequence], needy: Sequence) -> Sequence | None:
-        """Who of those that run gives up its blocks for `needy`; None: `needy` waits in place."""
+        """Returns which running sequence gives up its blocks for `needy`; None if `needy` waits in
+        place."""
 
     def make_way(
         self, head: Sequence, running: Iterable[Sequence], shortage: Shortage

@@ -1,4 +1,4 @@
-"""Whose blocks are taken when the pool is empty."""
+"""Chooses the sequence that is preempted when the pool is empty."""
 
 from __future__ import annotations
 

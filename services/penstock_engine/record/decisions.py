@@ -30,7 +30,7 @@ class Decision(msgspec.Struct, array_like=True):
 
 
 def decision_of(effects: Effects) -> Decision | None:
-    """None: there was nothing to send."""
+    """Returns what the core decided, as its messages show; None if it sent none."""
     parts = [getattr(effects, name) for name in PARTS]
     if not any(parts):
         return None

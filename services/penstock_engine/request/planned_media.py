@@ -20,8 +20,8 @@ class PlannedMedia:
     work: int = 0
     """Work of what is encoded: see MediaReady."""
     needed_by: dict[Sequence, int] = field(default_factory=dict)
-    """Who runs and needs these items, and how many tokens it has after the first that does. They
-    have a part in the step, with or without tokens."""
+    """The running sequences that need these items, and how many tokens each has after the first
+    that does. They have a part in the step, with or without tokens."""
 
     @property
     def encodes(self) -> bool:

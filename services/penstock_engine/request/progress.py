@@ -39,7 +39,7 @@ class SequenceProgress:
         self.restart(num_prompt, num_emitted)
 
     def restart(self, num_prompt: int, num_emitted: int) -> None:
-        """Nothing is computed of it, and no step is under way."""
+        """Starts again from the first token, with no step in flight."""
         self.tokens = num_prompt + num_emitted  # that it has, prompt and emitted
         self.expected = self.tokens  # the same, once every step in flight is settled without an end
         self.computed = 0  # tokens with KV, by settled steps
@@ -57,7 +57,7 @@ class SequenceProgress:
         return self.last_step, self.last_place
 
     def start(self, computed: int) -> None:
-        """It gets a slot, with the KV of so many of its tokens."""
+        """Notes that the sequence has got a slot, with the KV of its first `computed` tokens."""
         self.computed = self.scheduled = computed
 
     def schedule(self, end: int, step: int, place: int, drafts: int = 0) -> bool:

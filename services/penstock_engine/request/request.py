@@ -31,7 +31,7 @@ costs 1."""
 
 
 def priority_of(submit: Submit) -> int:
-    """Where the queue has it: what nobody waits for stands below everything else of its time."""
+    """Priority in the queue: background requests stand below all other requests of their time."""
     return submit.priority + BACKGROUND_LEVELS * submit.background
 
 
@@ -185,7 +185,7 @@ class Request:
 
 
 class Sequence:
-    """One of a request's sequences."""
+    """One sequence of a request: its emitted tokens, its state and its progress."""
 
     __slots__ = (
         "brought",
@@ -236,7 +236,7 @@ class Sequence:
         # It may share a step with others only after so many tokens were computed alone.
         self.suspect_until = self.num_tokens if deaths else 0
         self.timeline: TimelineBuilder | None = None
-        """Where its time goes, if its front end asked; whoever accepts and ends it keeps it."""
+        """When what happened to it; None if its front end didn't ask."""
         self.prompt_reported = num_prompt
         """Tokens of the prompt whose log-probabilities its front end has; all of them where it
         wants none."""

@@ -8,7 +8,7 @@ from penstock.protocol.common import FinishReason
 
 
 class SequenceState(enum.Enum):
-    """Where a sequence is in its life."""
+    """The state of a sequence between its arrival and its end."""
 
     WAITING = "waiting"
     WAITING_FOR_GRAMMAR = "waiting for grammar"

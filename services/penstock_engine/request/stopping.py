@@ -1,4 +1,4 @@
-"""When a sequence has ended, by its tokens alone."""
+"""Decides by its tokens alone whether a sequence has ended."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ class ChunkLimit:
     subclass may, and is told what becomes of the sequences that it has let start."""
 
     short: Sequence | None = None
-    """Whose next tokens have to be computed in one step, which found the latest one too short: it
-    is served first in the next one, by itself if need be."""
+    """The sequence whose next tokens must be computed in one step, and for which the latest step
+    was too short. It is served first in the next step, by itself if need be."""
     whole_spans: bool = False
     """Whether a sequence can't start in the middle of a span of media."""
 
@@ -35,7 +35,7 @@ class ChunkLimit:
         return True
 
     def started(self, sequence: Sequence, computed: int) -> None:
-        """It has a slot."""
+        """Called when the sequence has got a slot."""
 
     def end(self, sequence: Sequence, start: int, end: int) -> int:
         """How far tokens [start, end) may be computed in this step; at least `start`. Prepares for
@@ -60,14 +60,14 @@ class ChunkLimit:
         """More of its tokens have settled KV."""
 
     def unscheduled(self, sequence: Sequence) -> None:
-        """It runs, and gets no tokens in this step: what `end` has prepared for them is taken
-        back."""
+        """Called when a running sequence gets no tokens in this step: takes back what `end` has
+        prepared for them."""
 
     def not_started(self, sequence: Sequence) -> None:
-        """It could not start, as there was nothing that it may compute in this step."""
+        """Called when a sequence could not start, because it may compute nothing in this step."""
 
     def left(self, sequence: Sequence) -> None:
-        """It has no slot any more."""
+        """Called when the sequence has given up its slot."""
 
     def take(self) -> PlannedMedia:
         """What the plan that is made now tells workers."""

@@ -87,9 +87,9 @@ class NoDrafter(Drafter):
         """Adds nothing."""
 
     def least_proposed(self, builder: StepBuilder) -> int:
-        """Nothing is proposed."""
+        """Returns 0: nothing is proposed."""
         return 0
 
     def looks(self, builder: StepBuilder) -> bool:
-        """There is nothing to say."""
+        """Returns False: the worker has no drafts to report."""
         return False

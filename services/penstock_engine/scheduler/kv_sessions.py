@@ -15,8 +15,8 @@ from penstock_engine.request.timeline import Clock
 from penstock_engine.scheduler.state import SchedulerState
 
 LEAD_SECONDS = 2.0
-"""Before a session is expected, its blocks are brought back; or half of its absence before, if that
-is less."""
+"""Seconds before a session's expected return at which its blocks are brought back; half of its
+absence, if that is less."""
 
 
 class KVSessions:
@@ -102,7 +102,8 @@ class KVSessions:
         return found
 
     def next_deadline(self) -> float:
-        """When the next one's blocks are to be brought back; infinite for never."""
+        """The time at which the blocks of the next session are to be brought back; infinity for
+        never."""
         return self._expected.next_deadline()
 
     def expire(self, now: float) -> None:
@@ -118,7 +119,7 @@ class KVSessions:
                 self._forget(session)
 
     def worker_lost(self) -> None:
-        """All that was kept is gone."""
+        """Forgets all kept blocks: the worker is lost, and their contents with it."""
         self.has_disk = False
         self._heap.clear()
         self._ended.clear()

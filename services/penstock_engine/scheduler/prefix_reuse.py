@@ -39,7 +39,8 @@ class Tails:
         self._rule = rule
 
     def place(self, sequence: Sequence) -> int:
-        """After how many of its tokens a sequence that starts is to write a tail; 0: none."""
+        """Returns the number of a starting sequence's tokens after which it is to write a tail; 0
+        for none."""
         request, at = sequence.request, 0
         if request.beams:
             at = sequence.num_tokens
@@ -136,7 +137,7 @@ class PrefixReuse:
         self._budget = budget
         self._whole_spans = whole_spans
         self._makers: dict[bytes, Sequence] = {}
-        """Who is computing the block of a key, or the tail."""
+        """The sequence that is computing the block, or the tail, of each key."""
         states = groups.states
         self._tails = None if states is None else Tails(cache, groups, states)
 
@@ -271,7 +272,8 @@ class PrefixReuse:
         self._unmake(sequence, keys)
 
     def left(self, sequence: Sequence) -> None:
-        """It runs no more: it won't compute what it had not computed yet."""
+        """Notes that a sequence has stopped running: it won't compute the blocks that it had not
+        computed yet."""
         first, last = sequence.num_published, sequence.num_keyed
         self._unmake(sequence, sequence.block_keys(first, last, self._cache.block_size))
         checkpoints = None if sequence.table is None else sequence.table.checkpoints

@@ -20,7 +20,7 @@ class StartGate:
         return True
 
     def occupied(self, sequence: Sequence) -> None:
-        """It has got a slot."""
+        """Called when the sequence has got a slot."""
 
     def vacated(self, sequence: Sequence) -> None:
         """Its slot is free."""

@@ -43,7 +43,7 @@ class Drain:
         return self.began is not None and not has_open and now >= self._kept_until
 
     def next_deadline(self) -> float:
-        """When it hands over what is open by then; infinite once it does."""
+        """The time at which open requests are handed over; infinity once they are."""
         return math.inf if self.hands_over else self._hands_over_at
 
     @property

@@ -33,7 +33,7 @@ class Effects:
     end_frontends: list[tuple[bytes, str]] = field(default_factory=list)
 
     def take(self) -> Effects:
-        """All of it, in a new object; this one is empty again."""
+        """Returns everything in a new object, and empties this one."""
         taken = Effects(self.to_workers, self.to_frontends, self.end_workers, self.end_frontends)
         self.to_workers, self.to_frontends = [], []
         self.end_workers, self.end_frontends = [], []

@@ -80,7 +80,7 @@ class FaultAttribution:
 
     @staticmethod
     def passed(suspect: Suspect) -> None:
-        """It has got past the point at which it was accused, so it was none of its doing."""
+        """Clears a suspect that has got beyond the point at which it was accused."""
         suspect.deaths = 0
         if isinstance(suspect, Sequence):
             suspect.suspect_until = 0

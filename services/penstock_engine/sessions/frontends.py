@@ -32,7 +32,7 @@ MAX_OUTPUTS = 4096
 
 
 class FrontendSession:
-    """One front end: its open requests, and what it is to be sent at the next flush."""
+    """The session of one front end: its open requests, and the messages for its next flush."""
 
     __slots__ = (
         "entered",
@@ -76,7 +76,7 @@ class FrontendSession:
 
 
 class Frontends:
-    """All sessions, oldest first."""
+    """All sessions of front ends, oldest first."""
 
     def __init__(self) -> None:
         self.open_requests = OpenRequests()  # of all sessions, counted by tenant

@@ -20,7 +20,7 @@ class Disagreement(Exception):
 
 
 class WorkerSession:
-    """One rank's session."""
+    """The session of one rank's worker."""
 
     __slots__ = ("layers", "life", "rank", "ready", "rendezvous", "session", "version")
 
@@ -66,7 +66,7 @@ class RankSessions:
         return self._there.get(session)
 
     def holder(self, rank: int) -> WorkerSession | None:
-        """Who has a rank's place."""
+        """The session of the worker that has this rank; None if there is none."""
         return next((one for one in self._there.values() if one.rank == rank), None)
 
     @property
@@ -98,7 +98,7 @@ class RankSessions:
         )
 
     def leave(self, worker: WorkerSession) -> None:
-        """One that waited for a group doesn't any more."""
+        """Forgets the session of a worker that waited for a group and has left."""
         del self._there[worker.session]
 
     def disband(self) -> dict[int, str]:

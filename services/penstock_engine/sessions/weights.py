@@ -57,7 +57,7 @@ class WeightsChange:
         """The request whose answer the trial is; None: it was promised."""
         self._deaths = 0
         self._group_until = math.inf
-        """Until when somebody waits for a group that tries the new weights."""
+        """The time until which a group may take to try the new weights."""
 
     @property
     def answered(self) -> bool:
@@ -139,7 +139,8 @@ class WeightsChange:
             self.asked = None
 
     def next_deadline(self) -> float:
-        """When `give_up` must be called and `lonely` asked, even if nothing happens."""
+        """The time at which `give_up` must be called and `lonely` asked, even if no message
+        comes."""
         return min(self._group_until, math.inf if self.asked is None else self.asked.until)
 
     def forget(self, session: bytes) -> None:
@@ -148,7 +149,7 @@ class WeightsChange:
             self.asked = None
 
     def refuse(self, session: bytes, call: int, code: CallCode, why: str) -> None:
-        """Nothing changes."""
+        """Answers a call to replace weights with a refusal; the weights stay."""
         frontend = self._frontends.get(session)
         if frontend is not None:
             frontend.reply(Called(call, 0, 1, code=code, error=why))

@@ -68,7 +68,7 @@ class Workers:
             self._effects.to_workers.append((session, message, frames))
 
     def found_ready(self, now: float) -> None:
-        """All of the group has loaded."""
+        """Notes that all ranks of the group have loaded the model."""
         self.fault, self.final = None, False
         self._progress_at = now
 

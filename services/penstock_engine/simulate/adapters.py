@@ -47,7 +47,8 @@ class AdapterLoads:
         self._added.append(self._free_at)
 
     def begun(self) -> list[float]:
-        """When those are there that have been added since the last call."""
+        """Returns the times at which the adapters will be loaded that were added since the last
+        call."""
         found = self._added
         if found:
             self._added = []

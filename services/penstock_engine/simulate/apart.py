@@ -54,7 +54,8 @@ class PromptsApart:
         self._router = router
 
     def first_part(self, submit: Submit) -> tuple[SimulatedReplica, Submit] | None:
-        """Who computes its prompt, and what that one is asked; None: whoever answers."""
+        """Returns the replica that computes the prompt, and what it is asked; None if one replica
+        does all of the request."""
         if not self._computing or len(submit.prompt_token_ids) < self._least_tokens:
             return None
         replica, _ = self._router.choose(routing_request(submit), self._computing)

@@ -31,7 +31,7 @@ SHORTEST = 1e-6
 """Milliseconds that a step is taken for at least, where an error is relative to it."""
 
 Row = tuple[float, float, float, float]
-"""1, tokens, sequences, pairs: what TERMS are multiplied with."""
+"""A measured row, by which TERMS are multiplied: 1, tokens, sequences, pairs."""
 
 
 class Measured:

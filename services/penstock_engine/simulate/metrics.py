@@ -59,7 +59,7 @@ class Open:
 
 
 class TenantLatencies:
-    """One tenant's part."""
+    """The latencies of one tenant's requests."""
 
     __slots__ = ("cached_tokens", "completed", "e2e", "output_tokens", "prompt_tokens", "ttft")
 

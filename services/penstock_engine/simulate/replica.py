@@ -1,4 +1,4 @@
-"""One engine core with its modelled worker and one front end, which is the router."""
+"""One engine core with a modelled worker, and one front end, which is the router."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class SimulatedReplica:
         self.core.worker_received(self._session, ready, now)
 
     def lose_worker(self, now: float) -> None:
-        """It dies; another is there at once."""
+        """Simulates the death of the worker; another one is there at once."""
         self.core.worker_ended(self._session, "it died", now)
         self.start_worker(now)
         self.step(now)

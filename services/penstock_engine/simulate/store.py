@@ -72,7 +72,8 @@ class SimulatedStore:
         self._added.append(self._free_at)
 
     def begun(self) -> list[float]:
-        """When the answers come to what was asked since the last call."""
+        """Returns the times at which the questions will be answered that were asked since the last
+        call."""
         found = self._added
         if found:
             self._added = []

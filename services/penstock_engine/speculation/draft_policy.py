@@ -45,15 +45,15 @@ FEW, WIDER = 8, 1.25
 many rows as the largest one it may have."""
 
 GLANCE, RARELY = 4, 32
-"""Where drafts don't pay at present, there is a look at what could be proposed every so many steps;
-and where none would pay that are right so often, every so many."""
+"""Numbers of steps between two looks at what could be proposed: while drafts don't pay at present,
+and while none would pay at the present rate of acceptance."""
 
 LATELY = 16
-"""So many steps after the last drafts each has a look still."""
+"""Number of steps after the last drafts during which each step looks at what could be proposed."""
 
 AGAIN = 512
-"""After so many steps without drafts the few that there were say nothing any more of what drafts
-cost: they may have met a machine that was busy."""
+"""Number of steps without drafts after which earlier measurements of their cost count no more: they
+may have met a machine that was busy."""
 
 
 WAIT_WEIGHT = 0.1
@@ -292,8 +292,8 @@ class DraftPolicy:
 
 
 FIRST, RENEW, BARE = 8, 64, 2
-"""After so many steps with drafts, twice as many each time up to the second number, so many have
-none: what these take is what those are compared with."""
+"""After FIRST steps with drafts, then twice as many each time up to RENEW, BARE steps have none:
+with what these take, the others are compared."""
 
 OTHERS = 1.25
 """How many times as many or as few sequences make it begin anew: little is known of their steps."""

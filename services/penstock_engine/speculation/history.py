@@ -54,7 +54,7 @@ class SequenceDrafts:
         self.hoped = max(count, self.hoped - 1)
 
     def forget_proposed(self) -> None:
-        """It is at another place."""
+        """Forgets what the worker could propose: the sequence is at another token now."""
         self.proposed = self.hoped = 0
 
     @property

@@ -1,4 +1,4 @@
-"""One adapter, as the engine core knows it."""
+"""The engine core's record of one adapter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock_engine.request.request import Request, Sequence
 
 
 class AdapterStage(enum.Enum):
-    """Where an adapter is in its life."""
+    """The stage of an adapter in its life."""
 
     ABSENT = "absent"
     LOADING = "loading"

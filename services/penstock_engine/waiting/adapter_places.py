@@ -32,7 +32,7 @@ class AdapterPlaces:
         self._since = 0  # starts when the first in line became the first
 
     def want(self, entry: AdapterEntry) -> None:
-        """It has no place, and is needed."""
+        """Puts an adapter that is needed and has no place in the line for one."""
         if not self.line:
             self._since = self._starts
         self.line.setdefault(entry.file.digest, entry)
@@ -52,7 +52,7 @@ class AdapterPlaces:
         entry.unused, entry.used = False, self._starts
 
     def take(self, entry: AdapterEntry) -> None:
-        """It gets a free place."""
+        """Gives a free place to an adapter."""
         self.leave_line(entry)
         entry.stage, entry.used = AdapterStage.LOADING, self._starts
         self.loaded[entry.file.digest] = entry
@@ -65,7 +65,7 @@ class AdapterPlaces:
             first.deadline = deadline
 
     def leave(self, entry: AdapterEntry) -> None:
-        """It gives up its place."""
+        """Takes an adapter's place away."""
         del self.loaded[entry.file.digest]
         entry.stage, entry.unused = AdapterStage.ABSENT, False
 
@@ -75,12 +75,14 @@ class AdapterPlaces:
         return len(self.loaded) < self.count
 
     def idle(self) -> AdapterEntry | None:
-        """Who can lose its place at once: unused longest."""
+        """The idle adapter that has been unused longest, which can lose its place at once; None if
+        there is none."""
         idle = [entry for entry in self.loaded.values() if _is_idle(entry)]
         return min(idle, key=lambda entry: entry.used, default=None)
 
     def have_one_leave(self) -> None:
-        """All are in use: one makes way, if the first in line has waited long enough."""
+        """Has one adapter make way when all are in use, if the first in line has waited long
+        enough."""
         if not self.line or self._starts - self._since < MAX_STARTS or self.leaving():
             return
         used = [e for e in self.loaded.values() if e.stage is AdapterStage.READY and not e.unused]
@@ -110,6 +112,7 @@ class AdapterPlaces:
 
 
 def _is_idle(entry: AdapterEntry) -> bool:
-    """One that was just loaded stays for those who waited for it."""
+    """Whether an adapter may lose its place: no running sequence uses it, and it wasn't just loaded
+    for sequences that wait for it."""
     fresh = entry.unused and bool(entry.holders)
     return entry.stage is not AdapterStage.LOADING and not entry.running and not fresh

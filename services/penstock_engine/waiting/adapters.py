@@ -82,7 +82,8 @@ class AdapterManager(KeepsParked, StartGate):
         return self._refused.get(file.digest)
 
     def refuse(self, digest: str, why: str) -> None:
-        """It doesn't fit the model, or workers have died of loading it."""
+        """Refuses an adapter from now on: it doesn't fit the model, or workers have died of loading
+        it."""
         self._refused[digest] = why
         while len(self._refused) > MAX_REFUSED:
             del self._refused[next(iter(self._refused))]
@@ -112,7 +113,8 @@ class AdapterManager(KeepsParked, StartGate):
             self._entry_of(sequence).running -= 1
 
     def unpark(self, sequence: Sequence) -> None:
-        """It waits no longer: it may start, or it has ended."""
+        """Takes a sequence out of those that wait for their adapters: it may start, or it has
+        ended."""
         del self._entry_of(sequence).waiting[sequence]
         self._parked.remove(sequence)
 
@@ -155,7 +157,7 @@ class AdapterManager(KeepsParked, StartGate):
         return True
 
     def forget_unused(self, digest: str) -> None:
-        """Nobody calls an adapter by its name any more: where nobody uses it, its place is free."""
+        """Frees the place of an adapter that has no name any more, unless sequences use it."""
         entry = self.places.loaded.get(digest)
         idle = entry is not None and not entry.holders and not entry.running
         if entry is not None and idle and entry.stage is AdapterStage.READY:
@@ -201,7 +203,8 @@ class AdapterManager(KeepsParked, StartGate):
         return None if entry is None or now < entry.deadline else self._given_up(entry, now)
 
     def next_deadline(self) -> float:
-        """When `overdue` will have something to say; infinite where nothing is being loaded."""
+        """The time at which `overdue` will have something to return; infinity if no adapter is
+        being loaded."""
         return min((entry.deadline for entry in self.places.loading()), default=math.inf)
 
     def worker_lost(self) -> list[AdapterEntry]:

@@ -1,4 +1,4 @@
-"""Whose time is over."""
+"""Finds the requests whose deadlines have passed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Deadlines:
         heapq.heappush(self._heap, (request.deadline, request.arrival))
 
     def forget(self, request: Request) -> None:
-        """It has ended."""
+        """Forgets a request that has ended."""
         if self._open.pop(request.arrival, None) is None:
             return
         if len(self._heap) > 2 * len(self._open) + 1024:

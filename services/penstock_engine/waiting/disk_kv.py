@@ -156,7 +156,7 @@ class DiskKV:
         return fetch.until
 
     def _early_fetch(self, request: Request, prefix: list[bytes]) -> DiskFetch | None:
-        """One that reads for the request already."""
+        """The fetch that reads for the request already; None if there is none."""
         mine = self._of_session.get(request.kv_session) if request.kv_session else None
         early = [*([mine] if mine is not None else []), *self._of_prompt.values()]
         return next((f for f in early if _common(f.wanted.prefix, prefix, f.wanted.present)), None)

@@ -87,7 +87,7 @@ class ExpectedPrompts:
         return found
 
     def next_deadline(self) -> float:
-        """When `due` has something next; infinite for never."""
+        """The time at which `due` has something to return next; infinity for never."""
         times = (min(each.look_at, each.until) for each in self._prompts.values())
         return min(times, default=math.inf)
 

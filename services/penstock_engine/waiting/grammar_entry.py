@@ -1,4 +1,4 @@
-"""One grammar, as the engine core knows it."""
+"""The engine core's record of one grammar."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock_engine.request.request import Request, Sequence
 
 
 class GrammarStage(enum.Enum):
-    """Where a grammar is in its life."""
+    """The stage of a grammar in its life."""
 
     WANTED = "wanted"
     COMPILING = "compiling"
@@ -19,7 +19,7 @@ class GrammarStage(enum.Enum):
 
 
 class GrammarEntry:
-    """One grammar."""
+    """The engine core's record of one grammar."""
 
     __slots__ = (
         "answered",

@@ -124,7 +124,8 @@ class GrammarManager:
         self._count(sequence, 1)
 
     def unpark(self, sequence: Sequence) -> None:
-        """It waits no longer: it may run, or it has ended."""
+        """Takes a sequence out of those that wait for their grammars: it may run, or it has
+        ended."""
         del self._entry_of(sequence).waiting[sequence]
         self._count(sequence, -1)
 
@@ -212,12 +213,13 @@ class GrammarManager:
         return entry
 
     def _done(self, entry: GrammarEntry, now: float) -> None:
-        """It is being compiled no more."""
+        """Notes that a grammar is not being compiled any more."""
         del self._compiling[entry.number]
         self._wanted.done(entry, now - entry.started)
 
     def next_deadline(self) -> float:
-        """When `overdue` will have something to say; infinite where nothing is compiling."""
+        """The time at which `overdue` will have something to return; infinity if no grammar is
+        being compiled."""
         entry = next(iter(self._compiling.values()), None)
         return float("inf") if entry is None else entry.deadline
 
@@ -306,7 +308,7 @@ class CompileOrder:
         as much."""
 
     def add(self, entry: GrammarEntry) -> None:
-        """It is WANTED."""
+        """Puts a grammar that is to be compiled (WANTED) in its line."""
         line = self._line_of(entry)
         if line not in self._lines:
             self._forget_settled()
@@ -341,7 +343,7 @@ class CompileOrder:
         self._taken[line] = max(self._taken.get(line, 0.0), self._now) + seconds
 
     def clear(self, entries: Collection[GrammarEntry]) -> None:
-        """All is to be compiled, these and in this order; nothing is being compiled."""
+        """Begins anew: nothing is being compiled, and these grammars are to be, in this order."""
         self._lines.clear()
         for entry in entries:
             self.add(entry)
@@ -350,7 +352,7 @@ class CompileOrder:
         return entry.tenant if self._apart else ""
 
     def _first(self, line: str) -> GrammarEntry | None:
-        """Who is first in a line; those that nobody wants any more go."""
+        """The first grammar in a line that is still wanted; those before it are removed."""
         entries = self._lines[line]
         while entries and entries[0].stage is not GrammarStage.WANTED:
             entries.popleft()

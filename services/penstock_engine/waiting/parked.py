@@ -44,18 +44,18 @@ class ParkedSequences:
         return self._parked[sequence]
 
     def add(self, sequence: Sequence, computed: int) -> None:
-        """It waits here from now on."""
+        """Adds a sequence, which waits here from now on."""
         self._parked[sequence] = computed
         self._count(sequence, 1)
 
     def remove(self, sequence: Sequence) -> None:
-        """It waits no longer."""
+        """Removes a sequence, which waits no longer."""
         del self._parked[sequence]
         self.line.pop(sequence, None)
         self._count(sequence, -1)
 
     def clear(self) -> None:
-        """Nobody waits any more."""
+        """Removes all sequences."""
         self.line.clear()
         self._parked.clear()
         self._waiting_of.clear()
@@ -106,7 +106,7 @@ class KeepsParked:
         return len(self._parked)
 
     def parked(self) -> list[Sequence]:
-        """All of them, in the order in which they came."""
+        """All parked sequences, in the order in which they came."""
         return self._parked.all()
 
     def first_parked(self, count: int) -> list[Sequence]:

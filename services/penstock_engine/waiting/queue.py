@@ -72,7 +72,8 @@ class Waiting(ABC):
 
     @abstractmethod
     def head(self, tenant: str | None = None) -> Sequence | None:
-        """Who is next, or None. tenant: of that one's, in a queue that keeps tenants apart."""
+        """The sequence that is served next; None if none waits. tenant: only among this tenant's
+        sequences, in a queue that keeps tenants apart."""
 
     @abstractmethod
     def sequences(self) -> list[Sequence]:
@@ -119,7 +120,7 @@ class Line:
         heapq.heappush(self._heap, (self._order.key(sequence), sequence.ticket, sequence))
 
     def head(self) -> Sequence | None:
-        """Who is next, or None."""
+        """The sequence that is served next; None if none waits."""
         heap = self._heap
         while heap:
             _, ticket, sequence = heap[0]
@@ -148,12 +149,12 @@ class Line:
         return found
 
     def sequences(self) -> list[Sequence]:
-        """All of them, in order."""
+        """All waiting sequences, in order."""
         return [entry[2] for entry in sorted(self._heap) if entry[2].ticket == entry[1]]
 
 
 class WaitingQueue(Waiting):
-    """One line, strictly in order."""
+    """A waiting queue that is served strictly in order."""
 
     def __init__(self, order: QueueOrder) -> None:
         super().__init__()
@@ -171,7 +172,7 @@ class WaitingQueue(Waiting):
         return self._line.first(count)
 
     def hold(self, head: Sequence) -> None:
-        """Nothing follows in a strict order: it stays the head."""
+        """Does nothing: in a strict order the head stays the head, and nothing passes it."""
 
     def ahead(self, tenant: str, priority: int) -> Ahead:
         counts = [c for level, c in self._by_priority.items() if level <= priority]

@@ -86,7 +86,7 @@ class QueueBounds:
 
 
 def sum_of(parts: Iterable[Part]) -> Part:
-    """All of them together."""
+    """The sum of several Parts."""
     return Part(*map(sum, zip(*parts, strict=True)))
 
 

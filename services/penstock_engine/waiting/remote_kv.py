@@ -38,7 +38,7 @@ class RemoteKV:
         return True
 
     def unpark(self, sequence: Sequence) -> None:
-        """It ends, or may run."""
+        """Takes a sequence out of those that wait: it may run, or it has ended."""
         del self._waiting[sequence]
 
     def arrived(self, request: Request) -> list[Sequence]:
@@ -63,7 +63,7 @@ class RemoteKV:
         return free
 
     def next_deadline(self) -> float:
-        """When somebody's time is over; infinite when nobody waits."""
+        """The time at which the next sequence stops waiting; infinity if none waits."""
         while self._heap and self._heap[0][3] not in self._waiting:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else float("inf")

@@ -1,4 +1,4 @@
-"""When a refused client should come back: how fast requests leave the queue, and end."""
+"""Says when a refused client should come back, by how fast requests leave the queue, and end."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class WorkerCalls:
         self._resting = False
 
     def next_deadline(self) -> float:
-        """When `advance` must be called, even if nothing happens."""
+        """The time at which `advance` must be called, even if no message comes."""
         if self.holds_steps() and not self.running and not self._scheduling.in_flight:
             return 0.0  # Steps had their turn, and none could be planned.
         return min((call.until for call in self._waiting), default=math.inf)

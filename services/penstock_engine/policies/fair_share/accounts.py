@@ -89,7 +89,7 @@ class Earliest:
             self._tidy()
 
     def peek(self) -> Account | None:
-        """Whose turn it is; None: nobody waits."""
+        """The account whose turn it is; None if nothing waits."""
         heap = self._heap
         while heap:
             time, serial, account = heap[0]
@@ -124,7 +124,7 @@ class Accounts:
         self._credit = credit
         self._accounts: dict[str, Account] = {}
         self._debtors: dict[str, Account] = {}
-        """Without work; in the order in which they left."""
+        """Accounts of tenants without work, in the order in which these left."""
         self._serial = 0
         self._now = 0
         """The virtual time of the whole: what those that wait have been given at least."""

@@ -1,4 +1,4 @@
-"""Who gives up slots and blocks where tenants have shares of them."""
+"""Decides which sequences give up slots and blocks, if each tenant has a share of them."""
 
 from __future__ import annotations
 
