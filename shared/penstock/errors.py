@@ -25,7 +25,7 @@ class TooLarge(InvalidRequest):
 
 
 class ModelNotFound(PenstockError):
-    """No such model: an alias, folder, file or hub id that leads nowhere."""
+    """Raised for a model that can't be found by its alias, folder, file or hub id."""
 
 
 class UnsupportedModel(PenstockError):
@@ -66,7 +66,7 @@ class RequestFailed(PenstockError):
 
 
 class EngineUnavailable(PenstockError):
-    """No session with an engine core: HTTP 503."""
+    """Raised while there is no session with an engine core: HTTP 503."""
 
 
 class ModelFailed(EngineUnavailable):

@@ -29,7 +29,7 @@ class UnfitAdapter(InvalidRequest):
 
 
 class StoredFactor(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One of a module's two matrices, its data still in the file."""
+    """One of a module's two matrices (A or B), whose data is still in the file."""
 
     name: str
     """Its name in the file, for messages."""

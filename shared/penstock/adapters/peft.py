@@ -217,7 +217,7 @@ def _whole(tensor: SafetensorsTensor) -> WholeTensor:
 # of the expert changing fastest.
 
 _PARAMETERS = ("gate_up_proj", "up_proj", "down_proj")
-"""In the order that models have them in."""
+"""Names of the experts' parameters, in the order in which models have them."""
 _WRAPPED = re.compile(r"(.*\.experts)((?:\.base_layer)*)")
 
 

@@ -60,7 +60,7 @@ class PeftConfig:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """All that modules may have."""
+        """All ranks that the adapter's modules may have, ascending."""
         return tuple(sorted({self.rank, *self.rank_pattern.values()}))
 
     def rank_of(self, module: str) -> int:

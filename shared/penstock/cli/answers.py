@@ -1,4 +1,4 @@
-"""Where `run` and `chat` get answers from: a running system, or an engine of their own."""
+"""The sources of answers for `run` and `chat`: a running system, or an engine of their own."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class RemoteModel:
         return {"max_tokens": room if question.longest is None else min(room, question.longest)}
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: no connection is kept open."""
 
 
 class _CtrlC:

@@ -152,7 +152,8 @@ class FileWork:
         self._stopped.set()
 
     def _results(self, pool: ThreadPoolExecutor, server: HttpClient) -> Iterable[Future[None]]:
-        """One for each line, as they end; never more under way than may be open."""
+        """Yields a future for each line as it ends, and submits no more at a time than may be
+        open."""
         under_way: set[Future[None]] = set()
         for line in self._lines:
             if len(under_way) >= self._concurrency:

@@ -113,7 +113,7 @@ class Chat:
         self._input = LineInput(list(self._commands))
 
     def run(self) -> int:
-        """0; 1 where stdin was no terminal and an answer failed."""
+        """Returns the exit status: 0; 1 if an answer failed and stdin is no terminal."""
         failed = False
         if self._input.interactive:
             self._note(f"{self._source.name}, {self._source.place}. /help lists what you can type.")
@@ -238,7 +238,7 @@ QUOTES = '"""'
 
 
 def state_folder() -> Path:
-    """Where this user's state lies (XDG)."""
+    """The folder of this user's state (XDG)."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "penstock"
 

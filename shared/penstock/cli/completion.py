@@ -50,7 +50,7 @@ def add(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0."""
+    """Runs the command. Returns its exit status, 0."""
     makers = {"bash": bash, "zsh": zsh, "fish": fish}
     print(makers[arguments.shell](list(known())), end="")
     return 0

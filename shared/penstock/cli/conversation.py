@@ -19,7 +19,7 @@ class ChatHistory:
         self.media: list[dict[str, Any]] = []
 
     def messages(self) -> list[dict[str, Any]]:
-        """All of it, as the API takes it."""
+        """The whole conversation in the form that the API takes."""
         head: list[dict[str, Any]] = (
             [{"role": "system", "content": self.system}] if self.system else []
         )

@@ -20,7 +20,7 @@ MAX_LINE = 16 << 20
 
 
 class Unreachable(PenstockError):
-    """Nobody answers there, or not in HTTP."""
+    """Raised if no server answers at the address, or one that doesn't speak HTTP."""
 
 
 class Refused(PenstockError):
@@ -148,7 +148,7 @@ class HttpClient:
 
 
 class _Exchange:
-    """One request over a connection of its own; its errors as Unreachable."""
+    """One request over a connection of its own. Network errors are raised as Unreachable."""
 
     def __init__(
         self,

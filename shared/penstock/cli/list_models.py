@@ -43,7 +43,7 @@ def add(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0."""
+    """Runs the command. Returns its exit status, 0."""
     rows = models_here(arguments.cache_dir)
     if arguments.json:
         print(msgspec.json.encode(rows).decode())
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def models_here(cache_dir: str | os.PathLike[str] | None) -> list[ListedModel]:
-    """In the order of where they come from, and of their names."""
+    """The models on this machine, ordered by where they come from, then by name."""
     from penstock.hub.connection import default_hub
     from penstock.hub.inventory import hub_models
     from penstock.prepare.inventory import cache_root, prepared_folders

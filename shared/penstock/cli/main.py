@@ -89,7 +89,7 @@ def _main(words: list[str]) -> int:
 
 
 def help_text() -> str:
-    """All commands, a line each."""
+    """The help: a line for each command."""
     width = max(len(command.name) for command in COMMANDS)
     lines = ["usage: penstock COMMAND [ARGUMENTS]", "", "Serves large language models.", ""]
     for group in dict.fromkeys(command.group for command in COMMANDS):

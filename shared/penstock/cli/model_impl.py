@@ -9,7 +9,8 @@ from penstock.config.settings import ModelImpl
 
 
 def add_model_impl(parser: Parser) -> None:
-    """Whose code describes the layers, and where a tower is, or whether it is left out."""
+    """Adds flags that say whose code describes the model's layers, and whether its tower is left
+    out."""
     parser.add_argument(
         "--model-impl",
         choices=get_args(ModelImpl),

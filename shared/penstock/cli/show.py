@@ -92,7 +92,8 @@ def _memory(known: Description) -> str:
 
 
 def _on_the_hub(model: str) -> Repository | None:
-    """None for what is no name on the hub, or where the hub doesn't say."""
+    """The repository of this name on the hub; None for a name that isn't one of the hub's, or if
+    the hub can't be reached."""
     from penstock.hub.connection import HubUnreachable, default_hub
     from penstock.hub.name import parse
     from penstock.hub.repository import look

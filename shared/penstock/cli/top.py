@@ -157,7 +157,7 @@ class History:
         }
 
     def lost(self, reason: str) -> None:
-        """Nobody answered."""
+        """Notes that no server answered, and why."""
         self.state, self.trouble, self._before = None, reason, None
 
 

@@ -196,7 +196,7 @@ class BeamRequest:
         return [OpenSequence(index, emitted) for index, emitted in self._emitted.items()]
 
     def _advance(self) -> None:
-        """All beams of a step have ended: on to the next, or the end."""
+        """Begins the next step of the search, or ends it, once all beams of a step have ended."""
         try:
             following = self._follow(self._outcomes)
         except PenstockError as error:

@@ -32,11 +32,12 @@ class Blame:
         self._entered = True
 
     def left(self) -> None:
-        """None of them is in a step any more: all wait again."""
+        """Notes that none of the request's sequences is in a step any more: all wait again."""
         self._entered = False
 
     def gained(self) -> None:
-        """It has got a token: whatever killed an engine core before, it has got past that."""
+        """Clears the request of all blame: it has got a token, so it is past whatever killed an
+        engine core."""
         if self._entered or self._pending or self.deaths:
             self._entered = False
             self._pending.clear()

@@ -91,7 +91,7 @@ class Pending:
             growing.add(delta)
 
     def peek(self) -> list[SequenceDelta]:
-        """All of them, each in one; they stay until `clear`."""
+        """Returns all deltas, one for each sequence; they stay until `clear`."""
         if self._only is not None:
             return [self._only]
         for index, waiting in self._deltas.items():
@@ -100,7 +100,7 @@ class Pending:
         return [delta for delta in self._deltas.values() if isinstance(delta, SequenceDelta)]
 
     def take(self) -> list[SequenceDelta]:
-        """All of them, which are gone from here."""
+        """Returns all deltas, and removes them from here."""
         deltas = self.peek()
         self.clear()
         return deltas

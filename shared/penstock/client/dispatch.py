@@ -104,7 +104,7 @@ class Dispatch:
         return float("inf") if self._lost_at is None else now - self._lost_at
 
     def requests(self) -> list[OpenRequest]:
-        """All that are open."""
+        """All open requests."""
         placed = (request for session in self.fleet for request in session.open.values())
         return [*placed, *self.waiting_room.requests()]
 
@@ -138,7 +138,8 @@ class Dispatch:
     def _choose(
         self, placement: Placement, engines: list[EngineSession]
     ) -> tuple[EngineSession, Why]:
-        """One that has fetched the prompt's blocks, or the routing's choice."""
+        """Returns the engine core for a request, and why: one that has fetched the prompt's KV
+        blocks, or the routing's choice."""
         expected, placement.expected = placement.expected, None
         if expected is not None:
             for session in engines:

@@ -1,4 +1,5 @@
-"""Where engine cores are: the list that a front end is given, and names that stand for several."""
+"""The addresses of engine cores: the list that a front end is given, and names that stand for
+several."""
 
 from __future__ import annotations
 

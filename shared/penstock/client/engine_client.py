@@ -353,7 +353,8 @@ class EngineClient(ClientView):
         return welcome, text
 
     async def _wait_briefly(self) -> None:
-        """Where the last session has just ended, until there is another, or for NEW_PATIENCE."""
+        """Waits for another session if the last one has just ended, for NEW_PATIENCE seconds at
+        most."""
         left = NEW_PATIENCE - self._dispatch.away(time.monotonic())
         if self.connected or left <= 0:
             return

@@ -101,7 +101,7 @@ class LiveFeed:
 
     @property
     def engines(self) -> list[EngineShown]:
-        """All that are known, by their endpoints."""
+        """All known engine cores, ordered by endpoint."""
         return sorted(self._engines.values(), key=lambda shown: shown.engine)
 
     def _ask(self, shown: EngineShown, seconds: float) -> None:

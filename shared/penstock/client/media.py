@@ -130,7 +130,8 @@ class MediaFiles:
         return str(path)
 
     def release(self, name: str) -> None:
-        """One request is over that had it."""
+        """Notes that a request which had the item has ended. The file is removed with the last of
+        them."""
         if name not in self._held:
             return  # The folder is gone.
         self._held[name] -= 1

@@ -1,4 +1,5 @@
-"""Who hears what becomes of a client's requests: a gateway's counts, limits and traces."""
+"""The interface of those that observe a client's requests: a gateway's counts, limits and
+traces."""
 
 from __future__ import annotations
 
@@ -38,10 +39,10 @@ class RequestObserver:
         a sequence's first ones, and in a beam search, whose sequences branch."""
 
     def finished(self, reason: FinishReason, sequences: int) -> None:
-        """So many sequences have ended; a beam search ends as one."""
+        """Called when so many sequences have ended; a beam search ends as one."""
 
     def ended(self, request: ObservedRequest) -> None:
-        """All sequences have ended, or the consumer has left."""
+        """Called when all sequences have ended, or the consumer has left."""
 
     def keep(self, release: Callable[[], None]) -> bool:
         """The consumer is done with it. True: the client keeps it until the engine core has given
@@ -74,7 +75,7 @@ class Unobserved:
         """A sequence of it is in a step."""
 
     def found_cached(self, tokens: int) -> None:
-        """So many tokens of the prompt were in the KV cache."""
+        """Called when so many tokens of the prompt were found in the KV cache."""
 
     def give(self, deltas: Iterable[SequenceDelta]) -> None:
         """The consumer has taken these."""

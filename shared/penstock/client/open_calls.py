@@ -48,7 +48,7 @@ class OpenCalls:
             del self._open[answer.call]
 
     def forget(self, call: int) -> None:
-        """Nobody waits for it."""
+        """Forgets a call that nobody waits for any more."""
         self._open.pop(call, None)
 
     def lost(self, reason: str) -> None:

@@ -134,7 +134,7 @@ class Pacing:
             self._sent(number, tokens, line)
 
     def _next_line(self) -> Line | None:
-        """Whose turn it is; None: nobody may go now."""
+        """The line whose first request is sent next; None if none may be sent now."""
         if self._alone_out:
             return None
         if self._alone and (self._since_alone >= ALONE_AFTER or not (self._new or self._again)):

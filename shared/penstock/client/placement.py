@@ -100,7 +100,8 @@ class OpenRequest(Protocol):
 
 
 class Holder(Protocol):
-    """Where an open request is: with an engine core, or waiting for one."""
+    """The place of an open request: an engine core's session, or a line of requests that wait for
+    one."""
 
     def send(self, message: FromFrontend) -> bool:
         """False where there is nobody to send to."""
@@ -116,7 +117,7 @@ class Holder(Protocol):
 
 
 class Nowhere:
-    """Where a request is before it is placed."""
+    """The place of a request that has not been given one yet."""
 
     def send(self, message: FromFrontend) -> bool:
         return False

@@ -49,7 +49,7 @@ class PoolResult(msgspec.Struct, frozen=True):
         return self.vectors.shape[-1]
 
     def flat(self) -> array[float]:
-        """All numbers, row by row."""
+        """All numbers of all rows, row by row."""
         return self._floats(self.vectors.data)
 
     def numbers(self, begin: int, end: int) -> list[float]:
@@ -155,7 +155,7 @@ class PoolRequest:
         self._accepted = True
 
     def take_entered(self) -> None:
-        """It is in a step."""
+        """Takes the news that the request is in a step."""
 
     def take_prepared(self) -> None:
         """Said of grammars only."""

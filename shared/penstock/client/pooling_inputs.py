@@ -26,7 +26,7 @@ MAX_CUT_CHARACTERS = 1 << 20
 
 
 class PoolInput(msgspec.Struct, frozen=True):
-    """One input as the model reads it."""
+    """An input in the form that the model reads: token ids and their types."""
 
     prompt_token_ids: list[int]
     token_types: bytes = b""

@@ -93,7 +93,8 @@ class PrefillAhead:
 
     @property
     def successor(self) -> OpenRequest:
-        """Where its engine core is lost, the request goes on without it."""
+        """The request itself, which goes on without a prefill elsewhere if that engine core is
+        lost."""
         self._end_here()
         return self._generation
 
@@ -139,7 +140,8 @@ class PrefillAhead:
         self._generation.expire()
 
     def fail(self, error: PenstockError) -> None:
-        """Who goes on with the request says whether there is anything wrong with it."""
+        """Ends the prefill and has the request itself go on, which will fail by itself if there is
+        anything wrong with it."""
         self._end()
 
     def leave(self) -> None:
@@ -168,13 +170,13 @@ class _Behind:
         self._ahead = ahead
 
     def send(self, message: FromFrontend) -> bool:
-        """No engine core has it."""
+        """Sends nothing and returns False: no engine core has the request yet."""
         return False
 
     def abort(self, request: OpenRequest) -> None:
         self._ahead.holder.abort(self._ahead)
 
     def forget(self, request: OpenRequest) -> None:
-        """It is over, or placed."""
+        """Ends the prefill: the request is over, or placed elsewhere."""
         if not self._ahead.finished or request.finished:
             self._ahead.leave()

@@ -63,7 +63,7 @@ class RoutingRequest(msgspec.Struct, frozen=True):
 
     prompt_token_ids: list[int]
     affinity: int
-    """So many of the prompt's first tokens, at most, choose the engine core."""
+    """The most of the prompt's first tokens by which the engine core is chosen."""
     tenant: str = ""
     salt: str = ""
     """KV blocks are shared among requests that have tenant and salt in common."""
@@ -118,7 +118,7 @@ class LeastLoaded:
 
 
 class RoundRobin:
-    """One after the other, whatever they have to do."""
+    """Chooses engine cores one after another, whatever they have to do."""
 
     def __init__(self) -> None:
         self._next = 0

@@ -213,7 +213,7 @@ class EngineSession(ToldState):
         return request.successor
 
     def forget(self, request: OpenRequest) -> None:
-        """It is over."""
+        """Forgets a request that is over."""
         self.open.pop(request.key, None)
         self.pacing.forget(request.key)
 
@@ -228,7 +228,7 @@ class EngineSession(ToldState):
         return number
 
     def forget_expected(self, number: int) -> None:
-        """It has followed, or will not."""
+        """Tells the engine core that an expected request has come, or will not."""
         if number in self.expected:
             self.expected.discard(number)
             self.send(ForgetPrompt(number))

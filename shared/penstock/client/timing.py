@@ -1,4 +1,4 @@
-"""Where a request's time went, as its front end sees it."""
+"""The times at which things happened to a request, as its front end sees them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RequestTiming:
             self._complete.set()
 
     async def wait(self, seconds: float) -> None:
-        """Until it is complete, or the time is over."""
+        """Waits until the timing is complete, for so many seconds at most."""
         if self.complete:
             return
         try:

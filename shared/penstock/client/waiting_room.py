@@ -1,4 +1,4 @@
-"""Where open requests wait that have lost their engine core."""
+"""The place of open requests that have lost their engine core and wait for another."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class WaitingRoom:
         return [request for request, _ in self._waiting.values()]
 
     def send(self, message: FromFrontend) -> bool:
-        """Nobody is there."""
+        """Sends nothing and returns False: there is no engine core."""
         return False
 
     def abort(self, request: OpenRequest) -> None:
-        """No engine core has it."""
+        """Does nothing: no engine core has the request."""
 
     def forget(self, request: OpenRequest) -> None:
-        """It is over, or has left."""
+        """Forgets a request that is over, or that an engine core has taken."""
         self._waiting.pop(request.key, None)
 
     def fail(self, error: PenstockError) -> None:

@@ -146,7 +146,7 @@ def _points(group: str) -> EntryPoints:
 
 @cache
 def _installed(path: tuple[str, ...]) -> EntryPoints:
-    """All entry points of all packages, which are read once for each module path."""
+    """All entry points of all installed packages, read once for each module path."""
     # Slow to import, and most processes ask for no plug-in.
     from importlib.metadata import entry_points
 

@@ -211,7 +211,7 @@ def windows_behind(fields: Fields, count: int) -> list[int | None]:
 
 
 def shared(layers: Iterable[LayerSpec]) -> tuple[LayerSpec, ...]:
-    """One for all, if they are equal."""
+    """Returns one layer that stands for all if they are equal; else all of them."""
     found = tuple(layers)
     return found[:1] if len(set(found)) == 1 else found
 

@@ -1,4 +1,4 @@
-"""Where a checkpoint has the head that drafts for its model (method mtp), and how it differs."""
+"""The draft head in a model's own checkpoint (method mtp): where it is, and how it differs."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ GGUF_NAMES = TensorNames(
         for name in ("gate_proj", "up_proj", "down_proj")
     }
 )
-"""One tensor has the matrices of all experts."""
+"""Tensor names of GGUF files, in which one tensor has the matrices of all experts."""
 
 
 def _gguf_qwen3_moe(model: GGUFMetadata) -> ModelConfig:

@@ -109,7 +109,7 @@ def _listing(hub: Hub, name: HubName, content: bytes, kind: str) -> _Listing:
 
 
 def file_url(hub: Hub, repository: Repository, file: RemoteFile) -> str:
-    """Where a file's contents at the repository's commit are."""
+    """The URL of a file's contents at the repository's commit."""
     from huggingface_hub import hf_hub_url
 
     return hf_hub_url(

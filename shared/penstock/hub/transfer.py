@@ -179,7 +179,7 @@ class Transfer(msgspec.Struct, frozen=True):
         return begun > 0
 
     def _stream(self, file: RemoteFile, size: int, out: BinaryIO) -> None:
-        """One connection."""
+        """Downloads the rest of a file over one connection."""
         import httpx
 
         at = out.tell()

@@ -19,7 +19,7 @@ from penstock.text.tokenizer import Tokenizer
 
 
 class Assembly:
-    """One request's output, as it grows."""
+    """A request's output, which grows with each delta."""
 
     def __init__(
         self, generation: Generation, prompt: str | None, tokenizer: Tokenizer, in_front: int = 0

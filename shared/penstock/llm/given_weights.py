@@ -63,7 +63,7 @@ class GivenWeights:
         return folder
 
     def cache_of(self, folder: Path) -> str:
-        """Where to prepare the folder: a place that is removed with it."""
+        """The folder to prepare the model in, which is removed together with the weights."""
         return str(folder.parent / "prepared")
 
     def taken(self, *, newest: bool, promised: bool) -> None:

@@ -81,7 +81,7 @@ PARTS: dict[str, MediaKind] = {
 }
 """Types of a message's parts that are media: OpenAI's, vLLM's, and transformers'."""
 FIELDS = {"image": picture_fields, "audio": sound_fields, "video": video_fields}
-"""Who reads what is neither a file nor a URL, by kind."""
+"""Readers of media that are neither a file nor a URL, by kind."""
 _IS_ONE = {"audio": is_sound_array, "video": is_one_video}
 """Whether a list, or a tuple, is one item."""
 MEDIA_FIELDS = ("multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs")

@@ -40,7 +40,7 @@ class ModelTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """One more than the highest id."""
+        """Number of token ids: the highest id plus one."""
         return self._tokenizer.vocab_size
 
     def __len__(self) -> int:

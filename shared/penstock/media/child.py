@@ -80,7 +80,7 @@ def _allow(seconds: float) -> None:
 
 
 def _answer(frame: bytearray, decoder: msgspec.msgpack.Decoder[Prepare]) -> Answer:
-    """Never raises: what is wrong with an item is an answer too."""
+    """Prepares an item, and never raises: an error in an item is an answer too."""
     try:
         task = decoder.decode(frame)
         frame.clear()

@@ -93,7 +93,7 @@ def _check(entries: list[_Tensor] | tuple[_Tensor, ...], size: int) -> None:
 
 
 def _end(entry: _Tensor, begin: int) -> int:
-    """Where the array ends that comes next after `begin`."""
+    """Index at which the array ends that comes next after `begin`."""
     if entry.dtype not in DTYPES:
         raise BrokenItem(f"an array is of the unknown type {entry.dtype[:20]!r}")
     shape = entry.shape

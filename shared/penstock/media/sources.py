@@ -1,5 +1,5 @@
-"""Where an item of media comes from, and its bytes: a data: URI, a file, the network, or an object
-of the program that uses the library."""
+"""The sources of media and their bytes: a data: URI, a file, the network, or an object of the
+program that uses the library."""
 
 from __future__ import annotations
 

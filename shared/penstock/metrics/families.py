@@ -36,7 +36,7 @@ class Families:
     def gauges(
         self, name: str, words: str, labels: Iterable[str], values: Mapping[tuple[str, ...], float]
     ) -> Metric:
-        """One for each value of further labels."""
+        """A family of gauges, one for each value of the labels."""
         family = GaugeMetricFamily(name, words, labels=[LABEL, *labels])
         for key, value in values.items():
             family.add_metric([self._model, *key], value)
@@ -49,7 +49,7 @@ class Families:
     def counters(
         self, name: str, words: str, labels: Iterable[str], values: Mapping[tuple[str, ...], float]
     ) -> Metric:
-        """One for each value of further labels."""
+        """A family of counters, one for each value of the labels."""
         family = CounterMetricFamily(name, words, labels=[LABEL, *labels])
         for key, value in values.items():
             family.add_metric([self._model, *key], value)

@@ -46,7 +46,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     ropes: tuple[RopeSpec, ...]
     """Which layers choose from."""
     layers: tuple[LayerSpec, ...] = (LayerSpec(),)
-    """One for each layer, or one that holds for all."""
+    """The layers: a spec for each of them, or one that holds for all."""
     tie_word_embeddings: bool = False
     embedding_multiplier: float = 1.0
     logits_multiplier: float = 1.0
@@ -57,7 +57,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     """Whether embeddings are normalised before the first layer."""
     per_layer_inputs: PerLayerInputsSpec | None = None
     streams: StreamsSpec | None = None
-    """None: there is one residual."""
+    """The parallel residual streams; None for one ordinary residual."""
     vision: VisionSpec | None = None
     """What it sees with; None: it takes no pictures."""
     audio: AudioSpec | None = None
@@ -134,7 +134,8 @@ class HeadConfig(ModelConfig, frozen=True, kw_only=True, tag="head"):
     served_hidden: int
     """Hidden size of that model."""
     taps: tuple[int, ...] = ()
-    """After how many layers of that model it reads; empty: where EAGLE-3 does by default."""
+    """Numbers of the target model's layers after which the head reads hidden states; empty for
+    EAGLE-3's default."""
     beside: bool = False
     """Whether its attention reads the embedding and the hidden state side by side (EAGLE-3);
     else a product joins both in front of the layer (DeepSeek-V3)."""
@@ -162,8 +163,8 @@ class SharedSpace(msgspec.Struct, frozen=True, kw_only=True):
     vision: VisionSpec | None
     """What makes the vector of a picture: its one row. None: it is left out."""
     token: Literal["last", "end", "highest"] = "last"
-    """Whose hidden state a text's vector is made of, by a product: the last token's, that of the
-    first `end_token` (the last one's where there is none), or that of the highest id."""
+    """The token whose hidden state a text's vector is computed from: the last one, the first
+    `end_token` (the last one if there is none), or the one with the highest id."""
     end_token: int = 0
     bias: bool = False
     """Whether that product has a bias."""

@@ -139,7 +139,7 @@ class KVLayout:
 
 
 def one_group(num_layers: int, reads: Mapping[int, int] | None = None) -> KVLayout:
-    """All layers in one group that keeps everything."""
+    """A layout with all layers in one KV group that keeps everything."""
     return KVLayout(ONE_GROUP, (0,) * num_layers, reads or {})
 
 

@@ -133,7 +133,7 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Keys and values are made of a latent. ModelConfig has its one KV head, whose size is that of
     the latent and of the part that rotates. All layers have the same, or none."""
     kv_heads: KVHeadsSpec | None = None
-    """None: as ModelConfig says."""
+    """The layer's own KV heads; None for those of ModelConfig."""
     value_norm: bool = False
     """Whether each head's values are divided by their root mean square."""
     values_of_keys: bool = False

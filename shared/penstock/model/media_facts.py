@@ -27,7 +27,7 @@ class Pixels(msgspec.Struct, frozen=True, kw_only=True):
     rescale: float | None = None
     mean: Colour | None = None
     std: Colour | None = None
-    """None, as mean: values stay as they are."""
+    """Divisor after `mean` is subtracted. None for mean and std: values stay as they are."""
     rounded: bool = False
     """Whether each step's result is rounded to bfloat16 (Llama 4)."""
 
@@ -211,8 +211,8 @@ class VideoFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     of_all: bool = False
     """Whether min_pixels and max_pixels are of all frames together; all_pixels is of each then."""
     stamped: tuple[str, str] = ("", "")
-    """Where each group stands by itself after its time, as text: what surrounds its
-    embeddings."""
+    """The text around the embeddings of each group of frames, if each group has its time written
+    before it; else two empty texts."""
 
 
 class FixedFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="fixed_frames"):

@@ -89,7 +89,7 @@ class Mamba2Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     time_step_min: float = 0.0
     """Smallest step in time, after softplus."""
     time_step_max: float | None = None
-    """None: there is no largest one."""
+    """Upper bound of the time step; None for no bound."""
 
     @property
     def inner(self) -> int:

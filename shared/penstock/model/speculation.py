@@ -40,4 +40,5 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     before: tuple[DraftMethod, ...] = ()
     """Methods that look drafts up, and are asked before `method`, in this order."""
     automatic: bool = False
-    """Nobody asked for drafts: only where they have been measured to cost nothing."""
+    """Whether drafting is on by default, without having been asked for: then only where it has been
+    measured to cost nothing."""

@@ -30,7 +30,8 @@ class TranscriptionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Stands before what was said before; None: the model takes no prompt."""
     no_speech: int | None = None
     transcribe: int | None = None
-    """None where the model knows one language only, which is English."""
+    """The token that asks for transcription; None for a model that knows one language only,
+    English."""
     translate: int | None = None
     languages: dict[str, int] = {}
     """Each language's token by its code, as in "en". Empty: the model knows one language only."""
@@ -48,7 +49,7 @@ class TranscriptionFacts(msgspec.Struct, frozen=True, kw_only=True):
     timestamp_frames: int
     """From one timestamp to the next, frames."""
     alignment: Alignment | None = None
-    """None: times of words aren't known."""
+    """How times of words are found; None if they aren't known."""
 
     @property
     def window_seconds(self) -> float:

@@ -44,7 +44,7 @@ def client_context(config: GatewayConfig) -> ssl.SSLContext | None:
 
 
 def _refuse_password() -> str:
-    """Instead of OpenSSL's own question at the terminal."""
+    """Refuses an encrypted key, for which OpenSSL would ask a password at the terminal."""
     raise StartupError("--ssl-keyfile: the key is encrypted; give one without a password")
 
 

@@ -1,4 +1,4 @@
-"""Whose certificates a command trusts when it asks over HTTPS; flags as curl names them."""
+"""The certificates that a command trusts when it asks over HTTPS; flags are named as curl's."""
 
 from __future__ import annotations
 

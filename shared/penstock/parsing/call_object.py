@@ -311,7 +311,7 @@ class CallEntry:
         self.begun = True
 
     def _close(self) -> None:
-        """After the arguments."""
+        """State after the arguments: reads the end of the call."""
         self._rest = self._rest.lstrip()
         if not self._rest:
             return

@@ -89,7 +89,8 @@ class CallText(WalkingParser):
         return None if self._rest else False
 
     def _give_back(self) -> bool:
-        """No call came of it: the prefix is content, and so may be what follows."""
+        """Gives text back that turned out to be no call: the prefix is content, and what follows
+        may be."""
         self._say(self._prefix)
         self._prefix = ""
         return self._go(self._content)

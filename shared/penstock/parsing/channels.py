@@ -110,7 +110,8 @@ class Channels(WalkingParser):
         return self._go(self._behind if ends else self._head)
 
     def _behind(self, ended: bool) -> bool:
-        """After a message's end: another one's head, or stray text, which is content."""
+        """State after the end of a message: the head of another follows, or stray text, which is
+        content."""
         if not self._rest:
             return False
         marks = (self._form.begin, self._form.channel)

@@ -232,7 +232,7 @@ def _alternatives(schema: Node) -> list[Any]:
 
 
 def _any_of(nodes: Iterable[Node | None]) -> Node | None:
-    """None where there are none, or one of them is."""
+    """Returns a node for any of these; None if there are none, or one of them is None."""
     known = []
     for node in nodes:
         if node is None:

@@ -28,7 +28,7 @@ class ScanState(IntEnum):
     KEY = 3
     COLON = 4
     AFTER = 5
-    """After a value: a comma or the end of what holds it."""
+    """The state after a value: a comma or the end of what holds the value follows."""
     STRING = 6
     ESCAPE = 7
     HEX = 8

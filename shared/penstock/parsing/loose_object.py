@@ -67,7 +67,7 @@ class LooseArguments:
         return self._go_in()
 
     def _member(self) -> bool:
-        """Before a key."""
+        """State before a key."""
         self._rest = self._rest.lstrip()
         if self._rest.startswith("}"):
             return self._go_out()
@@ -84,7 +84,7 @@ class LooseArguments:
         return True
 
     def _value(self) -> bool:
-        """Before a value, or the end of a list."""
+        """State before a value, or before the end of a list."""
         rest = self._rest = self._rest.lstrip()
         if not rest or (self._quote.startswith(rest) and rest != self._quote):
             return False
@@ -123,7 +123,7 @@ class LooseArguments:
         return True
 
     def _after(self) -> bool:
-        """After a value."""
+        """State after a value."""
         rest = self._rest = self._rest.lstrip()
         if not rest:
             return False

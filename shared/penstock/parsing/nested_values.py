@@ -66,7 +66,8 @@ def _members(text: str, marks: KeyedValues) -> list[tuple[str, str]] | None:
 
 
 def _ending(text: str, begin: str, end: str) -> int | None:
-    """Where the mark stands that ends what has begun, though the same may begin within."""
+    """Returns the place of the mark that ends what has begun; the same may begin and end within.
+    None if it isn't there."""
     depth = 0
     for match in re.finditer(f"({re.escape(begin)})|{re.escape(end)}", text):
         if match[1] is None and depth == 0:

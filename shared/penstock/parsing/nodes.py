@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 Node = dict[str, Any]
-"""One format of a structural tag."""
+"""A format of a structural tag, as JSON."""
 ANY_TEXT: Node = {"type": "any_text"}
 MAX_LENGTH = 1000
 """Characters that a text without quotes may have to have, or not to have."""

@@ -45,7 +45,7 @@ class ToolFormat:
     make: Callable[[Collection[str], Letters], OutputParser]
     new_id: Callable[[], str]
     form: CallFormat | ChannelFormat | None = None
-    """None: a plug-in's."""
+    """The built-in format; None for a plug-in's."""
     needs_special_tokens: bool = False
     """Whether a plug-in's text must show special tokens."""
     known: bool = True

@@ -168,7 +168,8 @@ def _put_in_place(making: Path, folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(parent: Path) -> Iterator[None]:
-    """One process at a time; the lock goes with the process that holds it."""
+    """Holds a lock of the folder, which one process at a time has. It ends with the process that
+    holds it."""
     with open(parent / ".lock", "wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -310,7 +310,8 @@ def read_tokenizer(content: bytes, settings: Fields) -> HubTokenizer:
 
 
 def _pads_left(settings: Fields) -> bool:
-    """Where the file doesn't say, as the class does in transformers."""
+    """Whether prompts are padded on the left: as the file says, or else as the tokenizer's class
+    does in transformers."""
     kind = settings.values.get("tokenizer_class")
     usual = "left" if str(kind or "").startswith(PAD_LEFT) else "right"
     return settings.values.get("padding_side", usual) == "left"

@@ -28,7 +28,8 @@ llama.cpp's, without those that end a document."""
 END_OF_MESSAGE = ("<|eom_id|>",)
 """Texts of control tokens that end an answer with a call of a tool."""
 _CHANNELS = ("<|return|>", "<|flush|>")
-"""Where a vocabulary has one of these, `<|end|>` ends a part of an answer and not the answer."""
+"""Tokens by which a vocabulary is recognised in which `<|end|>` ends a part of an answer, not the
+answer."""
 
 
 class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):

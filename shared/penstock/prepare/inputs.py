@@ -28,7 +28,7 @@ MAX_JSON_BYTES = 8 << 20
 
 
 def inputs_of(found: ResolvedModel) -> list[Path]:
-    """All that exist."""
+    """All existing files that the model is prepared from."""
     own = (gguf_inputs if found.kind == "gguf" else folder_inputs)(found.path)
     return own if found.mmproj is None else [*own, found.mmproj]
 

@@ -30,7 +30,8 @@ def cache_root(cache_dir: str | os.PathLike[str] | None) -> Path:
 
 
 def prepared_folders(root: Path) -> list[PreparedFolder]:
-    """In the order of their names. What another version made, or what is damaged, is left out."""
+    """The prepared folders, ordered by name. Those that another version made, or that are damaged,
+    are left out."""
     found = []
     models = root / "models"
     for folder in sorted(models.iterdir()) if models.is_dir() else ():

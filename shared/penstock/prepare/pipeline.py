@@ -98,7 +98,8 @@ def _root(cache_dir: str | os.PathLike[str] | None) -> Path:
 def _folder_of(
     found: ResolvedModel, root: Path, model_impl: ModelImpl, language_model_only: bool
 ) -> Path:
-    """One for each of the ways in which a model may be described."""
+    """The prepared folder of a model, one for each of the ways in which the model may be
+    described."""
     try:
         source = found.source
         if _for_transformers(found, model_impl):

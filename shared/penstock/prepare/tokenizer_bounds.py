@@ -148,7 +148,7 @@ _INNER = ("normalizers", "pretokenizers", "processors", "decoders")
 
 
 def _steps(part: Any, where: str) -> Iterator[Mapping[str, Any]]:
-    """All steps of a part, also those within others, in their order."""
+    """Yields all steps of a part in order, with those within others."""
     waiting, count = [part], 0
     while waiting:
         step = waiting.pop()

@@ -212,7 +212,8 @@ def state_of(pid: int) -> str:
 
 
 def _import_paths(packages: Sequence[str]) -> list[str]:
-    """Where this process has the child's few packages from: it skips `site`, to start fast."""
+    """The paths from which this process imports the child's few packages. The child skips `site`,
+    to start fast."""
     specs = [importlib.util.find_spec(name) for name in packages]
     return list(dict.fromkeys(_folder(spec) for spec in specs if spec and spec.origin))
 

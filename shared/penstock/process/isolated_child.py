@@ -11,7 +11,7 @@ from penstock.process.children import die_with_parent
 from penstock.process.title import set_title
 
 SOCKET = 0
-"""Where frames come and go."""
+"""File descriptor of the socket for frames in both directions."""
 
 
 def begin(parent: int, title: str) -> None:

@@ -44,7 +44,7 @@ class HasKV(msgspec.Struct, frozen=True, tag="has_kv"):
 
     number: int
     count: int
-    """0, too, where the layout is another one."""
+    """Number of leading keys whose contents are there; 0 also if the peer's layout differs."""
 
 
 class KVPart(msgspec.Struct, frozen=True, tag="kv_part"):
@@ -52,7 +52,7 @@ class KVPart(msgspec.Struct, frozen=True, tag="kv_part"):
 
     number: int
     data: bytes | None = None
-    """None: there are no such contents."""
+    """The bytes; None if there are no such contents."""
 
 
 AskedOfPeer = AskKV | SendKV

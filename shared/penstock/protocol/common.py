@@ -125,7 +125,7 @@ class SpeechRules(msgspec.Struct, frozen=True, array_like=True):
     suppressed_first: tuple[int, ...] = ()
     """Ids that don't come first."""
     timestamps: TimestampRules | None = None
-    """None: timestamps are tokens like any other."""
+    """Rules for timestamps; None if timestamps are tokens like any other."""
 
 
 class LogitsAdjustments(msgspec.Struct, frozen=True, array_like=True):
@@ -145,7 +145,7 @@ class LogitsAdjustments(msgspec.Struct, frozen=True, array_like=True):
     """Token id sequences. The last id of one can't be sampled where the output ends with the
     others."""
     speech: SpeechRules | None = None
-    """None but for transcripts."""
+    """Rules for transcripts; None for other outputs."""
 
 
 class TokenSampling(msgspec.Struct, frozen=True, array_like=True):
@@ -156,7 +156,7 @@ class TokenSampling(msgspec.Struct, frozen=True, array_like=True):
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
-    """0 is off."""
+    """Number of most likely tokens that are sampled from; 0 for all."""
     min_p: float = 0.0
     logprobs: int | None = None
     """Number of top alternatives to report; None for no log-probabilities."""
@@ -164,7 +164,7 @@ class TokenSampling(msgspec.Struct, frozen=True, array_like=True):
     held_back: tuple[int, ...] = ()
     """Ids (EOS and stop ids) that can't be sampled until `min_tokens` tokens have been emitted."""
     adjustments: LogitsAdjustments | None = None
-    """None if there are none, which keeps most messages short."""
+    """Changes of logits; None for none, which keeps most messages short."""
     prompt_logprobs: int | None = None
     """Number of top alternatives to report for each prompt token; None for no log-probabilities."""
 
@@ -263,7 +263,7 @@ class NamedAdapter(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     file: AdapterFile | None
-    """None: it has been unloaded."""
+    """The adapter; None if it has been unloaded."""
     stamp: int = 0
     """When this was said, Unix time in ms; 0 for an adapter of the settings. What was said last
     holds, on every engine core and gateway."""
@@ -340,4 +340,4 @@ class Media(msgspec.Struct, frozen=True, array_like=True):
     items: tuple[MediaItem, ...]
     """Items that have a span, in any order; each once, even if it is shown several times."""
     spans: tuple[MediaSpan, ...]
-    """In the order of their offsets; they don't overlap."""
+    """The spans in the order of their offsets, without overlap."""

@@ -68,7 +68,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     cache_salt: str = ""
     """Requests share KV blocks only with those that have the same salt."""
     tenant: str = ""
-    """Who asks: the digest of an API key; empty for nobody in particular."""
+    """The tenant that asks: digest of an API key; empty for none."""
     priority: int = 0
     """A lower value is served earlier, as in vLLM."""
     time_left_ms: int | None = None
@@ -184,7 +184,8 @@ class ExpectPrompt(msgspec.Struct, frozen=True, tag="expect_prompt", omit_defaul
 
 
 class ForgetPrompt(msgspec.Struct, frozen=True, tag="forget_prompt"):
-    """Nothing more is to be fetched for it: its request has come, or will not."""
+    """Ends an ExpectPrompt: nothing more is to be fetched for the prompt, because its request has
+    come, or will not."""
 
     number: int
     """Number of the ExpectPrompt; one that is not known any more is none to forget."""
@@ -231,7 +232,7 @@ class WakeUp(msgspec.Struct, frozen=True, tag="wake_up"):
     done."""
 
     tags: list[WakeTag] = []
-    """Empty: all."""
+    """What is to wake; empty for all."""
 
 
 class CallWorkers(msgspec.Struct, frozen=True, tag="call_workers"):

@@ -10,7 +10,7 @@ Presence = Literal["absent", "preparing", "starting", "ready", "closing", "stopp
 
 
 class ModelState(msgspec.Struct, frozen=True, kw_only=True):
-    """One model, as the supervisor knows it."""
+    """The state of one model, as the supervisor knows it."""
 
     model: str
     presence: Presence

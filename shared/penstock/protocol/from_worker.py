@@ -95,7 +95,7 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def tokens(self) -> list[int]:
-        """All that were sampled, in order."""
+        """All sampled tokens, in order."""
         return [] if self.token is None else [self.token, *self.more]
 
 

@@ -49,8 +49,8 @@ class QueueView(msgspec.Struct, frozen=True):
     queue."""
 
     rows: list[QueueRow]
-    """In the order in which they will run, then those that wait for a grammar, for media
-    or for KV from elsewhere."""
+    """Sequences of the queue in the order in which they will run, then those that wait for a
+    grammar, for media or for KV blocks from elsewhere."""
     sequences: int
     requests: int
     tokens: int
@@ -101,7 +101,7 @@ class BatchView(msgspec.Struct, frozen=True):
     """The sequences in slots."""
 
     rows: list[BatchRow]
-    """In the order in which they started."""
+    """Running sequences, in the order in which they started."""
     running: int
     """Number of all of them."""
     slots: int
@@ -247,7 +247,7 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot", kw_only=True):
     queue: QueueView
     batch: BatchView
     blocks: BlockView | None
-    """None without a worker."""
+    """The KV blocks; None without a worker."""
     tenants: TenantView
     steps: StepView
     frontends: FrontendView

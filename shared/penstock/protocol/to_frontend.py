@@ -34,7 +34,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting_requests: int
     max_num_seqs: int
     max_grammar_bytes: int = 0
-    """0 for engine cores without structured output."""
+    """Most bytes of a grammar; 0 for engine cores without structured output."""
     grammar_kinds: tuple[str, ...] = ("json_schema", "json_object", "regex", "choice", "lark")
     """Supported kinds. The default is what the first engine cores with structured output supported,
     which didn't send this field."""
@@ -147,7 +147,7 @@ class SequenceTimeline(msgspec.Struct, frozen=True, array_like=True, kw_only=Tru
     engine core's clock; queue + requeued + compute + dispatch + idle is the total."""
 
     queue: float
-    """Before it first ran."""
+    """Seconds before the sequence first ran."""
     requeued: float
     """Waiting again, after a preemption or a worker's death."""
     compute: float
@@ -197,7 +197,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     tokens: list[int] = []
     """New ids, in order."""
     logprobs: list[TokenLogprobs] | None = None
-    """One per token, if requested."""
+    """Log-probabilities of each token, if they were asked for."""
     finish: FinishReason | None = None
     """Set on the terminal output, which comes exactly once."""
     stop_token: int | None = None

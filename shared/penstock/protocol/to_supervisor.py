@@ -24,7 +24,7 @@ class Want(msgspec.Struct, frozen=True, tag="want"):
 
 
 class Unwant(msgspec.Struct, frozen=True, tag="unwant"):
-    """Who asked for a model that hasn't been granted doesn't want it any more."""
+    """Takes a Want back: the sender doesn't want a model any more that hasn't been granted yet."""
 
     model: str
 
@@ -36,7 +36,8 @@ class Busy(msgspec.Struct, frozen=True, tag="busy"):
 
 
 class Idle(msgspec.Struct, frozen=True, tag="idle"):
-    """It has none any more, and keeps the model until it is asked for it."""
+    """Says that the sender has no work for a model any more, and keeps it until it is asked for
+    it."""
 
     model: str
 

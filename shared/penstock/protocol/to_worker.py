@@ -44,13 +44,13 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     threads: int | None
     block_size: int
     num_kv_blocks: int | None
-    """None for as many as fit in memory."""
+    """Number of KV blocks; None for as many as fit in memory."""
     kv_memory_fraction: float
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
     numa_node: int | None = None
-    """None for any."""
+    """NUMA node that the worker is bound to; None for any."""
     kv_cache_dtype: str = "auto"
     calculate_kv_scales: bool = False
     """Whether a trial step gives the scales of an fp8 KV cache (see CacheSettings)."""
@@ -72,7 +72,7 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     enforce_eager: bool = False
     load_format: str = "auto"
     group: RankGroup | None = None
-    """None if this worker is alone."""
+    """The ranks that share the model; None if this worker is alone."""
     kv_memory_bytes: int = 0
     """The most that the KV pool takes on a CPU, unless one sequence needs more; 0 for no such
     bound."""

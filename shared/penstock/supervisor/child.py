@@ -1,4 +1,4 @@
-"""One child process of the supervisor: started, watched, started again, stopped."""
+"""A child process of the supervisor: started, watched, started again, stopped."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ class Child:
         return None
 
     async def _retry(self, code: int, how: str) -> str | None:
-        """After a death: waits as long as the policy says, or returns why it is given up."""
+        """Waits after a death for as long as the policy says, or returns why the child is given
+        up."""
         reason = read_failure(self._failure_file)
         decision = self._policy.died(
             code, time.monotonic(), system_was_ready=self._system_was_ready()

@@ -102,8 +102,8 @@ def _locked(fd: int) -> bool:
 
 
 def _holder(fd: int) -> str:
-    """Who has the lock by its own words, to follow "another server"; empty where it couldn't write
-    them."""
+    """The holder of the lock by its own words, to follow "another server"; empty if it couldn't
+    write them."""
     note = os.pread(fd, LONGEST_NOTE, 0).decode("utf-8", "replace").split()
     if len(note) != 2 or not note[0].isdecimal():
         return ""

@@ -15,7 +15,7 @@ from penstock.text.tokenizer import Tokenizer
 
 
 class Detokenizer(Protocol):
-    """One sequence's ids on their way to text."""
+    """Turns one sequence's ids into text as they come."""
 
     def push(self, ids: list[int]) -> str:
         """Takes the next ids; returns the text that is now certain."""

@@ -152,7 +152,7 @@ def too_deep(where: str) -> InvalidRequest:
 
 
 def _trimmed(text: str) -> tuple[int, int]:
-    """Where the text begins and ends without the whitespace around it."""
+    """Returns the indices between which the text stands without the whitespace around it."""
     stripped = text.strip()
     begin = text.find(stripped)
     return begin, begin + len(stripped)

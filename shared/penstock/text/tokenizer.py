@@ -143,7 +143,7 @@ class Tokenizer:
 
     @cached_property
     def vocab_size(self) -> int:
-        """One more than the highest id."""
+        """Number of token ids: the highest id plus one."""
         return len(self.table.texts)
 
     @cached_property

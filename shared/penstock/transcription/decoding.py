@@ -1,4 +1,4 @@
-"""One window of a recording, from its prompt to tokens that are believed."""
+"""Decodes one window of a recording, from its prompt to tokens that are believed."""
 
 from __future__ import annotations
 

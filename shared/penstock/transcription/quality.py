@@ -6,13 +6,14 @@ import zlib
 from dataclasses import dataclass
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-"""One after another, until what comes out is believed."""
+"""Temperatures that are tried one after another until the output is believed."""
 MAX_COMPRESSION_RATIO = 2.4
 """A text that is compressed better than that repeats itself."""
 MIN_AVERAGE_LOGPROB = -1.0
 """Less probable tokens were guessed."""
 NO_SPEECH = 0.6
-"""Where silence is more probable than that, and the tokens were guessed, nothing was said."""
+"""Probability of silence above which tokens of a low probability are taken for guesses: nothing was
+said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Where to cut a long recording: at its quietest places."""
+"""Finds where to cut a long recording: at its quietest places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One session's numbers and clocks: pure bookkeeping, no socket."""
+"""The numbers and clocks of one session: pure bookkeeping, no socket."""
 
 from __future__ import annotations
 

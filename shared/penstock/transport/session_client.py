@@ -29,7 +29,8 @@ Incoming = TypeVar("Incoming")
 FIRST_RETRY = 0.05
 LAST_RETRY = 1.0
 LAST_REFUSED_RETRY = 10.0
-"""Where the engine core answers and can't be used, which seldom passes by itself."""
+"""Seconds between attempts while an engine core answers and can't be used, which seldom passes by
+itself."""
 DIALLING_PACE = 0.02
 """Seconds between looks at a connection that is not up yet."""
 
@@ -249,7 +250,7 @@ class SessionClient(Inbound[Incoming]):
             self._inbox.put(Taken(b"", numbering, parts[1:]))
 
     def _finish(self, reason: str) -> None:
-        """Nothing sound follows; what came before it counts."""
+        """Ends the session after what has come so far: nothing sound follows."""
         if not self._last:
             self._last = True
             self._inbox.put(Taken(b"", self._numbering, [], ended=reason))

@@ -254,7 +254,7 @@ class SessionServer(Inbound[Incoming]):
         self._inbox.put(Taken(session, numbering, parts))
 
     def _left(self, session: bytes, reason: str) -> None:
-        """Nothing sound follows; what came before it counts."""
+        """Ends a session after what has come so far: nothing sound follows."""
         numbering = self._numberings.pop(session, None)
         if numbering is not None:
             self._inbox.put(Taken(session, numbering, [], ended=reason))

@@ -66,7 +66,7 @@ def unpack_header(header: bytes) -> tuple[bytes, FrameKind, int]:
 
 
 def join(header: bytes, parts: Sequence[bytes]) -> bytes:
-    """One part: the header, and each other part after its length."""
+    """Joins the header and the other parts, each after its length, into one message part."""
     pieces = [header]
     for part in parts:
         pieces += (_LENGTH.pack(len(part)), part)

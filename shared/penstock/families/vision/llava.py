@@ -35,7 +35,7 @@ CLIP_DEFAULTS: dict[str, object] = {
     "num_hidden_layers": 24,
     "num_attention_heads": 16,
 }
-"""Where there is no section about the tower."""
+"""Settings of a tower that config.json has no section about."""
 SELECTED = ("default", "full")
 """Values of vision_feature_select_strategy: without the class token, and with it."""
 

@@ -25,7 +25,7 @@ SIGLIP: dict[str, object] = {
     "num_hidden_layers": 26,
     "num_attention_heads": 16,
 }
-"""Where there is no section about the tower."""
+"""Settings of a tower that config.json has no section about."""
 MAX_FORMS = 256
 MAX_TILES = 64
 """Most tiles of a form."""

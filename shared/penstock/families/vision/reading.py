@@ -49,7 +49,7 @@ def bounded(fields: Fields, key: str, most: int, default: int | None = None) -> 
 
 
 def activation(fields: Fields, default: str) -> Any:
-    """One of TowerSpec's."""
+    """The tower's activation, as TowerSpec names it."""
     named = fields.text("hidden_act", default)
     if named not in ACTIVATIONS:
         raise UnsupportedModel(

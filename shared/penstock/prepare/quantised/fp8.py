@@ -38,7 +38,7 @@ def read_fp8(settings: Fields) -> QuantisedCheckpoint:
 
 
 def read_fbgemm_fp8(settings: Fields) -> QuantisedCheckpoint:
-    """One scale per output."""
+    """Reads FBGEMM's FP8, which has one scale per output."""
     check_known(settings, _FBGEMM)
     scheme = WeightScheme(storage="fp8", bits=8, float8_inputs=True)
     return QuantisedCheckpoint(

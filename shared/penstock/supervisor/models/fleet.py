@@ -1,4 +1,4 @@
-"""All models of a server: does what `Residents` decides, with processes."""
+"""All models of a server: carries out with processes what `Residents` decides."""
 
 from __future__ import annotations
 

@@ -80,7 +80,8 @@ class ModelProcesses:
     _workers: list[Child] = field(default_factory=list)
 
     def frontends(self) -> list[str]:
-        """Where its engine cores take front ends; the same whenever they are started."""
+        """Addresses at which the model's engine cores take front ends; the same whenever they are
+        started."""
         return self._endpoints("f")
 
     def _endpoints(self, side: str) -> list[str]:

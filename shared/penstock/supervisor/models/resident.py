@@ -10,7 +10,7 @@ Mark = tuple[str, Presence, int]
 """A model, its presence, and how often it has failed."""
 
 LOADED: frozenset[Presence] = frozenset(("starting", "ready", "closing", "stopping"))
-"""Where a model has memory."""
+"""States in which a model takes memory."""
 
 
 @dataclass

@@ -149,7 +149,7 @@ class Residents:
             resident.failures = 0
 
     def unload(self, model: str) -> Iterator[Action]:
-        """It goes as soon as nobody has work for it."""
+        """Has a model end as soon as nobody has work for it."""
         resident = self._all.get(model)
         if resident is not None and resident.evictable:
             yield from self._close(resident)

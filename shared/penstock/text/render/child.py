@@ -55,7 +55,7 @@ class Renderer:
         self._templates: dict[int, tuple[jinja2.Template | Filled, TemplateSource]] = {}
 
     def answer(self, frame: bytearray, decoder: msgspec.msgpack.Decoder[Fill]) -> Filled:
-        """Never raises: what goes wrong in a template is an answer too."""
+        """Fills a template, and never raises: an error in a template is an answer too."""
         try:
             fill = decoder.decode(frame)
             frame.clear()
@@ -109,7 +109,7 @@ def _filled(
 
 
 def _text(template: jinja2.Template, variables: dict[str, Any], most: int) -> str | None:
-    """None: it is longer than `most` characters."""
+    """The filled template; None if it is longer than `most` characters."""
     pieces: list[str] = []
     length = 0
     for piece in template.generate(variables):
