@@ -15,7 +15,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -48,8 +48,8 @@ class Server:
     ready.  log: the file of what it and its processes say.
     """
 
-    unless_said: ClassVar[tuple[str, str] | None] = None
-    """A flag and its value, for systems whose arguments don't have that flag."""
+    unless_said: ClassVar[Mapping[str, str]] = {}
+    """Values by flag, for systems whose arguments don't have that flag."""
 
     def __init__(self, *arguments: str, wait: bool = True, pass_fds: tuple[int, ...] = ()) -> None:
         # Short: the sockets' paths must fit into a Unix socket's address.
@@ -61,8 +61,9 @@ class Server:
         self._stdout: list[str] = []
         self.url = self.model = ""
         self._seen: set[int] = set()
-        if self.unless_said and self.unless_said[0] not in arguments:
-            arguments = (*arguments, *self.unless_said)
+        for flag, value in self.unless_said.items():
+            if flag not in arguments:
+                arguments = (*arguments, flag, value)
         http = () if "--no-http" in arguments else ("--port", "0")
         with self.log.open("wb") as stderr:
             self.process = subprocess.Popen(

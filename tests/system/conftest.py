@@ -14,13 +14,14 @@ from tests.shared.tiny_models import write_gguf
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_step_a_token() -> Iterator[None]:
+def plain_systems() -> Iterator[None]:
     """Systems draft nothing unless a test asks for it: a request that is sent for a second time
     would be over in a few steps, drafted from its first answer, and tests that stop, kill or count
-    something in the middle of a stream need the middle."""
-    Server.unless_said = ("--speculative-config", "off")
+    something in the middle of a stream need the middle. Nor do they load what compiles grammars
+    before somebody sends one, which takes a second of a processor twice."""
+    Server.unless_said = {"--speculative-config": "off", "--warm-grammars": "false"}
     yield
-    Server.unless_said = None
+    Server.unless_said = {}
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +29,7 @@ def server() -> Iterator[Server]:
     """One running system with the default model and the default of drafts, for all tests that leave
     it as it was. Its processes are executed."""
     with preloaded.executed():
-        running = Server("--speculative-config", "auto")
+        running = Server("--speculative-config", "auto", "--warm-grammars", "true")
     try:
         yield running
     finally:
