@@ -87,7 +87,7 @@ class Patience:
 
 @dataclass(slots=True)
 class Service:
-    """One gateway."""
+    """What all endpoints of a gateway share."""
 
     models: ModelRegistry
     config: GatewayConfig
@@ -97,7 +97,7 @@ class Service:
     limits: RateLimits | None = None
     """What keys may use in a minute; None where there are no keys."""
     tracing: Tracing | None = None
-    """None where traces are off."""
+    """Makes traces; None if they are off."""
     store: Store | None = None
     """Files and batches; None: there is no folder for them."""
     media: MediaDesk = field(default_factory=lambda: MediaDesk(MediaSettings()))

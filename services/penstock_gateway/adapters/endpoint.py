@@ -88,7 +88,7 @@ async def _say(send: Send, words: str) -> None:
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """Both routes."""
+    """The routes that load and unload adapters."""
     return [
         LOAD.route(LoadAdapterEndpoint(service)),
         UNLOAD.route(UnloadAdapterEndpoint(service)),

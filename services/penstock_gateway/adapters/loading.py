@@ -1,4 +1,5 @@
-"""Where this gateway reads adapters, and how all processes learn an adapter's name."""
+"""The folders from which this gateway reads adapters, and how all processes learn an adapter's
+name."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Conversation:
         """`own`: further fields of the chat request, in chat's names."""
         self._messages: list[dict[str, Any]] = []
         self._sources: list[tuple[str, list[str]]] = []
-        """Where each message comes from, and where each of its parts does."""
+        """The place in the request of each message, and of each of its parts."""
         if request.system:
             self._add("system", _texts(request.system, "system"), "system", "system")
         for place, message in enumerate(request.messages or ()):
@@ -214,7 +214,8 @@ def _shown(block: ShownBlock | ContentBlock, where: str) -> dict[str, Any]:
 
 
 def _search_result(block: ShownBlock | ContentBlock, where: str) -> str:
-    """Where it was found, and the texts: nothing can be cited here."""
+    """The text of a search result: its source, title and contents. Nothing in it can be cited
+    here."""
     for field in ("source", "title", "content"):
         value = getattr(block, field)
         if value is None:

@@ -64,7 +64,7 @@ COUNT_TOKENS = posting(
 
 
 class Messages(GenerateEndpoint[MessagesRequest]):
-    """One conversation in, one answer out."""
+    """POST /v1/messages: answers one conversation."""
 
     request_type = MessagesRequest
     id_prefix = ID_PREFIX
@@ -144,5 +144,5 @@ class CountTokens(JsonEndpoint[CountRequest]):
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """Both routes."""
+    """The routes of messages and of counting their tokens."""
     return [MESSAGES.route(Messages(service)), COUNT_TOKENS.route(CountTokens(service))]

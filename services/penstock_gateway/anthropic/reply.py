@@ -62,7 +62,7 @@ Block = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class EventSink(Protocol):
-    """Where events go."""
+    """The receiver of an answer's events."""
 
     def send(self, kind: str, **fields: Any) -> None: ...
 
@@ -71,7 +71,7 @@ class NoEventSink:
     """Events of a reply that isn't streamed go here: nobody hears of them."""
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Nobody hears of it."""
+        """Drops the event: the answer isn't streamed."""
 
 
 class EventSource:
@@ -228,7 +228,7 @@ class MessagesFormat(WrittenAtOnce):
         )
 
     def begin(self, source: PromptLogprobsSource) -> None:
-        """Nothing of the prompt is shown."""
+        """Does nothing: this API shows nothing of the prompt."""
 
     def opening(self, out: bytearray, choice: int, usage: UsageField, begun: UsageInfo) -> None:
         self._events.out = out
@@ -245,7 +245,7 @@ class MessagesFormat(WrittenAtOnce):
             self._finish(self._parts, delta.finish_reason, delta.stop_reason)
 
     def usage(self, out: bytearray, usage: UsageInfo) -> None:
-        """It comes with the last events."""
+        """Adds nothing: usage comes with the last events."""
 
     def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
         """A comment line, which belongs to the event after it: the SDKs know no such event."""

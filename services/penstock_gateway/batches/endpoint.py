@@ -113,7 +113,7 @@ class CreateEndpoint(JsonEndpoint[BatchRequest]):
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """All four; 404 where the server keeps no files."""
+    """The four routes of batches; 404 if the server keeps no files."""
 
     async def batches(request: Request) -> Response:
         limit, after = asked(request, "limit"), asked(request, "after")

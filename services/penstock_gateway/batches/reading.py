@@ -17,7 +17,7 @@ from penstock_gateway.storage.records import BatchError
 MAX_ERRORS = 100
 """Errors that are reported for a file."""
 MAX_EMPTY = 100_000
-"""Empty lines, which take as long to read as others."""
+"""Most empty lines of a file, which take as long to read as others."""
 
 
 class NumberedLine(msgspec.Struct, frozen=True):

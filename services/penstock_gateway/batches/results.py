@@ -25,7 +25,7 @@ class LineError(msgspec.Struct, frozen=True):
 
 
 class LineResult(msgspec.Struct, frozen=True):
-    """One line."""
+    """The result of one line of a batch."""
 
     id: str
     custom_id: str

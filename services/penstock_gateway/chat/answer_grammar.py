@@ -30,7 +30,7 @@ from penstock.request.structured_outputs import StructuredOutputs
 from penstock_gateway.chat.tools import Tool, ToolUse, call_schema, parameters_of
 
 _SPACE: Node = {"type": "regex", "pattern": r"\s{0,8}"}
-"""Before the answer, after thoughts."""
+"""Whitespace between thoughts and answer."""
 
 
 def answer_grammar(

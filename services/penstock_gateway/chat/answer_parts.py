@@ -23,7 +23,7 @@ Whole = TypeVar("Whole", covariant=True)
 
 
 class AnswerPart(Protocol[Whole]):
-    """One part, which grows."""
+    """A part of an answer, which grows."""
 
     def begin(self) -> None: ...
 
@@ -186,7 +186,7 @@ class AnswerReader(Protocol):
 
 
 class PlainReader:
-    """Nobody asked for log-probabilities."""
+    """Reads an answer for which no log-probabilities were asked."""
 
     def __init__(self, parser: OutputParser) -> None:
         self._parser = parser
@@ -249,7 +249,7 @@ class LogprobReader:
         self._read = 0
         """Characters that the parser has got."""
         self._told = 0
-        """Where the last content ended."""
+        """Index at which the last content ended."""
 
     def read(self, text: str, token_ids: list[int], logprobs: list[ChatLogprob]) -> list[ReadEvent]:
         for token, logprob in zip(token_ids, logprobs, strict=False):

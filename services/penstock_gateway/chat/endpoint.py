@@ -42,7 +42,7 @@ OPERATION = posting(
 
 
 class ChatCompletions(GenerateEndpoint[ChatRequest]):
-    """One conversation in, n answers out."""
+    """POST /v1/chat/completions: one conversation in, n answers out."""
 
     request_type = ChatRequest
     id_prefix = "chatcmpl-"
@@ -163,7 +163,8 @@ async def prompt_of(
 
 
 def blame_of(request: ChatRequest, use: ToolUse) -> Blame:
-    """Who says what its answer must look like: the tools, or a field."""
+    """The Blame of a request: names the field that says what its answer must look like, or the
+    tools."""
     if use.mode in ("named", "required"):
         return partial(blame_tool, use=use, given=request.tools or [])
     field = structure_field(request)

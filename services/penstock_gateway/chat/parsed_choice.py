@@ -90,7 +90,7 @@ class Parsing:
     """Calls make the finish reason tool_calls; with a named function it stays stop, as OpenAI has
     it."""
     marking: Marking | None = None
-    """None: all marks are text."""
+    """How marks of the format are told from text that looks like them; None if all are text."""
 
     def call_id(self, call: CallBegin) -> str:
         """The call's own id, if it has one, or a new one."""
@@ -98,7 +98,7 @@ class Parsing:
 
 
 class ParsedChoice:
-    """One choice's text as it comes."""
+    """Parses one choice's text as it comes."""
 
     def __init__(self, parsing: Parsing) -> None:
         self._parsing = parsing

@@ -24,14 +24,14 @@ from penstock_gateway.service import Service
 
 @dataclass(frozen=True, slots=True)
 class PreparedChat:
-    """One conversation, ready to be answered."""
+    """A conversation that is ready to be answered."""
 
     prompt: ChatPrompt
     params: SamplingParams
     parsing: Parsing | None
     """How the answer's text is read; None: it is all text."""
     blame: Blame
-    """In the request's own names."""
+    """Says errors in the names of the request's own API."""
 
     def job(self, reply: ReplyFormat) -> Job:
         """What answers it."""

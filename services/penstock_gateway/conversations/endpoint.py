@@ -208,7 +208,7 @@ class AddEndpoint(JsonEndpoint[ItemsRequest]):
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """All eight; 404 where the server keeps no responses."""
+    """The eight routes of conversations; 404 if the server keeps no responses."""
 
     async def one(request: Request) -> Response:
         id = request.path_params["id"]

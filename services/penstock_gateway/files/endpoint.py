@@ -104,7 +104,7 @@ class UploadEndpoint:
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """All five; 404 where the server keeps no files."""
+    """The five routes of files; 404 if the server keeps no files."""
 
     async def files(request: Request) -> Response:
         limit = asked(request, "limit")

@@ -1,4 +1,4 @@
-"""One choice of an unstreamed reply."""
+"""A choice of an unstreamed reply."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ChoiceOutput:
-    """One choice of an unstreamed reply, as it grows."""
+    """A choice of an unstreamed reply, which grows with each delta."""
 
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)

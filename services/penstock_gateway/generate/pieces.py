@@ -154,7 +154,7 @@ class LogprobLists:
 
 
 def steps(count: int) -> Iterator[tuple[int, int]]:
-    """Where each STEP of so many tokens begins and ends."""
+    """Yields begin and end of each STEP of so many tokens."""
     for begin in range(0, count, STEP):
         yield begin, min(count, begin + STEP)
 

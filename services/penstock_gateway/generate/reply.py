@@ -149,7 +149,7 @@ class WrittenAtOnce:
         return False
 
     async def ahead(self, choice: int) -> None:
-        """There is nothing."""
+        """Does nothing: nothing comes before a choice."""
 
     def spliced(self, out: bytearray) -> list[bytes]:
         return [bytes(out)]

@@ -91,7 +91,7 @@ class TimelineRecorder:
         self.wanted = self._asked or slow_after > 0
 
     def waited(self, seconds: float) -> None:
-        """So long the request waited for its model to be loaded."""
+        """Notes for how long the request waited for its model to be loaded."""
         self._waited = seconds
 
     async def asked_for(

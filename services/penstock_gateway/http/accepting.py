@@ -57,12 +57,12 @@ class IdleConnections:
         self._since: dict[WaitingConnection, float] = {}
 
     def add(self, connection: WaitingConnection) -> None:
-        """It begins to wait."""
+        """Adds a connection that begins to wait."""
         self._since.pop(connection, None)
         self._since[connection] = time.monotonic()
 
     def discard(self, connection: WaitingConnection) -> None:
-        """It waits no more."""
+        """Removes a connection that waits no more."""
         self._since.pop(connection, None)
 
     def close_oldest(self) -> bool:

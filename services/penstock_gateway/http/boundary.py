@@ -23,7 +23,7 @@ log = logs.get(__name__)
 
 
 LIMIT_HEADERS = "penstock.limit_headers"
-"""Where the scope keeps x-ratelimit-*, of a request whose API key has limits."""
+"""Key of a scope's x-ratelimit-* headers, for requests whose API key has limits."""
 
 _NO_HEADERS: dict[bytes, bytes] = {}
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")

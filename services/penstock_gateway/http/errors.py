@@ -68,7 +68,8 @@ class HTTPError(Exception):
 
 
 class ClientGone(Exception):
-    """Nobody is left to answer: the client closed its connection, or stopped reading."""
+    """Raised when the client has closed its connection or stopped reading, so that nobody is left
+    to answer."""
 
 
 def unavailable(message: str, code: str, retry_after: float) -> HTTPError:

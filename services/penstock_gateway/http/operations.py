@@ -32,7 +32,8 @@ class ErrorShape:
 OPENAI_ERRORS = ErrorShape(ErrorReply, lambda error, request_id: error.encoded())
 
 Access = Literal["open", "key", "admin"]
-"""Who may call it once there are API keys: anybody, who has a key, who has an admin's key."""
+"""Who may call an operation once there are API keys: anybody, holders of any key, holders of an
+admin's key."""
 
 REQUEST_HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
     "x-request-id": (
@@ -59,7 +60,7 @@ _EVERYWHERE = (400, 431, 500, 503)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One method at one path."""
+    """An operation of the API: one method at one path."""
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
@@ -84,9 +85,10 @@ class Operation:
     query: Parameters = field(default_factory=dict, hash=False)
     """Parameters after the path's question mark; others are refused."""
     counted: bool = False
-    """It computes something: it counts against an API key's requests a minute, and is traced."""
+    """Whether it computes something: then it counts against an API key's requests a minute, and is
+    traced."""
     described: bool = True
-    """It is in the OpenAPI document; the files of the page are no part of the API."""
+    """Whether it is in the OpenAPI document, which the files of the page aren't."""
     errors_as: ErrorShape = OPENAI_ERRORS
     traced_as: str | None = None
     """gen_ai.operation.name of its traces, where OpenTelemetry has a word for it."""
@@ -102,7 +104,7 @@ class Operation:
 
     @property
     def controls(self) -> bool:
-        """It changes what the server does for everybody."""
+        """Whether it changes what the server does for everybody."""
         return self.access == "admin" and self.method != "GET"
 
     @property

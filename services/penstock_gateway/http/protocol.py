@@ -42,7 +42,7 @@ class _Bounded:
     that don't end; a head that has come whole is measured by the application (see boundary), the
     same whichever parser there is."""
     idle = IdleConnections()
-    """All of the server's connections that wait for a request."""
+    """All connections of the server that wait for a request."""
     logger: logging.Logger
     client: tuple[str, int] | None
     loop: asyncio.AbstractEventLoop

@@ -1,3 +1,3 @@
-"""Where a request's id is kept in its scope: the client's x-request-id, or a generated one."""
+"""A request's id in its scope: the client's x-request-id, or a generated one."""
 
 REQUEST_ID = "penstock.request_id"

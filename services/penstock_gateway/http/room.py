@@ -7,7 +7,7 @@ from collections.abc import Callable
 from starlette.types import Scope
 
 ROOM = "penstock.room"
-"""Where a scope's state keeps its connection's Room."""
+"""Key of the connection's Room in a scope's state."""
 
 Piece = bytes | bytearray
 """A piece of a response's body. Who hands one over leaves it as it is."""

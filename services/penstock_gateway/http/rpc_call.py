@@ -1,3 +1,3 @@
-"""Where the scope of a call that came over gRPC keeps its method's path."""
+"""The method's path in the scope of a call that came over gRPC."""
 
 CALL = "penstock.call"

@@ -24,7 +24,7 @@ SLICE = 8192
 """Bytes that are read in a turn of the event loop."""
 _LENGTH = re.compile(rb"\r\ncontent-length: *0*[1-9]", re.IGNORECASE)
 _STAY = "penstock.stay"
-"""Where a scope's state keeps its connection's Stay."""
+"""Key of the connection's Stay in a scope's state."""
 _REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
 _TOO_BIG = 1009
 _RESTARTS = 1012

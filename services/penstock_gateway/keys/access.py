@@ -18,7 +18,7 @@ from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing
 
 CALLER = "penstock.caller"
-"""Where the scope keeps the Caller of a request that brought a known key."""
+"""Key in the scope of the Caller of a request that brought a known API key."""
 
 
 class Access:
@@ -62,7 +62,7 @@ class Access:
             current.reset(token)
 
     def _bearer(self, scope: Scope, ring: KeyRing) -> Caller:
-        """Who brings the key that a request has. Raises HTTPError 401 and 403."""
+        """The Caller whose key the request has. Raises HTTPError 401 and 403."""
         key = ring.find(scope)
         if key is None:
             raise unauthorized()

@@ -13,7 +13,7 @@ from penstock_gateway.http.errors import HTTPError, clip
 
 
 class Caller:
-    """Who sends one request."""
+    """The sender of a request."""
 
     __slots__ = ("background", "key", "limit_headers", "tenant")
 
@@ -21,12 +21,12 @@ class Caller:
         self, key: ApiKey | None, *, tenant: str | None = None, background: bool = False
     ) -> None:
         self.key = key
-        """None where there are no keys."""
+        """The caller's API key; None if there are no keys."""
         self.tenant = tenant
         """For whom a request is done that came by another one, where there are no keys; None: the
         request says it itself."""
         self.background = background
-        """Nobody waits for the answer."""
+        """Whether nobody waits for the answer."""
         self.limit_headers: dict[bytes, bytes] = {}
         """x-ratelimit-*, as they stand; the response takes them along."""
 

@@ -37,11 +37,11 @@ class Window(NamedTuple):
     """What a key has used in the running minute and in the one before."""
 
     before: int
-    """In the minute before."""
+    """What was used in the minute before the running one."""
     before_left: float
     """Seconds of the minute before that still count."""
     now: int
-    """In the running minute."""
+    """What has been used in the running minute."""
     left: float
     """Seconds that the running minute has left."""
 
@@ -50,7 +50,7 @@ class Window(NamedTuple):
         return math.floor(self.before * self.before_left / MINUTE) + self.now
 
     def seconds_until(self, used: int) -> float:
-        """Until no more than so much is used, if nothing is added."""
+        """Seconds until no more than `used` counts as used, if nothing is added."""
         over = self.before * self.before_left / MINUTE + self.now - used
         if over <= 0:
             return 0.0

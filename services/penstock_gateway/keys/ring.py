@@ -32,7 +32,8 @@ class KeyRing:
 
     @classmethod
     def of(cls, config: GatewayConfig, gateways: int = 1) -> KeyRing | None:
-        """None: there are no keys, and everybody may ask. Raises StartupError."""
+        """The configured keys; None if there are none, and everybody may ask. Raises
+        StartupError."""
         keys = configured_keys(config)
         if keys is None:
             return None

@@ -255,7 +255,7 @@ class CreateMessageBatch(JsonEndpoint[MessageBatchRequest]):
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """All six; 404 where the server keeps no files."""
+    """The six routes of message batches; 404 if the server keeps no files."""
 
     async def batches(request: Request) -> Response:
         store, owner = service.stored(), tenant_of(request.scope)

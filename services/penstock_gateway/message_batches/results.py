@@ -40,7 +40,7 @@ class Expired(msgspec.Struct, frozen=True, tag_field="type", tag="expired"):
 
 
 class MessageResult(msgspec.Struct, frozen=True):
-    """One line."""
+    """The result of one line of a batch."""
 
     custom_id: str
     result: Succeeded | Errored | Canceled | Expired

@@ -145,7 +145,8 @@ def _counter(name: str, words: str, label: list[str], value: float) -> Metric:
 
 
 def _prefix_cache(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
-    """Nothing where an engine core tells it by itself: it would be counted twice."""
+    """Metrics of the prefix cache, unless an engine core exports them itself: they would be counted
+    twice."""
     welcome, counts = backend.client.welcome, backend.counts
     if welcome is not None and welcome.own_metrics:
         return
@@ -174,7 +175,7 @@ def _tokens(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
 
 
 def _spend(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
-    """Nothing where there are no keys."""
+    """Metrics of what API keys have used; none if there are no keys."""
     if backend.spend is None:
         return
     for name, words, field in (

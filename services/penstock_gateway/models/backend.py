@@ -1,4 +1,4 @@
-"""One model as this gateway sees it: its engine cores, its names, its own counts."""
+"""A model as this gateway sees it: its engine cores, its names, its own counts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ModelBackend:
     given_adapters: tuple[str, ...] = ()
     """Names of adapters that come with the model, before an engine core has told them."""
     folders: InitVar[AdapterFolders | None] = None
-    """Where adapters may be read; None: nowhere."""
+    """Folders from which adapters may be read; None for no folder."""
     residence: Residence | None = None
     """How the supervisor is asked for it; None: nobody starts or ends it here."""
     spend: SpendObserver | None = None
@@ -166,7 +166,7 @@ class ModelBackend:
         return self.client.status
 
     def unready_reason(self) -> str | None:
-        """None when a request would be served now, else why not."""
+        """The reason why a request would not be served now; None if it would."""
         if not self.client.connected:
             reason = None if self.residence is None else self.residence.why_absent()
             return reason or "no session with an engine core"

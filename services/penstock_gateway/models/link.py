@@ -40,7 +40,7 @@ class SupervisorLink:
         self._decoder = msgspec.json.Decoder(FromSupervisor)
 
     def add(self, residence: Residence) -> None:
-        """Before `start`."""
+        """Adds a model's residence. Called before `start`."""
         self._residences[residence.model] = residence
 
     def tell(self, message: ToSupervisor) -> bool:

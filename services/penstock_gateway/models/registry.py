@@ -1,4 +1,4 @@
-"""All models of this gateway, and which of them a request asks for."""
+"""All models of this gateway, and how a request's model is found among them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class ModelRegistry:
         raise model_not_found(name, self._allowed())
 
     def with_adapter(self, name: str) -> ModelBackend:
-        """Whose adapter is called so; the first model where none is, which says so."""
+        """The model that has an adapter of this name; if none has, the first model, which refuses
+        the name."""
         known = (each for each in self.backends if each.client.adapters.find(name) is not None)
         return next(known, self.backends[0])
 

@@ -124,7 +124,7 @@ class Residence:
         return self._granted and not self._reclaimed and self._is_up()
 
     def _rest(self) -> None:
-        """Nothing is open any more."""
+        """Tells the supervisor that no request for the model is open any more."""
         if self._reclaimed:
             self._leave()
         elif self._granted:

@@ -124,5 +124,5 @@ OLD_EMBED = _operation("/api/embeddings", OldEmbedRequest, OldEmbedReply)
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """Both routes."""
+    """The routes of both APIs for embeddings."""
     return [EMBED.route(OllamaEmbed(service)), OLD_EMBED.route(OldOllamaEmbed(service))]

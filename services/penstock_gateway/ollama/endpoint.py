@@ -74,7 +74,7 @@ Asked = TypeVar("Asked", bound=OllamaFields)
 
 
 class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
-    """One conversation or prompt in, one answer out, in lines unless that is turned off."""
+    """An endpoint that answers one conversation or prompt, in lines unless `stream` is false."""
 
     takes_forms_type = True
     id_prefix = "ollama-"
@@ -213,7 +213,7 @@ def most_tokens(request: OllamaFields, engine: EngineInfo) -> Callable[[int], in
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """Both routes."""
+    """The routes of chat and of generation."""
     return [CHAT.route(OllamaChat(service)), GENERATE.route(OllamaGenerate(service))]
 
 

@@ -29,10 +29,10 @@ API_VERSION = "0.12.0"
 """The release of Ollama whose API this is: clients compare it with what they need."""
 
 NEVER_YET = "1970-01-01T00:00:00Z"
-"""When a model changed that has not been loaded yet."""
+"""Time of change of a model that has not been loaded yet."""
 
 NEVER = "9999-12-31T23:59:59Z"
-"""When what is served is given up."""
+"""Time at which a loaded model would be unloaded."""
 
 
 class ModelDetails(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +165,7 @@ class Show(JsonEndpoint[ShowRequest]):
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """All four; 503 while there is no engine core, but for the version."""
+    """The four routes about models; 503 while there is no engine core, but for the version."""
 
     def served(*, loaded: bool) -> list[tuple[Welcome | None, str, str]]:
         """What engine cores say of a model, a name of its or its adapters', and the digest.

@@ -73,14 +73,14 @@ class SentText:
         self._send = send
 
     def begin(self) -> None:
-        """Nothing tells of it."""
+        """Does nothing: this API doesn't tell of an item's beginning."""
 
     def add(self, text: str, logprobs: list[ChatLogprob]) -> None:
         if text:
             self._send(AnswerPiece(content=text))
 
     def finish(self, status: str) -> None:
-        """Nothing tells of it."""
+        """Does nothing: this API doesn't tell of an item's end."""
 
 
 class SentThoughts(SentText):
@@ -184,14 +184,14 @@ class OllamaFormat(WrittenAtOnce):
         self._parsing = parsing
         self._begun = time.perf_counter_ns()
         self._first: int | None = None
-        """When the first token came."""
+        """Time at which the first token came; None before."""
         self._reason = "stop"
         self._timeline: TimelineField = UNSET
         self._out = bytearray()
         self._parts: AnswerParts[None] = AnswerParts(PieceKinds(self._line), parsing)
 
     def begin(self, source: PromptLogprobsSource) -> None:
-        """Nothing of the prompt is shown."""
+        """Does nothing: this API shows nothing of the prompt."""
 
     def opening(self, out: bytearray, choice: int, usage: UsageField, begun: UsageInfo) -> None:
         """A stream begins with its first text."""
@@ -205,7 +205,7 @@ class OllamaFormat(WrittenAtOnce):
             self._reason = str(delta.finish_reason)
 
     def usage(self, out: bytearray, usage: UsageInfo) -> None:
-        """It comes with the last line."""
+        """Adds nothing: usage comes with the last line."""
 
     def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
         self._timeline = timeline

@@ -65,7 +65,8 @@ class GuardedObserver:
 
 
 class _Guarded(RequestObserver):
-    """It can neither refuse a request nor hold one: `admit` and `keep` are not passed on."""
+    """A plug-in's observer, which can neither refuse a request nor hold one: `admit` and `keep` are
+    not passed on."""
 
     def __init__(self, guard: GuardedObserver, observer: RequestObserver) -> None:
         self._guard = guard

@@ -43,7 +43,7 @@ async def vector_list(
 
 
 async def _in_numbers(result: PoolResult, pace: Pace) -> AsyncIterator[bytes]:
-    """One list, or one for each row."""
+    """Yields a vector as a list of numbers, or a list for each row."""
     if len(result.vectors.shape) == 1:
         for piece in await _list(result, 0, result.size, pace):
             yield piece

@@ -77,7 +77,7 @@ class RealtimeSession:
         self._stay = stay or Stay()
         self._messages = ClientMessages(service.config.unknown_fields)
         self._wishes: Wishes | None = None
-        """None until the model was named."""
+        """The session's settings; None until the model was named."""
         self._model = ""
         self._named: str | None = None
         """The model as the client calls it."""
@@ -86,7 +86,7 @@ class RealtimeSession:
         self._work: deque[Work] = deque()
 
     async def run(self) -> None:
-        """Until the client goes, or says nothing for too long."""
+        """Runs the session until the client goes, or says nothing for too long."""
         await self._say(SessionCreated.new())
         with self._service.media.lease(self._terms.tenant) as lease:
             try:

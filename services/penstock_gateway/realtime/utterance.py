@@ -1,4 +1,4 @@
-"""One stretch of sound that becomes text: from its first commit to the final one."""
+"""A stretch of sound that becomes text, from its first commit to the final one."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Utterance:
         self._take(self._cutter.add(data))
 
     def end(self) -> None:
-        """No more sound comes."""
+        """Takes the end of the sound: no more comes."""
         rest = self._cutter.rest()
         self._ended = True
         self._take([] if rest is None else [rest])
@@ -229,7 +229,7 @@ class PieceCutter:
         yield from roots.tolist()
 
     def _note(self, level: float) -> None:
-        """One more frame."""
+        """Takes the level of one more frame."""
         loud = level >= max(FLOOR, SHARE * self._loudest)
         self._quiet = 0 if loud else self._quiet + 1
         self._spoken = self._spoken or loud

@@ -31,8 +31,8 @@ class SessionFields(Protocol):
 
 
 def session_of(request: SessionFields, header: str | None) -> SessionTerms | None:
-    """None: of none. header: what x-session-id says, which the body's field comes before. Raises
-    InvalidRequest."""
+    """The conversation that a request is a turn of; None if it is of none. header: the value of
+    x-session-id, before which the body's field counts. Raises InvalidRequest."""
     hint = request.kv_hint
     return checked_session(
         request.session_id or header,

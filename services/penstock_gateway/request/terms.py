@@ -63,7 +63,7 @@ def terms_headers(scope: Scope) -> TermsHeaders:
 
 
 def tenant_of(scope: Scope) -> str:
-    """Whose request it is; empty for nobody in particular."""
+    """The tenant of the request; empty for none."""
     caller = current.get()
     if caller.key is not None:
         return caller.key.tenant_name

@@ -28,10 +28,11 @@ MAX_GIVEN_BYTES = 8 << 20
 AT_A_TIME = 2
 """Long texts that are worked on."""
 FEW_TOKENS = 4096
-"""So many are always counted to the end, for the sake of an exact complaint."""
+"""Number of tokens up to which a text is always counted to its end, so that an error can name the
+exact count."""
 
 tenant: ContextVar[str] = ContextVar("tenant", default="")
-"""Whose request is worked on."""
+"""The tenant whose request is being worked on."""
 
 
 class TenantTurns:

@@ -38,7 +38,7 @@ class ChatTranslation:
         self._messages: list[dict[str, Any]] = []
         self._sources: list[str] = []
         self._calls: dict[tuple[int, int], str] = {}
-        """Where the item of a message's call is."""
+        """The place in the request of the item that each call of a message comes from."""
         self._thoughts: list[str] = []
         """Thoughts of the assistant, whose message is still to come."""
         self._pictures: list[tuple[list[dict[str, Any]], str]] = []

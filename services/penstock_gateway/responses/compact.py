@@ -187,5 +187,5 @@ def _whole_request(request: CompactRequest) -> ResponsesRequest:
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """The one."""
+    """The route of compaction."""
     return [OPERATION.route(Compact(service))]

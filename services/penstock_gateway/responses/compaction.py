@@ -7,7 +7,7 @@ from penstock_gateway.responses.input_items import InputItem
 
 COMPACTION = "compaction"
 MADE_HERE = "penstock-summary:"
-"""Before the text of a summary that this server's models wrote."""
+"""Stands before the text of a summary that this server's models wrote."""
 QUESTION = (
     "Summarise this conversation for somebody who will continue it and sees nothing else of it: "
     "the task and its state, the facts, names, numbers, paths and decisions that are still needed, "

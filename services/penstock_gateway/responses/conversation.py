@@ -59,7 +59,7 @@ def kept_conversations(service: Service) -> ConversationRecords:
 
 
 def conversation_id(request: ResponsesRequest) -> str | None:
-    """None: the request names none."""
+    """The id of the conversation that a request names; None if it names none."""
     named = request.conversation
     return named if named is None or isinstance(named, str) else named.id
 

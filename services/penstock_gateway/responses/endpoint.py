@@ -102,7 +102,7 @@ CANCEL = Operation(
 
 
 class Responses(GenerateEndpoint[ResponsesRequest]):
-    """One conversation in, one answer out."""
+    """POST /v1/responses: answers one conversation."""
 
     request_type = ResponsesRequest
     id_prefix = ID_PREFIX
@@ -198,7 +198,8 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
     async def _begin(
         self, request: ResponsesRequest, terms: Terms, recorder: TimelineRecorder
     ) -> bytes:
-        """All that can be wrong with it is told now; the rest is done in the background."""
+        """Begins an answer in the background: raises now for all that can be wrong with the
+        request."""
         async with self._service.using(request.model, terms.deadline) as model:
             recorder.waited(model.waited)
             with self._service.media.lease(terms.tenant, terms.deadline) as lease:
@@ -276,7 +277,7 @@ class Retrieval:
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """All four."""
+    """The four routes of responses."""
 
     async def delete(request: Request) -> HTTPResponse:
         id, records, owner = request.path_params["id"], _records(service), tenant_of(request.scope)

@@ -113,7 +113,7 @@ class CountInputTokens(JsonEndpoint[ResponsesRequest]):
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """Both routes."""
+    """The routes of a response's input items, and of counting an input's tokens."""
 
     async def items(request: Request) -> Response:
         id = request.path_params["id"]
@@ -192,5 +192,5 @@ class KeptItem:
 
 
 def _without_nothing(part: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
-    """Without the fields that it doesn't have."""
+    """The part without the fields that are null."""
     return {name: value for name, value in part.items() if bytes(value) != _NOTHING}

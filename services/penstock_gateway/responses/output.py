@@ -32,7 +32,7 @@ class NoEvents:
         self.splices = splices
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Nobody hears of it."""
+        """Drops the event: the answer isn't streamed."""
 
 
 class EventWriter:
@@ -147,7 +147,7 @@ class OpenMessage(OpenItem):
         self._tell_part("content_part.done", part=part)
 
     def _shown(self) -> list[ChatLogprob]:
-        """All log-probabilities so far, to stand in a struct."""
+        """All log-probabilities so far, as a struct's field."""
         if not self._logprobs:
             return []
         shown: list[ChatLogprob] = self._events.splices.put(self._logprobs.pieces())

@@ -145,7 +145,7 @@ class OpenAction(OpenFunctionCall):
         return make(self.id, status, self._call_id, {**self._kind.always, **said})
 
     def _added(self, text: str, logprobs: list[ChatLogprob]) -> None:
-        """It is told of at the end."""
+        """Does nothing: this kind of item is sent at its end."""
 
 
 class ItemKinds:
@@ -307,5 +307,5 @@ class InputText:
 
 
 def _sound(text: str) -> str:
-    """Without halves of characters, which have no UTF-8 form."""
+    """The text without halves of surrogate pairs, which have no UTF-8 form."""
     return text.encode("utf-8", "replace").decode()

@@ -177,7 +177,7 @@ class ResponsesFormat(WrittenAtOnce):
         return self._logprobs and sum(len(delta.token_ids) for delta in deltas) > MANY
 
     def begin(self, source: PromptLogprobsSource) -> None:
-        """Nothing of the prompt is shown."""
+        """Does nothing: this API shows nothing of the prompt."""
 
     def opening(self, out: bytearray, choice: int, usage: UsageField, begun: UsageInfo) -> None:
         self._events.out = out
@@ -195,7 +195,7 @@ class ResponsesFormat(WrittenAtOnce):
             self._finish(self._items, delta.finish_reason)
 
     def usage(self, out: bytearray, usage: UsageInfo) -> None:
-        """It comes with the last event."""
+        """Adds nothing: usage comes with the last event."""
 
     def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
         self._response.penstock_timeline = timeline

@@ -137,7 +137,7 @@ class ResponseTools:
     ) -> None:
         self.chat: list[Tool] = []
         self.places: list[str] = []
-        """Where each tool of `chat` stands in the request."""
+        """The place in the request of each tool of `chat`."""
         self.shown: list[Any] = []
         """The tools that count, as the response shows them."""
         self.limits: ToolLimits = OPENAI_TOOLS

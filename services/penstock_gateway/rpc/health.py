@@ -16,7 +16,7 @@ NAME = "grpc.health.v1.Health"
 LOOK_EVERY = 0.5
 """Seconds between looks, for those who watch."""
 MOST_WATCHERS = 64
-"""They need no key."""
+"""Most calls that watch the health at a time, as they need no key."""
 
 _STATUS = HealthCheckResponse.ServingStatus
 

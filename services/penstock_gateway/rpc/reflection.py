@@ -19,7 +19,7 @@ from penstock_gateway.rpc.status import RefusedCall, refused_by
 from penstock_gateway.service import Service
 
 NAMES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
-"""Both have the same messages."""
+"""Names of the service in its two versions, which have the same messages."""
 METHODS = tuple(f"/{name}/ServerReflectionInfo" for name in NAMES)
 MOST_STREAMS = 16
 LONGEST = 60.0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from grpc.aio import ServicerContext
 
 MESSAGE = "penstock.message"
-"""Where a scope keeps the call's message, for endpoints that are no part of the HTTP API."""
+"""Key of the call's message in a scope, for endpoints that are no part of the HTTP API."""
 
 
 _HEADERS = frozenset(

@@ -54,7 +54,7 @@ class RefusedCall(Exception):
 
 
 class SlowReader(RefusedCall):
-    """One whose client reads nothing: there is no use in telling it more."""
+    """Raised for a client that reads nothing; it is told no more."""
 
 
 def refusal(status: int, body: bytes, retry_after: str | None = None) -> RefusedCall:

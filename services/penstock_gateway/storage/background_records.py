@@ -137,7 +137,8 @@ class BackgroundRecords:
         return await self._database.run(ending)
 
     async def postpone(self, runner: str, work: BackgroundWork, seconds: float) -> None:
-        """Nobody works on it for so long, if the runner still held it."""
+        """Gives work back for so many seconds, in which nobody takes it, if the runner still held
+        it."""
 
         def postponing(connection: Connection) -> None:
             later = {"runner": "", "held_until": time.time() + seconds}
@@ -146,7 +147,7 @@ class BackgroundRecords:
         await self._database.run(postponing)
 
     async def let_go(self, runner: str) -> None:
-        """All that the runner holds: it leaves."""
+        """Gives back all work of a runner that leaves."""
 
         def work(connection: Connection) -> None:
             mine = update(background).where(background.c.runner == runner)

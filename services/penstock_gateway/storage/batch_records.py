@@ -87,7 +87,7 @@ class BatchRecords:
         return await self._database.run(adding)
 
     async def find(self, owner: str, batch_id: str) -> BatchRecord | None:
-        """None: the owner has none of that id."""
+        """The owner's batch of this id; None if there is none."""
 
         def work(connection: Connection) -> BatchRecord | None:
             return self._found(connection, owner, batch_id)

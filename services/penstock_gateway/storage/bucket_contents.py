@@ -95,7 +95,7 @@ class ObjectBucket:
             self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=data)
 
     def remove(self, name: str) -> None:
-        """No error where it is gone."""
+        """Removes an object. It is no error if there is none."""
         with self._told(name):
             self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
 

@@ -16,7 +16,7 @@ from penstock.errors import StartupError
 _ID = re.compile(r"file-[0-9a-f]{32}")
 _PART = ".part"
 ABANDONED_SECONDS = 24 * 3600.0
-"""After which a file that nothing leads to is taken to be left over from a process that died."""
+"""Seconds after which a file that no record names counts as left over from a process that died."""
 CHUNK = 1 << 18
 """Bytes that are read at once."""
 
@@ -51,7 +51,7 @@ class Contents(ABC):
 
     @abstractmethod
     def remove(self, file_id: str) -> None:
-        """No error where it is gone."""
+        """Removes a file's contents. It is no error if there are none."""
 
     @abstractmethod
     def ids(self) -> Iterator[str]:

@@ -23,7 +23,7 @@ AT_ONCE = 500
 
 
 class ConversationGone(Exception):
-    """It isn't there."""
+    """Raised if the conversation isn't there."""
 
 
 class ConversationFull(Exception):
@@ -73,7 +73,7 @@ class ConversationRecords:
         await self._database.run(work)
 
     async def find(self, owner: str, id: str) -> ConversationRecord | None:
-        """None: there is none."""
+        """The owner's conversation of this id; None if there is none."""
 
         def work(connection: Connection) -> ConversationRecord | None:
             row = _row(connection, owner, id)
@@ -165,7 +165,8 @@ class ConversationRecords:
         return await self._database.read(work)
 
     async def item(self, owner: str, id: str, item_id: str) -> str | None:
-        """None: there is no such conversation, or no such item in it."""
+        """An item of a conversation, as JSON; None if there is no such conversation, or no such
+        item in it."""
 
         def work(connection: Connection) -> str | None:
             if _row(connection, owner, id) is None:

@@ -58,7 +58,8 @@ has room itself for its journal."""
 _LAYOUT_LOCK = 0x70656E73
 """Key of the PostgreSQL advisory lock of who makes the tables."""
 _OWNER_LOCK = 0x70656E74
-"""Who adds to what an owner has; the space of its second kind of locks, of pairs."""
+"""Key of the locks that one who adds to an owner's data holds; in the space of locks with two
+keys."""
 
 
 class DatabaseUnavailable(PenstockError):
@@ -143,7 +144,7 @@ class Database:
             connection.execute(lock, {"space": _OWNER_LOCK, "owner": owner})
 
     def close(self) -> None:
-        """After it, nothing runs any more."""
+        """Ends the thread; nothing runs any more afterwards."""
         self._thread.shutdown()
         self._kept_open.close()
         self._engine.dispose()

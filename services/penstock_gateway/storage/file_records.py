@@ -23,7 +23,7 @@ class FileRecords:
         self._database = database
 
     async def find(self, owner: str, file_id: str) -> FileRecord | None:
-        """None: the owner has none of that id that hasn't expired."""
+        """The owner's file of this id; None if there is none, or if it has expired."""
 
         def work(connection: Connection) -> FileRecord | None:
             return found(connection, owner, file_id)

@@ -123,7 +123,7 @@ class HeldBatches:
         return await self._database.run(work)
 
     async def let_go(self, runner: str) -> None:
-        """All that the runner holds: it leaves."""
+        """Gives back all batches of a runner that leaves."""
 
         def work(connection: Connection) -> None:
             mine = update(batches).where(batches.c.runner == runner)
@@ -242,7 +242,7 @@ def _some_lines(
 
 
 def _holds(runner: str, batch_id: str) -> tuple[ColumnElement[bool], ...]:
-    """Nobody else has taken it up since, and it hasn't ended."""
+    """Conditions for a batch that the runner still holds and that hasn't ended."""
     mine = batches.c.id == batch_id, batches.c.runner == runner
     return *mine, batches.c.status.not_in(ENDED)
 

@@ -195,6 +195,6 @@ def _living(owner: str, id: str) -> tuple[ColumnElement[bool], ...]:
 
 
 def _open() -> ColumnElement[bool]:
-    """It is being answered, or is to be, in the background."""
+    """Condition for a response that is being answered, or is to be, in the background."""
     same = background.c.owner == responses.c.owner, background.c.id == responses.c.id
     return exists().where(*same)

@@ -39,7 +39,7 @@ class StockTaking:
         self._counting = asyncio.Lock()
         self._counted_at = float("-inf")
         self.latest: Stock | None = None
-        """None: the database had no answer."""
+        """The latest counts; None while the database has given no answer."""
 
     async def look(self) -> None:
         """Sees to it that `latest` is some seconds old at most."""

@@ -63,11 +63,11 @@ class Store:
         self.held = HeldBatches(self._database)
         self.stock = StockTaking(self._database)
         self.responses: ResponseRecords | None = None
-        """None: no responses are kept."""
+        """The kept responses; None if none are kept."""
         self.background: BackgroundRecords | None = None
-        """None where no responses are kept."""
+        """The work in the background; None if no responses are kept."""
         self.conversations: ConversationRecords | None = None
-        """None where no responses are kept."""
+        """The kept conversations; None if no responses are kept."""
         if settings.stored_response_hours:
             self.responses = ResponseRecords(
                 self._database,
@@ -86,13 +86,13 @@ class Store:
 
     @classmethod
     def of(cls, settings: StorageSettings) -> Store | None:
-        """None: there is none."""
+        """The store that the settings ask for; None if they ask for none."""
         if settings.data_dir is None and settings.stored_response_hours:
             raise StartupError("--stored-response-hours needs --data-dir")
         return None if settings.data_dir is None else cls(settings, settings.data_dir)
 
     def close(self) -> None:
-        """Nothing is written after it."""
+        """Closes the database; nothing is written afterwards."""
         self._database.close()
 
 
@@ -165,7 +165,7 @@ class FolderMark:
             )
 
     def _read(self) -> str | None:
-        """None: there is no mark."""
+        """The text of the mark; None if there is no mark."""
         try:
             with self._path.open("rb") as file:
                 return file.read(LONGEST_ID).decode("ascii", "replace").strip()

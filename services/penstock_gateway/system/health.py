@@ -11,7 +11,7 @@ from penstock_gateway.service import Service
 
 
 def operation(path: str, summary: str) -> Operation:
-    """No key is asked for: load balancers have none."""
+    """A GET operation without a key, as load balancers have none."""
     return Operation(
         method="GET", path=path, summary=summary, tag="health", reply=Health, access="open"
     )

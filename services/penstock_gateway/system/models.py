@@ -87,7 +87,8 @@ ONE = Operation(
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """Both routes; 503 while there is no engine core, unless one is started on demand."""
+    """The two routes of models; 503 while there is no engine core, unless one is started on
+    demand."""
 
     async def models(request: Request) -> Response:
         backends = service.models.backends

@@ -55,7 +55,7 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """One file of the page."""
+    """A file of the page."""
 
     name: str
     """Its path below web/."""

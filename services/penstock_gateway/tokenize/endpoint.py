@@ -205,5 +205,5 @@ DETOKENIZE = posting(
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """Both routes."""
+    """The routes of tokenising and detokenising."""
     return [TOKENIZE.route(Tokenize(service)), DETOKENIZE.route(Detokenize(service))]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.request.sampling_params import SamplingParams
 
 TRACE = "penstock.trace"
-"""Where the scope of a traced request keeps its Trace."""
+"""Key of the Trace in the scope of a traced request."""
 
 MAX_RUNS = 32
 """Runs of one request that have spans of their own: it has one for each prompt."""
@@ -94,7 +94,7 @@ class Trace:
         self.ended = time.perf_counter()
 
     def release(self) -> None:
-        """Nothing more is waited for: the engine client may forget its generations."""
+        """Lets the engine client forget its generations: nothing more is waited for."""
         for run in self.runs:
             if run.release is not None:
                 run.release()

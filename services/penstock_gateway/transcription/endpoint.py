@@ -202,7 +202,7 @@ TRANSLATE = posting(
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """Both routes."""
+    """The routes of transcription and translation."""
     return [
         TRANSCRIBE.route(SpeechEndpoint(service, TranscriptionRequest)),
         TRANSLATE.route(SpeechEndpoint(service, TranslationRequest)),
@@ -224,5 +224,5 @@ class TextDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def event(value: msgspec.Struct) -> bytes:
-    """One server-sent event."""
+    """A value as a server-sent event."""
     return b"data: " + msgspec.json.encode(value) + b"\n\n"

@@ -178,7 +178,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ParallelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of a model that several workers (ranks) compute together."""
+    """One model over several workers (ranks)."""
 
     tensor_parallel_size: Annotated[
         int, Meta(ge=1, le=64, description="Ranks that each layer is split over.")

@@ -35,7 +35,7 @@ GENERATE_STREAM = operation(
 
 
 class GenerateCall(Completions):
-    """One prompt in; its sequences out."""
+    """The method that answers one prompt with its sequences."""
 
     id_prefix = ""
     stream_form = FRAMES
@@ -73,7 +73,7 @@ class GenerateCall(Completions):
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """Both methods."""
+    """The routes of the streamed and the unstreamed method."""
     return [
         GENERATE.route(GenerateCall(service, streamed=False)),
         GENERATE_STREAM.route(GenerateCall(service, streamed=True)),

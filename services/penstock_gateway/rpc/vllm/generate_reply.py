@@ -97,7 +97,7 @@ class GenerateFormat(WrittenAtOnce):
         """Counts stand in the messages."""
 
     def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
-        """There is no field for it."""
+        """Adds nothing: the message has no field for a timeline."""
 
     def end(self, out: bytearray, usage: UsageInfo) -> None:
         """A stream just ends."""
@@ -125,7 +125,7 @@ class GenerateFormat(WrittenAtOnce):
         text: str,
         token_ids: list[int],
     ) -> None:
-        """All but what is shown of single tokens."""
+        """Fills all fields but those about single tokens."""
         shown = self._shown
         output.index = choice
         output.num_tokens = len(token_ids)
@@ -236,7 +236,7 @@ def _add(earlier: SequenceOutput, later: SequenceOutput) -> None:
 
 
 def _rank(token: int, at: TokenLogprobs) -> int:
-    """1 for the likeliest; 0 for one that is not among those that are known."""
+    """The token's rank: 1 for the most likely; 0 if it isn't among the known ones."""
     return at.top_ids.index(token) + 1 if token in at.top_ids else 0
 
 
