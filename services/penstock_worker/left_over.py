@@ -38,7 +38,7 @@ class LeftOverStep:
         """The session of the step; None: there is none."""
         self._layers = 0
         self._since = 0.0
-        """When its last layer was computed, as far as was seen."""
+        """Time at which the latest layer was computed, as far as was seen."""
 
     def session_ended(self, now: float) -> None:
         """Whatever step there is, is left over."""

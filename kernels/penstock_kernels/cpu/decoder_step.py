@@ -17,7 +17,7 @@ class DecoderStep:
     """The input of one step; rows are ordered by sequence. All arrays are int32 and contiguous."""
 
     tokens: np.ndarray
-    """[rows]."""
+    """Token id of each row, [rows]."""
     first_row: np.ndarray
     """[sequences + 1]: the first row of each sequence, then the number of rows."""
     starts: np.ndarray

@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True)
 class GivenRows:
-    """All arrays are contiguous; rows are those of the step."""
+    """Numbers that are given for some rows of a step, in contiguous arrays."""
 
     rows: np.ndarray | None = None
     """[n] int32, each once: rows that have numbers of their own."""

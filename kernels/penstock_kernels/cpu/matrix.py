@@ -82,7 +82,7 @@ class PackedMatrix:
     tiles: np.ndarray
     """uint8, 64-byte aligned."""
     bias: np.ndarray | None
-    """[outputs, rounded up to 16] float32."""
+    """What is added to each output, [outputs, rounded up to 16] float32; None for nothing."""
 
     @property
     def size(self) -> int:

@@ -100,7 +100,7 @@ class NormWeights:
     """A normalisation of rows."""
 
     weight: np.ndarray
-    """[width] float32."""
+    """Factor of each number, [width] float32."""
     eps: float
     kind: str = "rms"
     """rms or layer."""
@@ -116,9 +116,9 @@ class RotationTable:
     """A rotary embedding of a head's first numbers."""
 
     cosines: np.ndarray
-    """[positions, numbers that rotate / 2] float32."""
+    """Cosines of the angles, [positions, numbers that rotate / 2] float32."""
     sines: np.ndarray
-    """[positions, numbers that rotate / 2] float32."""
+    """Sines of the angles, [positions, numbers that rotate / 2] float32."""
     query_factors: np.ndarray | None = None
     """[positions] float32: what rotated queries are multiplied by."""
     axes: np.ndarray | None = None
@@ -156,7 +156,7 @@ class Attention:
     through: int | None = None
     """A token sees the sequence's first keys alone, so many."""
     sinks: np.ndarray | None = None
-    """[heads] float32."""
+    """Logit of each head's attention sink, [heads] float32; None without sinks."""
     both_ways: bool = False
     """Whether a token sees those after it as well, in a window of as many."""
     group: int = 0
@@ -211,10 +211,10 @@ class Experts:
     active: int
     """Experts of a row."""
     ups: tuple[PackedMatrix, ...]
-    """One for each expert."""
+    """The up matrix of each expert."""
     downs: tuple[PackedMatrix, ...]
     gates: tuple[PackedMatrix, ...] = ()
-    """None for experts without a gate."""
+    """The gate matrix of each expert; empty for experts without a gate."""
     sigmoid: bool = False
     """Whether scores are a logistic function of the router's products; else softmax."""
     normalised: bool = True
@@ -228,7 +228,8 @@ class Experts:
     group_best: int = 2
     """How many of a group's experts make its score: 1 or 2."""
     correction: np.ndarray | None = None
-    """[experts] float32."""
+    """What is added to each expert's score for the choice alone, [experts] float32; None for
+    nothing."""
     scales: np.ndarray | None = None
     """[experts] float32: factors of the chosen experts' shares."""
 

@@ -44,9 +44,9 @@ class Recurrent:
     time: int = 0
     """Column of the steps in time."""
     state: int = 0
-    """Where the layer's numbers begin in a sequence's state."""
+    """Index at which the layer's numbers begin in a sequence's state."""
     last: int = 0
-    """Where the layer's results begin in those of a sequence's last token."""
+    """Index at which the layer's results begin in those of a sequence's last token."""
     key_heads: int = 0
     """Heads of keys; for Mamba 2 its groups."""
     heads: int = 0
@@ -59,7 +59,7 @@ class Recurrent:
     """The smallest step in time and the largest; None: there is none."""
     norm_eps: float = 0.0
     conv_bias: np.ndarray | None = None
-    """[channels] float32."""
+    """What is added to each channel of the convolution, [channels] float32; None for nothing."""
     rate: np.ndarray | None = None
     """[heads] float32, negative; so many are `time_bias` and `skip`."""
     time_bias: np.ndarray | None = None
@@ -131,7 +131,7 @@ class StateMemory:
     """States of slots, and where checkpoints of them are kept."""
 
     live: np.ndarray
-    """[slots, numbers of all layers] float32."""
+    """The live states, [slots, numbers of all layers] float32."""
     last: np.ndarray
     """[slots, numbers] float32: what all scans gave for a slot's last token."""
     parts: Sequence[np.ndarray]

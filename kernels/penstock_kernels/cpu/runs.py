@@ -1,4 +1,4 @@
-"""Where runs of tokens have been in a list that grows, and what mostly followed them."""
+"""An index of runs of tokens in a list that grows, and of what mostly followed them."""
 
 from __future__ import annotations
 

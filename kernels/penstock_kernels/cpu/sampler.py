@@ -33,13 +33,13 @@ class Row(NamedTuple):
     """How one row's token is sampled."""
 
     temperature: float = 1.0
-    """0 takes the most likely token."""
+    """Divisor of the logits; 0 takes the most likely token."""
     top_k: int = 0
-    """0 is off."""
+    """Number of most likely tokens that remain; 0 for all."""
     top_p: float = 1.0
     """In (0, 1]; 1 is off."""
     min_p: float = 0.0
-    """0 is off."""
+    """Least probability of a token, as a part of the highest; 0 for any."""
     draw: float = 0.0
     """In [0, 1)."""
     held_back: Sequence[int] | np.ndarray = ()

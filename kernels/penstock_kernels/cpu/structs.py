@@ -236,7 +236,7 @@ class PkRun(ctypes.Structure):
 
 
 class PkBatch(ctypes.Structure):
-    """One step."""
+    """The library's struct of a step."""
 
     _fields_ = (
         ("rows", c_int32),

@@ -19,11 +19,11 @@ class SamplingCuts(NamedTuple):
     temperature: float = 1.0
     """Above 0."""
     top_k: int = 0
-    """0 is off."""
+    """Number of most likely tokens that remain; 0 for all."""
     top_p: float = 1.0
     """In (0, 1]; 1 is off."""
     min_p: float = 0.0
-    """0 is off."""
+    """Least probability of a token, as a part of the highest; 0 for any."""
 
 
 def sample_row(logits: Tensor, cuts: SamplingCuts, draw: float) -> int:

@@ -1,5 +1,4 @@
-"""Who is told of the kernels that Triton compiles in this process, and what it says of those that
-a GPU can't launch."""
+"""Reports the kernels that Triton compiles in this process, and those that a GPU can't launch."""
 
 from __future__ import annotations
 

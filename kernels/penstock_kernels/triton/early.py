@@ -84,7 +84,8 @@ def launched_early(device: torch.device) -> Mapping[str, bool]:
 
 
 def can_launch_early(device: torch.device) -> bool:
-    """Where kernels are only compiled, a Hopper is meant."""
+    """Whether kernels may be launched early (Hopper and later). If kernels are only compiled, it is
+    for a Hopper."""
     if INTERPRETED.value:
         return False
     if device.type != "cuda":

@@ -147,7 +147,7 @@ STAGES = 5
 """A load of keys or values waits for a load of the block table, and each of the two takes up
 pipeline stages: 5 keep two tiles in flight, and fewer none."""
 FEW_STAGES = 3
-"""One tile of keys and one of values are held, and none is in flight."""
+"""Stages with which one tile of keys and one of values are held, and none is in flight."""
 OVERHEAD_BYTES = 1024
 """Bytes of shared memory, at most, for what isn't counted."""
 

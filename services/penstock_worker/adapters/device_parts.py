@@ -190,7 +190,7 @@ class MatrixPart:
 
     @property
     def flags(self) -> int:
-        """1 if there is a matrix."""
+        """Number of flags: 1, which says whether there is a matrix."""
         return 1
 
     @property

@@ -24,7 +24,7 @@ class RowTiles(Protocol):
     """The adapters of the rows that are being computed."""
 
     tiles: AdapterTiles | None
-    """None: no row has one."""
+    """Tiles of the rows with adapters; None if no row has one."""
 
 
 @dataclass

@@ -76,7 +76,8 @@ class ExpertCuts:
     def _turned(
         self, module: AdaptedModule, expert: int, rows: slice
     ) -> tuple[StoredTensor, StoredTensor]:
-        """Where matrices are transposed in the parameter: then B and A are, and change places."""
+        """Returns (A, B) of an expert whose parameter has transposed matrices: the two are
+        transposed, and change places."""
 
         def columns(data: np.ndarray) -> np.ndarray:
             by_row = data.reshape(module.experts, module.rank, module.down.shape[1], -1)

@@ -38,7 +38,7 @@ class RowLengths:
     shape: tuple[int, int]
     """(outputs, inputs) of its matrix."""
     wanted: StoredTensor
-    """[outputs, 1]."""
+    """The lengths that the rows are to have, [outputs, 1]."""
     weights: Weights
     """The model's own."""
     matrix: str
@@ -98,7 +98,7 @@ class FittedModule:
     """B, [outputs, rank], whose rows are in our order."""
     scale: float
     lengths: RowLengths | None = None
-    """None without DoRA."""
+    """Lengths of the rows (DoRA); None without DoRA."""
 
     def factors(self, rows: range, columns: range) -> tuple[Tensor, Tensor]:
         """Returns A of some columns, and B of some rows times the scale, both float32. Raises
@@ -133,7 +133,7 @@ class ModuleParts(NamedTuple):
     """What a module's product with x becomes: gains * product + added + up (down x); float32."""
 
     down: Tensor
-    """[rank, inputs]."""
+    """A, [rank, inputs]."""
     up: Tensor
     """[outputs, rank], times scale and gains."""
     gains: Tensor | None = None
@@ -147,7 +147,7 @@ class FittedMatrix:
     """A matrix that stands in the place of the model's own, still in the file."""
 
     stored: StoredTensor
-    """[rows, columns]."""
+    """The matrix in the file, [rows, columns]."""
 
     def part(self, rows: range) -> Tensor:
         """Returns some rows, float32. Raises UnfitAdapter for numbers that aren't finite."""

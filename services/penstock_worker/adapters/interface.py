@@ -115,10 +115,10 @@ class NoAdapters:
         tell(AdapterFailed(message.adapter, "this server was started without adapters"))
 
     def leave(self, message: DropAdapter) -> None:
-        """There is none."""
+        """Does nothing: no adapter was loaded."""
 
     def drop(self) -> None:
-        """There is none."""
+        """Does nothing: no adapter was loaded."""
 
     def take(self, plan: Plan) -> None:
         for new in plan.admitted:
@@ -135,10 +135,10 @@ class NoAdapters:
         return None
 
     def reset(self) -> None:
-        """There is nothing to forget."""
+        """Does nothing: nothing is kept."""
 
     def close(self) -> None:
-        """There are no threads."""
+        """Does nothing: there are no threads."""
 
 
 NO_ADAPTERS: StepAdapters = NoAdapters()

@@ -17,9 +17,9 @@ class Crossing:
     (see penstock.model.transcription_facts.Alignment), in their order; float32."""
 
     queries: Tensor
-    """[decoder's rows, heads, head_dim]."""
+    """Queries of the decoder's rows, [decoder's rows, heads, head_dim]."""
     keys: Tensor
-    """[encoder's rows, heads, head_dim]."""
+    """Keys of the encoder's rows, [encoder's rows, heads, head_dim]."""
 
     @staticmethod
     def joined(parts: list[Crossing]) -> Crossing:

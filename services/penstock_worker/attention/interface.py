@@ -119,7 +119,7 @@ class Rotation:
     sin: Tensor
     """[positions, dims / 2] float32, for every position."""
     positions: Tensor
-    """[rows] int64."""
+    """Position of each row in its sequence, [rows] int64."""
     query_factors: Tensor | None = None
     """[positions] float32: what rotated queries are multiplied by."""
 
@@ -142,7 +142,7 @@ class SectionedRotation(Rotation):
     al., "Qwen2-VL", 2024)."""
 
     by_time: Tensor = field(kw_only=True)
-    """[3, rows] int64."""
+    """Positions of each row along time, height and width, [3, rows] int64."""
     axes: Tensor = field(kw_only=True)
     """[dims / 2] int64: which of the three numbers each pair turns by."""
 
@@ -177,7 +177,7 @@ class ScoreRule:
     """How a layer turns products of queries and keys into weights."""
 
     scale: float | None = None
-    """None: head_dim ** -0.5."""
+    """Factor of scores; None for head_dim ** -0.5."""
     window: int | None = None
     """A token sees itself and the window - 1 tokens before it; None: all before it."""
     chunk: int | None = None

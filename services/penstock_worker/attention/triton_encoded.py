@@ -19,13 +19,13 @@ class LayerCache(NamedTuple):
     """A layer's part of the cache."""
 
     keys: Tensor
-    """[kv_heads, slots, head_dim]."""
+    """The layer's key cache, [kv_heads, slots, head_dim]."""
     values: Tensor
-    """[kv_heads, slots, head_dim]."""
+    """The layer's value cache, [kv_heads, slots, head_dim]."""
     kind: int
     """Which kind of heads these are."""
     scales: KVScales | None
-    """None: all are 1."""
+    """Scales of an fp8 cache; None if all are 1."""
 
 
 OfLayer = Callable[[int], LayerCache]

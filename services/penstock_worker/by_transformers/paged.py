@@ -54,7 +54,7 @@ class LayerFacts:
 
 @dataclass(frozen=True)
 class PagedStep:
-    """One forward pass."""
+    """A forward pass: what attention through block tables needs of it."""
 
     attention: StepAttention
     shape: CacheShape
@@ -171,7 +171,8 @@ def _learn(
 
 
 def _mask(*_: Any, mask_function: Callable[..., Any] | None = None, **__: Any) -> Tensor | None:
-    """None, but in a rehearsal the window that the mask is of, [1, 1, 1, 1]; FAR for none."""
+    """Returns no mask; in a rehearsal, the window that the model asks a mask for, [1, 1, 1, 1], or
+    FAR for no window."""
     if not _step().rehearsal:
         return None
     if mask_function is None:

@@ -114,11 +114,11 @@ class ArrivingBlocks:
         """The latest of these marks."""
 
     def fill(self) -> DeviceFilling:
-        """Does what StoredCache.fill does."""
+        """Begins to fill blocks (see StoredCache)."""
         return DeviceFilling(self, self.stream.computed())
 
     def settle(self) -> None:
-        """Does what StoredCache.settle does."""
+        """Has steps wait until the latest blocks have been filled (see StoredCache)."""
         if self.latest is not None:
             self.stream.let_steps_wait(self.latest)
 
@@ -206,7 +206,7 @@ class LeavingBlocks:
         """Marks after copies that may not have been made, and of which blocks they are."""
 
     def copy(self, blocks: Sequence[int]) -> list[PinnedCopy]:
-        """Does what StoredCache.copy_out does."""
+        """Begins to copy blocks to the host's memory (see StoredCache.copy_out)."""
         left = list(blocks[: len(self._free)])
         made: list[PinnedCopy] = []
         if not left:
@@ -221,7 +221,8 @@ class LeavingBlocks:
         return made
 
     def overwriting(self, blocks: Iterable[int]) -> None:
-        """Does what StoredCache.overwriting does."""
+        """Has work that overwrites these blocks wait until they have been copied (see
+        StoredCache)."""
         while self._under_way and self._under_way[0][0].query():
             self._under_way.popleft()
         if not self._under_way:
@@ -233,7 +234,7 @@ class LeavingBlocks:
                 return
 
     def settle(self) -> None:
-        """Does what StoredCache.settle does."""
+        """Has steps wait for the copies that are under way (see StoredCache)."""
         if self._under_way:
             self._stream.let_steps_wait(self._under_way[-1][0])
 

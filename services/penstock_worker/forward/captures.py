@@ -48,7 +48,7 @@ class EagerRecording:
 
 
 class EagerCaptures:
-    """Without CUDA: a replay runs the work itself, so that the same path is tested."""
+    """Captures without CUDA: a replay runs the work itself, so that the same path is tested."""
 
     def capture(self, work: Work) -> CapturedWork:
         return EagerRecording(work)

@@ -24,9 +24,9 @@ class DeviceStep:
     """A step's inputs on the device."""
 
     tokens: Tensor
-    """[rows] int32."""
+    """Token id of each row, [rows] int32."""
     positions: Tensor
-    """[rows] int32."""
+    """Position of each row in its sequence, [rows] int32."""
     wanted: Tensor
     """Rows whose logits are wanted, int32."""
     attention: StepAttention
@@ -41,11 +41,12 @@ class HostMedia:
     """What stands in the place of a step's placeholders, as far as the host has it."""
 
     rows: np.ndarray
-    """[n] int64."""
+    """The step's rows that have embeddings of media, [n] int64."""
     embeddings: Tensor | None
     """[n, hidden], on the device."""
     positions: np.ndarray | None
-    """[3, rows] int64."""
+    """Positions of each row along time, height and width, [3, rows] int64; None for models without
+    such."""
 
     @staticmethod
     def of(media: BatchMedia | None) -> HostMedia | None:
@@ -75,7 +76,7 @@ class HostStep:
     """What it does with the states of recurrent layers."""
     media: HostMedia | None = None
     adapters: HostAdapterTiles | None = None
-    """None: no row has an adapter."""
+    """Tiles of the rows with adapters; None if no row has one."""
 
     @property
     def arrays(self) -> list[np.ndarray]:

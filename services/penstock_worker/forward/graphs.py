@@ -213,5 +213,5 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 def _no_batch(groups: int) -> Batch:
-    """Without sequences, for so many KV groups."""
+    """A batch without sequences, for so many KV groups."""
     return Batch(_NONE, tables=[], starts=_NONE, counts=_NONE, more_tables=([],) * (groups - 1))

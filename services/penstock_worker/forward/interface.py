@@ -72,9 +72,9 @@ class Batch:
     """For each sequence the number of its slot. Needn't be set for a model without recurrent
     layers."""
     media: BatchMedia | None = None
-    """None: all rows are text."""
+    """The rows that are media; None if all are text."""
     adapters: BatchAdapters | None = None
-    """None: no sequence has an adapter."""
+    """The sequences' adapters; None if no sequence has one."""
 
 
 class Forward(Protocol):
@@ -196,9 +196,9 @@ class Recipe:
     states: HeldStates | None = field(default=None, kw_only=True)
     """The states of sequences in recurrent layers, whose memory the Forward takes."""
     media: HeldMedia | None = field(default=None, kw_only=True)
-    """None: the model takes no media."""
+    """What encodes and keeps media; None if the model takes none."""
     adapters: HoldsAdapters | None = field(default=None, kw_only=True)
-    """None: the setup asks for none."""
+    """What keeps loaded adapters; None if the setup asks for none."""
     taps: Taps | None = field(default=None, kw_only=True)
     """What is taken of each pass for a head; None: the setup asks for none, or the backend gives
     nothing but logits."""

@@ -57,7 +57,8 @@ class PaddedInputs(Protocol):
 
 
 class InputLayout:
-    """Where arrays of fixed shapes lie in one piece of memory; `size` is its int32 elements."""
+    """The places of arrays of fixed shapes in one piece of memory, which has `size` int32
+    elements."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
         self._shapes = shapes

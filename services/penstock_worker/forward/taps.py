@@ -1,4 +1,4 @@
-"""Where a served model's residuals are taken."""
+"""The layers after which a target model's hidden states are taken for a draft head."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class TritonBuild:
     taps: Taps | None = None
     """What is taken of each pass for a head; None: nothing."""
     media: MediaSteps | None = None
-    """None: the model takes none."""
+    """What encodes media; None if the model takes none."""
     scales: tuple[KVScales, ...] = ()
     """Scales of the KV cache, for each layer; none: all are 1."""
     flash: FlashAttention | None = None

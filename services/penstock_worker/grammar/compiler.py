@@ -218,7 +218,7 @@ class _Matcher:
 
 
 class _DifferingMatcher:
-    """One whose arrays have no equal items."""
+    """A matcher of a grammar whose arrays must have no equal items."""
 
     def __init__(self, matcher: Matcher, different: DifferentItems, follower: Follower) -> None:
         self._matcher = matcher

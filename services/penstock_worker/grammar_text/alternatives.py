@@ -15,7 +15,7 @@ from penstock.protocol.common import Grammar
 from penstock_worker.grammar_text.errors import GrammarError
 
 PATHS = (("items", "anyOf"), ("anyOf",))
-"""Where a schema has alternatives."""
+"""Paths in a schema at which alternatives are looked for."""
 PATIENCE = 0.8
 """Seconds of the processor for all of it, and for the whole schema before: together they are a
 trial, which may take more."""

@@ -24,7 +24,8 @@ LITERALS = {b"t": b"true", b"f": b"false", b"n": b"null"}
 
 
 class UniqueArrays:
-    """Where they are in the documents of a schema, one as llguidance is given it."""
+    """The arrays of a schema whose items must differ, and their places in its documents as
+    llguidance is given it."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._definitions = schema.get("$defs", {})

@@ -297,7 +297,7 @@ class StreamsLayer:
             residual[1:] += self._own(scaled, step.inputs[:, self._number])
 
     def _computed(self, stream: Tensor, step: Step) -> Tensor:
-        """Both halves of the layer over one stream, [rows, hidden]."""
+        """Returns what attention and feed-forward make of one stream, [rows, hidden]."""
         before, behind, inner_before, inner_behind = self._norms
         normed = before(stream)
         mixed = stream + behind(self._attention(normed, step))

@@ -40,7 +40,7 @@ class Recurrence(Protocol):
 
 
 class DecoderOps(Ops, Protocol):
-    """All that the layers of decoders are computed by."""
+    """The operations that layers of decoders are computed with."""
 
     def experts(self, parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> LayerExperts:
         """Loads a layer's router and experts, whose tensors' names begin with `prefix`."""

@@ -17,11 +17,12 @@ class RowMedia:
     """What stands in the place of a step's placeholders (see media.interface.BatchMedia)."""
 
     rows: Tensor
-    """[n] int64."""
+    """The step's rows that have embeddings of media, [n] int64."""
     embeddings: Tensor | None
-    """[n, width]."""
+    """The embeddings of these rows, [n, width]."""
     positions: Tensor | None
-    """[3, rows] int64."""
+    """Positions of each row along time, height and width, [3, rows] int64; None for models without
+    such."""
 
     def put_into(self, embedded: Tensor) -> None:
         """Replaces the placeholders' rows of [rows, hidden]."""

@@ -34,12 +34,12 @@ ExpertProduct = Callable[[Tensor, ExpertTiles, MatmulTiles], Tensor]
 
 @dataclass(frozen=True)
 class PlainExperts:
-    """One matrix of each expert."""
+    """A matrix of each expert, as plain numbers."""
 
     weight: Tensor
-    """[experts, outputs, inputs]."""
+    """The matrices, [experts, outputs, inputs]."""
     bias: Tensor | None
-    """[experts, outputs]."""
+    """What is added to each expert's outputs, [experts, outputs]; None for nothing."""
 
     def __call__(self, x: Tensor, placed: ExpertTiles, tiles: MatmulTiles) -> Tensor:
         return expert_linear(x, self.weight, placed, self.bias, tiles=tiles)
@@ -47,13 +47,13 @@ class PlainExperts:
 
 @dataclass(frozen=True)
 class PackedExperts:
-    """One matrix of each expert, as their file has them."""
+    """A matrix of each expert, packed as the file has it."""
 
     weights: GGUFMatrix
     """The rows of all experts."""
     experts: int
     bias: Tensor | None
-    """[experts, outputs]."""
+    """What is added to each expert's outputs, [experts, outputs]; None for nothing."""
 
     def __call__(self, x: Tensor, placed: ExpertTiles, tiles: MatmulTiles) -> Tensor:
         return expert_gguf(x, self.weights, self.experts, placed, self.bias, tiles=tiles)
@@ -89,14 +89,14 @@ class AddedToExperts:
 
 @dataclass(frozen=True)
 class FP8Experts:
-    """One matrix of each expert in FP8."""
+    """A matrix of each expert in FP8."""
 
     levels: Tensor
     """[experts, outputs, inputs] float8_e4m3fn."""
     scales: Tensor
-    """[experts, outputs, 1 or inputs / 128, rounded up] float32."""
+    """Scales of the matrices, [experts, outputs, 1 or inputs / 128, rounded up] float32."""
     bias: Tensor | None
-    """[experts, outputs]."""
+    """What is added to each expert's outputs, [experts, outputs]; None for nothing."""
 
     def __call__(self, x: Tensor, placed: ExpertTiles, tiles: MatmulTiles) -> Tensor:
         mine = EXPERTS_FP8[tiles.rows]

@@ -23,7 +23,7 @@ class LoadedKernels:
     before they agree on the number of KV blocks. A model that is loaded already does so again in
     each further group, since the ranks' messages must match."""
     capture: Callable[[], None] = _nothing
-    """Does what DeviceForward.capture does."""
+    """Captures the model's steps (see DeviceForward.capture)."""
 
 
 NO_KERNELS = LoadedKernels(lambda told: None)

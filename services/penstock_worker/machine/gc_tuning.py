@@ -11,7 +11,8 @@ and at all sequences' tokens time and again."""
 
 
 def keep() -> None:
-    """All that is there now stays: a model and the libraries are a million objects."""
+    """Has the garbage collector leave alone what exists now: a model and the libraries are a
+    million objects."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)

@@ -125,7 +125,8 @@ def _memory(about: Description, config: AnyConfig) -> Finding:
 
 
 def _by_transformers(config: TransformersConfig) -> list[Finding]:
-    """Whose code it is, and whether that can be served."""
+    """Findings about a model that transformers' or its own code describes: whose code it is, and
+    whether it can be served."""
     from penstock_worker.by_transformers.model_class import model_class
 
     said = "transformers' code, as no family describes the model: slower, and on the CPU"

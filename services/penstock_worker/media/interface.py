@@ -87,10 +87,10 @@ class NoMedia:
         return None
 
     def reset(self) -> None:
-        """There is nothing to forget."""
+        """Does nothing: nothing is kept."""
 
     def close(self) -> None:
-        """There are no threads."""
+        """Does nothing: there are no threads."""
 
 
 NO_MEDIA: StepMedia = NoMedia()

@@ -38,7 +38,8 @@ def media_rows(
 
 
 def _rows_of_several(config: ModelConfig | EncoderConfig) -> int:
-    """All prompts of an encoder-decoder model begin with an item, however short they are."""
+    """Rows of encodings for several items. All prompts of an encoder-decoder model begin with an
+    item, however short they are."""
     return max(config.encoder_rows, USUAL_ROWS)
 
 

@@ -35,7 +35,7 @@ class Phases:
 
 
 class Unwatched(Phases):
-    """Nobody asks: the parts stay as they are."""
+    """Phases of steps that nobody watches: the parts stay as they are."""
 
     watching = False
 

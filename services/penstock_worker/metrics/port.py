@@ -68,7 +68,7 @@ def metrics_port(
 
 
 def families_of(counts: WorkerCounts, phases: Phases) -> Iterator[Metric]:
-    """All of them."""
+    """Yields all metric families of the worker."""
     families = Families(counts.model)
     yield families.histogram(
         "penstock:worker_step_seconds", "Time of a step in this worker.", counts.step_seconds

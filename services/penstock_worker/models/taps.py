@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Taps:
-    """Where residuals are taken, and those of the last pass of each thread."""
+    """The layers after which hidden states are taken, and those of each thread's last pass."""
 
     def __init__(self, behind: tuple[int, ...]) -> None:
         """`behind`: numbers of layers; 0 is the embedding."""

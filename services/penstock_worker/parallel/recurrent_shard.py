@@ -33,7 +33,8 @@ class RecurrentShard:
     inner: Ranges
     """What the recurrence gives: the columns of the projection back."""
     gathered: tuple[range, ...] = ()
-    """Where the result's norm is over numbers of several ranks: each rank's part of them."""
+    """Each rank's part of the numbers that the result's norm is over, if these lie on several
+    ranks; else empty."""
 
 
 def recurrent_shard(spec: RecurrentSpec, tensor: int, rank: int) -> RecurrentShard:

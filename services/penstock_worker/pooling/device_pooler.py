@@ -67,8 +67,8 @@ class DevicePoolingLaunch:
     dense: Head
     _fetched: Fetched | None = None
     _places: dict[int, tuple[int, int | None]] = field(default_factory=dict)
-    """Where a slot's numbers are, by slot: (index of the fetched tensor with its numbers, row there
-    or None for the whole tensor)."""
+    """The place of each slot's numbers: (index of the fetched tensor with its numbers, row there or
+    None for the whole tensor)."""
 
     @staticmethod
     def of(

@@ -48,7 +48,7 @@ class Encoder(Protocol):
         lengths: list[int],
         layer_done: Callable[[], None],
     ) -> Tensor:
-        """Returns what EncoderModel.hidden does."""
+        """Returns hidden states (see EncoderModel.hidden)."""
 
 
 class EncoderBody(LayerByLayer):

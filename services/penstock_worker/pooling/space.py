@@ -59,7 +59,7 @@ class SpaceBody:
         return self._vector(hidden[place].float().clone())[None]
 
     def _of_picture(self, work: SlotWork, slots: Slots) -> Tensor:
-        """Nothing, where the slot has failed."""
+        """Returns a picture's vector; an empty tensor if the slot has failed."""
         slot = slots[work.slot]
         if not is_picture(slot):
             slot.failed = slot.failed or MIXED

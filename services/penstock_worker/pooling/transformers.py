@@ -48,7 +48,7 @@ def recipe(
 def _build(
     prepared: PreparedModel, setup: Setup
 ) -> tuple[int, Callable[[int], DecoderBody], Head | None]:
-    """Returns what pooling.decoders.build_decoder does."""
+    """Returns how the model is built (see pooling.decoders.build_decoder)."""
     shape = cache_shape(prepared, setup)
     with_blocks = load_forward(prepared, setup, shape, headless=True)
     return (

@@ -32,9 +32,9 @@ class FP8Product:
     levels: Tensor
     """[outputs, inputs] float8_e4m3fn, contiguous."""
     scales: Tensor
-    """[outputs] float32."""
+    """Scale of each output, [outputs] float32."""
     bias: Tensor | None
-    """[outputs]."""
+    """What is added to each output, [outputs]; None for nothing."""
     batch_invariant: bool
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class FP8Rows:
     levels: Tensor
     """[outputs, inputs] float8_e4m3fn."""
     scales: Tensor
-    """[outputs] float32."""
+    """Scale of each output, [outputs] float32."""
 
     @property
     def outputs(self) -> int:
@@ -112,7 +112,7 @@ class FP8Blocks:
     levels: Tensor
     """[outputs, inputs] float8_e4m3fn."""
     scales: Tensor
-    """[outputs, groups] float32."""
+    """Scales of each output's groups of inputs, [outputs, groups] float32."""
 
     @property
     def outputs(self) -> int:

@@ -244,7 +244,7 @@ class SpeechBans:
         return self._rules.timestamps
 
     def _banned(self) -> np.ndarray:
-        """[vocab] bool."""
+        """Whether each token is banned, [vocab] bool."""
         if self._mask is None:
             self._mask = mask = np.zeros(self._vocab, bool)
             mask[list(self._rules.suppressed)] = True

@@ -75,7 +75,7 @@ def _found(tokens: list[int]) -> list[SampledToken]:
 
 
 def _draws(requests: list[SampleRequest]) -> list[float]:
-    """Where all take the most likely token, nobody looks at a draw."""
+    """Returns each row's draw; zeros if all rows take the most likely token, which needs none."""
     if not any(request.sampling.temperature for request in requests):
         return [0.0] * len(requests)
     return uniform(

@@ -239,10 +239,10 @@ class PromptLookup:
         return run_search().latest(followed.index(self._reach.least), tail, most)
 
     def ended(self, followed: FollowedSlot) -> None:
-        """Nothing is kept of other sequences."""
+        """Does nothing: nothing is kept of other sequences."""
 
     def clear(self) -> None:
-        """There is nothing to forget."""
+        """Does nothing: nothing is kept."""
 
 
 class _Followed:

@@ -65,7 +65,7 @@ class _Rows:
         return self.state.sampling
 
     def fail(self) -> None:
-        """Nothing of it was computed, as far as one can say."""
+        """Notes a pass that failed: none of its rows counts as computed."""
         self.stop = self.start
         self.drafts.clear()
         self.state.failures += 1
@@ -192,8 +192,8 @@ class DraftHead:
         return max(0, self._limits.positions - end)
 
     def _draft(self, asked: list[_Rows]) -> None:
-        """One pass over what isn't computed yet, which gives the first drafts, and a further one
-        for each draft that follows."""
+        """Computes the rows that aren't computed yet in one pass, which gives the first drafts,
+        then one pass for each further draft."""
         tokens = [
             token for rows in asked for token in rows.slot.token_ids[rows.start + 1 : rows.stop + 1]
         ]

@@ -72,7 +72,7 @@ class _Chunk:
         return self.state.sampling
 
     def fail(self) -> None:
-        """Nothing of it was computed, as far as one can say."""
+        """Notes a pass that failed: none of its tokens counts as computed."""
         self.stop, self.passed = self.start, 0
         self.drafts.clear()
 
@@ -186,8 +186,8 @@ class DraftModel:
         return max(0, self._limits.positions - end)
 
     def _draft(self, chunks: list[_Chunk]) -> None:
-        """One pass over what isn't computed yet, which gives the first drafts, and a further one
-        for each draft that follows."""
+        """Computes the tokens that aren't computed yet in one pass, which gives the first drafts,
+        then one pass for each further draft."""
         counts = np.array([chunk.stop - chunk.start for chunk in chunks], dtype=np.int64)
         tokens = [
             token for chunk in chunks for token in chunk.slot.token_ids[chunk.start : chunk.stop]

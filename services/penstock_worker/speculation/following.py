@@ -63,7 +63,7 @@ class FollowedSlot:
 
 
 class FollowedSlots:
-    """All slots that have sequences."""
+    """The slots that have sequences, whose tokens are followed."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
@@ -94,8 +94,7 @@ WRONG = 3
 LONGEST = 16
 """Tokens for which it is left alone at most."""
 IDLE, GLANCE = 8, 4
-"""After so many tokens in a row after which nothing was found, there is a look at every so many
-only."""
+"""After IDLE tokens in a row with nothing found, only every GLANCE-th token is looked at."""
 
 
 class LookPace:

@@ -53,10 +53,10 @@ class NoProposer:
     """Drafts nothing."""
 
     def take(self, plan: Plan) -> None:
-        """There is nothing to follow."""
+        """Does nothing: no slot is followed."""
 
     def fetched(self, message: FetchKV) -> None:
-        """It has nothing in blocks."""
+        """Does nothing: nothing is kept in blocks."""
 
     def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
         return [[] for _ in scheduled]
@@ -68,10 +68,10 @@ class NoProposer:
         return None
 
     def undo(self, scheduled: Sequence[SlotWork]) -> None:
-        """There is nothing to undo."""
+        """Does nothing: nothing was launched."""
 
     def reset(self) -> None:
-        """There is nothing to forget."""
+        """Does nothing: nothing is kept."""
 
 
 NO_PROPOSER: Proposer = NoProposer()

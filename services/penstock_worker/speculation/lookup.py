@@ -51,7 +51,7 @@ class LookupProposer:
                 way.ended(followed)
 
     def fetched(self, message: FetchKV) -> None:
-        """It has nothing in blocks."""
+        """Does nothing: nothing is kept in blocks."""
 
     def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
         return [self._of_work(work) if work.draft else [] for work in scheduled]

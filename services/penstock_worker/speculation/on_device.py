@@ -24,7 +24,7 @@ class DeviceDraftPass(DraftPass, Protocol):
     """A DraftPass on a device with a queue."""
 
     def blocks(self) -> list[Tensor]:
-        """Returns what DeviceForward.blocks does."""
+        """Returns the device's KV memory (see DeviceForward.blocks)."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ log = logs.get(__name__)
 
 
 class RunIndex(Protocol):
-    """Where runs of `width` tokens have been among `tokens`, which may grow."""
+    """An index of the places where runs of `width` tokens occur in `tokens`, which may grow."""
 
     width: int
     tokens: Sequence[int]

@@ -1,4 +1,4 @@
-"""Where runs of tokens have occurred in a list of tokens that grows."""
+"""An index of runs of tokens in a list of tokens that grows."""
 
 from __future__ import annotations
 

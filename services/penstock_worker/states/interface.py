@@ -36,7 +36,7 @@ class Stateless:
     """The states of a model without recurrent layers: there are none."""
 
     def take(self, plan: Plan) -> None:
-        """There is nothing to load."""
+        """Does nothing: there are no states to load."""
 
     def undo(self, scheduled: Sequence[SlotWork]) -> None:
         """To compute a token once more changes nothing."""
@@ -48,7 +48,7 @@ class Stateless:
         """What lies after the tokens is written over."""
 
     def clear(self) -> None:
-        """There is nothing to forget."""
+        """Does nothing: nothing is kept."""
 
 
 STATELESS: States = Stateless()

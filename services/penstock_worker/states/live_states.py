@@ -34,7 +34,7 @@ LOST = -1
 
 
 class CheckpointReader(Protocol):
-    """Where checkpoints lie."""
+    """Reads checkpoints of recurrent states."""
 
     def read(self, blocks: Sequence[int], state: Tensor) -> None:
         """Copies the checkpoint in these blocks to `state`, [numbers of all layers] float32."""
@@ -111,7 +111,7 @@ class LiveStates:
         self._results = results
         self._held: dict[int, Held] = {}
         self._some_layer = next((at for at, size in enumerate(sizes) if size), 0)
-        """One that has states; all of these stand for the same tokens between steps."""
+        """A layer that has states; all of these stand for the same tokens between steps."""
         self._snapshots = Snapshots(snapshots, group.blocks)
 
     @property

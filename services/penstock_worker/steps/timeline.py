@@ -1,4 +1,4 @@
-"""When a device computed which part of a step, by its own clock."""
+"""The times at which a device computed the parts of a step, by its own clock."""
 
 from __future__ import annotations
 

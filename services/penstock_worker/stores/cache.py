@@ -21,7 +21,7 @@ class CopiedBlock(Protocol):
         block after `release`. From any thread. Raises the device's error if there was one."""
 
     def release(self) -> None:
-        """Nobody uses the contents any more. Once, from any thread."""
+        """Called once, from any thread, when nobody uses the contents any more."""
 
 
 class Filling(Protocol):

@@ -78,10 +78,10 @@ class HostCache:
             at += part.shape[1]
 
     def close(self) -> None:
-        """It is in the cache."""
+        """Does nothing: the contents are in the cache already."""
 
     def wait(self) -> None:
-        """It is in the cache."""
+        """Does nothing: the contents are in the cache already."""
 
     def _copied(self, block: int) -> HostCopy:
         try:
@@ -96,7 +96,8 @@ class HostCache:
 
 
 def _gatherer(parts: list[np.ndarray]) -> BlockGatherer | None:
-    """None where the CPU kernels aren't there, or the arrays' rows lie otherwise."""
+    """Returns the C++ gatherer; None if the CPU kernels aren't there, or the arrays' rows lie
+    otherwise."""
     try:
         return BlockGatherer(parts)
     except (ImportError, ValueError):

@@ -30,7 +30,7 @@ from penstock_worker.stores.tier import NO_STORE, StepStore, StoreTier
 from penstock_worker.stores.writer import GATHER_SECONDS
 
 MEMORY_BYTES_PER_SECOND = 2**36
-"""Where nothing wears out or fills up by what is written."""
+"""Most bytes that are written per second to a store that doesn't wear out or fill up."""
 
 
 SETTINGS = ("disk_kv_dir", "kv_store", "kv_endpoint", "kv_peers")

@@ -88,13 +88,13 @@ class NoStore:
         return TransferCounts()
 
     def leave_alone(self) -> None:
-        """Nothing is kept or read anyway."""
+        """Does nothing: nothing is kept or read."""
 
     def reset(self) -> None:
-        """There is nothing to forget."""
+        """Does nothing: nothing is kept."""
 
     def close(self) -> None:
-        """There are no threads."""
+        """Does nothing: there are no threads."""
 
 
 NO_STORE: StepStore = NoStore()

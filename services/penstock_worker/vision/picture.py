@@ -43,7 +43,8 @@ class Picture:
     """The patches of one item."""
 
     patches: Tensor
-    """[tiles * rows * columns, channels * frames * patch * patch] float32."""
+    """The numbers of each patch, [tiles * rows * columns, channels * frames * patch * patch]
+    float32."""
     tiles: int
     """Equal parts that don't see one another: tiles of a picture, or frames."""
     rows: int

@@ -1,4 +1,4 @@
-"""Where a picture's patches are: rows of a table of positions, angles, and windows."""
+"""The places of a picture's patches: rows of a table of positions, angles, and windows."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def _chunks(rows: int) -> list[tuple[int, int]]:
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, out: Tensor) -> Tensor:
-    """All are [rows, heads, head size]."""
+    """Computes attention; query, key, value and out are [rows, heads, head size]."""
     # Newly allocated, because the alignment may affect BLAS's order of summation.
     query, key, value = (each.transpose(0, 1).contiguous()[None] for each in (query, key, value))
     found = functional.scaled_dot_product_attention(query, key, value)

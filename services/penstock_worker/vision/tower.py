@@ -131,14 +131,14 @@ def _patch_matrix(weights: Weights, shape: tuple[int, ...]) -> Tensor:
 
 
 def _class_token(weights: Weights, size: int) -> Tensor:
-    """[size]."""
+    """Reads the class token, [size]."""
     if weights.has("cls_token"):
         return weights.take("cls_token", (1, 1, size))[0, 0]
     return weights.take("class_embedding", (size,))
 
 
 def _table(weights: Weights, rows: int, size: int) -> Tensor:
-    """[rows, size]."""
+    """Reads the table of positions, [rows, size]."""
     if weights.has("position_embeddings"):
         return weights.take("position_embeddings", (1, rows, size))[0]
     if weights.has("positions_before_class"):

@@ -94,7 +94,7 @@ def _transposed(
 
 
 def _turned(data: np.ndarray, inputs: int, size: int, taken: slice) -> np.ndarray:
-    """One of the matrices in [inputs, outputs], which has the `taken` columns, as the bytes of
+    """Returns the columns `taken` of one of the matrices in [inputs, outputs], as the bytes of
     [columns, inputs]."""
     columns = data.reshape(inputs, -1, size)[:, taken]
     return np.ascontiguousarray(columns.transpose(1, 0, 2)).reshape(-1)

@@ -17,7 +17,7 @@ class CheckpointTensor(StoredTensor):
     """Is read as any other tensor is; decoded a chunk of rows at a time."""
 
     matrix: CheckpointMatrix | None = None
-    """Never None: a default is needed behind the base's."""
+    """The matrix, never None: the field needs a default because the base's fields have some."""
 
     def __post_init__(self) -> None:
         matrix = self.quantised

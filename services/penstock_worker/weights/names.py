@@ -103,7 +103,7 @@ _GGUF_SCALES = {
     "ffn_gate_inp": "mlp.router_norm",
     "ffn_down_exps": "mlp.router.scales",
 }
-"""Whose `.scale` is a tensor of its own."""
+"""Our tensors for `.scale` of GGUF modules that have such a tensor beside their weight."""
 _GGUF_HEAD_NAME = re.compile(r"blk\.(\d+)\.nextn\.(\w+)\.(weight|bias)")
 _GGUF_NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias|scale)")
 

@@ -14,7 +14,7 @@ class KVScales:
 
     key: Tensor
     value: Tensor
-    """Where values are parts of keys: `key`."""
+    """Scale of values; the same as `key` if values are parts of keys."""
     key_inverse: Tensor
     """1 / key. Products, unlike a GPU's quotients, are rounded alike everywhere."""
     value_inverse: Tensor

@@ -37,7 +37,7 @@ class RotaryTables:
     """[positions, dims / 2] float32. The first `dims` numbers of a head rotate, an even number of
     at most head_dim."""
     sin: Tensor
-    """[positions, dims / 2] float32."""
+    """Sines of the angles, [positions, dims / 2] float32."""
     positions: Tensor
     """[rows] int32 or int64."""
     growth: Tensor | None = None

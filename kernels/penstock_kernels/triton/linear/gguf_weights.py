@@ -58,13 +58,15 @@ class GGUFWeights:
     """[inputs / 32, outputs, bits - 4] int32, for 5 and 6 bits: bit i of the first is bit 4 of
     input i's level, and so on."""
     scales: Tensor
-    """[inputs / group, outputs]."""
+    """Scale of each group, [inputs / group, outputs]."""
     minima: Tensor | None
-    """[inputs / group, outputs]."""
+    """Minimum of each group, [inputs / group, outputs]; None for types without minima."""
     units: Tensor | None
-    """[inputs / unit, outputs] float16."""
+    """Scale of each unit's scales, [inputs / unit, outputs] float16; None for types without
+    units."""
     unit_minima: Tensor | None
-    """[inputs / unit, outputs] float16."""
+    """Scale of each unit's minima, [inputs / unit, outputs] float16; None for types without
+    them."""
 
     @property
     def outputs(self) -> int:

@@ -132,7 +132,8 @@ def _move_inputs(
     GATED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """After `_convolve`, whose programs read each other's channels of the state."""
+    """Moves the last inputs into the states. Runs after `_convolve`, whose programs read each
+    other's channels of the state."""
     sequence = tl.program_id(0)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < channels

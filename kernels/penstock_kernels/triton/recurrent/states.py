@@ -49,16 +49,16 @@ class DeviceStateMoves:
 
 @dataclass(frozen=True)
 class LayerStates:
-    """One layer's part in a step."""
+    """A layer's part of the states in a step."""
 
     memory: DeviceStateMemory
     moves: DeviceStateMoves
     number: int
     """Number of the layer, as `DeviceStateMoves.done` counts them."""
     state: int
-    """Where its numbers begin in a slot's states."""
+    """Index at which the layer's numbers begin in a slot's states."""
     last: int
-    """Where its results begin in those of a slot's last token."""
+    """Index at which the layer's results begin in those of a slot's last token."""
 
     @property
     def num_sequences(self) -> int:

@@ -33,11 +33,11 @@ class DeviceRowAdjustments:
     seen_rows: Tensor
     """[rows] int32: the row's slot, or -1 if the row has no penalties."""
     presence: Tensor
-    """[rows] float64."""
+    """Presence penalty of each row, [rows] float64."""
     frequency: Tensor
-    """[rows] float64."""
+    """Frequency penalty of each row, [rows] float64."""
     repetition: Tensor
-    """[rows] float64."""
+    """Repetition penalty of each row, [rows] float64."""
     masks: Tensor
     """[masks, ceil(vocab / 32)] int32: bit i % 32 of word i // 32 allows id i."""
     mask_rows: Tensor

@@ -16,7 +16,8 @@ from penstock_worker.forward.cpu.gates import product_into
 from penstock_worker.forward.interface import Batch, Forward
 
 KEPT = Buffer.STREAMS
-"""Where what is shown is collected: layers that attend to an encoder have no other use for it."""
+"""The buffer in which queries and keys are collected for alignment; layers that attend to an
+encoder have no other use for it."""
 QUERY, KEY = 0, 1
 """Which of a HEADS phase's matrices."""
 

@@ -75,7 +75,7 @@ class CPUForward:
 
     @property
     def finds_likeliest(self) -> bool:
-        """Not where each rank has some of the logits."""
+        """Whether `likeliest` can be used: not if each rank has only some of the logits."""
         return self._join_logits is None and self._ends is None
 
     def likeliest(self, batch: Batch, rows: np.ndarray) -> Tensor:

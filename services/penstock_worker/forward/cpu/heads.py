@@ -124,7 +124,7 @@ def multiplied(matrix: PackedMatrix) -> Iterator[Phase]:
 
 
 def all_given(numbers: np.ndarray) -> GivenRows:
-    """All rows of a step have numbers, [rows, width] float32."""
+    """Returns GivenRows in which all rows of a step have numbers: [rows, width] float32."""
     numbers = np.ascontiguousarray(numbers, dtype=np.float32)
     return GivenRows(rows=np.arange(len(numbers), dtype=np.int32), numbers=numbers)
 
@@ -136,7 +136,8 @@ def _given(target: Buffer, first: int, width: int) -> Phase:
 def _input(
     reader: PackedMatrix, source: Buffer, width: int, norm: NormWeights | None = None
 ) -> Phase:
-    """It waits: what is multiplied may be written where it was read."""
+    """The phase that makes a product's input. All threads wait after it, as the product may write
+    where it read."""
     return Phase(
         kind=PhaseKind.MAKE_INPUT,
         source=source,

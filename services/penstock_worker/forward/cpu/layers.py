@@ -59,7 +59,7 @@ class LayerPhases:
         yield from self._added(self._outcome(), weights.feed_forward_output_norm)
 
     def _attention(self) -> Iterator[Phase]:
-        """All of the attention but what is added to the residual."""
+        """Yields the phases of attention up to the product that is added to the residual."""
         gate = self.weights.output_gate
         yield self._input(self.weights.attention_norm, *self._heads_matrices(), gate)
         if gate is not None:
@@ -152,7 +152,7 @@ class LayerPhases:
         )
 
     def _inner(self) -> Iterator[Phase]:
-        """All of the feed-forward but what is added to the residual."""
+        """Yields the phases of the feed-forward up to what is added to the residual."""
         yield from self._routed()
         weights = self.weights
         if self.spec.feed_forward.sparsity and weights.gate is not None:

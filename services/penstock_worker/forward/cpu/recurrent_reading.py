@@ -124,7 +124,7 @@ class RecurrentReader:
         return self.packing.vector(f"{self.prefix}.{name}", size)
 
     def _conv(self, spec: RecurrentSpec) -> np.ndarray:
-        """[kernel, channels]."""
+        """Reads the convolution's weights as [kernel, channels]."""
         shape = (spec.channels, 1, spec.kernel)
         stored = self.packing.tensor(f"{self.prefix}.conv.weight", shape)
         return np.ascontiguousarray(stored[:, 0].T)

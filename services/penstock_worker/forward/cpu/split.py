@@ -79,7 +79,7 @@ class Split:
 
 @dataclass(frozen=True)
 class RankSplit(Split):
-    """One of several tensor-parallel ranks."""
+    """The split of a model's matrices for one of several tensor-parallel ranks."""
 
     shard: Shard
     ranks: Ranks

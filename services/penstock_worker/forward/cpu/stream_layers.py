@@ -18,7 +18,8 @@ from penstock_worker.forward.cpu.weights import StreamEndsWeights, StreamLayerWe
 
 @dataclass(frozen=True)
 class StreamLayerPhases(LayerPhases):
-    """No ranks share such a layer."""
+    """Makes the phases of a layer with several residual streams, which tensor-parallel ranks can't
+    share."""
 
     def phases(self) -> Iterator[Phase]:
         weights, own = self.weights, self._own()

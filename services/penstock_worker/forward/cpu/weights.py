@@ -23,11 +23,11 @@ class ExpertWeights:
     ups: tuple[PackedMatrix, ...]
     downs: tuple[PackedMatrix, ...]
     gates: tuple[PackedMatrix, ...] = ()
-    """Empty for experts without a gate."""
+    """The gate matrix of each expert; empty for experts without a gate."""
     correction: np.ndarray | None = None
     """[experts] float32, added for choosing only."""
     shared_gate: PackedMatrix | None = None
-    """One output: the logit of the weight of the expert that every token has."""
+    """A matrix with one output: the logit of the weight of the expert that every token has."""
     scales: np.ndarray | None = None
     """[experts] float32: factors of the chosen experts' shares."""
 
@@ -90,7 +90,7 @@ class StreamEndsWeights:
     """What makes several residuals of one, and one of several."""
 
     beginnings: tuple[PackedMatrix, ...]
-    """One for each stream but the first; so it is with `endings`."""
+    """A matrix for each stream but the first, as in `endings`."""
     endings: tuple[PackedMatrix, ...]
 
 
@@ -139,9 +139,9 @@ class LayerWeights:
     output: PackedMatrix | None = None
     """Output projection of attention, or of what stands in its place."""
     key: PackedMatrix | None = None
-    """None, without `latent`: another layer's keys and values are read."""
+    """The key matrix. None without `latent`: the layer reads another layer's keys and values."""
     value: PackedMatrix | None = None
-    """None, with `key`: values are made of keys."""
+    """The value matrix. None with `key`: values are made of keys."""
     latent: LatentWeights | None = None
     """Weights of latent attention, in place of `key` and `value`."""
     output_gate: PackedMatrix | None = None
@@ -162,7 +162,7 @@ class LayerWeights:
     key_norm: NormWeights | None = None
     value_norm: NormWeights | None = None
     sinks: np.ndarray | None = None
-    """[heads] float32."""
+    """Logit of each head's attention sink, [heads] float32; None without sinks."""
     beside: BesideNorms | None = None
     """Norms of experts beside a feed-forward."""
     own_input: LayerInputWeights | None = None

@@ -55,7 +55,7 @@ def _flat(parts: list[Schema]) -> Iterator[Any]:
 
 
 def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any] | None:
-    """Both as one; None where they aren't that plain."""
+    """Returns a schema that says what both say; None if they aren't plain enough for that."""
     for part in (one, other):
         if part.keys() - _OBJECT or part.get("additionalProperties", True) is not True:
             return None

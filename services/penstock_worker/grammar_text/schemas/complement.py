@@ -32,8 +32,8 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 def complement(pattern: str) -> str:
-    """In the dialect of `pattern`, anchored. Raises Unservable for what isn't plain, or would be
-    too large."""
+    """Returns a pattern, in the same dialect and anchored, of all texts that `pattern` doesn't
+    match. Raises Unservable for what isn't plain, or would be too large."""
     try:
         tree = _parser.parse(pattern)
     except Exception:
@@ -233,7 +233,8 @@ class _Elimination:
 
 
 def _letters(all_ranges: Iterator[Ranges]) -> Iterator[tuple[int, int]]:
-    """All characters but NUL (see patterns), cut wherever a range begins or ends."""
+    """Yields ranges that have all characters but NUL (see patterns), cut wherever a given range
+    begins or ends."""
     cuts = {1, _TOP + 1}
     for ranges in all_ranges:
         for low, high in ranges:

@@ -86,7 +86,7 @@ def _digits(least: int, most: int) -> str:
 
 
 def _fraction(places: int) -> str:
-    """One without a whole part."""
+    """A pattern of a number's decimals, without its whole part."""
     return rf"\.(?:{_digits(1, places)}0*|0+)" if places else r"\.0+"
 
 
@@ -121,7 +121,7 @@ def _other_than(group: str) -> str:
 
 
 def _closing(pattern: str, at: int) -> int | None:
-    """Where the group ends that begins there."""
+    """Index of the parenthesis that closes the group which begins at `at`; None if none does."""
     depth = 0
     for place, char in _plain(pattern, at):
         depth += (char == "(") - (char == ")")

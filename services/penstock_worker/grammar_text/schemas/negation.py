@@ -144,7 +144,7 @@ class Negation:
                 yield self._except(kind, [each for each in values if type_of(each) == kind])
 
     def _except(self, kind: str, values: list[Any]) -> Schema:
-        """All values of a type but some."""
+        """A schema of all values of a type but these."""
         if kind in ("array", "object") and any(values) and not self.in_part:
             raise Unservable(f"excluding a non-empty {kind} is not supported")
         if kind == "array":

@@ -108,7 +108,7 @@ _CONDITIONAL = ("if", "then", "else")
 
 
 def _conditionals(node: dict[str, Any], draft: int) -> None:
-    """All conditions of a schema and of the parts of its allOf, by place, to be seen together."""
+    """Brings all conditions of a schema and of the parts of its allOf together, by place."""
     found: dict[str, dict[str, Any]] = {}
     own = {name: node.pop(name) for name in _CONDITIONAL if name in node}
     if "if" in own:

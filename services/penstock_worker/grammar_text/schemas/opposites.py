@@ -88,7 +88,7 @@ _NOT_OF = {
 
 
 def except_scalars(kind: str, values: list[Any]) -> Iterator[Schema]:
-    """All values of a type but some: neither arrays nor objects."""
+    """Yields schemas of all values of a type but these; the type is neither array nor object."""
     if not values:
         yield {"type": kind}
     elif kind == "boolean":

@@ -37,7 +37,8 @@ def literal(text: str) -> str:
 
 
 def _going_on(characters: list[str], may_end: bool) -> str:
-    """Nothing, if it may end, or anything that begins with another character."""
+    """A pattern of what may follow: anything that begins with another character, or, if the text
+    may end here, nothing."""
     first = f"[^{''.join(map(_character, characters))}]" if characters else _ANY
     return f"(?:{first}{_ANY}*)?" if may_end else f"{first}{_ANY}*"
 

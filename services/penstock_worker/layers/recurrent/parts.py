@@ -23,9 +23,9 @@ class Convolution:
     """A causal convolution of each channel by itself."""
 
     weight: Tensor
-    """[kernel, channels] float32."""
+    """The kernel's weights, [kernel, channels] float32."""
     bias: Tensor | None
-    """[channels] float32."""
+    """What is added to each channel, [channels] float32; None for nothing."""
 
     def __call__(self, x: Tensor, last: Tensor) -> Tensor:
         """Maps [tokens, channels] to the same shape; `last` as in reference.causal_conv."""

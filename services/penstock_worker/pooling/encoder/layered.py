@@ -81,9 +81,9 @@ class LayeredStep:
     need it."""
 
     tokens: Tensor
-    """[rows] int64."""
+    """Token id of each row, [rows] int64."""
     positions: Tensor
-    """[rows] int64."""
+    """Position of each row in its text, [rows] int64."""
     attention: StepAttention
 
 
@@ -148,7 +148,7 @@ class LayeredEncoder:
         lengths: list[int],
         layer_done: Callable[[], None],
     ) -> Tensor:
-        """Returns what EncoderModel.hidden does. There are no types."""
+        """Returns hidden states (see EncoderModel.hidden). The model has no token types."""
         positions = np.concatenate([np.arange(length) for length in lengths])
         step = self._kernels.lay_out(tokens, positions, lengths, causal=self.config.causal)
         rows = self._model.hidden(step.tokens, step.positions, step.attention, layer_done)

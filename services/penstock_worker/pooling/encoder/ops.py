@@ -27,11 +27,11 @@ class EncoderStep:
     it."""
 
     tokens: Tensor
-    """[rows] int64."""
+    """Token id of each row, [rows] int64."""
     positions: Tensor
-    """[rows] int64."""
+    """Position of each row in its text, [rows] int64."""
     types: Tensor
-    """[rows] int64."""
+    """Token type of each row, [rows] int64."""
     attention: InputAttention
 
 

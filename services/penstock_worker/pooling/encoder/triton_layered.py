@@ -88,7 +88,7 @@ class TritonLayered:
     def __init__(
         self, device: torch.device, dtype: torch.dtype, head_dim: int, *, batch_invariant: bool
     ) -> None:
-        """Takes what TritonEncoderOps does."""
+        """For the arguments see TritonEncoderOps."""
         self.ops = TritonOps(device, dtype, batch_invariant=batch_invariant)
         self._tiles: AttentionTiles = encoder_tiles(head_dim, dtype)
         self._uploads = Uploads(device)

@@ -372,7 +372,7 @@ class SegmentFile:
         os.close(self._fd)
 
     def _key_of(self, header: bytes) -> bytes | None:
-        """None for a header that doesn't hold."""
+        """Returns the key in a block's header; None for a header that isn't valid."""
         magic, key, length = _FIELDS.unpack_from(header)
         (own,) = _OWN_CHECKSUM.unpack_from(header, _FIELDS.size)
         whole = own == zlib.crc32(header[: _FIELDS.size], self._layout)

@@ -1,4 +1,4 @@
-"""One other worker, of which KV blocks are fetched."""
+"""A worker of another engine core, from which KV blocks are fetched."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class PeerFault(Exception):
-    """It was silent, or said what no sound worker says."""
+    """Raised if another worker was silent, or said what no sound worker says."""
 
 
 class KVPeer:
@@ -97,7 +97,7 @@ class KVPeer:
         return bytes(contents)
 
     def put_off(self, reason: str) -> None:
-        """It isn't asked for a while, and what it says to what was asked is never read."""
+        """Has the worker not asked for a while; answers to what was asked are never read."""
         log.warning("another worker's KV is not used", endpoint=self.endpoint, reason=reason)
         self._not_before = time.monotonic() + RETRY_SECONDS
         self.socket.close()
