@@ -87,7 +87,8 @@ class EngineCore:
         self._from_frontends.ended(session, reason)
 
     def drain(self, now: float) -> None:
-        """From here on only what was accepted before is served; front ends are notified."""
+        """Begins to drain: from now on only requests that were accepted before are served. Front
+        ends are told."""
         self.state.drain.begin(now)
         self._status.hasten(now)
 

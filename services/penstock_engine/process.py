@@ -365,7 +365,8 @@ def _adapters(
 
 
 def _known(noted: Path | None, names: list[str]) -> tuple[NamedAdapter, ...] | None:
-    """What was noted of these names; None: nothing that still holds."""
+    """Returns the adapters that were noted under these names; None if the note doesn't hold any
+    more."""
     try:
         content = b"" if noted is None else noted.read_bytes()
         found = msgspec.json.decode(content, type=tuple[NamedAdapter, ...])

@@ -147,7 +147,7 @@ def _application(
 
 
 def _methods_at(request: Request) -> set[str]:
-    """Those of all routes at the request's path, none of which takes the request's own."""
+    """The methods of all routes at the request's path, none of which takes the request's own."""
     found: set[str] = set()
     for route in request.app.routes:
         if route.matches(request.scope)[0] is Match.PARTIAL:

@@ -77,5 +77,5 @@ def routes_of(service: Service) -> list[OperationRoute]:
 
 
 def sockets_of(service: Service) -> list[WebSocketRoute]:
-    """Its WebSockets, which are no part of the OpenAPI document."""
+    """The WebSocket routes, which are no part of the OpenAPI document."""
     return realtime.sockets(service)

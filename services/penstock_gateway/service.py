@@ -78,11 +78,11 @@ class Patience:
     """How long a client may take, in seconds."""
 
     head: float = 30.0
-    """To send a request's headers."""
+    """Seconds to send a request's headers."""
     body: float = 60.0
-    """To send a request's body."""
+    """Seconds to send a request's body."""
     reader: float = 60.0
-    """To empty its connection once that is full."""
+    """Seconds to empty a reader's connection once that is full."""
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class Service:
     lines: LineCounts | None = None
     """Counts of batches' lines; None where this process works on none."""
     connections: Places = field(init=False)
-    """Its WebSockets."""
+    """Places for the gateway's WebSockets."""
     uploads: Places = field(init=False)
     """Uploads in progress."""
     followers: Places = field(init=False)
@@ -116,7 +116,7 @@ class Service:
     open_requests: int = 0
     """Requests that are being answered."""
     draining: bool = False
-    """Told to leave: what is new is refused, what is open goes on."""
+    """Whether the gateway was told to leave: what is new is refused, what is open goes on."""
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ class InvalidRequest(PenstockError, ValueError):
 
 
 class TooLarge(InvalidRequest):
-    """What was sent is larger than is ever accepted: HTTP 413."""
+    """Raised for what is larger than is ever accepted: HTTP 413."""
 
 
 class ModelNotFound(PenstockError):

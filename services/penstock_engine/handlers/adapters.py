@@ -104,7 +104,7 @@ class AdapterHandler:
             self.fail(entry, f"the adapter could not be loaded within {LOAD_TIMEOUT:g} s")
 
     def poisoned(self, entry: AdapterEntry) -> None:
-        """Too many workers have died while they loaded it."""
+        """Refuses an adapter that too many workers have died of loading."""
         self._state.adapters.refuse(entry.file.digest, DEADLY)
         self.fail(entry, DEADLY)
 

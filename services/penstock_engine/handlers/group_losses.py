@@ -1,4 +1,5 @@
-"""What becomes of everything when a group of workers is over."""
+"""Handles the loss of a group of workers: what becomes of requests, grammars, media and KV
+blocks."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ log = logs.get(__name__)
 
 
 class LossCause(enum.Enum):
-    """To what the loss of a group is attributed."""
+    """The cause to which the loss of a group is attributed."""
 
     SCHEDULED = "what was running"
     UNKNOWN = "known once its workers are back"

@@ -24,7 +24,8 @@ class IdleSleep:
         """The last time at which there was work or the model wasn't loaded."""
 
     def advance(self, now: float) -> None:
-        """To be called each turn, after what brings and ends requests."""
+        """Has the model sleep if it has been idle for long enough. Called each turn, after what
+        brings and ends requests."""
         if not self._seconds:
             return
         sleep = self._state.sleep

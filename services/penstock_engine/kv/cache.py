@@ -182,8 +182,8 @@ class KVCache:
     def publish(
         self, blocks: Sequence[int], keys: Sequence[bytes], *, lasting: bool = True
     ) -> None:
-        """These blocks, held by somebody, have been computed in full. lasting: whether others may
-        want them later, so that they are kept on disk, too."""
+        """Makes blocks that were computed in full, and that a sequence holds, known by their keys.
+        lasting: whether others may want them later, so that they are kept on disk, too."""
         for block, key in zip(blocks, keys, strict=True):
             if key not in self._block_of and block not in self._key_of:
                 self._publish(block, key)
@@ -208,7 +208,8 @@ class KVCache:
                     self.host.drop(key)
 
     def save_again(self, blocks: Iterable[int]) -> None:
-        """Has the worker keep what of these blocks was published and has been let go since."""
+        """Has the worker keep on disk, once more, those of these blocks that are still
+        published."""
         if self.saves_to_disk:
             found = ((self._key_of.get(block), block) for block in blocks)
             self._saves += [

@@ -128,7 +128,8 @@ class Checkpoints:
         return [block for blocks in self.held[before:] for block in blocks]
 
     def settle(self, cache: KVCache) -> None:
-        """Its first step is settled: what it started with has been read."""
+        """Notes that the sequence's first step is settled: the checkpoint that it started with has
+        been read."""
         if not self._first:
             cache.release(self.held.pop(0))
             self._first = 1

@@ -98,7 +98,8 @@ class BlockPool:
         self._references[block] += 1
 
     def reserve(self, block: int) -> None:
-        """From now on it is taken only when no other is free, the least recently freed first."""
+        """Reserves a block: from now on it is taken only when no other is free, the least recently
+        freed first."""
         self._rank(block, reserved=1)
 
     def unreserve(self, block: int) -> None:
@@ -122,8 +123,8 @@ class BlockPool:
         return self._references[block]
 
     def owner_classes(self) -> bytes:
-        """For each block 0 (free), 1 (one owner) or 2 (more), by a few passes over whole arrays:
-        some ms for a million blocks."""
+        """Returns for each block 0 (free), 1 (one owner) or 2 (more), by a few passes over whole
+        arrays: some ms for a million blocks."""
         raw, width = self._references.tobytes(), self._references.itemsize
         little = sys.byteorder == "little"
         classes = raw[0 if little else width - 1 :: width].translate(_CLASSES)

@@ -118,7 +118,8 @@ class Retention:
 
     @staticmethod
     def _order(session: KVSession, blocks: Sequence[int]) -> None:
-        """What goes first is what is of no use without the others."""
+        """Orders a session's blocks so that those go first which are of no use without the
+        others."""
         latest = {block: None for block in blocks if block in session.blocks}
         session.blocks = latest | session.blocks
 
@@ -128,7 +129,7 @@ class Retention:
             self._tenants[session.tenant].sessions.move_to_end(session)
 
     def let_go(self, session: KVSession) -> None:
-        """Its blocks are as all others again."""
+        """Keeps a session's blocks no longer."""
         self._shorten(session, len(session.blocks))
 
     def lost(self, block: int) -> None:
@@ -146,7 +147,7 @@ class Retention:
         self._tenants.clear()
 
     def _place(self, session: KVSession, tenant: TenantBlocks) -> None:
-        """Its tenant knows it, as the last one that was there, if it keeps anything."""
+        """Puts a session that keeps blocks last among its tenant's, as the most recently used."""
         if session.blocks:
             tenant.sessions[session] = None
             tenant.sessions.move_to_end(session)
@@ -201,7 +202,7 @@ class Retention:
         return victim, 0 if victim is None else len(victim.blocks)
 
     def _shorten(self, session: KVSession, count: int) -> None:
-        """Its last blocks are no longer kept, as many as it has at most."""
+        """Keeps a session's last blocks no longer, so many of them, or as many as there are."""
         count = min(count, len(session.blocks))
         for _ in range(count):
             block, _ = session.blocks.popitem()

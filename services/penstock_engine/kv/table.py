@@ -32,9 +32,9 @@ class BlockTable:
     ) -> None:
         self.block_size = block_size
         self.held: list[list[int]] = held or [[]]
-        """For each group its blocks, without the forgotten ones."""
+        """The blocks of each KV group, without the forgotten ones."""
         self.first: list[int] = first or [0] * len(self.held)
-        """For each group the number of forgotten ones."""
+        """The number of forgotten blocks of each KV group."""
         self.checkpoints = checkpoints
 
     @property

@@ -40,7 +40,7 @@ from penstock_engine.sessions.effects import Effects
 
 
 class LiveView:
-    """Beside a core; sees what goes in and out of it. now: on the core's clock."""
+    """Follows, beside a core, what goes in and out of it. now: on the core's clock."""
 
     def __init__(self, core: EngineCore, now: float) -> None:
         self._core = core
@@ -200,7 +200,8 @@ _FREE, _USED, _SHARED = 0, 1, 2
 _CACHED = FINDABLE
 _MARKED = (FINDABLE | _FREE, FINDABLE | _USED, FINDABLE | _SHARED)
 _FOUND_OR_NOT = bytes([_FREE, _USED, _SHARED, 3, _CACHED, _USED, _SHARED, *range(7, 256)])
-"""For who holds a block it is no difference whether others may find it."""
+"""Maps the classes of blocks to those that are shown: for a block that is held it makes no
+difference whether others may find it."""
 
 
 def block_view(cache: KVCache) -> BlockView:

@@ -42,14 +42,15 @@ class MediaBooks:
         self._on_gone = on_gone
 
     def renew(self, rows: int) -> None:
-        """There is another worker, or none, and nothing on it. rows: that it keeps."""
+        """Begins anew with another worker, or none: nothing is on it. rows: how many it keeps."""
         self.entries.clear()
         self.needs.clear()
         self.loads.clear()
         self.encodings = Encodings(rows, self._step_rows, self.gone)
 
     def attach(self, sequence: Sequence, computed: int) -> list[MediaEntry]:
-        """What it needs after so many computed tokens; from now on it holds these."""
+        """Returns the items that a sequence needs after so many computed tokens; from now on it
+        holds these."""
         media = sequence.request.media
         before = self.needs.get(sequence, [])
         needs = []

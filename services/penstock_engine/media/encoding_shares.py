@@ -33,8 +33,8 @@ class EncodingShares:
         self._share = None
 
     def go_on(self, sequence: Sequence, entry: MediaEntry, encodings: Encodings) -> bool:
-        """Has an item encoded for a sequence that has come to it, or a part of the item, as far as
-        the step has room. Whether it was begun by that."""
+        """Has an item, or a part of it, encoded for a sequence that has come to it, as far as the
+        step has room. Returns whether that began the item."""
         new = entry.stage is MediaStage.LOADED
         if not encodings.add(entry, self._step_share()):
             self.begins = sequence
@@ -149,7 +149,8 @@ class PlannedEncodings:
             users[sequence] = None
 
     def unused(self, sequence: Sequence) -> list[str]:
-        """It gets no tokens. Items that the plan has encoded for nobody now."""
+        """Notes that a sequence gets no tokens. Returns the names of items that the plan has
+        encoded for no sequence now."""
         for users in self._users.values():
             users.pop(sequence, None)
         return [name for name, users in self._users.items() if not users]

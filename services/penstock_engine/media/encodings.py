@@ -35,7 +35,7 @@ class Encodings:
         self.encode: dict[str, MediaEntry] = {}
         """What the next plan has encoded to the end."""
         self.partly: dict[str, MediaEntry] = {}
-        """What it begins, or goes on with."""
+        """The items that the plan begins to encode, or goes on with."""
         self.dropped: list[str] = []
         """What the next plan tells to be dropped."""
         self.step_encoded = 0  # rows that it has encoded; of an item in parts, in proportion
@@ -149,7 +149,7 @@ class Encodings:
             del self._pinned[sequence]
 
     def forget(self, entry: MediaEntry) -> None:
-        """Its encoding failed, on a rank at least. Others may have its rows, so all drop them."""
+        """Has all ranks drop an item's rows, because its encoding failed on one at least."""
         if entry is self._begun:
             self._begun = None
             entry.stage = MediaStage.ENCODED  # It is dropped like one that is done.

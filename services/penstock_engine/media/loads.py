@@ -102,7 +102,7 @@ class Loads:
         entry.received = 0
 
     def returned(self, entry: MediaEntry) -> None:
-        """There was no such plan: it is loaded as before."""
+        """Takes back a plan to encode an item: it is loaded as before."""
         self._planned_bytes -= entry.cost
         entry.received = entry.item.size
         self.settle(entry)
@@ -133,7 +133,8 @@ class Loads:
     # ---- front ends
 
     def ask(self, entry: MediaEntry, now: float) -> None:
-        """Has the front end of one that needs it send it, or go on with it."""
+        """Asks the front end of a request that needs an item for its bytes, or for the next of
+        them."""
         source = entry.source = next(iter(entry.holders)).request
         entry.stage, entry.asked_at = MediaStage.ASKED, now
         self._asked[entry.name] = entry

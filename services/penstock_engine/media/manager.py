@@ -175,8 +175,8 @@ class MediaManager(KeepsParked, ChunkLimit):
         return True
 
     def _unstick(self, entry: MediaEntry, now: float) -> None:
-        """Has an item sent again that somebody who runs waits for. One at a time finds room in any
-        case, so that it goes on."""
+        """Has an item sent again that a running sequence waits for. One item at a time finds room
+        in any case, so that such a sequence goes on."""
         if entry.stage is MediaStage.ABSENT and entry.holders:
             beyond = self.loads.used <= self.loads.capacity
             if self.exchange.is_buried(entry) or not self.loads.reserve([entry], beyond=beyond):

@@ -76,8 +76,8 @@ class FairShare(OneLine):
     # ---- a step
 
     def budget(self, budget: int, in_flight: int) -> int:
-        """What is in flight together is at most one step's worth, or a light tenant's request
-        would find two whole steps before its own."""
+        """Limits a step's tokens so that all steps in flight together have one step's worth:
+        otherwise a light tenant's request would find two whole steps before its own."""
         return budget if not in_flight else (budget - in_flight if 2 * in_flight <= budget else 0)
 
     def turns(

@@ -1,4 +1,4 @@
-"""What becomes of a preempted sequence's KV: kept while there is room, or computed again."""
+"""Decides whether a preempted sequence's KV is kept while there is room, or computed again."""
 
 from __future__ import annotations
 

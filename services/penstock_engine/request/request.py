@@ -126,7 +126,8 @@ class Request:
         """Prompt tokens found in the KV cache when its first sequence started; None before."""
         self.cached_reported = False
         self.grammar: int | None = None
-        """Its number, which GrammarManager gives and takes; None where the output is free."""
+        """The grammar's number, which GrammarManager gives and takes; None if the output is
+        free."""
         self.pooling = submit.pooling  # what is asked of a model that gives vectors; None: text
         self.sequences = {
             opened.index: Sequence(self, opened, submit.deaths) for opened in submit.sequences

@@ -48,8 +48,8 @@ class StepBuilder:
         self.reportable = MAX_PROMPT_LOGPROBS
         """Prompt tokens that the step's result may yet report log-probabilities of."""
         self.items: dict[int, tuple[Sequence, int, int, list[int]]] = {}
-        """What is scheduled, by slot: the sequence, its first token to compute, the end of these,
-        its new blocks."""
+        """The scheduled work by slot: the sequence, the first token to compute, the end of these
+        tokens, new blocks."""
         self.alone = False  # see StepInFlight
         self.wanting = False  # one that runs found no blocks
         self.drafts: dict[int, int] = {}  # see StepInFlight
@@ -110,8 +110,8 @@ class StepBuilder:
             self.left += item[2] - item[1]
 
     def draft(self, slot: int, count: int, new_blocks: list[int]) -> None:
-        """May compute so many drafts after the tokens of a sequence that is scheduled.
-        new_blocks: all that the sequence gets in this step."""
+        """Allows so many drafts after the tokens of a scheduled sequence. new_blocks: all that the
+        sequence gets in this step."""
         sequence, start, end, _ = self.items[slot]
         if slot in self.drafts or not 0 < count <= self.left:
             raise ValueError(f"slot {slot} can't have {count} drafts")

@@ -23,4 +23,4 @@ class StartGate:
         """Called when the sequence has got a slot."""
 
     def vacated(self, sequence: Sequence) -> None:
-        """Its slot is free."""
+        """Called when the sequence has given up its slot."""

@@ -132,8 +132,8 @@ class StartFinder:
         return self._needed(start.needed, len(self._state.running)) > pool.num_free
 
     def _is_known(self, head: Sequence) -> bool:
-        """To look for a long prompt's blocks takes milliseconds, and a head may wait for many
-        steps."""
+        """Whether the last look for the head's blocks still holds. To look for a long prompt's
+        blocks takes milliseconds, and a head may wait for many steps."""
         return self._look.holds(head, self._state.num_released, self._state.num_steps)
 
     def _find(self, head: Sequence) -> Start | None:

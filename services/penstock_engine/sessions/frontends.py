@@ -165,7 +165,7 @@ class GatheredOutputs:
         """Held outputs by request and sequence; empty for one whose next output may be held."""
 
     def take(self, output: SequenceOutput) -> list[SequenceOutput]:
-        """What is to be sent now that `output` has come."""
+        """Returns the outputs that are to be sent now that `output` has come."""
         key = output.request, output.sequence
         if output.finish is not None:
             return [*_joined(self._held.pop(key, [])), output]
@@ -178,7 +178,8 @@ class GatheredOutputs:
         return self._all() if tokens > MOST_HELD else []
 
     def release(self, request: int, sequences: list[int]) -> list[SequenceOutput]:
-        """What is held of a request that has entered a step, or left."""
+        """Returns the outputs that were held back of a request's sequences, which have entered a
+        step, or left."""
         return [out for index in sequences for out in _joined(self._held.pop((request, index), []))]
 
     def _all(self) -> list[SequenceOutput]:

@@ -50,7 +50,7 @@ class SleepState:
         self.level, self.dozes = level, True
 
     def rouse(self, now: float) -> bool:
-        """There is work. Returns whether it dozed, and wakes."""
+        """Wakes a model that dozes, as there is work. Returns whether it did."""
         if not self.dozes:
             return False
         self.level, self.waking, self.dozes = 0, (), False

@@ -50,7 +50,7 @@ class WeightsChange:
     def __init__(self, frontends: Frontends) -> None:
         self._frontends = frontends
         self.asked: AskedWeights | None = None
-        """What has not begun."""
+        """The replacement that was asked for and has not begun."""
         self.former: EngineFacts | None = None
         """Facts that workers had last, while others are on trial."""
         self._tried: AskedWeights | None = None

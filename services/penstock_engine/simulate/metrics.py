@@ -1,4 +1,4 @@
-"""What is kept of a run: counts, latencies, and a digest of when everything happened."""
+"""The metrics of a simulated run: counts, latencies, and a digest of when everything happened."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ class SimulatedReplica:
                 self._forget(message.request)
 
     def _without_ahead(self, message: Outputs) -> Outputs:
-        """What it says of requests that are answered here."""
+        """Returns the outputs of requests that are answered by this replica."""
         mine = []
         for output in message.outputs:
             if output.request not in self.ahead:

@@ -59,7 +59,8 @@ class SimulatedStore:
                 self._kept.popitem(last=False)
 
     def ask(self, message: LookUpKV | FetchKV, now: float) -> None:
-        """Its answer is due when those before it, and its own blocks, have been read."""
+        """Takes a question. Its answer is due when those before it, and its own blocks, have been
+        read."""
         count = self._leading(message.keys)
         answer: FoundKV | FetchedKV
         if isinstance(message, LookUpKV):

@@ -1,4 +1,4 @@
-"""What is known of one sequence's drafts."""
+"""Statistics of one sequence's drafts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock_engine.speculation.acceptance import Acceptance
 
 FADE = 0.9
-"""What is left of an observation of a sequence after each later one: about the last ten count."""
+"""Weight that an observation of a sequence keeps after each later one: about the last ten count."""
 
 PRIOR_WEIGHT = 2.0
 """Observations of its own that weigh as much as what was seen of all others."""

@@ -24,7 +24,7 @@ FEW = 20
 """Steps that are enough to be sure of what their like take."""
 
 FADE = 0.95
-"""What is left of a step's evidence after each further one."""
+"""Weight that a step's evidence keeps after each further one."""
 
 MOST_EVIDENCE, LEAST_EVIDENCE = 1e100, 1e-100
 """Evidence of the newest step above which all of it is scaled down, and the least that is left of
@@ -123,7 +123,7 @@ class StepSeconds:
             self._newest = 1.0
 
     def forget_rare(self) -> None:
-        """What was seen only a few times, as it may have been slow for another reason."""
+        """Forgets what was seen only a few times, as it may have been slow for another reason."""
         self._known.clear()
         self._curve = None
         for at, steps in enumerate(self._steps):

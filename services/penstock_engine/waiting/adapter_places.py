@@ -38,7 +38,8 @@ class AdapterPlaces:
         self.line.setdefault(entry.file.digest, entry)
 
     def leave_line(self, entry: AdapterEntry) -> None:
-        """It is not wanted any more, or gets a place. Does nothing for one that isn't in line."""
+        """Takes an adapter out of the line for a place: it isn't wanted any more, or gets one. Does
+        nothing for one that isn't in line."""
         digest = entry.file.digest
         if digest not in self.line:
             return

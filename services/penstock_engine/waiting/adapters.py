@@ -208,8 +208,8 @@ class AdapterManager(KeepsParked, StartGate):
         return min((entry.deadline for entry in self.places.loading()), default=math.inf)
 
     def worker_lost(self) -> list[AdapterEntry]:
-        """Nothing is loaded any more; who waited for adapters waits in the queue. The scheduler has
-        put what ran back into it.  Returns what was being loaded."""
+        """Forgets what was loaded; sequences that waited for adapters wait in the queue. The
+        scheduler has put what ran back into it. Returns what was being loaded."""
         loading = self.places.loading()
         self._owed.clear()
         for entry in self._entries.values():

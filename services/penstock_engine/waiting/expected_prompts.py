@@ -40,7 +40,7 @@ class ExpectedPrompt:
     pause: float = LOOK_SECONDS
 
     def came(self) -> None:
-        """What was looked for was there: the next of it may be, too."""
+        """Notes that what was looked for was there, so that the next part may be, too."""
         self.look_at, self.pause = 0.0, LOOK_SECONDS
 
 
@@ -66,7 +66,7 @@ class ExpectedPrompts:
         )
 
     def forget(self, session: bytes, number: int) -> None:
-        """Its request has come, or will not."""
+        """Forgets a prompt whose request has come, or will not."""
         prompt = self._prompts.pop((session, number), None)
         if prompt is not None:
             self._num_keys -= len(prompt.keys)

@@ -304,8 +304,8 @@ class CompileOrder:
         self._taken: dict[str, float] = {}
         """Seconds that each tenant has been given, on a common scale."""
         self._now = 0.0
-        """What those with a line have been given at least: who has had less counts as having had
-        as much."""
+        """The least that tenants with a line have been given: one that has had less counts as
+        having had as much."""
 
     def add(self, entry: GrammarEntry) -> None:
         """Puts a grammar that is to be compiled (WANTED) in its line."""

@@ -85,7 +85,7 @@ class Waiting(ABC):
 
     @abstractmethod
     def ahead(self, tenant: str, priority: int) -> Ahead:
-        """What is served before a new request, ageing apart."""
+        """Returns what is served before a new request, without regard to ageing."""
 
     def part_of(self, tenant: str) -> Part | None:
         """A tenant's part; None: tenants are not kept apart."""

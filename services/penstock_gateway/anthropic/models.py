@@ -35,7 +35,7 @@ PAGES: Parameters = {
 
 
 class Card(Protocol):
-    """What is known of a model, as the list of models has it."""
+    """A model as the list of models shows it."""
 
     id: str
     created: int

@@ -34,7 +34,7 @@ class LineResult(msgspec.Struct, frozen=True):
 
 
 def result_line(custom_id: str, answer: OwnAnswer) -> str:
-    """What was answered, good or bad."""
+    """The line of a request that was answered, well or badly."""
     body = msgspec.Raw(bytes(answer.body) or b"null")
     response = LineResponse(answer.status, answer.request_id, body)
     return _encoded(custom_id, response, None)

@@ -41,7 +41,7 @@ class PartKinds(Protocol[Whole]):
     def thoughts(self, index: int) -> AnswerPart[Whole]: ...
 
     def call(self, index: int, call_id: str, name: str) -> AnswerPart[Whole]:
-        """Its text is its arguments, as JSON."""
+        """Begins a call, whose text is its arguments as JSON."""
 
 
 class AnswerParts(Generic[Whole]):

@@ -1,4 +1,4 @@
-"""From a parser's events to the parts of a message: content, reasoning, tool calls."""
+"""Turns a parser's events into the parts of a message: content, reasoning, tool calls."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Marking:
     skips: bool
 
     def text(self) -> MarkedText:
-        """For one choice."""
+        """A new MarkedText for one choice."""
         return MarkedText(self.marks, make_detokenizer(self.tokenizer, self.skips))
 
 

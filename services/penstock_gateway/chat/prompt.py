@@ -51,7 +51,7 @@ class ChatPrompt:
     text: str
     """The filled template, for people and parsers: the model reads the ids."""
     media: PromptMedia | None = None
-    """Its media."""
+    """The prompt's media; None for a prompt of text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock_gateway.service import Service
 
 OpenRequests = Literal["abort", "keep"]
-"""What becomes of them."""
+"""What becomes of open requests."""
 
 MODEL: tuple[str, dict[str, Any]] = (
     "The model, if the server has several.",

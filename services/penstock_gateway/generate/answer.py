@@ -1,4 +1,4 @@
-"""From the deltas of a batch to a reply, whole or streamed."""
+"""Turns the deltas of a batch into a reply, whole or streamed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class StreamedAnswer:
         )
         """Whether each chunk says what was used so far."""
         self._no_usage: UsageField = None if self._include_usage else UNSET
-        """What it says otherwise."""
+        """The usage of events that tell none."""
         self._choices = choices
         self._recorder = recorder
         self._prompt_tokens = prompt_tokens
@@ -161,7 +161,7 @@ class StreamedAnswer:
         return None
 
     async def _send(self, events: EventStream) -> None:
-        """What there is by now."""
+        """Sends what has been written by now."""
         if self._unsent:
             pieces = self._reply.spliced(self._unsent)
             self._unsent.clear()

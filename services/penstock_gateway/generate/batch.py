@@ -132,7 +132,7 @@ class GenerationBatch:
         return self._n
 
     def failure(self, delta: SequenceDelta, reply: ReplyFormat) -> Exception | None:
-        """What that sequence failed with, if this is its end and it did."""
+        """Returns the error that the delta's sequence ended with; None if it didn't."""
         if delta.finish_reason == "abort" and reply.shows_aborts and not self._background:
             # A client that closes aborts everything, which nobody has asked for.
             return _aborted() if self._client.closed else None

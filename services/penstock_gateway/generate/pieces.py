@@ -95,7 +95,7 @@ class JsonList:
 
 
 class Splices:
-    """What was written in pieces, and where it belongs in what is encoded later."""
+    """Texts that were written in pieces, and where they belong in what is encoded later."""
 
     def __init__(self) -> None:
         self._pieces: list[list[bytes]] = []

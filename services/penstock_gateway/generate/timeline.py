@@ -198,5 +198,5 @@ def _sequence(choice: int, engine: SequenceTimeline) -> SequencePart:
 
 
 def _rounded(seconds: float) -> float:
-    """To microseconds."""
+    """Rounds seconds to microseconds."""
     return round(seconds, 6)

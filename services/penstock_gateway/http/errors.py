@@ -176,7 +176,7 @@ def clip(value: object, limit: int = 100) -> str:
 
 
 def _beginning(value: Any, room: list[int]) -> Any:
-    """What comes first in a value and is as long as the room, which shrinks, or longer."""
+    """Returns a value's beginning that fills the room, which shrinks by it."""
     if isinstance(value, str):
         kept = value[: max(0, room[0])]
         room[0] -= len(kept)

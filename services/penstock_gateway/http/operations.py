@@ -73,7 +73,7 @@ class Operation:
     """A msgspec struct, or what else msgspec makes a schema of; None: none is described."""
     access: Access = "key"
     streams: bool = False
-    """With stream: true the reply is one of events."""
+    """Whether the reply is a stream of events with stream: true."""
     stream_type: str = "text/event-stream"
     """Media type of that."""
     statuses: tuple[int, ...] = ()

@@ -249,7 +249,7 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
         _unfinished = 0
         _received = b""
         _fault = ""
-        """What is wrong with a head that the parser takes."""
+        """What is wrong with a head that the parser accepts."""
         _answered: Any = None
 
         def data_received(self, data: bytes) -> None:

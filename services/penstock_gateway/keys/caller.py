@@ -23,7 +23,7 @@ class Caller:
         self.key = key
         """The caller's API key; None if there are no keys."""
         self.tenant = tenant
-        """For whom a request is done that came by another one, where there are no keys; None: the
+        """The tenant of a request that was made on behalf of another one, without keys; None: the
         request says it itself."""
         self.background = background
         """Whether nobody waits for the answer."""

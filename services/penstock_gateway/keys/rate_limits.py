@@ -77,8 +77,8 @@ class ProcessWindows:
         return True
 
     async def get_sliding_window(self, name: str, expiry: int) -> tuple[int, float, int, float]:
-        """What was used in the minute before, the seconds for which that still counts, what was
-        used in the running minute, and the seconds that it has left, as in Window."""
+        """Returns (use in the minute before, seconds for which that still counts, use in the
+        running minute, seconds that it has left), as in Window."""
         number, passed = divmod(time.monotonic(), expiry)
         kept = {each: self._minutes.get(each, Counter()) for each in (number - 1, number)}
         self._minutes = kept

@@ -30,7 +30,7 @@ class KeySpend:
 
 
 class SpendObserver:
-    """Has every request with a key counted. by_key: by name."""
+    """Counts every request with a key. by_key: counts by the key's name."""
 
     def __init__(self) -> None:
         self.by_key: dict[str, KeySpend] = {}

@@ -93,7 +93,7 @@ def _result(written: LineResult) -> MessageResult:
 
 
 def _unanswered(record: BatchRecord) -> Errored | Canceled | Expired:
-    """What is said of requests that the batch ended without."""
+    """The result of requests that the batch ended without."""
     match record.status:
         case "cancelled":
             return Canceled()

@@ -15,7 +15,7 @@ UNANSWERED: dict[BatchStatus, str] = {
     "expired": "expired",
     "failed": "errored",
 }
-"""What becomes of requests without an answer, by how their batch ended."""
+"""The result of requests without an answer, by how their batch ended."""
 
 
 class MessageBatchCounts(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,1 +1,1 @@
-"""What is counted, and GET /metrics, where Prometheus reads it under vLLM's names."""
+"""Counters of the gateway, and GET /metrics, where Prometheus reads them under vLLM's names."""

@@ -63,7 +63,7 @@ _LABEL = ["model_name"]
 
 
 class Collector:
-    """What is collected is made when it is asked for."""
+    """Collects the gateway's metrics when they are asked for."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

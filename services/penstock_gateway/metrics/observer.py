@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CountingObserver:
-    """Has every request counted."""
+    """Counts every request."""
 
     def __init__(self, counts: GatewayCounts) -> None:
         self._counts = counts

@@ -16,7 +16,8 @@ _LABEL = ["model_name"]
 
 
 def residence_families(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
-    """Nothing where nobody starts and ends the model here. label: the model's name."""
+    """Metrics of a model that is started and ended on demand; none for others. label: the model's
+    name."""
     residence = backend.residence
     if residence is None:
         return

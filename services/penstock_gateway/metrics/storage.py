@@ -19,7 +19,7 @@ STATUSES = ("validating", "in_progress", "finalizing", "cancelling")
 
 
 def storage_families(service: Service, label: list[str]) -> Iterator[Metric]:
-    """Nothing where nothing is stored. label: the model's name, or an empty one."""
+    """Metrics of what is stored; none if nothing is. label: the model's name, or an empty one."""
     if service.store is not None:
         yield from _stock(service, label)
         uploads = GaugeMetricFamily(

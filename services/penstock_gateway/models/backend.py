@@ -30,7 +30,7 @@ class EngineInfo:
     welcome: Welcome
     text: ModelText
     config: GatewayConfig
-    """With the parsers of this model."""
+    """The gateway's settings, with the parsers of this model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class AskedModel:
     name: str
     """Name of the model or adapter as replies have it."""
     adapter: AdapterFile | None
-    """What is applied to the model; None: nothing."""
+    """The adapter that is applied to the model; None for none."""
     engine: EngineInfo
     backend: ModelBackend
     waited: float = 0.0

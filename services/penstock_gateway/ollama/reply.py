@@ -67,7 +67,7 @@ Send = Callable[[AnswerPiece], None]
 
 
 class SentText:
-    """Goes out as it comes."""
+    """A text that is sent as it comes."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -84,14 +84,14 @@ class SentText:
 
 
 class SentThoughts(SentText):
-    """Goes out as it comes, too."""
+    """A text of thoughts, which is sent as it comes."""
 
     def add(self, text: str, logprobs: list[ChatLogprob]) -> None:
         self._send(AnswerPiece(thinking=text))
 
 
 class SentCall(SentText):
-    """Goes out when it is whole."""
+    """A call, which is sent when it is whole."""
 
     def __init__(self, send: Send, call_id: str, name: str) -> None:
         super().__init__(send)

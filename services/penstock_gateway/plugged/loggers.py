@@ -53,7 +53,7 @@ class GuardedObserver:
         return None if heard is None else _Guarded(self, heard)
 
     def fail(self, error: Exception) -> None:
-        """From now on it hears of nothing."""
+        """Calls the plug-in's logger no more after its first error."""
         if not self.broken:
             self.broken = True
             reason = f"{type(error).__name__}: {error}"

@@ -131,7 +131,7 @@ class Utterance:
         return self._hearing + sum(map(len, self._pieces)) + self._cutter.held
 
     def _release(self) -> None:
-        """What was transcribed, or dropped, needs no room any more."""
+        """Gives back the room of sound that was transcribed, or dropped."""
         waiting = self._waiting
         self._lease.give(BYTES * (self._held - waiting))
         self._held = waiting
@@ -212,7 +212,7 @@ class PieceCutter:
         return found
 
     def rest(self) -> np.ndarray | None:
-        """What is left at the sound's end; None: nothing was said in it."""
+        """Returns what is left at the sound's end; None if nothing was said in it."""
         spoken = self._spoken
         piece = self._cut(len(self._levels), len(self._held))
         return piece if spoken else None

@@ -1,1 +1,1 @@
-"""From a request's bytes to checked fields, sampling parameters and token ids."""
+"""Turns a request's bytes into checked fields, sampling parameters and token ids."""

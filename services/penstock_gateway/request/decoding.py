@@ -1,4 +1,4 @@
-"""From raw bytes to request structs, with errors that tell people what to change."""
+"""Decodes raw bytes into request structs, with errors that tell people what to change."""
 
 from __future__ import annotations
 

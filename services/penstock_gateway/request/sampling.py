@@ -1,4 +1,4 @@
-"""From request fields to SamplingParams: defaults, and the tokens left in the context."""
+"""Turns request fields into SamplingParams: defaults, and the tokens left in the context."""
 
 from __future__ import annotations
 

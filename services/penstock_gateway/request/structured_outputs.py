@@ -1,4 +1,4 @@
-"""From a request's fields to StructuredOutputs."""
+"""Turns a request's fields into StructuredOutputs."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ VERBOSITIES = ("low", "medium", "high")
 
 
 def check_verbosity(field: str, value: str | None) -> None:
-    """It has no effect: no model that is served knows it. Raises InvalidRequest."""
+    """Raises InvalidRequest for an unknown verbosity. A known one has no effect: no model that is
+    served knows it."""
     if value is not None and value not in VERBOSITIES:
         raise InvalidRequest(
             f"{field} is {clip(value)}; allowed: {', '.join(VERBOSITIES)}",

@@ -174,7 +174,7 @@ class Compact(GenerateEndpoint[CompactRequest]):
 
 
 def _whole_request(request: CompactRequest) -> ResponsesRequest:
-    """What is to be compacted, as a request for a response."""
+    """The conversation that is to be compacted, as a request for a response."""
     own = request.input
     items = [InputItem(role="user", content=own)] if isinstance(own, str) else own or []
     fields = {name: getattr(request, name) for name in RequestFields.__struct_fields__}

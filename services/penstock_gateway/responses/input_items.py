@@ -53,7 +53,7 @@ class InputItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def without_nothing(item: InputItem) -> dict[str, Any]:
-    """Its fields, and its parts', without those of other kinds."""
+    """The item's fields, and its parts', without those of other kinds."""
     fields = _said(item)
     for name in ("content", "summary", "output"):
         parts = fields.get(name)

@@ -124,7 +124,7 @@ class OpenAction(OpenFunctionCall):
         self._kind = kind
 
     def begin(self) -> None:
-        """Its events come at the end."""
+        """Does nothing: the item's events come at its end."""
 
     def finish(self, status: str) -> OutputItem:
         text = "".join(self._texts)
@@ -210,7 +210,7 @@ class AnswerKinds(ItemKinds):
         return self._thoughts(index, self._shown)
 
     def call(self, index: int, call_id: str, name: str) -> OpenFunctionCall:
-        """Its text is the arguments of the function that stands for the tool."""
+        """Begins a call, whose text is the arguments of the function that stands for the tool."""
         return self._call(OpenCustomCall, index, call_id, self._called(name))
 
 
@@ -232,7 +232,7 @@ def output_items(
 
 
 def text_of(item: OutputItem) -> str:
-    """What it holds."""
+    """The text that an item holds."""
     match item:
         case FunctionCallItem():
             return item.arguments
@@ -283,7 +283,7 @@ class InputText:
         return self._read()
 
     def rest(self) -> str:
-        """What is left of the input at the end of the arguments."""
+        """Returns what is left of the input at the end of the arguments."""
         if self._ended:
             return ""
         whole = "".join(self._pieces)

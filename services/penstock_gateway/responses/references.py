@@ -101,6 +101,6 @@ class _KeptItems:
 
 
 def _refers(item: InputItem) -> bool:
-    """Its type need not be said."""
+    """Whether an item only refers to another by its id; its type need not be said."""
     bare = item.type is None and item.role is None and item.id is not None
     return item.type == REFERENCE or bare

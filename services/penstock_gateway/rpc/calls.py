@@ -1,4 +1,4 @@
-"""From a call to an exchange with the application, and from its reply to the call's."""
+"""Carries a call to the application as an exchange, and the reply back to the call."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class Calls:
         return ring is None or ring.find(key_scope(metadata)) is not None
 
     def refusing(self, method: str) -> grpc.RpcMethodHandler:
-        """For a call without a known key: it ends before its message is read, and is logged and
-        counted as over HTTP."""
+        """The handler of calls without a known key: each ends before its message is read, and is
+        logged and counted as over HTTP."""
 
         async def refuse(requests: AsyncIterator[bytes], context: Context) -> None:
             async with self.exchange(context, scope_of(context, method)):

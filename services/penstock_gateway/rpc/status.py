@@ -1,4 +1,4 @@
-"""From HTTP's errors to gRPC's status, so that both interfaces refuse for the same reasons."""
+"""Turns HTTP's errors into gRPC's status, so that both interfaces refuse for the same reasons."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Contents(ABC):
 
     @abstractmethod
     def read(self, file_id: str) -> Iterator[bytes]:
-        """Its bytes in pieces. Raises FileNotFoundError."""
+        """Yields a file's bytes in pieces. Raises FileNotFoundError."""
 
     @abstractmethod
     def remove(self, file_id: str) -> None:
@@ -108,7 +108,7 @@ class FolderContents(Contents):
 
 
 def make_folder(folder: Path) -> None:
-    """For this user alone. Raises StartupError."""
+    """Makes a folder for this user alone. Raises StartupError."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -27,7 +27,7 @@ class ConversationGone(Exception):
 
 
 class ConversationFull(Exception):
-    """It can't hold what is to be added. Its text says why."""
+    """Raised if a conversation can't hold what is to be added. Its text says why."""
 
 
 class ConversationRecords:
@@ -95,7 +95,7 @@ class ConversationRecords:
         return await self._database.run(work)
 
     async def remove(self, owner: str, id: str) -> bool:
-        """With its items. False: there was none."""
+        """Removes a conversation with its items. Returns False if there was none."""
 
         def work(connection: Connection) -> bool:
             there = _row(connection, owner, id) is not None

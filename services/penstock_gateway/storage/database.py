@@ -137,8 +137,8 @@ class Database:
         return connection.execute(new).first() is not None
 
     def alone_for(self, connection: Connection, owner: str) -> None:
-        """To the end of the transaction, no other that asks for it works for this owner: what is
-        counted here is what there is. With SQLite, no other works at all."""
+        """Has no other transaction that asks for the same lock work for this owner until this one
+        ends: what is counted here is what there is. With SQLite, no other works at all."""
         if not self._sqlite:
             lock = text("SELECT pg_advisory_xact_lock(:space, hashtext(:owner))")
             connection.execute(lock, {"space": _OWNER_LOCK, "owner": owner})
@@ -257,8 +257,8 @@ def _set_up(connection: sqlite3.Connection, _: object) -> None:
 
 
 def _begin_at_once(connection: Connection) -> None:
-    """With the lock for writing: one that gets it later may find that what it read has changed,
-    and fails. What only reads sees the database as it was when it began."""
+    """Begins a transaction with the lock for writing: one that gets it later may find that what it
+    read has changed, and fails. What only reads sees the database as it was when it began."""
     reading = connection.get_execution_options().get("reading", False)
     connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 

@@ -132,11 +132,13 @@ class HeldBatches:
         await self._database.run(work)
 
     async def begin(self, runner: str, batch_id: str, total: int) -> bool:
-        """Its file is right, and has so many lines. False: the runner doesn't hold it."""
+        """Notes that a batch's file is right, and has so many lines. Returns False if the runner
+        doesn't hold the batch."""
         return await self._move(runner, batch_id, "in_progress", total=total)
 
     async def refuse(self, runner: str, batch_id: str, errors: list[BatchError]) -> bool:
-        """Its file is wrong. False: the runner doesn't hold it."""
+        """Notes that a batch's file is wrong. Returns False if the runner doesn't hold the
+        batch."""
         told = msgspec.json.encode(errors).decode()
         return await self._move(runner, batch_id, "failed", errors=told)
 
@@ -152,9 +154,9 @@ class HeldBatches:
         counts: RequestCounts,
         files: list[FileRecord],
     ) -> bool:
-        """Its files are written: their records, its end, and the removal of its answers are one
-        transaction.  files: of the output, and of the errors: those that there are.  False: the
-        runner doesn't hold it, and nothing was done."""
+        """Ends a batch whose files are written: their records, its end, and the removal of its
+        answers are one transaction. files: of the output, and of the errors: those that there are.
+        Returns False if the runner doesn't hold the batch, and nothing was done."""
         batch_id = work.record.id
 
         def ending(connection: Connection) -> bool:

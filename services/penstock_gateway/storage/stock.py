@@ -1,4 +1,4 @@
-"""What is stored, all in all: for metrics."""
+"""Counts what is stored, all in all, for metrics."""
 
 from __future__ import annotations
 

@@ -58,11 +58,11 @@ class PageFile:
     """A file of the page."""
 
     name: str
-    """Its path below web/."""
+    """The file's path below web/."""
     body: bytes
     media_type: str
     tag: str
-    """Its ETag."""
+    """The file's ETag."""
 
     @property
     def operation(self) -> Operation:

@@ -32,7 +32,7 @@ class StoredFactor(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One of a module's two matrices (A or B), whose data is still in the file."""
 
     name: str
-    """Its name in the file, for messages."""
+    """The module's name in the file, for messages."""
     shape: tuple[int, int]
     """Rows and columns."""
     format: str

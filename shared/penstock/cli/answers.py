@@ -239,6 +239,6 @@ class LocalModel:
 
 
 def _say(words: str) -> None:
-    """On a terminal, what takes time; a script's stderr stays empty."""
+    """Says on a terminal what is taking time; a script's stderr stays empty."""
     if sys.stderr.isatty():
         print(f"penstock: {words} …", file=sys.stderr)

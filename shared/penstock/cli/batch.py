@@ -148,7 +148,7 @@ class FileWork:
                 self._stopped.set()
 
     def stop(self) -> None:
-        """From any thread: no line is begun, and none is asked again."""
+        """Has no further line begun, and none asked again. May be called from any thread."""
         self._stopped.set()
 
     def _results(self, pool: ThreadPoolExecutor, server: HttpClient) -> Iterable[Future[None]]:

@@ -114,7 +114,8 @@ class AnswersSoFar:
             raise
 
     def keep(self, number: int, line: str) -> None:
-        """From any thread. It is there from now on, whatever becomes of this process."""
+        """Writes an answered line, which stays whatever becomes of this process. May be called from
+        any thread."""
         with self._written:
             self.answered[number] = line
             self._append([number, line])

@@ -9,7 +9,7 @@ from penstock.cli.parser import Parser, examples
 
 
 def add(parser: Parser) -> None:
-    """Its arguments."""
+    """Adds the command's arguments."""
     parser.description = (
         "Checks processor, memory, libraries, ports and models, and says what would keep a"
         " system from running well on this machine. With a model, says how much memory it takes"

@@ -45,7 +45,8 @@ def add_server_arguments(parser: argparse._ActionsContainer, *, default: str | N
 
 
 def client(arguments: argparse.Namespace, timeout: float = 600.0) -> HttpClient:
-    """From the arguments above. Raises InvalidRequest for what is no URL, or no certificate."""
+    """The HTTP client that the arguments above ask for. Raises InvalidRequest for what is no URL,
+    or no certificate."""
     key = os.environ.get(arguments.api_key_env) or None
     return HttpClient(arguments.url or DEFAULT_URL, key, timeout, trust.of_arguments(arguments))
 

@@ -116,8 +116,8 @@ def _title(role: str, arguments: argparse.Namespace) -> str:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """For imports: what they make stays, and Python's garbage collector would look through all of
-    it time and again, a sixth of their time."""
+    """Turns the garbage collector off during imports: what they make stays, and the collector would
+    look through all of it time and again, a sixth of their time."""
     gc.disable()
     try:
         yield

@@ -81,7 +81,7 @@ def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def refuse_settings(arguments: argparse.Namespace) -> None:
-    """With --url nothing is started. Raises InvalidRequest."""
+    """Raises InvalidRequest for settings of an engine together with --url, which starts none."""
     given = [name for name in vars(arguments) if name.startswith("setting_")]
     if given or arguments.config:
         name = given[0].removeprefix("setting_").replace("_", "-") if given else "config"

@@ -33,7 +33,7 @@ class AdapterDirectory:
         return [each for each in self._names.values() if each.stamp]
 
     def learn(self, told: Iterable[NamedAdapter]) -> list[NamedAdapter]:
-        """What is new of what an engine core tells."""
+        """Takes an engine core's names of adapters. Returns those that are new."""
         changed: list[NamedAdapter] = []
         for each in told:
             known = self._names.get(each.name)
@@ -46,7 +46,7 @@ class AdapterDirectory:
         return changed
 
     def stamp(self, name: str) -> int:
-        """For something new about a name: now, and later than what is known of it."""
+        """The stamp of a change to a name: now, and later than that of the last known change."""
         known = self._names.get(name)
         return max(round(1000 * time.time()), 0 if known is None else known.stamp + 1)
 

@@ -29,7 +29,7 @@ from penstock.request.terms import Terms
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What was reported of a beam's last token, and of those before it: beams that were one share
+    """The report of a beam's last token, and a link to those before it. Beams that were one share
     what they have in common."""
 
     step: TokenLogprobs
@@ -45,7 +45,8 @@ class _Beam:
     record: _Record | None = None
 
     def grown(self, total: float, entry: TokenLogprobs, place: int, reported: int | None) -> _Beam:
-        """With the entry's token at `place`; reported: so many of its alternatives are."""
+        """Returns the beam with the entry's token at `place` added. reported: how many of its
+        alternatives are reported."""
         record = None
         if reported is not None:
             ids, logprobs = entry.top_ids[:reported], entry.top_logprobs[:reported]
@@ -54,7 +55,7 @@ class _Beam:
         return _Beam([*self.tokens, entry.top_ids[place]], total, record)
 
     def steps(self) -> list[TokenLogprobs]:
-        """What was reported of each token, the first first."""
+        """Returns the report of each token, in order."""
         steps, record = [], self.record
         while record is not None:
             steps.append(record.step)

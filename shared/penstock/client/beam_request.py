@@ -31,8 +31,8 @@ NextStep = list[list[int]] | FinishReason
 """What each beam of the next step has emitted; or why the search is over."""
 
 Follow = Callable[[list[Outcome]], NextStep]
-"""Is given the outcomes of a step's beams, in their order.  A PenstockError that it raises is what
-the search fails with."""
+"""Takes the outcomes of a step's beams, in their order, and returns the next step. If it raises a
+PenstockError, the search fails with that."""
 
 
 class BeamRequest:
@@ -98,7 +98,7 @@ class BeamRequest:
 
     @property
     def successor(self) -> OpenRequest:
-        """What goes on where its engine core is lost."""
+        """What is submitted again if the request's engine core is lost: the request itself."""
         return self
 
     def submission(self) -> Submit:
@@ -136,10 +136,10 @@ class BeamRequest:
         self._observed.entered()
 
     def take_prepared(self) -> None:
-        """Said of grammars only."""
+        """Does nothing: a beam search has no grammar."""
 
     def take_pooled(self, message: Pooled) -> None:
-        """Said to requests for vectors only."""
+        """Does nothing: only a pooling request gets vectors."""
 
     def take(self, output: SequenceOutput) -> None:
         """What the engine says of a beam. Called by the client, in order."""
@@ -171,7 +171,7 @@ class BeamRequest:
         self._leave()
 
     def expire(self) -> None:
-        """Its time is over, and no engine core has it."""
+        """Ends the search at its deadline, while no engine core has it."""
         if self._accepted:
             self._end("timeout")
         else:

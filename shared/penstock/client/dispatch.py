@@ -226,8 +226,8 @@ class Dispatch:
         self._resume_soon()
 
     def session_lost(self, session: EngineSession, reason: str, now: float) -> None:
-        """Its requests are placed elsewhere, once every other session was looked at: several may
-        have ended at once."""
+        """Places the requests of a lost session elsewhere, once every other session was looked at:
+        several may have ended at once."""
         tell = log.info if reason == LEAVING else log.warning
         tell("session with the engine core ended", reason=reason, endpoint=session.endpoint)
         self.live.ended(session.endpoint, reason)

@@ -48,7 +48,7 @@ class LiveFeed:
     # ---- who has the sessions
 
     def opened(self, engine: str, welcome: Welcome, send: Callable[[FromFrontend], object]) -> None:
-        """There is a session with this engine. send: puts a message into it."""
+        """Notes a session with an engine core. send: puts a message into it."""
         self._engines[engine] = shown = EngineShown(engine, send, welcome.live)
         if self._watchers:
             self._ask(shown, LEASE)

@@ -21,7 +21,7 @@ log = logs.get(__name__)
 _note_no_file = logs.Seldom(log.warning)
 
 MEDIA_FOLDER = "media"
-"""Beside the engine core's socket, in the private run folder."""
+"""Name of the folder of media beside the engine core's socket, in the private run folder."""
 LARGE = 1 << 20
 """Bytes of an item from which on a thread writes it."""
 
@@ -160,7 +160,8 @@ class MediaFiles:
 
 
 def files_beside(endpoint: str) -> MediaFiles | None:
-    """For an engine core at a Unix socket; None for one that may be on another host."""
+    """The files of media for an engine core at a Unix socket; None for one that may be on another
+    host."""
     if not endpoint.startswith("ipc:///"):
         return None
     return MediaFiles(Path(endpoint.removeprefix("ipc://")).parent)

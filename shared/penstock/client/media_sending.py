@@ -62,7 +62,7 @@ class MediaSending:
                 self._send(*media.answer(asked, files if there else None))
 
     def cancel(self) -> None:
-        """Nothing more is sent. In the event loop."""
+        """Sends nothing more. Called in the event loop."""
         for writing in self._writing:
             writing.cancel()
 

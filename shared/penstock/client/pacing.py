@@ -17,7 +17,8 @@ MAX_UNANSWERED_TOKENS = 1_000_000
 
 MAX_TURN = 64
 MAX_TURN_TOKENS = 65_536
-"""What is submitted in one turn of the event loop: some milliseconds of encoding; one always."""
+"""Most tokens that are submitted in one turn of the event loop, some milliseconds of encoding; one
+request always is."""
 
 TRIES_IN_COMPANY = 3
 """Sessions that may end on a request which they had not answered, before it is sent alone."""
@@ -78,7 +79,8 @@ class Pacing:
         return number in self._new or number in self._again or number in self._alone
 
     def enter(self, request: OpenRequest, *, new: bool) -> None:
-        """To be submitted as soon as there is room. new: for the first time."""
+        """Puts a request in line, to be submitted as soon as there is room. new: whether it is for
+        the first time."""
         line = self._new if new else self._again
         if request.placement.tries >= TRIES_IN_COMPANY:
             line = self._alone
@@ -99,8 +101,8 @@ class Pacing:
         return True
 
     def forget(self, number: int) -> None:
-        """It is over.  If it was submitted, it keeps its place in the window until the engine core
-        has dealt with it."""
+        """Forgets a request that is over. If it was submitted, it keeps its place in the window
+        until the engine core has dealt with it."""
         self._take_out(number)
 
     def clear(self) -> None:
@@ -170,7 +172,8 @@ class Pacing:
 
 
 def count_tries(requests: Iterable[OpenRequest]) -> None:
-    """Their session has ended with their Submits unanswered. Ends those of which it was enough."""
+    """Counts a try for requests whose session ended before their Submits were answered. Ends those
+    that have had enough."""
     for request in requests:
         placement = request.placement
         placement.tries += 1

@@ -77,7 +77,8 @@ class OpenRequest(Protocol):
 
     @property
     def successor(self) -> OpenRequest:
-        """What goes on where its engine core is lost: itself, unless it went ahead of another."""
+        """What is submitted again if the request's engine core is lost: itself, unless it went
+        ahead of another."""
         ...
 
     def submission(self) -> Submit: ...

@@ -122,7 +122,7 @@ class PoolRequest:
 
     @property
     def successor(self) -> OpenRequest:
-        """What goes on where its engine core is lost."""
+        """What is submitted again if the request's engine core is lost: the request itself."""
         return self
 
     def submission(self) -> Submit:
@@ -158,10 +158,10 @@ class PoolRequest:
         """Takes the news that the request is in a step."""
 
     def take_prepared(self) -> None:
-        """Said of grammars only."""
+        """Does nothing: a pooling request has no grammar."""
 
     def take_pooled(self, message: Pooled) -> None:
-        """What was asked for."""
+        """Takes the vectors, and ends the request."""
         if self.finished:
             return
         if self.timing is not None:
@@ -203,7 +203,7 @@ class PoolRequest:
         self._leave()
 
     def expire(self) -> None:
-        """Its time is over, and there is no engine core to say so."""
+        """Ends the request at its deadline, while there is no engine core that would."""
         self.fail(DeadlineExceeded("the deadline passed while the engine core was away"))
 
     def fail(self, error: PenstockError) -> None:

@@ -24,7 +24,7 @@ from penstock.request.terms import Terms
 
 _SAMPLING = TokenSampling(0, temperature=0.0)
 _STOPPING = Stopping(max_tokens=1, ignore_eos=True)
-"""Its one token is thrown away."""
+"""Limits of a prefill, whose one token is thrown away."""
 
 
 def prefill_engines(fleet: Fleet, generation: Generation) -> list[EngineSession]:
@@ -128,10 +128,10 @@ class PrefillAhead:
         """Does nothing: the request itself has entered no step."""
 
     def take_prepared(self) -> None:
-        """Said of grammars only."""
+        """Does nothing: a prefill has no grammar."""
 
     def take_pooled(self, message: Pooled) -> None:
-        """Said to requests for vectors only."""
+        """Does nothing: only a pooling request gets vectors."""
 
     def abort(self) -> None:
         self._generation.abort()

@@ -1,4 +1,4 @@
-"""From one sequence's token ids to its text, ended by the first stop string."""
+"""Turns one sequence's token ids into its text, ended by the first stop string."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class SequenceText:
         return Piece("".join(texts), len(ids))
 
     def finish(self) -> Piece:
-        """What was held back, at the end of the sequence."""
+        """Returns the text that was held back, at the end of the sequence."""
         rest = self._detokenizer.finish()
         if self._matcher is None:
             return Piece(rest, 0)

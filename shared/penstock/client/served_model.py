@@ -55,7 +55,8 @@ class ServedModel:
         self.agree([welcome, *others])
 
     def agree(self, connected: Sequence[Welcome]) -> None:
-        """What is left holds for all that are connected; the last one's word stays."""
+        """Takes the limits that hold for all connected engine cores; if none is connected, the last
+        ones stay."""
         leading = self._leading
         if leading is None or not connected:
             return

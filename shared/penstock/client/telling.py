@@ -1,4 +1,4 @@
-"""What has to be told to all engine cores at once."""
+"""Messages that are sent to all engine cores at once."""
 
 from __future__ import annotations
 

@@ -92,7 +92,8 @@ def installed_plugins(group: str, wanted: str = ALL) -> list[Plugin[object]]:
 
 
 def leave_out(group: str, error: BrokenPlugin, wanted: str = ALL) -> None:
-    """Goes on without a broken plug-in. Raises StartupError where it was asked for by name."""
+    """Leaves a broken plug-in out, with a line in the log. Raises StartupError if it was asked for
+    by name."""
     if wanted != ALL:
         raise StartupError(f"{_flag(group)} {wanted}: {error}") from error
     log.warning("a plug-in is left out", group=group, reason=str(error))

@@ -12,9 +12,10 @@ from penstock.errors import InvalidRequest
 from penstock.model.speculation import LOOKUPS, WITH_MODEL, DraftMethod, SpeculativeConfig
 
 OFF = ("off", "none", "null")
-"""What is said in place of an object to have nothing drafted."""
+"""Words that stand in place of an object to have nothing drafted."""
 AUTO = "auto"
-"""What is said in place of an object to have tokens drafted where that is known to cost nothing."""
+"""The word that stands in place of an object to have tokens drafted where that is known to cost
+nothing."""
 
 SERVED: tuple[DraftMethod, ...] = typing.get_args(DraftMethod)
 ALIASES: dict[str, DraftMethod] = dict.fromkeys(

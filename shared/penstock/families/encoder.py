@@ -1,4 +1,4 @@
-"""What is to be known about a family of encoders."""
+"""A family of encoders: what the system must know of it."""
 
 from __future__ import annotations
 

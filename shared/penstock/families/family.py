@@ -1,4 +1,4 @@
-"""What is to be known about a family of decoders."""
+"""A family of decoders: what the system must know of it."""
 
 from __future__ import annotations
 

@@ -161,14 +161,13 @@ def every_nth_full(nth: int, count: int) -> list[str]:
 
 
 def no_windows(fields: Fields, count: int) -> None:
-    """For a family without sliding windows. Raises UnsupportedModel if config.json has some."""
+    """Raises UnsupportedModel if config.json has sliding windows, for a family without."""
     if SLIDING in layer_kinds(fields, count, [FULL] * count):
         raise UnsupportedModel(f"{fields.where}: layer_types has {SLIDING!r}; {FULL} is served")
 
 
 def only(fields: Fields, **served: object) -> None:
-    """For settings of which one value is served. Raises UnsupportedModel if config.json has another
-    one."""
+    """Raises UnsupportedModel for a setting with another value than the only one that is served."""
     for key, value in served.items():
         if key in fields and fields.values[key] != value:
             raise fields.wrong(key, repr(value))

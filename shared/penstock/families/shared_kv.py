@@ -8,8 +8,8 @@ from penstock.errors import UnsupportedModel
 
 
 def sources(kinds: Sequence[str], shared: int, where: str) -> list[int | None]:
-    """For each layer the one whose keys and values it reads; None: it has its own. Each of the last
-    `shared` layers reads those of the last layer of its kind before them. Raises
+    """Returns for each layer the one whose keys and values it reads; None if it has its own. Each
+    of the last `shared` layers reads those of the last layer of its kind before them. Raises
     UnsupportedModel."""
     first = len(kinds) - shared
     if not 0 <= shared < len(kinds):

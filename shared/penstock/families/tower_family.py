@@ -1,4 +1,4 @@
-"""What is to be known about a family of models that also see or hear."""
+"""A family of models that also see or hear: what the system must know of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TowerFamily:
     hub_classes: tuple[str, ...]
     """What config.json calls them."""
     known_as: str
-    """For people."""
+    """The family's name for people."""
     halves: Mapping[str, TextHalf]
     """Decoders by the model_type of the section about them."""
     read: Callable[[Fields, Fields, ModelConfig], Any]

@@ -21,7 +21,7 @@ class Fields:
         self._asked: set[str] = set()
 
     def completed(self, **defaults: Any) -> Fields:
-        """These settings, with others where they say nothing."""
+        """Returns these settings, with `defaults` for those that are missing."""
         stated = {key: value for key, value in self.values.items() if value is not None}
         other = Fields({**defaults, **stated}, self.where)
         other._asked = self._asked

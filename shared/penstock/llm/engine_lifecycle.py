@@ -164,7 +164,8 @@ class EngineLifecycle:
         return self.tokenizer
 
     async def get_default_sampling_params(self) -> SamplingParams:
-        """What is used if no SamplingParams are given: the model's own generation defaults."""
+        """Returns the sampling parameters that are used if none are given: the model's own
+        generation defaults."""
         await self.start()
         return self.default_sampling_params
 
@@ -247,8 +248,8 @@ class LaunchedEngine:
         _made.add(self)
 
     def forget(self) -> None:
-        """For a child of os.fork(): its copy of the pipe would keep the engine running after the
-        end of the process that owns it."""
+        """Closes the copy of the pipe in a child of os.fork(), which would keep the engine running
+        after the end of the process that owns it."""
         if self._report_fd >= 0:
             os.close(self._report_fd)
             self._report_fd = -1

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Scored = str | Sequence[str] | Mapping[str, Any]
 """What `score` takes for either side."""
 MAX_WAIT = 5.0
-"""Between two tries, seconds."""
+"""Most seconds between two tries."""
 
 
 @dataclass(frozen=True, slots=True)

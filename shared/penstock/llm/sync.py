@@ -79,7 +79,7 @@ class LLM(PoolingCalls):
 
     @classmethod
     def from_engine_args(cls, engine_args: Any) -> LLM:
-        """From an EngineArgs."""
+        """An LLM with the settings of an EngineArgs."""
         keywords = {name: getattr(engine_args, name) for name in engine_args.__dataclass_fields__}
         return cls(**keywords)
 
@@ -195,7 +195,7 @@ class LLM(PoolingCalls):
         return self._loop.run(found)
 
     def reset_prefix_cache(self) -> bool:
-        """From now on nothing is shared with earlier requests; as in vLLM, always True."""
+        """Has nothing shared with earlier requests from now on. Returns True, as vLLM does."""
         self._text()
 
         async def reset() -> bool:

@@ -103,7 +103,7 @@ class MediaLease:
             self._held -= size
 
     def close(self) -> None:
-        """Nothing is held any more. Idempotent."""
+        """Gives back all that is held. Idempotent."""
         if self._open:
             self._open = False
             self._budget.give(self.tenant, self._held)

@@ -103,7 +103,7 @@ def check_operators(facts: MediaFacts, settings: MediaSettings) -> None:
 
 
 def with_frames(facts: MediaFacts, settings: FrameSettings) -> MediaFacts:
-    """With what the operator says of videos' frames."""
+    """Returns the facts with what the operator's settings say of videos' frames."""
     found = facts.kinds.get("video")
     if found is None or not isinstance(found.preparation, (VideoFrames, FixedFrames)):
         return facts

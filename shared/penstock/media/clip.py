@@ -239,8 +239,8 @@ class Clip:
     def _picked(
         self, wanted: list[int], frames: Iterator[tuple[int, Any]]
     ) -> Iterator[Image.Image]:
-        """For each of `wanted`, ascending, the first frame whose number is no less; at the end of
-        the frames, the last one."""
+        """Yields for each of `wanted`, ascending, the first frame whose number is no less; at the
+        end of the frames, the last one."""
         waiting, last = iter(wanted), None
         number = next(waiting, None)
         try:

@@ -63,7 +63,7 @@ MAX_URL = 8192
 """Characters."""
 MAX_REDIRECTS = 3
 MAX_FETCHES = 32
-"""At a time."""
+"""Most downloads at a time."""
 MAX_RESOLVERS = 4
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PLAIN_URL = re.compile(r"[!-\[\]-~]+")

@@ -22,8 +22,8 @@ class PreparedItems:
     layouts: tuple[ItemLayout, ...]
 
     def media(self, spans: Sequence[MediaSpan], in_front: int = 0) -> PromptMedia:
-        """With the places of their embeddings, by items; one that is there several times is one
-        item, with several places."""
+        """Returns the items with the places of their embeddings; one that is there several times is
+        one item, with several places."""
         items: list[MediaItem] = []
         numbers: dict[str, int] = {}
         for one, placed in zip(self.items, self.layouts, strict=True):
@@ -57,7 +57,7 @@ class PromptMedia:
     in_front: int = 0
 
     def moved(self, by: int) -> PromptMedia:
-        """With so many tokens in front of the prompt."""
+        """Returns the same media with so many more tokens in front of the prompt."""
         spans = tuple(msgspec.structs.replace(s, offset=s.offset + by) for s in self.media.spans)
         moved = msgspec.structs.replace(self.media, spans=spans)
         return PromptMedia(moved, self.prepared, self.in_front)

@@ -8,7 +8,7 @@ import io
 from PIL import Image, UnidentifiedImageError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-"""What is read, by Pillow's names."""
+"""The picture formats that are read, by Pillow's names."""
 _ORIENTATION = 0x0112
 """EXIF's tag: how the camera was held."""
 _TURNS = {

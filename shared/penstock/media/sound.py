@@ -14,7 +14,7 @@ from penstock.media.sound_frames import MAX_RATE, MIN_RATE
 from penstock.media.wav_head import missing_bytes, with_length
 
 FORMATS = ("WAV", "FLAC", "OGG", "MP3")
-"""What is read, for people."""
+"""The sound formats that are read, for people."""
 MAX_CHANNELS = 16
 _READ = {"WAV", "WAVEX", "FLAC", "OGG", "MP3"}
 """Formats that are read, by libsndfile's names."""

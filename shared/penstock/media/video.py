@@ -1,4 +1,4 @@
-"""From a video's bytes, or its frames', to frames of one size."""
+"""Makes frames of one size of a video's bytes, or of its frames."""
 
 from __future__ import annotations
 

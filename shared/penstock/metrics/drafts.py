@@ -1,4 +1,4 @@
-"""What is exported about drafted tokens, by vLLM's names."""
+"""Metrics of drafted tokens, by vLLM's names."""
 
 from __future__ import annotations
 

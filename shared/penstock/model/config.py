@@ -59,9 +59,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     streams: StreamsSpec | None = None
     """The parallel residual streams; None for one ordinary residual."""
     vision: VisionSpec | None = None
-    """What it sees with; None: it takes no pictures."""
+    """The vision tower and its projector; None for a model that takes no pictures."""
     audio: AudioSpec | None = None
-    """What it hears with; None: it takes no sounds."""
+    """The audio tower and its projector; None for a model that takes no sounds."""
     cross_attention: CrossAttentionSpec | None = None
     """Attention of an encoder-decoder model's layers to its encoder's output; None: there is no
     encoder that layers attend to."""

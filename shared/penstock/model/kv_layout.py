@@ -189,7 +189,7 @@ def kv_layout(config: ModelConfig, max_model_len: int) -> KVLayout:
 
 
 def state_sizes(config: ModelConfig) -> tuple[int, ...]:
-    """For each layer the numbers of one sequence's state, float32; 0 of one that isn't
+    """The count of numbers of one sequence's state in each layer, float32; 0 for a layer that isn't
     recurrent."""
     specs = [config.layer(number).recurrent for number in range(config.num_layers)]
     return tuple(0 if spec is None else state_numbers(spec) for spec in specs)

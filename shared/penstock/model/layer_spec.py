@@ -168,7 +168,7 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
     normalised: bool = True
     """Whether the chosen experts' weights are divided by their sum."""
     sum_floor: float = SUM_FLOOR
-    """What is added to that sum."""
+    """Number that is added to that sum."""
     scale: float = 1.0
     """Factor of the chosen experts' weights."""
     shared_inner: int = 0

@@ -135,7 +135,7 @@ class FittedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     rows: int
     most: int = 16
     tile_end: str = "<|tile_x_separator|>"
-    """Between the tiles of a row."""
+    """Text between the tiles of a row."""
     row_end: str = "<|tile_y_separator|>"
     whole: str = "<|image|>"
     """Begins the whole."""

@@ -45,7 +45,7 @@ class QuantisedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     """The hub's name: quant_method in config.json."""
     schemes: tuple[WeightScheme, ...]
-    """At least one. A quantised matrix has one of them, as its tensors' shapes say."""
+    """The schemes, at least one. A quantised matrix has one of them, as its tensors' shapes say."""
     unquantised: tuple[str, ...] = ()
     """Modules that config.json says are left as they were: names or patterns, as it has them."""
     plain_dtype: str = "float32"
@@ -53,6 +53,6 @@ class QuantisedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """For people: `gptq int4`."""
+        """The method's name for people: `gptq int4`."""
         kinds = dict.fromkeys(scheme.levels for scheme in self.schemes)
         return " ".join(dict.fromkeys((self.method, "/".join(kinds))))

@@ -47,7 +47,7 @@ class TranscriptionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Frames of the spectrogram that the encoder takes."""
     frames_per_second: int
     timestamp_frames: int
-    """From one timestamp to the next, frames."""
+    """Frames from one timestamp to the next."""
     alignment: Alignment | None = None
     """How times of words are found; None if they aren't known."""
 

@@ -33,8 +33,8 @@ def server_context(config: GatewayConfig) -> ssl.SSLContext | None:
 
 
 def client_context(config: GatewayConfig) -> ssl.SSLContext | None:
-    """For a process that asks its own gateways: it knows whom it asks, and trusts any certificate.
-    None: without TLS."""
+    """A TLS context for a process that asks its own gateways: it knows whom it asks, and trusts any
+    certificate. None without TLS."""
     if config.ssl_certfile is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

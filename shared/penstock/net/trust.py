@@ -22,7 +22,8 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
 
 
 def of_arguments(arguments: argparse.Namespace) -> ssl.SSLContext:
-    """From the two flags above. Raises InvalidRequest for both at once, or an unusable file."""
+    """The TLS context that the two flags above ask for. Raises InvalidRequest for both at once, or
+    an unusable file."""
     if arguments.insecure and arguments.cacert is not None:
         raise InvalidRequest("--cacert says whom to trust and --insecure trusts all: give one")
     context = _context(arguments.cacert)

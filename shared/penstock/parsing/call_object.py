@@ -66,7 +66,7 @@ class CallObject:
         """The text has ended."""
 
     def take(self) -> list[Event]:
-        """What has become certain since the last time."""
+        """Returns the events that have become certain since the last call."""
         events, self._events = self._events, []
         return events
 

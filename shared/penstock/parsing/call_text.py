@@ -32,7 +32,7 @@ class Item(Protocol):
         """The text has ended."""
 
     def take(self) -> list[Event]:
-        """What has become certain since the last time."""
+        """Returns the events that have become certain since the last call."""
 
 
 class CallText(WalkingParser):
@@ -60,7 +60,7 @@ class CallText(WalkingParser):
         return len(self._prefix) + inside + len(self._rest)
 
     def _start(self, ended: bool) -> bool:
-        """At the beginning of the text."""
+        """State at the beginning of the text."""
         raise NotImplementedError
 
     def _content(self, ended: bool) -> bool:

@@ -215,7 +215,7 @@ class FormatCalls(CallText):
         return self._go(self._close)
 
     def _close(self, ended: bool) -> bool:
-        """Its end mark, which many a model forgets."""
+        """State at a call's end: reads its end mark, which many a model forgets."""
         end = self._call.end if self._call is not None else ""
         if not end:
             return self._go(self._between_calls())

@@ -50,7 +50,7 @@ class Channels(WalkingParser):
         self._stops = (*form.ends, form.begin, *((form.channel,) if in_text else ()))
 
     def _first(self, ended: bool) -> bool:
-        """At the beginning of the answer, after the role that the prompt ends in."""
+        """State at the beginning of the answer, after the role that the prompt ends in."""
         text, form = self._rest.lstrip(), self._form
         marks = (form.channel, form.begin, "to=")
         if not ended and any(mark.startswith(text) and mark != text for mark in marks):

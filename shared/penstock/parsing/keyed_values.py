@@ -34,7 +34,7 @@ class KeyedArguments:
         self._schema = schema
         self._rest = ""
         self._read = ""
-        """What was read before it was a call."""
+        """Text that was read before it was known to be a call."""
         self._state = self._between
         self._events: list[Event] = []
         self._keys: set[str] = set()
@@ -68,7 +68,8 @@ class KeyedArguments:
         return len(text)
 
     def end(self) -> None:
-        """Between values, the end of the text ends the call too: a model forgot the mark."""
+        """Takes the end of the text. Between values it ends the call too: a model forgot the
+        mark."""
         if self.begun and self._state == self._between and not self._rest.strip():
             self._close()
 

@@ -72,4 +72,4 @@ def find_prepared(
 
 
 def _silent(_: str) -> None:
-    """For callers who don't want to know."""
+    """Drops progress messages, for callers who don't want them."""

@@ -1,4 +1,4 @@
-"""What there is to know of a model before it is loaded: `penstock show`."""
+"""Says what there is to know of a model before it is loaded: `penstock show`."""
 
 from __future__ import annotations
 

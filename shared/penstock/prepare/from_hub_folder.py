@@ -105,7 +105,7 @@ def _padded(
     tokenizer: HubTokenizer,
     path: Path,
 ) -> PoolingConfig | None:
-    """With what texts are filled up with, where the model needs that."""
+    """Adds the padding of texts to the pooling, if the model needs texts of one length."""
     space = config.space if isinstance(config, EncoderConfig) else None
     if pooling is None or space is None or not space.padded:
         return pooling

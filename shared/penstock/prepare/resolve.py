@@ -1,4 +1,4 @@
-"""From what the user typed to files on this machine."""
+"""Finds the files on this machine for the model's name that the user gave."""
 
 from __future__ import annotations
 

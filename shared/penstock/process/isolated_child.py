@@ -22,7 +22,7 @@ def begin(parent: int, title: str) -> None:
 
 
 def confine(memory: int) -> None:
-    """From now on no more address space than so many bytes, and no core of what it holds."""
+    """Limits the address space to so many bytes from now on, and has no core of it written."""
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

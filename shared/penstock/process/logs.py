@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 MAX_VALUE_LENGTH = 4000
 SELDOM_SECONDS = 60.0
-"""Between two records of an event that others can cause at will."""
+"""Least seconds between two records of an event that others can cause at will."""
 _FIELDS = "penstock_fields"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", _FIELDS}
 _PLAIN = frozenset(

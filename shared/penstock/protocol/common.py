@@ -45,7 +45,8 @@ MAX_METHOD_CHARS = 200
 
 
 SleepLevel = Literal[0, 1, 2]
-"""What has been given back of a model's memory: nothing; its KV cache; its weights, too."""
+"""The part of a model's memory that has been given back: nothing; its KV cache; its weights,
+too."""
 
 WakeTag = Literal["weights", "kv_cache"]
 WAKE_TAGS: tuple[WakeTag, ...] = typing.get_args(WakeTag)
@@ -138,7 +139,7 @@ class LogitsAdjustments(msgspec.Struct, frozen=True, array_like=True):
     frequency: float = 0.0
     repetition: float = 1.0
     bias: dict[int, float] = {}
-    """What is added to logits, by token id."""
+    """Numbers that are added to logits, by token id."""
     allowed: tuple[int, ...] | None = None
     """Token ids, ascending; None if all are allowed."""
     bad_words: tuple[tuple[int, ...], ...] = ()

@@ -43,7 +43,7 @@ class OpenSequence(msgspec.Struct, frozen=True, array_like=True):
 
     index: int
     emitted: list[int] = []
-    """What it has emitted already, if it is resumed."""
+    """Token ids that the sequence has emitted already, if it is resumed."""
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
@@ -54,7 +54,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     name: str
     """The id that people see (x-request-id), for logs."""
     prompt_token_ids: list[int] = msgspec.field(name="prompt")
-    """At least one."""
+    """Token ids of the prompt, at least one."""
     sequences: list[OpenSequence]
     """Sequences that are still open. For a new request, all of 0..n-1, with nothing emitted."""
     sampling: TokenSampling
@@ -176,11 +176,11 @@ class ExpectPrompt(msgspec.Struct, frozen=True, tag="expect_prompt", omit_defaul
     number: int
     """A number as a request has one; ForgetPrompt names it."""
     prompt_token_ids: list[int] = msgspec.field(name="prompt")
-    """At least one."""
+    """Token ids of the prompt, at least one."""
     cache_salt: str = ""
     tenant: str = ""
     adapter: AdapterFile | None = None
-    """These three are as in Submit: they say whose blocks they are."""
+    """Salt, tenant and adapter, as in Submit: they say which requests share the blocks."""
 
 
 class ForgetPrompt(msgspec.Struct, frozen=True, tag="forget_prompt"):

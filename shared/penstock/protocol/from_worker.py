@@ -110,12 +110,12 @@ class Result(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
     slots: list[SlotResult]
     compute_seconds: float = 0.0
     sampled: int = 0
-    """From each rank of the last stage, a hash of the tokens that it sampled, which must be equal;
-    0 if there is nothing to compare."""
+    """A hash of the tokens that a rank of the last stage sampled, which must be equal on all of
+    them; 0 if there is nothing to compare."""
     encode_seconds: float = 0.0
     """The part of `compute_seconds` that encoded media."""
     idle_seconds: float = 0.0
-    """Between the end of the step before and this one's beginning, for whatever reason."""
+    """Seconds between the end of the step before and this one's beginning, for whatever reason."""
 
 
 class GrammarReady(msgspec.Struct, frozen=True, tag="grammar_ready"):
@@ -129,7 +129,7 @@ class GrammarFailed(msgspec.Struct, frozen=True, tag="grammar_failed"):
 
     grammar: int
     reason: str
-    """For the client who wrote the grammar."""
+    """The reason, for the client who wrote the grammar."""
     unavailable: bool = False
     """Whether the grammar isn't why: it may be compiled when it comes again."""
 
@@ -158,7 +158,8 @@ class MediaFailed(msgspec.Struct, frozen=True, tag="media_failed"):
 
     name: str
     reason: str
-    """For the client who sent the item: without paths, and without what a library said."""
+    """The reason, for the client who sent the item: without paths, and without what a library
+    said."""
     code: MediaFailure
 
 
@@ -173,7 +174,7 @@ class AdapterFailed(msgspec.Struct, frozen=True, tag="adapter_failed"):
 
     adapter: str
     reason: str
-    """For people, without paths."""
+    """The reason, for people, without paths."""
     unfit: bool = False
     """Whether its contents are why, so that loading it again would fail again."""
 

@@ -31,7 +31,7 @@ class QueueRow(msgspec.Struct, frozen=True):
     """A waiting sequence."""
 
     request: str
-    """Its name, as in x-request-id."""
+    """The request's name, as in x-request-id."""
     sequence: int
     tenant: str
     state: str
@@ -124,7 +124,7 @@ class BlockView(msgspec.Struct, frozen=True):
     shared: int
     """Held by several sequences."""
     findable: int
-    """With contents that can be found, held or not."""
+    """Number of blocks with contents that can be found, held or not."""
     span: int
     """Blocks per cell of the map. The last cell may have fewer."""
     map: bytes

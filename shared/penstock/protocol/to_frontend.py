@@ -153,13 +153,13 @@ class SequenceTimeline(msgspec.Struct, frozen=True, array_like=True, kw_only=Tru
     compute: float
     """Computation by the worker of the steps that it was in."""
     dispatch: float
-    """What those steps took beyond that: messages, and waiting for the worker."""
+    """Seconds that those steps took beyond `compute`: messages, and waiting for the worker."""
     idle: float
     """Running, but in no step that was completed."""
     share: float
-    """Its share of `compute`, in proportion to its tokens in each step."""
+    """The sequence's share of `compute`, in proportion to its tokens in each step."""
     first_token: float | None
-    """From acceptance to its first token; None if there was none."""
+    """Seconds from acceptance to the sequence's first token; None if there was none."""
     steps: int
     """Steps that it was in."""
     preemptions: int
@@ -210,7 +210,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     error_code: ErrorCode | None = None
     """Set along with `error` if the request itself is to blame, or may come again."""
     timeline: SequenceTimeline | None = None
-    """With the terminal output, if the Submit asked for it."""
+    """The timeline, with the terminal output, if the Submit asked for it."""
     prompt_logprobs: list[TokenLogprobs] | None = None
     """If requested, those of the next prompt tokens, in order. They begin with the second token,
     come before or with the sequence's first token, and only with sequence 0."""

@@ -18,7 +18,7 @@ class Introduce(msgspec.Struct, frozen=True, tag="introduce"):
 
 
 class Want(msgspec.Struct, frozen=True, tag="want"):
-    """Somebody asks for a model: it is to be started, and to stay until it is left."""
+    """Asks for a model: it is to be started, and to stay until the sender leaves it."""
 
     model: str
 

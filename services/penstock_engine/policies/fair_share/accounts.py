@@ -50,7 +50,8 @@ class Account:
         self.weight = weight
         self.serial = serial  # breaks ties
         self.time = time
-        """What it was charged, by its weight, on the common scale: the least is served first."""
+        """Total of what the tenant was charged, divided by its weight, on a common scale: the least
+        is served first."""
         self.line = line  # its part of the queue, counted below
         self.open = 0  # its sequences that live
         self.num_waiting = 0  # sequences

@@ -48,7 +48,8 @@ class FairQueue(Waiting):
         return found
 
     def ahead(self, tenant: str, priority: int) -> Ahead:
-        """Its own tenant's: of the others' work nothing is sure to come before it."""
+        """Returns what waits of the request's own tenant: nothing of the others' work is sure to
+        come before it."""
         if tenant not in self._accounts:
             return Ahead(0, 0)
         account = self._accounts[tenant]

@@ -1,4 +1,4 @@
-"""From replies of the HTTP API to ModelInferResponses."""
+"""Turns replies of the HTTP API into ModelInferResponses."""
 
 from __future__ import annotations
 

@@ -66,7 +66,8 @@ class _Infer:
         return reply.SerializeToString()
 
     async def stream(self, requests: AsyncIterator[bytes], context: Context) -> None:
-        """What is wrong with a request is said in a response, and the stream goes on."""
+        """Answers a stream of requests. What is wrong with one is said in its response, and the
+        stream goes on."""
         room = asyncio.Semaphore(MOST_AT_ONCE)
         running: set[asyncio.Task[None]] = set()
         asked = arriving(requests, self._calls.service, idle=IDLE, busy=lambda: bool(running))

@@ -1,4 +1,4 @@
-"""From what sequences gain to vllm.GenerateResponse."""
+"""Turns what sequences gain into vllm.GenerateResponse."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class GenerateFormat(WrittenAtOnce):
         self._source: PromptLogprobsSource = no_prompt_logprobs
         self._told_prompt = False
         self._prompt: bytes | None = None
-        """What is told of it, once that is written."""
+        """The message's part about the prompt, once it is written."""
         self._counts: dict[int, int] = {}
         self._last: dict[int, int] = {}
         """Each sequence's newest token id."""
@@ -170,7 +170,7 @@ class GenerateFormat(WrittenAtOnce):
     def _shown_parts(
         self, token_ids: list[int], logprobs: Sequence[TokenLogprobs] | None
     ) -> Iterator[bytes]:
-        """What is shown of an output's tokens, as messages."""
+        """Yields the parts of the message about an output's tokens."""
         if self._shown.asked_logprobs is None or logprobs is None:
             return
         for begin, end in steps(len(token_ids)):
@@ -179,7 +179,7 @@ class GenerateFormat(WrittenAtOnce):
             yield part.SerializeToString()
 
     def _prompt_parts(self) -> Iterator[bytes]:
-        """What is told of the prompt, as messages."""
+        """Yields the parts of the message about the prompt."""
         shown, ids = self._shown, self._prompt_token_ids
         info = PromptInfo(num_prompt_tokens=len(ids))
         if shown.prompt_token_ids:

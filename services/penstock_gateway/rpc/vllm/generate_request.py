@@ -1,4 +1,4 @@
-"""From vllm.GenerateRequest to the fields of a completion. Unsupported fields are refused."""
+"""Turns a vllm.GenerateRequest into the fields of a completion. Unsupported fields are refused."""
 
 from __future__ import annotations
 

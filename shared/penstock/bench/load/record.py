@@ -1,4 +1,4 @@
-"""What is kept of one request while it runs, and the kinds of error."""
+"""What is recorded of each request while it runs, and the kinds of error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be known about a family of models that hear, and what their readers share."""
+"""A family of models that hear, and what the readers of such families share."""
 
 from __future__ import annotations
 

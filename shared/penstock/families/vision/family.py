@@ -1,4 +1,4 @@
-"""What is to be known about a family of models that see."""
+"""A family of models that see: what the system must know of it."""
 
 from __future__ import annotations
 
