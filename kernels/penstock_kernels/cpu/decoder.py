@@ -176,8 +176,8 @@ class Decoder:
         return bool(self._cancelled[0])
 
     def cancel(self) -> None:
-        """May be called from another thread: this step, and every later one, ends after its current
-        layer. What `logits` returns is then meaningless."""
+        """Ends this step, and every later one, after its current layer; what `logits` returns is
+        then meaningless. May be called from another thread."""
         self._cancelled[0] = 1
 
     def watch(self) -> np.ndarray:

@@ -36,7 +36,7 @@ class SourceFormat:
     """A format of matrices in checkpoints that the library can unpack."""
 
     number: int
-    """Its PkSource in csrc/interface.h."""
+    """The format's PkSource in csrc/interface.h."""
     elements: int
     """Values per block. Rows consist of whole blocks."""
     bytes: int

@@ -222,7 +222,7 @@ class Experts:
     """Whether a share is a factor of the expert's input, instead of its result."""
     scale: float = 1.0
     sum_floor: float = 1e-20
-    """What is added to the sum of the chosen scores, where they are normalised."""
+    """Number that is added to the sum of the chosen scores, where they are normalised."""
     groups: int = 1
     active_groups: int = 1
     group_best: int = 2

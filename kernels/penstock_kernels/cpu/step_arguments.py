@@ -13,7 +13,7 @@ from penstock_kernels.cpu.structs import PkBatch, PkStates
 
 
 class StepArguments:
-    """For one step at a time."""
+    """The arguments of a step in the library's structs, for one step at a time."""
 
     def __init__(
         self, program: Program, layers_done: np.ndarray, cancelled: np.ndarray, lost: np.ndarray

@@ -106,6 +106,6 @@ class ThreadCount:
             self._settle(trial.before)
 
     def _settle(self, threads: int) -> None:
-        """This number, until the pause is over."""
+        """Settles on this number of threads until the pause is over."""
         self.now, self._trial, self._left = threads, None, self._pause
         self._begin_window(self._size)

@@ -17,9 +17,9 @@ class RowAdjustments:
     penstock_kernels.cpu.adjustments."""
 
     biases: Mapping[int, float] = field(default_factory=dict)
-    """What is added to a logit, by token id."""
+    """Numbers that are added to logits, by token id."""
     counts: Mapping[int, int] = field(default_factory=dict)
-    """For each id in the prompt or the output, how often the output contains it."""
+    """How often the output contains each id that is in the prompt or the output."""
     presence: float = 0.0
     frequency: float = 0.0
     repetition: float = 1.0

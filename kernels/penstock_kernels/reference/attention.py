@@ -64,7 +64,7 @@ class TileGroup:
     out_rows: Tensor
     """[n] int64: the output row of each of these."""
     split_tiles: list[int]
-    """For each split, the number of tiles that reach it (the first ones, by their order)."""
+    """The number of tiles that reach each split (the first ones, by their order)."""
     pair_tiles: Tensor
     """[pairs] int64: the tile of each pair; pairs are ordered by split."""
     slots: Tensor

@@ -18,7 +18,7 @@ import triton
 from penstock_kernels.triton.matmul_tiles import MatmulTiles
 
 FEWEST_STAGES = 2
-"""With one stage nothing would be fetched ahead."""
+"""Fewest stages of a pipelined kernel: with one, nothing would be fetched ahead."""
 
 
 @dataclass(frozen=True)

@@ -70,8 +70,9 @@ class WeightsChange:
         return self.asked is not None and not any(map(has_begun, self._frontends.requests()))
 
     def holds_starts(self, queued: Callable[[], Iterable[Sequence]]) -> bool:
-        """Whether what hasn't begun waits for the new weights. queued: tells who waits in the
-        queue, which takes as long as that is; who has begun might stand behind others there."""
+        """Whether sequences that haven't begun wait for the new weights. queued: lists the queue,
+        which takes time in proportion to its length; a sequence that has begun may be anywhere in
+        it."""
         if self.asked is None:
             return False
         return not any(has_begun(sequence.request) for sequence in queued())

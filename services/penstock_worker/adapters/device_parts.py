@@ -88,7 +88,7 @@ class FactorsPart:
 
     begin: int
     modules: tuple[tuple[str, ...], ...]
-    """For each product the names of the modules whose outputs lie side by side."""
+    """The names of each product's modules, whose outputs lie side by side."""
     sizes: tuple[int, ...]
     """How many outputs each of these has."""
     inputs: int

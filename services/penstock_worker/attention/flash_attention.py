@@ -21,7 +21,7 @@ from penstock_worker.attention.triton_encoded import LayerCache
 
 
 class Kernel(Protocol):
-    """What is called of the library's `flash_attn_with_kvcache`."""
+    """The part of the library's `flash_attn_with_kvcache` that is used."""
 
     def __call__(
         self,

@@ -49,7 +49,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class FlashChoice:
-    """What was found."""
+    """The outcome of the choice: whether FlashAttention is used, and why."""
 
     library: FlashAttention | None
     reason: str

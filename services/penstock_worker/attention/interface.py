@@ -86,7 +86,7 @@ class BatchLayout:
     rows beyond the sum of counts are padding."""
 
     block_tables: Sequence[np.ndarray]
-    """For each sequence its KV blocks in token order (int64), enough for its tokens."""
+    """Each sequence's KV blocks in token order (int64), enough for its tokens."""
     starts: np.ndarray
     """[sequences], tokens computed before."""
     counts: np.ndarray

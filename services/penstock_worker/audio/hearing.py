@@ -1,4 +1,4 @@
-"""From the arrays of a prepared sound to its encoding."""
+"""Turns the arrays of a prepared sound into its encoding."""
 
 from __future__ import annotations
 

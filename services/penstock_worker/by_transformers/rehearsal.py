@@ -20,7 +20,7 @@ from penstock_worker.by_transformers.paged import LayerFacts, PagedStep
 LENGTH, BESIDE = 21, 11
 """Tokens of the sequence, and of the one beside it."""
 CHUNKS = ((1, 9), (17, 2), (3, 0))
-"""What is computed of each in the steps of the second time."""
+"""The tokens of each sequence that are computed in the steps of the second time."""
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
 """Share of the largest number by which the second time may differ."""
 

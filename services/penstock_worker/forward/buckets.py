@@ -140,7 +140,7 @@ class Buckets:
 
     @cached_property
     def _sizes(self) -> tuple[tuple[int, ...], ...]:
-        """For each context the numbers of sequences."""
+        """The numbers of sequences of each context."""
         contexts = len(self._contexts)
         coarse = self._powers(self._growth)[-(self._room // contexts) :]
         fine = tuple(dict.fromkeys((1, 2, 4, *range(8, self.sequences, 8), self.sequences)))

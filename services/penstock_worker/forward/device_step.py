@@ -73,7 +73,7 @@ class HostStep:
     wanted: np.ndarray
     attention: HostLayout
     moves: HostMoves | None = None
-    """What it does with the states of recurrent layers."""
+    """The step's changes of recurrent layers' states; None for models without."""
     media: HostMedia | None = None
     adapters: HostAdapterTiles | None = None
     """Tiles of the rows with adapters; None if no row has one."""

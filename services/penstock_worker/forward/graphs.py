@@ -57,7 +57,7 @@ class _Captured:
 
 
 class Ends(Protocol):
-    """What is done outside of the graph, before and after each step."""
+    """The work outside of the graph, before and after each step."""
 
     def enter(self, rows: int) -> None:
         """Called before the step. `rows` are its own; the bucket may have more."""

@@ -200,8 +200,8 @@ class Recipe:
     adapters: HoldsAdapters | None = field(default=None, kw_only=True)
     """What keeps loaded adapters; None if the setup asks for none."""
     taps: Taps | None = field(default=None, kw_only=True)
-    """What is taken of each pass for a head; None: the setup asks for none, or the backend gives
-    nothing but logits."""
+    """Hidden states that each pass keeps for a draft head; None if the setup asks for none, or the
+    backend gives nothing but logits."""
 
 
 class DeviceBuild(Protocol):

@@ -137,7 +137,7 @@ def _forward(
 
 
 def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
-    """For any model that a family exists for, with any block size. Raises Unable for a
+    """The recipe for any model that a family exists for, with any block size. Raises Unable for a
     quantization, because products here are of floats only."""
     if setup.quantization != "none":
         raise Unable(f"quantization is {setup.quantization}, which needs the cpu backend")

@@ -121,9 +121,9 @@ def computing_in(
 
 
 def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
-    """For a decoder with attention through transformers' interface. Raises Unable for a model that
-    a family describes, for a quantization, for several ranks, and without transformers; and
-    UnsupportedModel for a class that can't be served."""
+    """The recipe for a decoder with attention through transformers' interface. Raises Unable for a
+    model that a family describes, for a quantization, for several ranks, and without transformers;
+    and UnsupportedModel for a class that can't be served."""
     name, fingerprint = computing_in(prepared, setup, ranks)
     shape = cache_shape(prepared, setup)
     return Recipe(

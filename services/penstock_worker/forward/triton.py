@@ -92,7 +92,7 @@ class Purpose(Protocol):
 
 
 class Logits:
-    """For a model that generates: the logits."""
+    """The purpose of a model that generates: logits."""
 
     def take(self, weights: Weights) -> None:
         """Takes nothing."""
@@ -116,8 +116,9 @@ def recipe(
     ranks: Ranks = ALONE,
     purpose: Purpose = LOGITS,
 ) -> DeviceRecipe:
-    """For any model that a family exists for. Raises ImportError without Triton, Unable for a model
-    that its kernels can't run, and StartupError for settings that no backend can follow."""
+    """The recipe for any model that a family exists for. Raises ImportError without Triton, Unable
+    for a model that its kernels can't run, and StartupError for settings that no backend can
+    follow."""
     device = kernel_device(setup)
     config = prepared.decoder
     as_filed = setup.quantization == "none" and setup.load_format == "auto"

@@ -58,13 +58,13 @@ class TritonBuild:
     memory: DeviceMemory
     ranks: Ranks
     head: RowsHead
-    """What is computed from the last layer's rows."""
+    """Computes the result from the last layer's rows."""
     states: DeviceStates | None = None
     """States of recurrent layers; None: there are none."""
     see: Connect = connect_nothing
     adapters: DeviceAdapters | None = None
     taps: Taps | None = None
-    """What is taken of each pass for a head; None: nothing."""
+    """Hidden states that each pass keeps for a draft head; None for none."""
     media: MediaSteps | None = None
     """What encodes media; None if the model takes none."""
     scales: tuple[KVScales, ...] = ()

@@ -106,7 +106,7 @@ class TritonHeadBuild:
 
     model: DraftHeadModel
     setup: Setup
-    """Its own: sequences are as long as the head has positions for."""
+    """The head's own Setup: sequences are as long as the head has positions for."""
     taken: int
     """Numbers that are taken of a row of the served model."""
     shape: CacheShape

@@ -260,8 +260,8 @@ class NumberDigits:
         self._quotes = [token for token, piece in enumerate(self.pieces) if piece == b'"']
 
     def narrowed(self, allowed: np.ndarray, row: DigitRow) -> np.ndarray:
-        """What is allowed (bool, one for each token) without the digits that would be too many;
-        the same where nothing else is allowed."""
+        """Returns what is allowed (bool, one for each token) without the digits that would be too
+        many; the same if nothing else is allowed."""
         left = self.most - row.length
         if row.in_string or left >= self._longest:
             return allowed
@@ -284,7 +284,7 @@ class DigitRow:
         self.length = 0
 
     def push(self, piece: bytes) -> None:
-        """What comes next of the text."""
+        """Takes the next bytes of the text."""
         for byte in piece:
             if self._escaped:
                 self._escaped = False

@@ -1,4 +1,5 @@
-"""What is known of a slot's next token when its logits are there."""
+"""What is known about a slot's next token when its logits are there: a mask, a deferral or an
+error."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class Mask:
     error: str | None = None
 
     def judge(self, choice: SampledToken) -> SampledToken:
-        """What becomes of the sampler's choice for the row."""
+        """Returns what becomes of the sampler's choice for the row."""
         if self.error is not None:
             return SampledToken(error=self.error, error_code="complex_grammar")
         if self.allowed is None:

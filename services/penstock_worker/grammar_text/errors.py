@@ -1,4 +1,4 @@
-"""What is wrong with a grammar."""
+"""Errors of grammars."""
 
 from __future__ import annotations
 

@@ -63,7 +63,8 @@ class Trial:
         )
 
     def end(self) -> None:
-        """From any thread: what is being compiled fails, and nothing more is compiled."""
+        """Has what is being compiled fail, and nothing more compiled. May be called from any
+        thread."""
         self._ended = True
         child = self._child
         if child is not None:

@@ -81,13 +81,13 @@ class TrialProcess:
         connection.close()  # The stream keeps it open.
 
     def kill(self) -> None:
-        """Its exit code can still be had. From any thread."""
+        """Kills the process; its exit code can still be had. May be called from any thread."""
         if self.server.alive:  # Else its pid may be another's by now.
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
     def end(self) -> int | None:
-        """Its exit code, as Popen has it; None where nobody knows it."""
+        """Ends the process. Returns its exit code, as Popen has it; None if nobody knows it."""
         with suppress(OSError):  # Of what can't be written any more.
             self.stream.close()
         return self._processes.ended(self)

@@ -135,8 +135,8 @@ class Follower:
         return self._stack[-1] if self._stack and self._stack[-1].unique else None
 
     def push(self, piece: bytes) -> bool:
-        """Goes on with what comes next of the output. False where two items would be the same, or
-        there would be none that is different."""
+        """Takes the next bytes of the output. Returns False if two items would be the same, or if
+        no different item would be left."""
         return all(self._one(byte) for byte in piece)
 
     def _one(self, byte: int) -> bool:
@@ -201,7 +201,8 @@ class Follower:
         return top.left is None or bool(top.left)
 
     def _ended(self) -> bool:
-        """What is written, if anything is, has come to its end."""
+        """Takes the end of the item that is being written, if one is. Returns False if the array
+        has an equal item already."""
         written, self.written = self.written, b""
         top = self.array
         if top is None or not written:

@@ -20,12 +20,12 @@ LOOK = 0.05
 
 
 class WatchedProcess(Protocol):
-    """What is watched: an own process, or a fork of one."""
+    """A process that is watched: an own one, or a fork of one."""
 
     pid: int
 
     def kill(self) -> None:
-        """From any thread."""
+        """Kills the process. May be called from any thread."""
 
 
 class ProcessorWatch:

@@ -64,7 +64,7 @@ class Parts:
     ranks: Ranks = ALONE
     """Communication with the other ranks."""
     adapters: ProductAdapters | None = None
-    """What is added to products; None: nothing ever is."""
+    """Makes products to which adapters are added; None if there never are any."""
 
     def product(self, names: Sequence[tuple[str, int]], inputs: int, *, bias: bool) -> Product:
         """Returns a column-parallel projection, computed as one matrix.

@@ -1,1 +1,1 @@
-"""From the engine core's Setup to a loaded model with its runner."""
+"""Turns the engine core's Setup into a loaded model with its runner."""

@@ -34,7 +34,7 @@ class Advice(Exception):
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Its name and what of its instruction sets matters here."""
+    """The processor's name, and which of its instruction sets matter here."""
     fields: dict[str, str] = {}
     for line in cpuinfo.read_text().splitlines():
         name, _, value = line.partition(":")

@@ -19,6 +19,6 @@ def keep() -> None:
 
 
 def let_go() -> None:
-    """What was kept, and nobody needs any more, is freed now."""
+    """Frees what was kept and is needed no more."""
     gc.unfreeze()
     gc.collect()

@@ -32,8 +32,8 @@ def give_back_pages(memory: np.ndarray) -> int:
 
 
 def give_back_freed() -> None:
-    """What was freed in this process and is kept for later: by the C library, and by torch of a
-    device's memory."""
+    """Gives freed memory of this process back that is kept for later: by the C library, and by
+    torch of a device's memory."""
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     trim = getattr(_libc, "malloc_trim", None)  # Of glibc only.

@@ -63,7 +63,7 @@ def connect_nothing(done: Callable[[], None]) -> None:
 
 
 Senses = Callable[[Callable[[], None]], Sees]
-"""Given what is called after each of a tower's layers."""
+"""Makes an encoder; its argument is called after each of a tower's layers."""
 
 
 def load_senses(

@@ -29,7 +29,7 @@ class Phases:
         return cast(Part, _Timed(part, method, phase, self))
 
     def add(self, phase: Phase, seconds: float) -> None:
-        """From any thread."""
+        """Adds seconds to a phase. May be called from any thread."""
         with self._lock:
             self.seconds[phase] += seconds
 

@@ -92,7 +92,7 @@ class SequenceAdjustments:
 
     @property
     def bias(self) -> dict[int, float]:
-        """What is added to the logit of an id."""
+        """Numbers that are added to logits, by token id."""
         return self._request.wanted.bias
 
     @property

@@ -21,7 +21,7 @@ NO_TOKEN_LEFT = "allowed_token_ids, bad_words and the grammar together leave no 
 
 
 class SampleRequest(msgspec.Struct, frozen=True):
-    """What is needed to sample a token from one row of logits."""
+    """Everything that is needed to sample a token from one row of logits."""
 
     sampling: TokenSampling
     index: int  # Index of the sequence within its request.

@@ -74,7 +74,7 @@ class _CUDAFetched:
 
 
 class HostTransfers:
-    """For a CPU: packs and copies in the same way, but at once."""
+    """The transfers for a CPU, which pack and copy in the same way, but at once."""
 
     def send(self, arrays: Sequence[np.ndarray]) -> list[Tensor]:
         packed = torch.empty(_packed_bytes(arrays), dtype=torch.uint8)

@@ -1,6 +1,6 @@
 """Drafts by a head, which reads the served model's hidden states and is asked what comes next.
 
-Its row i is made of the hidden state at position i and of the token behind it. So it is one row
+Its row i is made of the hidden state at position i and of the token after it. So it is one row
 behind the model: when the newest token is known, all its rows are, and the last of them says what
 follows. Further drafts are made of its own result in place of a hidden state (Li et al., "EAGLE",
 2024), and their rows are computed again when the model's are there.
@@ -112,7 +112,8 @@ class DraftHead:
             self._hidden.forget(number)
 
     def fetched(self, message: FetchKV) -> None:
-        """What is fetched has none of its rows: where they are wanted, they are computed."""
+        """Follows copies of blocks. Fetched blocks have none of the head's rows, which are computed
+        where they are wanted."""
         self._rows.copied(message.copies)
         self._rows.given(message.blocks)
 

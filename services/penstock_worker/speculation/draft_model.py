@@ -110,7 +110,8 @@ class DraftModel:
             self._drafted.pop(number, None)
 
     def fetched(self, message: FetchKV) -> None:
-        """What is fetched has none of its rows: where they are wanted, they are computed."""
+        """Follows copies of blocks. Fetched blocks have none of the model's rows, which are
+        computed where they are wanted."""
         self._rows.copied(message.copies)
         self._rows.given(message.blocks)
 

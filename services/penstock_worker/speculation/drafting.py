@@ -1,4 +1,4 @@
-"""What is drafted in one launch."""
+"""The drafts of one launch."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class FollowedSlot:
         self.scope: bytes = new.draft_scope if like is None else like.scope
         self.prediction: list[int] = new.prediction if like is None else like.prediction
         self.guess: list[int] = []
-        """What was last said to follow its tokens."""
+        """The latest guess of what follows the slot's tokens."""
         self.guessed_at = -1
         """How many tokens were known then."""
         self.pace = LookPace()
@@ -118,7 +118,7 @@ class LookPace:
         self._wrong = 0 if guess[0] == came else self._wrong + 1
 
     def looked(self, known: int, *, found: bool) -> None:
-        """There was a look."""
+        """Notes a look at what could be drafted, and whether anything was found."""
         self._idle = 0 if found else self._idle + 1
         rest = GLANCE if self._idle > IDLE else 1
         if self._wrong > WRONG:

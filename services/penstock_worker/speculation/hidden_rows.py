@@ -14,8 +14,8 @@ from penstock_worker.forward.interface import Batch
 
 @dataclass
 class _Held:
-    """What is held of a slot: hidden states from position `first` on, with the tokens that they
-    were computed of."""
+    """A slot's hidden states from position `first` on, with the tokens that they were computed
+    from."""
 
     first: int
     tokens: np.ndarray

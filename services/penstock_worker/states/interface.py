@@ -39,7 +39,7 @@ class Stateless:
         """Does nothing: there are no states to load."""
 
     def undo(self, scheduled: Sequence[SlotWork]) -> None:
-        """To compute a token once more changes nothing."""
+        """Does nothing: to compute a token once more changes no state."""
 
     def fitting(self, scheduled: Sequence[SlotWork], drafts: Drafts) -> Drafts:
         return drafts

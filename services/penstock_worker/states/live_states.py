@@ -47,7 +47,7 @@ class Held:
     state: Tensor
     """[numbers of all layers] float32, a view of the slot's memory."""
     reached: list[int]
-    """For each layer how many tokens its state stands for."""
+    """The number of tokens that each layer's state stands for."""
     checkpoints: dict[int, list[int]] = field(default_factory=dict)
     """Blocks, by the number of tokens after which the state is to be copied to them."""
     room: int = 0

@@ -32,7 +32,7 @@ class Snapshots:
         return self._count * self._pieces
 
     def place(self, first: int) -> None:
-        """Their blocks are those from `first` on."""
+        """Sets the first of the blocks that snapshots are in."""
         self._first = first
         self.clear()
 

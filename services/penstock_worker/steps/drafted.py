@@ -27,7 +27,7 @@ log = logs.get(__name__)
 
 @dataclass
 class DraftedTokens:
-    """What is drafted after a slot's tokens, and what has become of it."""
+    """The drafts after a slot's tokens, and what has become of them."""
 
     ids: Sequence[int]
     first_row: int

@@ -39,7 +39,8 @@ class Launch:
     """What was drafted, by slot. All tokens are known then."""
 
     vectors: dict[int, Vectors] = field(default_factory=dict)
-    """What was asked for in place of a token, by slot; a token in `known` stands for it."""
+    """Vectors that were asked for in place of a token, by slot; a token in `known` stands for
+    each."""
 
     def __post_init__(self) -> None:
         self._placeholders: dict[int, int] = {}

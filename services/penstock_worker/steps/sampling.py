@@ -1,4 +1,4 @@
-"""From slots and works to the sampler's requests, and from its tokens to what is reported."""
+"""Turns slots and works into the sampler's requests, and its tokens into what is reported."""
 
 from __future__ import annotations
 

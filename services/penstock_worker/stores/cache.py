@@ -35,7 +35,7 @@ class Filling(Protocol):
         it doesn't exist."""
 
     def close(self) -> None:
-        """What was written and isn't in the cache yet is put on its way."""
+        """Begins to move what was written and isn't in the cache yet."""
 
     def wait(self) -> None:
         """Waits until all that is on its way is in the cache, so that any step may use it. Raises
@@ -68,14 +68,15 @@ class StoredCache(Protocol):
         there is no room for more copies. Raises PlanError for a block that doesn't exist."""
 
     def overwriting(self, blocks: Iterable[int]) -> None:
-        """What is queued next may write to these blocks: it comes after their copies."""
+        """Has the work that is queued next come after all copies of these blocks, as it may write
+        to them."""
 
     def fill(self, blocks: Sequence[int]) -> Filling:
-        """These blocks are going to be filled, after all that is queued. Until `Filling.wait`
-        returns, nothing else may use them."""
+        """Begins to fill these blocks, after all that is queued. Until `Filling.wait` returns,
+        nothing else may use them."""
 
     def settle(self) -> None:
-        """What is queued next may use any block: it comes after all copies."""
+        """Has the work that is queued next come after all copies, as it may use any block."""
 
 
 def check_blocks(blocks: Iterable[int], count: int) -> None:

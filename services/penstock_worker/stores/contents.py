@@ -18,8 +18,8 @@ Contents = bytes | memoryview
 
 @dataclass(slots=True)
 class WritePace:
-    """behind: whether so much waits to be written that it is written beside the steps, not only in
-    time that they leave."""
+    """The pace of writing. behind: whether writing lags, so that it goes on during steps, too, and
+    not only between them."""
 
     behind: bool = False
 

@@ -207,7 +207,7 @@ def read_secret(path: Path) -> bytes:
 
 
 class Seal(Protocol):
-    """What is stored in place of a block's contents, and under which name."""
+    """Says what is stored in place of a block's contents, and under which name."""
 
     @property
     def extra_bytes(self) -> int:
@@ -220,7 +220,7 @@ class Seal(Protocol):
         """Returns the name under which the store knows the key, 32 bytes."""
 
     def close(self, key: bytes, payload: Contents) -> bytes:
-        """What is stored for the contents."""
+        """Returns the bytes that are stored for the contents."""
 
     def open(self, key: bytes, stored: bytes) -> bytes | None:
         """The contents; None if what was stored is damaged, or another key's."""

@@ -61,7 +61,7 @@ class GuardedStore:
 
     @property
     def num_damaged(self) -> int:
-        """What it gave that can't be a block's contents."""
+        """Number of answers from the plug-in that can't be a block's contents."""
         return self._num_unfit
 
     def has(self, key: bytes) -> bool:

@@ -126,7 +126,7 @@ class TowerLayer:
         return torch.stack(heads, 1)
 
     def _behind(self, hidden: Tensor, mixed: Tensor) -> Tensor:
-        """What comes after the attention, whose result is [rows, hidden]."""
+        """Computes what comes after the attention, whose result is `mixed`, [rows, hidden]."""
         mixed = self._mixed(mixed)
         hidden = hidden + (mixed if not self._scales else self._scales[0] * mixed)
         inner = self._up(self._norms[1](hidden))

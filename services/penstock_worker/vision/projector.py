@@ -1,4 +1,4 @@
-"""From a tower's vectors to rows of the decoder's size."""
+"""Turns a tower's vectors into rows of the decoder's size."""
 
 from __future__ import annotations
 

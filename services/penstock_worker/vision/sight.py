@@ -1,4 +1,4 @@
-"""From the arrays of a prepared item to its encoding."""
+"""Turns the arrays of a prepared item into its encoding."""
 
 from __future__ import annotations
 

@@ -103,7 +103,8 @@ class Tower:
         return flat if self._first is None else self._first(flat)
 
     def _places(self, picture: Picture, layout: PatchLayout) -> Tensor | None:
-        """What is added to the patches of each tile, [patches, hidden]."""
+        """Returns the position embeddings that are added to the patches of each tile, [patches,
+        hidden]; None without such."""
         positions, table = self._spec.positions, self._table
         if table is None:
             return None

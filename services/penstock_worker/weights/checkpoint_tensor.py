@@ -14,7 +14,8 @@ from penstock_worker.weights.stored import CHUNK_ELEMENTS, Place, StoredTensor
 
 @dataclass(frozen=True)
 class CheckpointTensor(StoredTensor):
-    """Is read as any other tensor is; decoded a chunk of rows at a time."""
+    """A tensor of a quantised checkpoint, read as any other tensor is, and decoded a chunk of rows
+    at a time."""
 
     matrix: CheckpointMatrix | None = None
     """The matrix, never None: the field needs a default because the base's fields have some."""

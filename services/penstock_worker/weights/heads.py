@@ -4,7 +4,7 @@ A head has `layers.0`, `norm`, `lm_head` and `embed_tokens` as a model of one la
 EAGLE-3 has `fc` in front, and norms `layers.0.hidden_norm` and `layers.0.input_layernorm` of the
 two halves of what its attention reads; `ids`, int64, are differences between the served model's
 ids and its own. One of the checkpoint's own (MTP) has `enorm`, `hnorm` and `eh_proj` in front, and
-`served_norm`, that behind the served model's last layer.
+`served_norm`, that after the served model's last layer.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class AdapterTiles:
     """Which rows are computed together. All tensors are int32 and on the device."""
 
     shape: MatmulTiles
-    """For which the tiles were made: a tile has at most `shape.rows` rows."""
+    """The shape for which the tiles were made: a tile has at most `shape.rows` rows."""
     order: Tensor
     """[rows]: the rows that have an adapter, by place, and then others of no interest."""
     places: Tensor

@@ -1,1 +1,1 @@
-"""From logits to tokens and log-probabilities."""
+"""Turns logits into tokens and log-probabilities."""

@@ -174,7 +174,7 @@ class AdaptedPhases:
         return next((name for each, name in matrices if each is matrix), None)
 
     def part(self, name: str) -> tuple[range, range]:
-        """This rank's outputs and inputs of a module. Of an embedding, its tokens are shared."""
+        """Returns this rank's outputs and inputs of a module. An embedding is divided by tokens."""
         outputs, inputs = self.modules[name]
         if name == EMBEDDING:
             return range(outputs), self.split.rows(f"{name}.weight", inputs)

@@ -180,7 +180,7 @@ def _all_of(schemas: Iterable[Any]) -> Any:
 
 
 def _property(parts: list[dict[str, Any]], name: str) -> Iterator[Any]:
-    """What they say of a property, but for what they say by patterns."""
+    """Yields what the schemas say of a property, but for what they say by patterns."""
     for part in parts:
         if name in part.get("properties", {}):
             yield part["properties"][name]

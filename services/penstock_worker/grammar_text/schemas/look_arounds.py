@@ -16,7 +16,7 @@ _LOOKS = re.compile(r"\(\?(?:=|!|<=|<!)")
 _CLASS = r"\[\^?\]?(?:[^\]\\]|\\.)*\]"
 _GROUP = re.compile(rf"(?s){_CLASS}")
 _ONLY = re.compile(rf"(?s)\^?(?P<class>{_CLASS})\*\$")
-"""What is none but characters of a class."""
+"""Matches a pattern of any number of characters of one class, and nothing else."""
 
 _SIGNED = re.escape(r"^(?!^[-+.]*$)[+-]?0*")
 _DECIMAL = re.compile(_SIGNED + re.escape(r"\d*\.?\d*$"))

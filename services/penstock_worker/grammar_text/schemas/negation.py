@@ -293,7 +293,7 @@ def _known(within: Any, name: str, default: Any = None) -> Any:
 
 
 def _item(within: Any, place: int) -> Any:
-    """What is known of an array's item."""
+    """Returns what is known of an array's item."""
     first = _known(within, "prefixItems", [])
     return first[place] if place < len(first) else _known(within, "items", True)
 

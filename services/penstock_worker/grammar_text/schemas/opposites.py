@@ -29,7 +29,7 @@ def in_part(keyword: str) -> dict[str, str]:
 
 
 def outside(schema: dict[str, Any], kinds: frozenset[str]) -> Iterator[Schema]:
-    """What is out of one of its bounds."""
+    """Yields schemas of numbers and sizes that are outside of one of a schema's bounds."""
     for name, kind, other, by in (
         ("minimum", "number", "exclusiveMaximum", 0),
         ("maximum", "number", "exclusiveMinimum", 0),

@@ -62,7 +62,7 @@ def _is_unique(node: dict[str, Any]) -> bool:
 
 
 ATTEMPTS = (Attempt(leave_one_of=True), IN_FULL, Attempt(in_part=True))
-"""What is tried, in this order; the first that succeeds is served."""
+"""Attempts in order; the first that succeeds is served."""
 _ONE_OF = "oneOf constraints are not supported"
 
 

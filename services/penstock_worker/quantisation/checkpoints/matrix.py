@@ -105,7 +105,7 @@ class LevelRows(LevelMatrix):
 
     whole: LevelMatrix
     first: int
-    """Its first row in the whole matrix."""
+    """Index of the part's first row in the whole matrix."""
 
     def levels(self, rows: range, columns: range) -> np.ndarray:
         return self.whole.levels(shifted(rows, self.first), columns)

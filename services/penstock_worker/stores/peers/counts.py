@@ -1,4 +1,4 @@
-"""What is counted of blocks between this worker and others."""
+"""Counts of KV blocks between this worker and others."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ class KVPeer:
         return self._send(AskKV(self._number, self._layout.name, keys, waits))
 
     def counted(self) -> int | None:
-        """Its answer, once its socket can be read; None: that was none to the latest question.
-        Raises PeerFault."""
+        """Returns the worker's answer, once its socket can be read; None if that was no answer to
+        the latest question. Raises PeerFault."""
         message = self._receive()
         if not isinstance(message, HasKV) or message.number != self._number:
             return None

@@ -59,7 +59,7 @@ class OneOf(Feature):
 
 
 def _known(within: dict[str, Any], branch: Any) -> dict[str, Any]:
-    """What is known of a document that both admit."""
+    """Returns what is known of a document that both schemas admit."""
     if not isinstance(branch, dict):
         return within
     properties = within.get("properties", {}) | branch.get("properties", {})
