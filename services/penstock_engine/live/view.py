@@ -1,8 +1,8 @@
-"""Who watches the engine core, and what they are shown.
+"""The live view of an engine core: which front ends watch it, and what they are shown.
 
-The core doesn't know of it, and nothing here changes it: Watch is taken before it comes to the
-core, so neither decisions nor recordings depend on who watches.  While nobody does, nothing is
-noted but when each front end came and how many workers were lost.
+The core doesn't know of the view, and the view doesn't change the core: Watch is taken before it
+comes to the core, so neither decisions nor recordings depend on who watches.  While no front end
+does, nothing is noted but when each front end came and how many workers were lost.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class EncodingShares:
         self._scheduling = scheduling
         self._pace = EncoderPace()
         self._share: float | None = None
-        """Work that the plan may encode; None: nobody has asked yet."""
+        """Work that the plan may still encode; None before the first question."""
 
     def begin_step(self) -> None:
         """A plan is begun."""
@@ -96,30 +96,32 @@ that was held up by something else would otherwise be the last of which anything
 
 
 class EncoderPace:
-    """Learns what a unit of MediaReady.work takes."""
+    """Learns how many seconds a unit of MediaReady.work takes."""
 
     def __init__(self) -> None:
         self._each: float | None = None  # seconds
 
     def observe(self, work: int, seconds: float) -> None:
-        """A step was settled that encoded so much. seconds: that it took; 0: unknown."""
+        """Notes a settled step that encoded so much work. seconds: how long it took; 0 if that is
+        unknown."""
         if work < LEAST or seconds <= 0.0:
             return
         new = seconds / work
         self._each = new if self._each is None else self._each + WEIGHT * (new - self._each)
 
     def within(self, seconds: float) -> float:
-        """Work that takes no longer than that; LEAST in any case."""
+        """The most work that takes no longer than `seconds`, at least LEAST."""
         if math.isinf(seconds):
             return math.inf
         return UNKNOWN if self._each is None else max(LEAST, seconds / self._each)
 
 
 class PlannedEncodings:
-    """Whose turn it was when an item was put into the plan, and whose tokens need it there.
+    """The items that a plan has encoded: for which sequence each was put into the plan, and which
+    sequences' tokens need it there.
 
-    One of them may find no KV blocks, and get no tokens. What only such ones count on is taken
-    back: in a plan that isn't sent it would take a step's share from others for ever.
+    A sequence may find no KV blocks then, and get no tokens. An item that only such sequences need
+    is taken back: in a plan that isn't sent it would take a step's share from others for ever.
     """
 
     def __init__(self) -> None:
@@ -127,10 +129,10 @@ class PlannedEncodings:
         """The sequence for which each item was put into the plan, by the item's name."""
         self._users: dict[str, dict[Sequence, None]] = {}
         self._costs: dict[Sequence, int] = {}
-        """Rows that were encoded for each, and not charged yet."""
+        """Rows that were encoded for each sequence, and not charged yet."""
 
     def add(self, entry: MediaEntry, sequence: Sequence) -> None:
-        """The plan has all of it encoded for a sequence."""
+        """Notes that the plan has all of an item encoded for a sequence."""
         self._first[entry.name] = sequence
         self._users[entry.name] = {sequence: None}
         self.charge(entry, sequence)

@@ -85,10 +85,10 @@ class Encodings:
         return True
 
     def add(self, entry: MediaEntry, most_work: float) -> bool:
-        """Has an item encoded whose rows have room, or goes on with it. False: it isn't encoded
-        yet, as the step has its share.
+        """Has an item encoded whose rows have room, or goes on with it. Returns False if it isn't
+        encoded yet, as the step has its share.
 
-        most_work: that a step encodes; see MediaReady."""
+        most_work: the most that a step encodes, in units of MediaReady.work."""
         begun = self._begun
         if begun is not None and begun is not entry and not self._go_on(begun, most_work):
             return False

@@ -25,14 +25,15 @@ from penstock_engine.request.step_builder import StepBuilder
 
 
 class FairShare(OneLine):
-    """Who has been given least is served first; inside a tenant, as by `priority`.
+    """Serves the tenant first that has been given least; inside a tenant, the order is that of
+    `priority`.
 
-    step_budget: tokens of a step; a tenant may save up a claim to as many, so that one which asks
-    for little finds a whole step for it when it does.
+    step_budget: tokens of a step.  A tenant may save up a claim to as many, so that one which asks
+    for little finds a whole step free when it does.
 
-    Nobody starves: the least-served tenant is served next; of those that find no room, one is
-    passed by a bounded number of others (FairQueue); and who has lost its blocks more than once is
-    spared for a while (FairRoom).
+    No sequence starves: the least-served tenant is served next; a sequence that finds no room is
+    passed by a bounded number of others (FairQueue); and one that has lost its blocks more than
+    once is spared for a while (FairRoom).
     """
 
     name = "fair"

@@ -42,7 +42,8 @@ class Standing(NamedTuple):
 
 
 class Policy(ABC):
-    """Asked by the scheduler at every step; it keeps its own accounts, and moves nobody itself.
+    """Decides order, shares and preemption for the scheduler, which asks it at every step. It keeps
+    its own accounts, and changes no sequence itself.
 
     A policy is a module of this package with a subclass that has a `name`, and that name among the
     choices of `scheduling_policy` in the settings: the registry finds it.
@@ -109,10 +110,11 @@ class Policy(ABC):
         *,
         can_start: bool,
     ) -> Iterator[Turn]:
-        """Who is served in what order, by turns; what they take shows in `builder` in between.
+        """Yields turns in the order in which sequences are served. What a turn takes shows in
+        `builder` before the next one is asked for.
 
-        decodes: sequences with one token to compute.  chunks: those with more.  can_start: somebody
-        waits, and a slot is free.
+        decodes: sequences with one token to compute.  chunks: those with more.  can_start: whether
+        sequences wait, and a slot is free.
         """
 
     @abstractmethod
@@ -129,9 +131,10 @@ class Policy(ABC):
     def make_way(
         self, head: Sequence, running: Iterable[Sequence], shortage: Shortage
     ) -> list[Sequence] | None:
-        """Who gives up slot and blocks, so that the head of the queue can start; None: it waits.
+        """Returns the sequences that give up slot and blocks so that the head of the queue can
+        start: enough of them, or None if the head waits.
 
-        Asked only of a policy that makes way.  Enough of them or none.
+        Called only if `makes_way`.
         """
         return None
 

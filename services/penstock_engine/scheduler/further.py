@@ -10,23 +10,24 @@ from penstock_engine.scheduler.spare_room import SpareRoom
 from penstock_engine.scheduler.state import SchedulerState
 
 SECONDS = 0.25
-"""Seconds that a step with further tokens takes at most, so far as known: for so long nothing is
-known of what it has computed, which may be lost."""
+"""Most seconds that a step with further tokens is expected to take. Until it ends, the engine core
+knows nothing of what was computed, which may be lost."""
 
 MOST, LEAST = 15, 3
-"""Further tokens of a step. Where there would be fewer, the next step is sent ahead instead."""
+"""Most and least further tokens of a step. If there would be fewer, the next step is sent ahead
+instead."""
 
 MOST_ENDS = 64
 """Ids that a plan says end its sequences."""
 
 
 class Further:
-    """Has steps go on where all that would follow is the same again.
+    """Plans several tokens of each sequence at once (multi-step decoding) while only decodes run.
 
     On a CPU, messages, and what the engine core does for each, take processors from those that
-    compute. So as long as all sequences decode, nobody reads their tokens as they come, and nobody
-    waits to start, a plan is for several tokens. No other step follows it, so that the first
-    message that comes meanwhile ends it: a new request waits no longer than it would have.
+    compute. So a plan is for several tokens as long as all sequences decode, no client reads their
+    tokens as they come, and no sequence waits to start. No other step follows such a plan, and the
+    first message that comes meanwhile ends it: a new request waits no longer than it would have.
     """
 
     def __init__(self, state: SchedulerState, drafter: Drafter) -> None:

@@ -1,13 +1,13 @@
-"""Who may have been the death of a worker, and who was not.
+"""Attributes the death of a worker to sequences, grammars and adapters.
 
-Suspected is only what was in a step, compiled or loaded when a worker was lost.  A session that
-ends says nothing yet: a worker that was frozen, or cut off, comes back with the life that it had,
-and nobody is to blame.  So what the loss of a session counts is settled when the places of those
-that were lost are taken again; what a worker itself reports (a fault, a result that can't be), and
-what fails here, counts at once.
+Suspects are those that were in a step, compiled or loaded when a worker was lost.  That a session
+has ended proves nothing yet: a worker that was frozen, or cut off, comes back with the life that it
+had, and nothing is to blame.  So the loss of a session counts only once other workers have taken
+the places of those that were lost.  What a worker itself reports (a fault, an impossible result),
+and what fails in this process, counts at once.
 
 A suspect runs alone until it has passed the point at which it was accused, so that the next death
-accuses one.  Whoever has seen MAX_DEATHS is not run again.
+accuses one sequence.  A suspect of MAX_DEATHS deaths is not run again.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ loaded; after that it is not run, compiled or loaded again."""
 
 
 class Suspect(Protocol):
-    """A sequence, a grammar or an adapter. deaths: that count against it."""
+    """A sequence, a grammar or an adapter. deaths: number of deaths that count against it."""
 
     deaths: int
 
 
 class FaultAttribution:
-    """Whom a worker's death counts against. The engine core has one, and nothing else changes a
-    suspect's deaths."""
+    """Decides which suspects a worker's death counts against. The engine core has one, and nothing
+    else changes a suspect's deaths."""
 
     def __init__(self) -> None:
         self._lost: dict[int, str] = {}
         """The life of each worker that was lost and whose place is empty, by rank."""
         self._pending: list[tuple[Suspect, int]] = []
-        """Whom the loss counts against if one of those is dead, with the number of tokens that a
-        sequence would have had computed by then."""
+        """The suspects that the loss counts against if one of those workers is dead. The number is
+        that of the tokens that a sequence would have had computed by then."""
 
     def accuse(self, sequences: Mapping[Sequence, int], beside: Collection[Suspect]) -> None:
-        """A worker, or this engine core, has failed with these at work: it counts at once. beside:
-        what was compiled or loaded."""
+        """Counts a failure of a worker, or of this engine core, against what was at work, at once.
+        sequences: with the end of their tokens in the step. beside: what was compiled or loaded."""
         for sequence, end in sequences.items():
             _count(sequence, end)
         for suspect in beside:
@@ -53,14 +53,16 @@ class FaultAttribution:
         beside: Collection[Suspect],
         lives: Mapping[int, str],
     ) -> None:
-        """Workers were lost with these at work. lives: of all ranks of the group."""
+        """Notes a loss of workers with these at work, to be counted once it is known whether one
+        has died. lives: the life of each rank of the group."""
         self._lost.update(lives)
         self._pending += sequences.items()
         self._pending += [(suspect, 0) for suspect in beside]
 
     def arrived(self, rank: int, life: str) -> list[Suspect]:
-        """A rank's place is taken, by a worker of this life. Once all are back it is known whether
-        one of them had died; at once, where this one has. Returns whom that counts against."""
+        """Notes that a worker of this life has taken a rank's place. If it is another life, a
+        worker has died, and the loss counts; if all come back with theirs, none has. Returns the
+        suspects that it counts against."""
         before = self._lost.pop(rank, None)
         if before is None:
             return []
@@ -75,7 +77,7 @@ class FaultAttribution:
 
     @staticmethod
     def is_poison(suspect: Suspect) -> bool:
-        """Whether it is not to be run, compiled or loaded again."""
+        """Whether a suspect is not to be run, compiled or loaded again."""
         return suspect.deaths >= MAX_DEATHS
 
     @staticmethod
@@ -87,7 +89,8 @@ class FaultAttribution:
 
 
 def _count(suspect: Suspect, end: int) -> bool:
-    """Whether it is still to be run: what has ended meanwhile is nobody's business."""
+    """Counts a death against a suspect. Returns False for a sequence that has ended meanwhile,
+    against which nothing counts."""
     if isinstance(suspect, Sequence):
         if suspect.finished:
             return False

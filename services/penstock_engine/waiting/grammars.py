@@ -162,7 +162,7 @@ class GrammarManager:
             self._workers.send(CompileGrammar(entry.number, entry.definition))
 
     def worker_lost(self) -> list[GrammarEntry]:
-        """Nothing is compiled any more; what runs next waits for its grammar again.
+        """Forgets what was compiled; sequences that run next wait for their grammars again.
 
         The scheduler has put what ran back into its queue.  Returns what was being compiled.
         """

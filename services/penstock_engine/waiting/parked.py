@@ -10,7 +10,7 @@ from penstock_engine.waiting.queue import Part
 
 
 class ParkedSequences:
-    """Who they are, and how much waits of each tenant's.
+    """The sequences that wait outside the queue, and how much waits of each tenant's.
 
     line: those whose items have no room yet, in order.  They hold no items, so that the first of
     them gets what others don't use.
@@ -19,11 +19,11 @@ class ParkedSequences:
     def __init__(self) -> None:
         self.line: dict[Sequence, None] = {}
         self._parked: dict[Sequence, int] = {}
-        """Each with the tokens that it need not compute."""
+        """Each parked sequence, with the number of tokens that it need not compute."""
         self._waiting_of: dict[str, list[int]] = {}
         """Numbers of parked requests, of their sequences and of their tokens, by tenant."""
         self._requests: dict[Request, int] = {}
-        """How many sequences of each wait here."""
+        """How many sequences of each request wait here."""
 
     def __contains__(self, sequence: Sequence) -> bool:
         return sequence in self._parked

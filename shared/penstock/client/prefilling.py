@@ -28,8 +28,8 @@ _STOPPING = Stopping(max_tokens=1, ignore_eos=True)
 
 
 def prefill_engines(fleet: Fleet, generation: Generation) -> list[EngineSession]:
-    """Engine cores that may compute its prompt ahead: none for a short one, for one with media or
-    with log-probabilities of its prompt, and where nobody else would go on with it."""
+    """Engine cores that may compute the request's prompt ahead. There are none for a short prompt,
+    for one with media or with log-probabilities, and if no other engine core could go on."""
     whole = generation.media is None and generation.prompt_logprobs is None
     if not whole or generation.begun:
         return []
@@ -41,14 +41,14 @@ def prefill_engines(fleet: Fleet, generation: Generation) -> list[EngineSession]
 
 
 class PrefillAhead:
-    """A Generation's prompt on its way, as an OpenRequest of its own. The Generation waits for it,
-    and is handed to `go_on` once, at the end of this, whatever that is."""
+    """The prefill of a Generation's prompt at another engine core, as an OpenRequest of its own.
+    The Generation waits, and is handed to `go_on` once when the prefill ends, however it ends."""
 
     def __init__(self, generation: Generation, go_on: Callable[[OpenRequest], None]) -> None:
         self.key = 0
         self.holder: Holder = NOWHERE
         self.placement = Placement(generation.placement.ask)
-        self.placement.refused = True  # Who refuses it is the last who is asked.
+        self.placement.refused = True  # If one engine core refuses it, no other is asked.
         self.media: PreparedMedia | None = None
         self._generation = generation
         self._go_on = go_on
@@ -57,7 +57,7 @@ class PrefillAhead:
         generation.holder = _Behind(self)
 
     def expect_at(self, session: EngineSession, why: Why) -> None:
-        """An engine core that is to go on with it fetches what is computed until then."""
+        """Has the engine core that is to go on with the request fetch KV blocks meanwhile."""
         number = session.expect(self._generation.prompt_token_ids, self.terms)
         self._expected = session, number
         self._generation.placement.expected = session.endpoint, why
@@ -164,7 +164,7 @@ class PrefillAhead:
 
 
 class _Behind:
-    """The Generation's holder meanwhile."""
+    """The Generation's holder until its prefill has ended."""
 
     def __init__(self, ahead: PrefillAhead) -> None:
         self._ahead = ahead

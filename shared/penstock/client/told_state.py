@@ -1,4 +1,4 @@
-"""What an engine core has said of itself, as a front end goes by it."""
+"""The state that an engine core last reported, by which a front end goes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from penstock.protocol.common import SleepLevel, WakeTag
 from penstock.protocol.to_frontend import Status, Welcome
 
 STATUS_MAX_AGE = 2.0
-"""Seconds after which an engine's last word about itself says nothing about now: four beats."""
+"""Seconds after which an engine core's last Status counts as out of date: four heartbeats."""
 
 DEFAULT_BLOCK_SIZE = 16
 """Tokens of a KV block where the engine has not said yet."""
 
 
 class ToldState:
-    """welcome: the last that came, also of a session that has ended; status, fingerprint, weights:
-    of the present one.  refused: why nothing is sent to an engine that answers; empty: it is used.
+    """The last Welcome and Status of an engine core, and what follows from them.
+
+    welcome: the last that came, also of a session that has ended.  status, fingerprint, weights: of
+    the present session.  refused: why no request is sent to an engine core that answers; empty if
+    requests are sent.
     """
 
     def __init__(self) -> None:
@@ -40,7 +43,7 @@ class ToldState:
 
     @property
     def fresh(self) -> bool:
-        """Whether its last status means anything now."""
+        """Whether its last Status is recent enough to count."""
         return self.status_age(time.monotonic()) <= STATUS_MAX_AGE
 
     @property
@@ -67,22 +70,24 @@ class ToldState:
 
     @property
     def waking(self) -> tuple[WakeTag, ...]:
-        """Tags that were named since it fell asleep, and don't wake it alone."""
+        """Tags that WakeUp has named since the model fell asleep, which don't suffice to wake
+        it."""
         return () if self.status is None else self.status.waking
 
     @property
     def asleep(self) -> bool:
-        """Whether its workers have given back what that level says."""
+        """Whether its workers have given back the memory that this level names."""
         return self.status is not None and self.status.asleep
 
     @property
     def missing_workers(self) -> tuple[int, ...]:
-        """Ranks that have none."""
+        """Ranks that have no worker."""
         return () if self.status is None else self.status.missing
 
     @property
     def prefills_from(self) -> int:
-        """Prompts of so many tokens are computed here first, and go on elsewhere; 0: none."""
+        """Least tokens of the prompts that this engine core computes for others to go on with; 0 if
+        it computes none for others."""
         return 0 if self.welcome is None else self.welcome.prefills_from
 
     @property
@@ -109,5 +114,5 @@ class ToldState:
         return DEFAULT_BLOCK_SIZE if self.status is None else self.status.block_size
 
     def status_age(self, now: float) -> float:
-        """Seconds since it last told its state; infinite when it never did."""
+        """Seconds since its last Status; infinity if there was none."""
         return now - self._status_at if self.status is not None else float("inf")
