@@ -98,6 +98,8 @@ class Streams:
         self.tally = Tally()
         self.since: dict[int, float] = {}
         """By the seed of an open stream: when it was asked for, or its last piece came."""
+        self.silent: set[int] = set()
+        """Seeds of open streams whose first piece hasn't come."""
 
     async def repeat(self, until: float = math.inf) -> None:
         """One stream after the other; none begins after that moment."""
@@ -105,6 +107,7 @@ class Streams:
             seed = next(self._seeds)
             self.tally.begun += 1
             self.since[seed] = time.monotonic()
+            self.silent.add(seed)
             try:
                 await self._listen(seed)
             except Broken as problem:
@@ -112,6 +115,7 @@ class Streams:
                 await asyncio.sleep(PAUSE)
             finally:
                 del self.since[seed]
+                self.silent.discard(seed)
 
     async def _listen(self, seed: int) -> None:
         pieces: list[str] = []
@@ -120,6 +124,7 @@ class Streams:
             now = time.monotonic()
             (self.tally.gaps if pieces else self.tally.firsts).append(now - self.since[seed])
             self.since[seed] = now
+            self.silent.discard(seed)
             for choice in event["choices"]:
                 pieces.append(choice["text"])
                 finish = choice["finish_reason"] or finish

@@ -15,6 +15,10 @@ ASIDE = 0.005
 LONG = 0.25
 """Seconds that a step without decodes may take: whoever comes during one waits for its end."""
 
+GROWTH = 8
+"""Factor by which a step without decodes may have more tokens than the last one had: what a few
+tokens cost says little of thousands, some of which may have log-probabilities to compute."""
+
 LEAST = 16
 """Tokens that a step may have in any case beside the decodes that it is held against."""
 
@@ -23,6 +27,10 @@ UNKNOWN = 64
 
 WEIGHT = 0.25
 """Weight of the newest step in what is known."""
+
+DEARER = 1.0
+"""Weight of a step of UNKNOWN tokens or more, each of which cost more than known: the next one
+would take as long as that."""
 
 SLOWER = 0.05
 """Weight of a step of decodes alone that took longer than known: whatever else the machine was busy
@@ -54,6 +62,7 @@ class StepPace:
         self._tokens = self._seconds = 0.0
         self._each: float | None = None  # seconds of a further token
         self._with_prefill = 0  # steps since the last of decodes alone
+        self._last_alone = UNKNOWN  # tokens of the last step without decodes
 
     def observe(self, decodes: int, tokens: int, seconds: float) -> None:
         """A step was settled: `tokens` in all, `decodes` of them of sequences that had no more to
@@ -68,7 +77,11 @@ class StepPace:
         if prefill >= LEAST // 2:
             # Where decodes alone took as long as this, they were slow for another reason.
             each = max(seconds - self._alone(decodes), LEAST_SHARE * seconds) / prefill
-            self._each = each if self._each is None else _blend(self._each, each, WEIGHT)
+            known = each if self._each is None else self._each
+            dearer = each > known and prefill >= UNKNOWN
+            self._each = _blend(known, each, DEARER if dearer else WEIGHT)
+            if not decodes:
+                self._last_alone = prefill
 
     def _learn_alone(self, tokens: int, seconds: float) -> None:
         self._with_prefill = 0
@@ -96,7 +109,7 @@ class StepPace:
         if self._each is None:
             return decodes + UNKNOWN if decodes else math.inf
         if not decodes:
-            return max(UNKNOWN, LONG / self._each)
+            return max(UNKNOWN, min(LONG / self._each, GROWTH * self._last_alone))
         every = RENEW if self._seconds else FIND
         if self._with_prefill and self._with_prefill % every == 0:
             return decodes

@@ -90,6 +90,22 @@ def test_without_decodes_a_step_is_as_large_as_its_budget_or_long() -> None:
     assert StepPace(0.0).tokens(5) == StepPace(0.0).tokens(0) == math.inf
 
 
+def test_what_a_few_tokens_cost_is_not_taken_for_the_cost_of_thousands() -> None:
+    """After short prompts at 0.1 ms a token came a long one whose log-probabilities cost 1.1 ms for
+    each: its first step took four seconds."""
+    pace = StepPace(2.5)
+    for _ in range(20):
+        pace.observe(1, 1, 0.008)
+        pace.observe(0, 40, 0.012)
+    took = []
+    for _ in range(6):
+        tokens = min(pace.tokens(0), 7000)
+        took.append(0.008 + 0.0011 * tokens)
+        pace.observe(0, int(tokens), took[-1])
+    assert max(took) < 2 * LONG
+    assert took[-1] == pytest.approx(LONG, rel=0.1)
+
+
 @pytest.mark.parametrize(("slowdown", "least", "most"), [(0.0, 10.0, 60.0), (2.0, 0.0, 2.5)])
 def test_who_comes_beside_dear_prompts_waits_for_no_whole_budget(
     slowdown: float, least: float, most: float

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import functools
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from penstock.model.config import ModelConfig
+from penstock.model.config import ModelConfig, PreparedModel
+from penstock.protocol.to_worker import Setup
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.device.memory import memory_of
-from penstock_worker.forward.interface import Batch
+from penstock_worker.forward.interface import Batch, DeviceRecipe
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.forward.triton_limits import attention_of
 from penstock_worker.layers.parts import DecoderOps
 from penstock_worker.layers.reference_ops import REFERENCE
+from penstock_worker.loading.load import PLAIN, _grammars, _load_on_device
+from penstock_worker.loading.loaded import Loaded
+from penstock_worker.metrics.phases import Unwatched
 from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.weights.opening import open_weights
 from testing.model_configs import varied
 from tests.interpreted_triton import DEVICE
@@ -85,3 +91,13 @@ def batch(*works: tuple[list[int], list[int], int]) -> Batch:
 
 def prompt(config: ModelConfig, length: int, seed: int) -> list[int]:
     return np.random.default_rng(seed).integers(0, config.vocab_size, length).tolist()
+
+
+def load_on_device(
+    recipe: DeviceRecipe, prepared: PreparedModel, setup: Setup, ranks: Ranks = ALONE
+) -> Loaded:
+    """Loads a model without drafts as a worker does once it has chosen a device's recipe."""
+    grammars, begun = _grammars(prepared, setup, ranks), time.monotonic()
+    return _load_on_device(
+        recipe, None, prepared, grammars, setup, begun, Unwatched(), ranks, PLAIN
+    )

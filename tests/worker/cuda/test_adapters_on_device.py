@@ -3,7 +3,6 @@ places that adapters take in turns."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -22,7 +21,6 @@ from penstock_worker.adapters.models import adaptable_decoder
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.buckets import buckets_of
 from penstock_worker.forward.queued import TritonForward
-from penstock_worker.metrics.phases import Unwatched
 from tests.adapter_folders import write_peft
 from tests.interpreted_triton import one_kernel_at_a_time
 from tests.worker.adapters.rig import factors_of
@@ -31,7 +29,7 @@ from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.adapted import BLOCK, CONFIG, Row, Served, words
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.torch_cuda import simulated
-from tests.worker.cuda.small_models import GROUPED
+from tests.worker.cuda.small_models import GROUPED, load_on_device
 from tests.worker.driver import Driver, Job
 from tests.worker.parallel.together import Formed
 
@@ -149,8 +147,6 @@ def test_a_worker_loads_and_applies_them(
     files: WeightFiles, folders: list[Path], tmp_path: Path
 ) -> None:
     """Beside a sequence without adapter, greedy tokens are the reference's."""
-    from penstock_worker.loading.load import _load_on_device
-
     model = CPUModel(CONFIG, files, "float32", backend="triton", max_loras=1, max_lora_rank=17)
     setup = msgspec.structs.replace(
         model.setup(block_size=BLOCK, num_blocks=8),
@@ -160,7 +156,7 @@ def test_a_worker_loads_and_applies_them(
         model_dir=str(tmp_path),
     )
     recipe = choose(model.prepared(), setup, 1)
-    loaded = _load_on_device(recipe, None, model.prepared(), setup, time.monotonic(), Unwatched())
+    loaded = load_on_device(recipe, model.prepared(), setup)
     runner, answers = loaded.runner, SimpleQueue[Any]()
     digest, _ = read_adapter(folders[1])
     runner.adapters.load(LoadAdapter(digest, str(folders[1])), answers.put)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,15 +14,13 @@ import pytest
 from penstock.protocol.to_worker import LookUpKV, Save
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import DeviceRecipe
-from penstock_worker.loading.load import _load_on_device
 from penstock_worker.loading.loaded import Loaded
-from penstock_worker.metrics.phases import Unwatched
 from penstock_worker.stores.tier import StoreTier
 from testing.serving import wait_until
 from tests.interpreted_triton import one_kernel_at_a_time
 from tests.worker.checkpoints import tiny_files
 from tests.worker.cpu_model import CPUModel
-from tests.worker.cuda.small_models import GROUPED
+from tests.worker.cuda.small_models import GROUPED, load_on_device
 
 KEY = bytes(32)
 FEW, MANY = 1, 24
@@ -54,7 +51,7 @@ def engine(folder: Path, budget: int, *, calculated: bool) -> Iterator[Loaded]:
     setup = msgspec.structs.replace(model.setup(block_size=4, num_blocks=8), **changes)
     recipe = choose(model.prepared(), setup, 1)
     assert isinstance(recipe, DeviceRecipe)
-    loaded = _load_on_device(recipe, None, model.prepared(), setup, time.monotonic(), Unwatched())
+    loaded = load_on_device(recipe, model.prepared(), setup)
     try:
         yield loaded
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import msgspec
@@ -11,10 +10,9 @@ import torch
 
 from penstock.protocol.common import TokenSampling
 from penstock_worker.forward.backends import choose
-from penstock_worker.metrics.phases import Unwatched
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cpu_model import CPUModel
-from tests.worker.cuda.small_models import GROUPED, prompt
+from tests.worker.cuda.small_models import GROUPED, load_on_device, prompt
 from tests.worker.driver import Driver, Job, make_runner
 
 pytest.importorskip("penstock_worker.steps.generate")
@@ -31,8 +29,6 @@ def jobs() -> list[Job]:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_what_a_setup_loads_gives_the_references_tokens(tmp_path: Path) -> None:
-    from penstock_worker.loading.load import _load_on_device
-
     files = tiny_files(tmp_path, GROUPED)
     ours = CPUModel(GROUPED, files, "float32", backend="triton")
     setup = msgspec.structs.replace(
@@ -43,7 +39,7 @@ def test_what_a_setup_loads_gives_the_references_tokens(tmp_path: Path) -> None:
         model_dir=str(tmp_path),
     )
     recipe = choose(ours.prepared(), setup, 1)
-    loaded = _load_on_device(recipe, None, ours.prepared(), setup, time.monotonic(), Unwatched())
+    loaded = load_on_device(recipe, ours.prepared(), setup)
     assert loaded.ready.num_kv_blocks == 8
     sizes = {"block_size": 4, "num_blocks": 8, "slots": 2}
     try:

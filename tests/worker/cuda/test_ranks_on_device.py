@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import msgspec
@@ -15,15 +14,13 @@ from penstock_worker.forward import triton_build
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.captures import CapturedWork, EagerRecording, Work
 from penstock_worker.loading.again import ready_again
-from penstock_worker.loading.load import _load_on_device
 from penstock_worker.loading.loaded import Loaded
-from penstock_worker.metrics.phases import Unwatched
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.report import report
 from tests.interpreted_triton import one_kernel_at_a_time
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cpu_model import CPUModel
-from tests.worker.cuda.small_models import GROUPED, prompt
+from tests.worker.cuda.small_models import GROUPED, load_on_device, prompt
 from tests.worker.cuda.test_device_tokens import jobs
 from tests.worker.driver import Driver, Job, make_runner
 from tests.worker.parallel.together import Formed, Together
@@ -53,10 +50,7 @@ class OnDevices(Together):
 
         def load(ranks: Ranks) -> Loaded:
             recipe = choose(model.prepared(), setup, 1, ranks)
-            begun = time.monotonic()
-            loaded = _load_on_device(
-                recipe, None, model.prepared(), setup, begun, Unwatched(), ranks
-            )
+            loaded = load_on_device(recipe, model.prepared(), setup, ranks)
             assert loaded.ready.num_kv_blocks == 8
             return loaded
 

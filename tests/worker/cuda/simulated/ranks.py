@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +10,6 @@ from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
 from penstock_worker.forward.backends import choose
 from penstock_worker.loading.again import ready_again
-from penstock_worker.loading.load import _load_on_device
-from penstock_worker.metrics.phases import Unwatched
 from penstock_worker.parallel.group import Group
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.report import report
@@ -21,6 +18,7 @@ from tests.worker.cuda.simulated.device import Device, Misuse
 from tests.worker.cuda.simulated.hosts import Hosts
 from tests.worker.cuda.simulated.machine import COLLECTING, small_setup
 from tests.worker.cuda.simulated.tensors import CUDA
+from tests.worker.cuda.small_models import load_on_device
 from tests.worker.device.plans import Ahead, Place
 from tests.worker.parallel.together import Formed, Together
 
@@ -86,9 +84,7 @@ class Pipeline(Together):
         def load(ranks: Ranks) -> Any:
             prepared = model.prepared()
             recipe = choose(prepared, setup, 1, ranks)
-            return _load_on_device(
-                recipe, None, prepared, setup, time.monotonic(), Unwatched(), ranks
-            )
+            return load_on_device(recipe, prepared, setup, ranks)
 
         self._load = load
         loaded = formed.computing(load)
