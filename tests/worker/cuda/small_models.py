@@ -22,7 +22,7 @@ from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.forward.triton_limits import attention_of
 from penstock_worker.layers.parts import DecoderOps
 from penstock_worker.layers.reference_ops import REFERENCE
-from penstock_worker.loading.load import PLAIN, _grammars, _load_on_device
+from penstock_worker.loading import load as loading
 from penstock_worker.loading.loaded import Loaded
 from penstock_worker.metrics.phases import Unwatched
 from penstock_worker.models.decoder import DecoderModel
@@ -97,7 +97,7 @@ def load_on_device(
     recipe: DeviceRecipe, prepared: PreparedModel, setup: Setup, ranks: Ranks = ALONE
 ) -> Loaded:
     """Loads a model without drafts as a worker does once it has chosen a device's recipe."""
-    grammars, begun = _grammars(prepared, setup, ranks), time.monotonic()
-    return _load_on_device(
-        recipe, None, prepared, grammars, setup, begun, Unwatched(), ranks, PLAIN
+    grammars, begun = loading._grammars(prepared, setup, ranks), time.monotonic()
+    return loading._load_on_device(
+        recipe, None, prepared, grammars, setup, begun, Unwatched(), ranks, loading.PLAIN
     )
