@@ -6,6 +6,7 @@ calls are skipped.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -29,6 +30,10 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 _TALLY = re.compile(r"x-anthropic-billing-header:[^\n]*\n*")
 """A line that Claude Code puts before its system prompt, for its maker's accounts: with a number
 that is another in each request, it would leave nothing of a conversation in the prefix cache."""
+
+
+AT_A_TIME = 2048
+"""Messages between which other requests get no turn: a few milliseconds."""
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,11 +83,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_content: str | None = None
 
 
-def template_messages(
+async def template_messages(
     messages: list[Message], most: int, sources: list[MediaSource]
 ) -> list[dict[str, Any]]:
-    """Checked messages as dicts of strings. most: messages allowed.  sources: gains the media, in
-    order; a message that has some has a list of parts as its content.
+    """Checked messages as dicts of strings, some at a time. most: messages allowed.  sources: gains
+    the media, in order; a message that has some has a list of parts as its content.
 
     A developer message is a system message under OpenAI's newer name.  Raises InvalidRequest.
     """
@@ -97,9 +102,12 @@ def template_messages(
             code="context_length_exceeded",
         )
     amount = TextsAmount()
-    plain = [
-        _template_message(m, f"messages[{i}]", sources, amount) for i, m in enumerate(messages)
-    ]
+    plain: list[dict[str, Any]] = []
+    for begin in range(0, len(messages), AT_A_TIME):
+        part = enumerate(messages[begin : begin + AT_A_TIME], begin)
+        plain += [_template_message(m, f"messages[{i}]", sources, amount) for i, m in part]
+        if begin + AT_A_TIME < len(messages):
+            await asyncio.sleep(0)
     return [each for each, m in zip(plain, messages, strict=True) if not _only_tally(m)] or plain
 
 

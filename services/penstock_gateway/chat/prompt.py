@@ -42,6 +42,9 @@ RESERVED = frozenset(
 )
 """Variables that are a request's own fields."""
 
+MANY_MESSAGES = 512
+"""Number of messages each walk over which takes a millisecond or more."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
@@ -122,8 +125,10 @@ async def _made(
     template = template_of(engine)
     limit, facts = engine.welcome.limits.max_model_len, engine.welcome.media
     sources: list[MediaSource] = []
+    await _give_way(messages)
     # Each message costs a token at least.
-    plain = template_messages(messages, limit, sources)
+    plain = await template_messages(messages, limit, sources)
+    await _give_way(messages)
     check_length(characters(plain), limit)
     with_media.desk.check_count(facts, sources)
     if template.arranges_at_once(plain):
@@ -158,6 +163,12 @@ async def _made(
             lambda: make(most_tokens(limit)), len(rendered.text)
         )
     return ChatPrompt(prompt_token_ids, rendered.text, media)
+
+
+async def _give_way(messages: list[Message]) -> None:
+    """Lets other requests have their turn between two walks over many messages."""
+    if len(messages) >= MANY_MESSAGES:
+        await asyncio.sleep(0)
 
 
 def packed(variables: dict[str, Any], limit: int) -> tuple[dict[str, Any], int]:

@@ -7,6 +7,7 @@ they and their tokenizers lie. What they write otherwise is in `tests.shared.for
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -71,7 +72,8 @@ class Model(NamedTuple):
 
     def filled(self, sent: list[Any]) -> RenderedChat:
         """What the model reads of a conversation as clients send it."""
-        messages = template_messages(msgspec.convert(sent, list[Message]), 100, [])
+        given = msgspec.convert(sent, list[Message])
+        messages = asyncio.run(template_messages(given, 100, []))
         tools = USE.for_template()
         return self.template.filled(self.template.arranged(messages), tools=tools, **THINKING)
 
