@@ -19,6 +19,9 @@ GROWTH = 8
 """Factor by which a step without decodes may have more tokens than the last one had: what a few
 tokens cost says little of thousands, some of which may have log-probabilities to compute."""
 
+ORDINARY = 1024
+"""Tokens that a step without decodes may have whatever the last one had: few prompts are longer."""
+
 LEAST = 16
 """Tokens that a step may have in any case beside the decodes that it is held against."""
 
@@ -109,7 +112,7 @@ class StepPace:
         if self._each is None:
             return decodes + UNKNOWN if decodes else math.inf
         if not decodes:
-            return max(UNKNOWN, min(LONG / self._each, GROWTH * self._last_alone))
+            return max(UNKNOWN, min(LONG / self._each, max(ORDINARY, GROWTH * self._last_alone)))
         every = RENEW if self._seconds else FIND
         if self._with_prefill and self._with_prefill % every == 0:
             return decodes

@@ -102,7 +102,7 @@ def test_what_a_few_tokens_cost_is_not_taken_for_the_cost_of_thousands() -> None
         tokens = min(pace.tokens(0), 7000)
         took.append(0.008 + 0.0011 * tokens)
         pace.observe(0, int(tokens), took[-1])
-    assert max(took) < 2 * LONG
+    assert max(took) < 5 * LONG, "of 1,024 tokens"
     assert took[-1] == pytest.approx(LONG, rel=0.1)
 
 
