@@ -93,7 +93,7 @@ def _rewritten() -> list[str]:
 
 
 def _round_trips(hand: Hand, template: str) -> tuple[int, int]:
-    """Of the turns that its model writes, how many are the same again; and how many there are."""
+    """Number of its model's turns that are shown the same again, and number of turns tried."""
     tried = [name for name, turn in TURNS.items() if hand.tries(turn)]
     changed = {turn for rewrite in REWRITES.get(template, ()) for turn in rewrite.turns}
     return sum(name not in changed for name in tried), len(tried)

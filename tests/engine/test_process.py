@@ -85,7 +85,7 @@ def write_prepared(folder: Path) -> Path:
 
 
 def with_keys(settings: TransportSettings, keys: Path | None, role: str) -> TransportSettings:
-    """The same with that role's folder of keys, if there are any."""
+    """The arguments with that role's folder of keys, if there are any."""
     folder = None if keys is None else str(keys / role)
     return msgspec.structs.replace(settings, curve_dir=folder)
 

@@ -393,8 +393,8 @@ class FetchKV(msgspec.Struct, frozen=True, tag="fetch_kv"):
     """The KV block that each of them is read into."""
     saves: list[Save] = []
     copies: list[Copy] = []
-    """As Plan.saves and Plan.copies; both are done before reading, as `blocks` may be among their
-    sources."""
+    """Saves and copies, of the kind that a Plan has. Both are done before reading, as `blocks` may
+    be among their sources."""
     seconds: float = math.inf
     """Time limit; blocks that haven't been read by then are left out."""
 

@@ -98,7 +98,7 @@ async def chat_with_logprobs(http: httpx.AsyncClient, result: Any) -> None:
 
 
 async def chat_streamed(http: httpx.AsyncClient, result: Any) -> None:
-    """As OpenAI's SDK puts it together: with the index of each call."""
+    """A streamed message as OpenAI's SDK joins it: each call has its index."""
     tools = [{"type": "function", "function": {"name": "look", "parameters": SCHEMA}}]
     body: dict[str, Any] = {"model": MODEL, "messages": [ASKED], "tools": tools}
     message: dict[str, Any] = {"content": None, "refusal": None}
@@ -423,7 +423,7 @@ async def test_what_other_servers_answer_can_be_sent_back(
 
 
 async def test_thoughts_of_turns_that_become_one_are_all_kept(engine: FakeEngineClient) -> None:
-    """As a client sends an answer of Anthropic's that was cut short, and how it went on."""
+    """A client sends an answer of Anthropic's that was cut short, and how it went on."""
     turns = [
         {"role": "assistant", "content": [{"type": "thinking", "thinking": text}, *more]}
         for text, more in (("One.", []), ("Two.", [{"type": "text", "text": "Yes."}]))

@@ -276,7 +276,7 @@ async def test_messages_reach_the_template(
 async def test_thoughts_may_be_parts_of_an_answer(
     http: httpx.AsyncClient, engine: FakeEngineClient, thinking: Any
 ) -> None:
-    """As Mistral's API has them."""
+    """Mistral's API writes thoughts as parts of the content."""
     parts = [{"type": "thinking", "thinking": thinking}, {"type": "text", "text": "It rains."}]
     asked = {"role": "user", "content": "Well?"}
     messages = [asked, {"role": "assistant", "content": parts}, asked]

@@ -345,7 +345,7 @@ def test_however_arguments_are_spelled(
     ],
 )
 def test_json_without_spaces_gets_those_of_the_template(ours: Model, sent: str, shown: str) -> None:
-    """As clients in JavaScript write what they have read."""
+    """JSON without any space, which clients in JavaScript write of what they have read."""
     call = {"id": "1", "function": {"name": "add", "arguments": sent}}
     told = {"role": "tool", "tool_call_id": "1", "content": "Rain."}
     text = ours.filled([ASKED, {"role": "assistant", "tool_calls": [call]}, told]).text

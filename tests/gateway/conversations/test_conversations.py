@@ -69,7 +69,7 @@ def last_prompt(gateway: Storing) -> str:
 
 
 async def texts(sdk: openai.AsyncOpenAI, id: str, **asked: Any) -> list[str]:
-    """Of all items, from the first on."""
+    """Texts of all items, from the first on."""
     items = [each async for each in sdk.conversations.items.list(id, order="asc", **asked)]
     return [each.content[0].text for each in items if each.type == "message"]
 
@@ -225,7 +225,7 @@ async def test_it_may_go_on_without_anything_new(gateway: Storing, sdk: openai.A
 
 
 async def test_calls_are_answered_in_it(gateway: Storing, sdk: openai.AsyncOpenAI) -> None:
-    """As if all of it had been sent."""
+    """A response in a conversation answers what it would if all items had been sent."""
     call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
     told = {"type": "function_call_output", "call_id": "c1", "output": "42"}
     conversation = (await sdk.conversations.create(items=[said("Call."), call])).id  # type: ignore[list-item]
@@ -306,7 +306,7 @@ async def test_additions_at_once_lose_nothing(gateway: Storing, sdk: openai.Asyn
 async def test_an_answer_that_is_asked_for_again_takes_its_place(
     gateway: Storing, sdk: openai.AsyncOpenAI
 ) -> None:
-    """As after the death of a process that answered in the background."""
+    """A background answer is run again after its process has died."""
     conversation = (await sdk.conversations.create(items=[said("One?")])).id
     for _ in range(2):
         await sdk.responses.create(

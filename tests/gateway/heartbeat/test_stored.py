@@ -26,7 +26,8 @@ URL = "/v1/responses"
 MANY = 8192
 """Tokens of an answer: with 20 log-probabilities each, 16 MB of JSON."""
 LINKS, MESSAGES = 12, 1200
-"""Of a conversation, and of each link: together nearly as many tokens as the context has."""
+"""Responses of a conversation, and messages of each: together nearly as many tokens as the context
+has."""
 PARTS = 8000
 """Without text: 22 units each."""
 

@@ -300,7 +300,7 @@ async def test_a_body_with_line_breaks_is_one_line(gateway: Storing) -> None:
 async def test_a_request_that_is_too_long_as_a_line(
     tmp_path: Path, engine: FakeEngineClient
 ) -> None:
-    """As a body it is within the bound; as a line of a file it would have a few bytes more."""
+    """A request that is within the bound as a body has a few bytes more as a line of a file."""
     config = GatewayConfig(max_body_bytes=2000)
     async with storing(tmp_path / "data", engine, config=config) as gateway:
         bare = len(json.dumps({"requests": [asked("a", system="")]}))
