@@ -25,9 +25,8 @@ from penstock_gateway.responses.conversation import (
     not_there,
 )
 from penstock_gateway.responses.input_items import InputItem
-from penstock_gateway.responses.inputs import INCLUDE, MOST, USUAL
+from penstock_gateway.responses.inputs import INCLUDE, ITEMS_QUERY
 from penstock_gateway.service import Service
-from penstock_gateway.storage.pages import AFTER, limit_schema
 from penstock_gateway.storage.records import ConversationRecord
 
 TAG = "generate"
@@ -120,12 +119,7 @@ ITEMS = Operation(
     tag=TAG,
     reply=ItemList,
     statuses=(404,),
-    query={
-        "limit": limit_schema(MOST, USUAL),
-        "after": AFTER,
-        "order": ("By place.", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}),
-        "include": INCLUDE,
-    },
+    query=ITEMS_QUERY,
 )
 ITEM = Operation(
     method="GET",

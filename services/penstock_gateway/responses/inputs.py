@@ -37,6 +37,14 @@ INCLUDE: tuple[str, dict[str, Any]] = (
 MOST, USUAL = 100, 20
 """Items of one page."""
 
+ITEMS_QUERY: dict[str, tuple[str, dict[str, Any]]] = {
+    "limit": limit_schema(MOST, USUAL),
+    "after": AFTER,
+    "order": ("By place.", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}),
+    "include": INCLUDE,
+}
+"""The query of a page of items, a response's or a conversation's."""
+
 
 class ItemPage(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="list"):
     """data: items as they were sent, each with an id and a type."""
@@ -62,12 +70,7 @@ ITEMS = Operation(
     tag="generate",
     reply=ItemPage,
     statuses=(404,),
-    query={
-        "limit": limit_schema(MOST, USUAL),
-        "after": AFTER,
-        "order": ("By place.", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}),
-        "include": INCLUDE,
-    },
+    query=ITEMS_QUERY,
 )
 TOKENS = posting(
     "/v1/responses/input_tokens",

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
 
-from penstock_gateway.storage.database import Database
+from penstock_gateway.storage.database import Database, surplus
 from penstock_gateway.storage.records import ConversationItem, ConversationRecord, Order
 from penstock_gateway.storage.tables import conversation_items, conversations
 
@@ -244,21 +244,10 @@ class ConversationRecords:
     def _make_room(self, connection: Connection, owner: str, latest: str) -> None:
         """Removes those of the owner's that weren't used for longest and are too many, or too large
         together."""
-        mine = conversations.c.owner == owner
-        query = select(func.count(), func.coalesce(func.sum(conversations.c.bytes), 0)).where(mine)
-        count, size = connection.execute(query).one()
-        while count > self._most or size > self._most_bytes:
-            query = select(conversations.c.id, conversations.c.bytes)
-            query = query.where(mine, conversations.c.id != latest)
-            query = query.order_by(conversations.c.used_at, conversations.c.id).limit(AT_ONCE)
-            gone: list[str] = []
-            for row in connection.execute(query):
-                if count <= self._most and size <= self._most_bytes:
-                    break
-                gone.append(row.id)
-                count, size = count - 1, size - row.bytes
-            if not gone:
-                return
+        oldest, most, size = conversations.c.used_at, self._most, self._most_bytes
+        for gone in surplus(
+            connection, conversations, owner, oldest, latest, most=most, most_bytes=size
+        ):
             _remove(connection, owner, gone)
 
     def _used(self) -> dict[str, float]:

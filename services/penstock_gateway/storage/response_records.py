@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from sqlalchemy import ColumnElement, Connection, delete, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, exists, insert, select, update
 
 from penstock_gateway.http.errors import HTTPError
-from penstock_gateway.storage.database import Database
+from penstock_gateway.storage.database import Database, surplus
 from penstock_gateway.storage.tables import background, responses
 
 MAX_LINKS = 1000
 """Responses of one conversation."""
-MADE_WAY_AT_ONCE = 500
-"""Responses that one statement removes."""
 
 
 class BrokenChain(Exception):
@@ -81,21 +79,12 @@ class ResponseRecords:
 
     def _make_room(self, connection: Connection, owner: str, latest: str) -> None:
         """Removes the oldest of the owner's that are too many, or too large together."""
-        mine = responses.c.owner == owner
-        query = select(func.count(), func.coalesce(func.sum(responses.c.bytes), 0)).where(mine)
-        count, size = connection.execute(query).one()
-        while count > self._most or size > self._most_bytes:
-            query = select(responses.c.id, responses.c.bytes).where(mine, responses.c.id != latest)
-            query = query.order_by(responses.c.created_at, responses.c.id).limit(MADE_WAY_AT_ONCE)
-            gone: list[str] = []
-            for row in connection.execute(query):
-                if count <= self._most and size <= self._most_bytes:
-                    break
-                gone.append(row.id)
-                count, size = count - 1, size - row.bytes
-            if not gone:
-                return
-            connection.execute(delete(responses).where(mine, responses.c.id.in_(gone)))
+        oldest, most, size = responses.c.created_at, self._most, self._most_bytes
+        for gone in surplus(
+            connection, responses, owner, oldest, latest, most=most, most_bytes=size
+        ):
+            theirs = (responses.c.owner == owner, responses.c.id.in_(gone))
+            connection.execute(delete(responses).where(*theirs))
 
     async def find(self, owner: str, id: str) -> str | None:
         """The response, as it was answered."""
