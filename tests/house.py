@@ -1,10 +1,12 @@
 """Prints the figures by which the tree is judged: modules, rooms, docstrings, pages, flags.
 
 python -m tests.house
+python -m tests.house --walks [-v]     how many modules a chat request walks through, and which
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 import subprocess
@@ -21,6 +23,36 @@ FRAGMENTS = ("Of ", "As ", "By ", "Those ", "That ", "The same", "See ", "Likewi
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.house",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--walks",
+        action="store_true",
+        help="count the modules of which a streamed chat request enters a function, as "
+        "tests/request_walk.py says",
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="with --walks: name them")
+    chosen = parser.parse_args()
+    if chosen.walks:
+        print_walks(verbose=chosen.verbose)
+    else:
+        print_figures()
+
+
+def print_walks(*, verbose: bool) -> None:
+    from tests.request_walk import walks  # Not above: it imports torch.
+
+    for part, entered in walks().items():
+        print(f"{len(entered):>8,}  modules in the {part}")
+        if verbose:
+            for module, functions in sorted(entered.items()):
+                print(f"{len(functions):>12,}  {module}")
+
+
+def print_figures() -> None:
     modules = [path for path in tracked(*PRODUCT) if path.suffix == ".py"]
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in modules}
     docstrings = [text for tree in trees.values() for text in docstrings_of(tree)]
