@@ -8,11 +8,14 @@ import threading
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 from penstock.errors import InvalidRequest
+from penstock.text import template
 from penstock.text.disarm import disarm, prefix_tree
-from penstock.text.template import ChatTemplate
+from penstock.text.template import ChatTemplate, SegmentEncoder
 from penstock.text.tokenizer import LONG_TEXT, PIECE, Tokenizer
 from tests.shared.tiny_models import CHATML, added, byte_level_tokenizer, sentencepiece_tokenizer
 
@@ -138,3 +141,20 @@ def test_many_ids_have_the_text_that_the_library_gives() -> None:
         assert ours.decode(ids, skip_special_tokens=skip) == ours._backend.decode(
             ids, skip_special_tokens=skip
         )
+
+
+@given(
+    pieces=st.lists(
+        st.sampled_from(["<|im_start|>", "<|im_end|>", "<|", "im_", "end|>", "[INST]", "x" * 9])
+    ),
+    window=st.integers(1, 40),
+)
+def test_windows_find_the_special_tokens_that_one_search_finds(
+    pieces: list[str], window: int
+) -> None:
+    encoder = SegmentEncoder(tokenizer_of(with_specials(byte_level_tokenizer())))
+    text = "".join(pieces)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(template, "WINDOW", window)
+        found = encoder._split(text)
+    assert found == re.split(f"({'|'.join(map(re.escape, SPECIAL))})", text)

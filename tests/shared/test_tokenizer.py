@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from penstock.errors import InvalidRequest, UnsupportedModel
-from penstock.text.tokenizer import Tokenizer
+from penstock.text.tokenizer import Tokenizer, sharing_model
 from tests.shared.tiny_models import (
     CORPUS,
     added,
@@ -224,3 +226,45 @@ def test_the_same_text_is_always_the_same_tokens() -> None:
     for parse_special in (True, False):
         ids = [tokenizer.encode(text, parse_special=parse_special) for _ in range(5)]
         assert ids == [byte_level_tokenizer().encode(text).ids] * 5
+
+
+def _mixed() -> Backend:
+    backend = byte_level_tokenizer()
+    backend.add_tokens(
+        [AddedToken("plain word", single_word=True), AddedToken(" kept ", lstrip=True)]
+    )
+    backend.add_special_tokens(
+        [added("<late>"), AddedToken("<stripped>", rstrip=True, special=True)]
+    )
+    return backend
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        byte_level_tokenizer,
+        sentencepiece_tokenizer,
+        lambda: sentencepiece_tokenizer(prepend_scheme="first"),
+        _mixed,
+        lambda: with_bos(sentencepiece_tokenizer(), "<s>"),
+    ],
+)
+def test_backends_that_share_a_vocabulary_are_as_if_read_again(make: Callable[[], Backend]) -> None:
+    content = make().to_str()
+    ours = sharing_model(Backend.from_str(content))
+    again = Backend.from_str(content)
+    assert json.loads(ours.to_str()) == json.loads(again.to_str())
+    text = "word kept <late> <cut>  <|im_start|>é</s> <far>" + CORPUS[0]
+    for each in (ours, again):
+        each.encode_special_tokens = True
+    assert ours.encode(text).ids == again.encode(text).ids
+
+
+def test_a_prepared_tokenizer_reads_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = _ours(sentencepiece_tokenizer(prepend_scheme="first"))
+    ours.prepare()
+    monkeypatch.setattr("penstock.text.tokenizer.load_backend", None)
+    monkeypatch.setattr("penstock.text.tokenizer.Backend", None)
+    marked = ours.encode("a", parse_special=False, add_special=False)
+    assert ours.encode("a", parse_special=False, add_special=False, begins=False) != marked
+    assert ours.fallback_pieces(True) is ours.fallback_pieces(True)

@@ -30,8 +30,7 @@ class ModelText:
         tokenizer = Tokenizer.from_bytes(
             frames[0], add_bos=welcome.add_bos, bos_token_id=welcome.generation.bos_token_id
         )
-        # Made here, or the first request would wait for it.
-        tokenizer.visible_bytes(skip_special_tokens=True)
+        tokenizer.prepare()
         source = frames[1].decode()
         if not source:
             return cls(tokenizer, None, welcome.media)

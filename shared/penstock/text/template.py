@@ -13,10 +13,7 @@ import re
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
-
-import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.model.config import GenerationDefaults
@@ -44,6 +41,8 @@ from penstock.text.turn_shape import (
 
 MAX_RENDERED_LENGTH = 16 << 20
 """Characters that a rendered conversation may have."""
+WINDOW = 64 << 10
+"""Characters of it that are searched for special tokens at once."""
 
 _NUMBERS = itertools.count()
 
@@ -347,14 +346,15 @@ class SegmentEncoder:
             for i, token in tokenizer.added_tokens.items()
             if token.special and token.content
         }
-        self._pattern = re.compile(f"({prefix_tree(self._special)})") if self._special else None
+        self._pattern = re.compile(prefix_tree(self._special)) if self._special else None
+        self._longest = max(map(len, self._special), default=0)
 
     def encode(
         self, text: str, restore: Callable[[str], str], *, most: int | None = None
     ) -> list[int]:
         """Token ids. restore: applied to what lies between special tokens before it is encoded.
         most: as `Tokenizer.encode` has it."""
-        parts = self._pattern.split(text) if self._pattern else [text]
+        parts = self._split(text)
         ids: list[int] = []
         for index in range(0, len(parts), 2):
             plain = parts[index]
@@ -365,30 +365,30 @@ class SegmentEncoder:
             if after is not None and after.lstrip:
                 plain = plain.rstrip()
             if plain:
-                ids += self._encode_plain(restore(plain), is_first=index == 0, most=most)
+                ids += self._tokenizer.encode(
+                    restore(plain),
+                    parse_special=False,
+                    add_special=False,
+                    begins=index == 0,
+                    most=most,
+                )
             if after is not None:
                 ids.append(after.token)
         return ids
 
-    def _encode_plain(self, text: str, *, is_first: bool, most: int | None) -> list[int]:
-        tokenizer = self._tokenizer
-        if not is_first and self._continuation is not None:
-            tokenizer = self._continuation
-        return tokenizer.encode(text, parse_special=False, add_special=False, most=most)
-
-    @cached_property
-    def _continuation(self) -> Tokenizer | None:
-        """A tokenizer for what doesn't begin the text; None if that makes no difference."""
-        described: dict[str, Any] = msgspec.json.decode(self._tokenizer.content)
-        pre = described.get("pre_tokenizer") or {}
-        steps = [step for step in [pre, *pre.get("pretokenizers", [])] if _marks_first(step)]
-        if not steps:
-            return None
-        for step in steps:
-            step["prepend_scheme"] = "never"
-        content = msgspec.json.encode(described)
-        return Tokenizer.from_bytes(content, add_bos=False, bos_token_id=None)
-
-
-def _marks_first(step: dict[str, Any]) -> bool:
-    return step.get("type") == "Metaspace" and step.get("prepend_scheme") == "first"
+    def _split(self, text: str) -> list[str]:
+        """Plain texts with the special tokens between them.  A long text is searched window by
+        window: one search would keep the interpreter's lock for all of it."""
+        if self._pattern is None:
+            return [text]
+        parts = []
+        begin = place = 0
+        while place < len(text):
+            window = place + WINDOW
+            found = self._pattern.search(text, place, window + self._longest)
+            if found is None or found.start() >= window:
+                place = window
+                continue
+            parts += [text[begin : found.start()], found.group()]
+            begin = place = found.end()
+        return [*parts, text[begin:]]
