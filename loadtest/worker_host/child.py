@@ -38,6 +38,7 @@ from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.machine.gc_tuning import keep
 from penstock_worker.sampler.device import DeviceSampler, DeviceSamples
+from penstock_worker.sampler.queued import SamplerMemory
 from penstock_worker.steps import generate, launch
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.in_flight import StepsInFlight
@@ -152,13 +153,15 @@ def make_runner(case: Case, launches: Launches) -> StepRunner[Any]:
     forward.use_graphs(buckets_of(setup(case), config), launches, torch.float32)
     bounds = SlotBounds(slots, blocks, BLOCK, VOCAB, LONGEST)
     queue: Any = StandInQueue()
+    sampler, own = DeviceSampler(CPU, VOCAB, slots), Slots(bounds)
     kind = Generate(
         queue,
         forward,
-        DeviceSampler(CPU, VOCAB, slots),
-        Slots(bounds),
+        sampler,
+        own,
         copies=NO_COPIES,
         newest=forward.newest,
+        features=[SamplerMemory(sampler, own)],
     )
     return StepRunner(queue, kind)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from penstock.model.transcription_facts import Alignment
 from penstock.protocol.to_worker import SlotWork
+from penstock_worker.alignment.slots import alignments
 from penstock_worker.batch.block_copies import BlockCopies, Copies
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slots
@@ -63,13 +64,14 @@ def host_runner(
     alignment: Alignment | None = None,
 ) -> StepRunner[Any]:
     queue, sampling = HostQueue(), HostSampler(sampler)
+    aligning = alignments(slots, media, forward, alignment)
     options: dict[str, Any] = {
         "copies": copies or BlockCopies(forward.kv_blocks(), 0),
         "grammars": grammars,
         "together": together,
         "media": media,
         "drafting": drafting,
-        "alignment": alignment,
+        "features": [each for each in (aligning,) if each is not None],
     }
     if observer is None:
         kind = Generate(queue, forward, sampling, slots, **options)

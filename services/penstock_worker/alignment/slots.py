@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,8 +19,10 @@ from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.media.interface import StepMedia
 from penstock_worker.sampler import SampledToken
+from penstock_worker.steps.feature import StepFeature
 
-UNABLE = "this backend doesn't support word times"
+if TYPE_CHECKING:
+    from penstock_worker.steps.launch import Launch
 
 
 def can_align(forward: object, prepared: PreparedModel) -> bool:
@@ -27,66 +30,66 @@ def can_align(forward: object, prepared: PreparedModel) -> bool:
     return isinstance(forward, Crosses) and alignment_of(prepared.media) is not None
 
 
-class Alignments:
+class Alignments(StepFeature):
     """Holds what was computed of each such sequence, until it has all of its tokens.
 
     Each is computed by a forward pass of its own, so its numbers are its own. What is held of one
     takes 4 * (encoder's rows + tokens) * heads * head_dim bytes.
     """
 
-    def __init__(
-        self, slots: Slots, media: StepMedia, forward: object, spec: Alignment | None
-    ) -> None:
-        """forward: a Crosses, or else nothing is told. spec: None likewise."""
+    name = "word times"
+
+    def __init__(self, slots: Slots, media: StepMedia, forward: Crosses, spec: Alignment) -> None:
+        """`media`: those of the sequences. `spec`: that of the model."""
         self._slots = slots
         self._media = media
-        self._forward = forward if isinstance(forward, Crosses) else None
+        self._forward = forward
         self._spec = spec
         self._parts: dict[int, dict[int, Crossing]] = {}
 
-    def apply(self, plan: Plan) -> None:
-        """Forgets the sequences that the plan releases."""
+    def take(self, plan: Plan) -> None:
         for number in plan.released:
             self._parts.pop(number, None)
 
     def reset(self) -> None:
         self._parts.clear()
 
-    def divide(self, scheduled: list[SlotWork]) -> tuple[list[SlotWork], list[SlotWork]]:
-        """Returns (works of such sequences, the others)."""
-        held = self._slots.of(scheduled)
+    def compute(self, works: list[SlotWork], launch: Launch) -> list[SlotWork]:
+        held = self._slots.of(works)
         if all(slot.pooling is None for slot in held):
-            return [], scheduled
-        pairs = list(zip(scheduled, held, strict=True))
-        return (
-            [work for work, slot in pairs if slot.pooling is not None],
-            [work for work, slot in pairs if slot.pooling is None],
-        )
+            return works
+        pairs = list(zip(works, held, strict=True))
+        for work, slot in pairs:
+            if slot.pooling is not None:
+                self._align(work, slot, launch)
+        return [work for work, slot in pairs if slot.pooling is None]
 
-    def compute(self, works: list[SlotWork]) -> tuple[dict[int, SampledToken], dict[int, Vectors]]:
-        """Returns by slot what stands for the token of a sequence that has all of its tokens now,
-        or has failed; and its times."""
-        known: dict[int, SampledToken] = {}
-        found: dict[int, Vectors] = {}
-        for work in works:
-            slot = self._slots[work.slot]
-            if self._forward is None or self._spec is None:
-                known[work.slot] = SampledToken(error=UNABLE)
-                continue
-            batch = prepare_inputs([work], self._slots, self._media)
-            if slot.failed is not None:
-                continue
-            parts = self._parts.setdefault(work.slot, {})
-            parts[work.start] = self._forward.crossing(batch)
-            if work.start + work.count < len(slot.token_ids):
-                continue
-            whole = Crossing.joined([parts[start] for start in sorted(parts)])
-            try:
-                found[work.slot] = _told(whole, slot, self._spec)
-                known[work.slot] = SampledToken(token=0)
-            except ValueError as error:
-                known[work.slot] = SampledToken(error=str(error))
-        return known, found
+    def _align(self, work: SlotWork, slot: Slot, launch: Launch) -> None:
+        """Computes a work. Tells the launch the times of a sequence that has all of its tokens now,
+        and what stands for its token; or that it has failed."""
+        batch = prepare_inputs([work], self._slots, self._media)
+        if slot.failed is not None:
+            return
+        parts = self._parts.setdefault(work.slot, {})
+        parts[work.start] = self._forward.crossing(batch)
+        if work.start + work.count < len(slot.token_ids):
+            return
+        whole = Crossing.joined([parts[start] for start in sorted(parts)])
+        try:
+            launch.vectors[work.slot] = _told(whole, slot, self._spec)
+            launch.known[work.slot] = SampledToken(token=0)
+        except ValueError as error:
+            launch.known[work.slot] = SampledToken(error=str(error))
+
+
+def alignments(
+    slots: Slots, media: StepMedia, forward: object, spec: Alignment | None
+) -> Alignments | None:
+    """Returns what tells the times of tokens; None where this forward pass, or the model, can't say
+    them."""
+    if spec is None or not isinstance(forward, Crosses):
+        return None
+    return Alignments(slots, media, forward, spec)
 
 
 def _told(whole: Crossing, slot: Slot, spec: Alignment) -> Vectors:

@@ -17,7 +17,7 @@ from penstock.process import logs
 from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.opening import step_adapters
-from penstock_worker.alignment.slots import can_align
+from penstock_worker.alignment.slots import alignments, can_align
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import HostQueue, ReportedWhenQueued, queue_of
@@ -39,10 +39,12 @@ from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler import CPUSampler, Sampler
 from penstock_worker.sampler import choose as choose_sampler
 from penstock_worker.sampler.host import HostSampler
+from penstock_worker.sampler.queued import SamplerMemory
 from penstock_worker.speculation.choose import drafting_for
 from penstock_worker.speculation.loaders import LoadsDrafts, draft_loader
 from penstock_worker.states.interface import STATELESS
 from penstock_worker.states.planning import planned_bytes
+from penstock_worker.steps.feature import StepFeature
 from penstock_worker.steps.generate import Generate, Likeliest
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.steps.stage import EarlierStage
@@ -204,8 +206,8 @@ def _load_generator(
             model=None if draft is None else draft.proposer(slots, host_sampler, host_blocks),
         ),
         adapters=step_adapters(recipe.adapters, prepared, setup),
-        alignment=alignment_of(prepared.media),
         stored=stored,
+        features=_present(alignments(slots, media, forward, alignment_of(prepared.media))),
         likeliest=_likeliest(of_model, sampler, phases),
     )
     runner = StepRunner(queue, generate, threads=ShareThreads(shares))
@@ -319,12 +321,21 @@ def _load_on_device(
             if draft is None
             else draft.proposer(slots, parts.sampler, parts.copies.host_blocks),
         ),
-        alignment=alignment_of(prepared.media),
         adapters=step_adapters(recipe.adapters, prepared, setup),
         stored=stored,
+        features=_present(
+            SamplerMemory(parts.sampler, slots),
+            alignments(
+                slots, recipe.media or NO_MEDIA, parts.forward, alignment_of(prepared.media)
+            ),
+        ),
     )
     runner = StepRunner(queue, generate, phases=phases)
     return Loaded(setup, runner, ready, parts.copies.device_bytes, kernels)
+
+
+def _present(*features: StepFeature | None) -> tuple[StepFeature, ...]:
+    return tuple(each for each in features if each is not None)
 
 
 def _memory_of(recipe: Recipe) -> dict[str, str]:

@@ -40,6 +40,8 @@ class Pooler(Protocol):
 class Pool(StepKind[PoolingLaunch]):
     """The kind of step that pools. It never compiles a grammar."""
 
+    pools = True
+
     def __init__(
         self,
         pooler: Pooler,

@@ -44,9 +44,6 @@ class HostSampler:
     def needs_host(self, request: SampleRequest) -> bool:
         return False
 
-    def forget(self, slot: int) -> None:
-        """Does nothing."""
-
     def queue_score(
         self, logits: Tensor, tokens: Sequence[int], count: int
     ) -> Callable[[], list[TokenLogprobs] | None]:

@@ -8,7 +8,10 @@ from typing import Protocol
 from torch import Tensor
 
 from penstock.protocol.common import TokenLogprobs
+from penstock.protocol.to_worker import Plan, SlotWork
+from penstock_worker.batch.slots import Slots
 from penstock_worker.sampler import SampledToken, SampleRequest
+from penstock_worker.steps.feature import StepFeature
 
 
 class QueuedSamples(Protocol):
@@ -43,11 +46,38 @@ class QueuedSampler(Protocol):
         """Returns whether `launch` needs adjustments that have been advanced by the slot's newest
         token. Called only for requests with adjustments."""
 
-    def forget(self, slot: int) -> None:
-        """Drops what is kept for a slot. The slot's next request must have adjustments that know
-        all tokens."""
-
     def queue_score(
         self, logits: Tensor, tokens: Sequence[int], count: int
     ) -> Callable[[], list[TokenLogprobs] | None]:
         """Queues Sampler.score. Calling the result waits for it."""
+
+
+class Remembers(Protocol):
+    """A sampler that keeps something of slots between steps."""
+
+    def forget(self, slot: int) -> None:
+        """Drops what is kept for a slot. The slot's next request must have adjustments that know
+        all tokens."""
+
+
+class SamplerMemory(StepFeature):
+    """What a sampler keeps of slots: it is dropped with their sequences, and where a launch has
+    failed."""
+
+    name = "sampler's memory"
+
+    def __init__(self, sampler: Remembers, slots: Slots) -> None:
+        self._sampler = sampler
+        self._slots = slots
+
+    def take(self, plan: Plan) -> None:
+        for number in plan.released:
+            self._sampler.forget(number)
+
+    def undo(self, works: Sequence[SlotWork]) -> None:
+        for work in works:
+            self._sampler.forget(work.slot)
+
+    def reset(self) -> None:
+        for number in self._slots:
+            self._sampler.forget(number)

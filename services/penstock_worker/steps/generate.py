@@ -11,20 +11,18 @@ with drafted tokens waits for its own as well: only then it is known which draft
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 from torch import Tensor
 
-from penstock.model.transcription_facts import Alignment
 from penstock.process import logs
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
-from penstock_worker.alignment.slots import Alignments
 from penstock_worker.batch.block_copies import Copies
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slot, Slots
@@ -38,6 +36,7 @@ from penstock_worker.speculation.drafting import NO_DRAFTS, Drafting, Drafts
 from penstock_worker.states.interface import STATELESS, States
 from penstock_worker.steps.drafted import DraftRounds, drafted_tokens
 from penstock_worker.steps.errors import StepLost
+from penstock_worker.steps.feature import StepFeature
 from penstock_worker.steps.guard import Guard, Value
 from penstock_worker.steps.kinds import StepKind, StepStart
 from penstock_worker.steps.launch import Launch
@@ -83,19 +82,27 @@ class Generate(StepKind[Launch]):
         media: StepMedia = NO_MEDIA,
         drafting: Drafting | None = None,
         adapters: StepAdapters = NO_ADAPTERS,
-        alignment: Alignment | None = None,
         stored: StepStore = NO_STORE,
+        features: Iterable[StepFeature] = (),
         likeliest: Likeliest | None = None,
     ) -> None:
         """`forward`, `sampler`, `copies`, `states` and `media` work on the same queue, and agree on
         KV blocks and slots.
 
         `newest` is that of a DeviceForward; None means that the host knows each token as soon as it
-        is sampled. For `together` and `check` see StepKind. `alignment`: of a model that says when
-        its tokens are spoken. `likeliest`: None where there are always logits.
+        is sampled. For `together` and `check` see StepKind. `likeliest`: None where there are
+        always logits.
         """
         super().__init__(
-            forward, slots, copies, grammars or SlotGrammars(), states, media, adapters, stored
+            forward,
+            slots,
+            copies,
+            grammars or SlotGrammars(),
+            states,
+            media,
+            adapters,
+            stored,
+            features,
         )
         self.together = together
         self._queue = queue
@@ -104,26 +111,19 @@ class Generate(StepKind[Launch]):
         self._sampler = sampler
         self._check = check
         self._prompts = PromptLogprobs(slots, sampler)
-        self._alignments = Alignments(slots, self.media, forward, alignment)
         self._newest = None if newest is None else NewestTokens(newest, queue)
         self._drafting = drafting or Drafting(slots)
         self._looks = True
         self._rounds = DraftRounds(queue, sampler, slots, self.grammars, together=together)
 
     def reset(self) -> None:
-        for number in self.slots:
-            self._sampler.forget(number)
         self._drafting.proposer.reset()
-        self._alignments.reset()
         super().reset()
 
     def prepare(self, plan: Plan) -> None:
         super().prepare(plan)
         self.grammars.apply(plan)
-        for number in plan.released:
-            self._sampler.forget(number)
         self._drafting.proposer.take(plan)
-        self._alignments.apply(plan)
         self._looks = plan.looks
 
     def fetch(self, message: FetchKV, tell: Tell) -> None:
@@ -136,12 +136,12 @@ class Generate(StepKind[Launch]):
     # ---- queueing
 
     def launch(self, scheduled: list[SlotWork], start: StepStart) -> Launch:
-        aligned, others = self._alignments.divide(scheduled)
+        launch = Launch(scheduled, looks=self._looks)
+        others = scheduled
+        for feature in self.features.computing:
+            others = feature.compute(others, launch)
         drafts = self._drafts(others, start)
-        rest, prompts = self._prompts.take(others, self.logits)
-        launch = Launch(scheduled, prompts, looks=self._looks)
-        if aligned:
-            launch.known, launch.vectors = self._alignments.compute(aligned)
+        rest, launch.prompts = self._prompts.take(others, self.logits)
         logits: Tensor | None = None
         if rest:
             numbers, rows = sampling_rows(self.slots, rest, drafts)
@@ -174,8 +174,6 @@ class Generate(StepKind[Launch]):
         # So that the logits adjustments, which the sampler may read, have seen all tokens.
         start.settle_earlier()
         super().undo(scheduled, start)
-        for work in scheduled:
-            self._sampler.forget(work.slot)
         self._drafting.proposer.undo(scheduled)
 
     def logits(

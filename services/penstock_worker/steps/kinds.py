@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -16,6 +16,8 @@ from penstock_worker.batch.written_blocks import copied_to, written_by
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.media.interface import NO_MEDIA, StepMedia
 from penstock_worker.states.interface import STATELESS, States
+from penstock_worker.steps.absent import lacking
+from penstock_worker.steps.feature import StepFeature, StepFeatures
 from penstock_worker.steps.guard import Guard
 from penstock_worker.steps.timeline import StepTimeline
 from penstock_worker.stores.tier import NO_STORE, StepStore, Tell
@@ -50,6 +52,8 @@ class StepKind(ABC, Generic[Queued]):
     ranks wouldn't do the same: a failure ends the group. And a slot that has failed is computed
     like any other until it is released, because other ranks may learn of its failure a step later,
     or never."""
+    pools = False
+    """Whether a sequence's vectors are asked for instead of tokens."""
 
     def __init__(
         self,
@@ -61,10 +65,12 @@ class StepKind(ABC, Generic[Queued]):
         media: StepMedia = NO_MEDIA,
         adapters: StepAdapters = NO_ADAPTERS,
         stored: StepStore = NO_STORE,
+        features: Iterable[StepFeature] = (),
     ) -> None:
         """`computer` and `copies` agree on the number and size of KV blocks. `states` are the ones
         that `computer` reads and changes, `media` are encoded by it, and `adapters` are held for
-        it. `stored` keeps blocks of `copies`."""
+        it. `stored` keeps blocks of `copies`. `features`: in their order (see StepFeature)."""
+        self.features = StepFeatures(features)
         self.slots = slots
         self.grammars = grammars
         self.media = media
@@ -86,6 +92,7 @@ class StepKind(ABC, Generic[Queued]):
 
     def reset(self) -> None:
         """Forgets all sequences, because a new session with the engine core begins."""
+        self.features.reset()
         self.stored.reset()  # First: from here on blocks are others'.
         self.slots.clear()
         self.grammars.reset()
@@ -100,8 +107,13 @@ class StepKind(ABC, Generic[Queued]):
         self.stored.save(plan.saves, written)
         self._copies.make(plan.copies)
         self.slots.apply(plan)
+        for new in plan.admitted:
+            slot = self.slots[new.slot]
+            slot.failed = slot.failed or lacking(slot, self.features.names, pools=self.pools)
         self._states.take(plan)
         self.adapters.take(plan)
+        for feature in self.features.taking:
+            feature.take(plan)
 
     def fetch(self, message: FetchKV, tell: Tell) -> None:
         """Has blocks read from disk, after the saves and copies that come first. Raises
@@ -118,6 +130,8 @@ class StepKind(ABC, Generic[Queued]):
     def undo(self, scheduled: list[SlotWork], start: StepStart) -> None:
         """Undoes the effects of a `launch` that failed."""
         self._states.undo(scheduled)
+        for feature in self.features.undoing:
+            feature.undo(scheduled)
 
     def check(self) -> None:
         """Raises an error if what the device has computed is invalid. Called after waiting for the

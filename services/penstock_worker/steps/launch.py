@@ -22,7 +22,7 @@ class Launch:
     """The outcome of one forward pass and one sampler call, as far as it is known."""
 
     scheduled: list[SlotWork]
-    prompts: PromptScores
+    prompts: PromptScores = field(default_factory=PromptScores)
     """Log-probabilities of the prompts' own tokens."""
     looks: bool = True
     """Whether its results are to say what could be drafted next (Plan.looks)."""

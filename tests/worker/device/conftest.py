@@ -18,6 +18,7 @@ from penstock_worker.grammar import SlotGrammars
 from penstock_worker.metrics.phases import Phases, Unwatched
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.sampler import ReferenceSampler
+from penstock_worker.sampler.queued import SamplerMemory
 from penstock_worker.speculation.drafting import Drafting
 from penstock_worker.speculation.interface import NO_PROPOSER, Proposer
 from penstock_worker.steps.generate import Generate
@@ -79,6 +80,7 @@ def make_machine(model: DecoderModel) -> Iterator[Callable[..., Machine]]:
             copies=FakeCopies(device, BlockCopies(host.kv_blocks(), 4)),
             grammars=grammars,
             newest=forward.newest,
+            features=[SamplerMemory(sampler, slots)],
             **options,
         )
         runner = StepRunner(device, kind, phases=phases or Unwatched())

@@ -18,6 +18,7 @@ from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.loading.loaded import Loaded
 from penstock_worker.metrics.phases import Phases
+from penstock_worker.sampler.queued import SamplerMemory
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.checkpoints import TINY, load_model
@@ -102,13 +103,16 @@ def load(setup: Setup, phases: Phases, *more: object) -> Loaded:
     host = host_forward(load_model(TINY, load_manifest(folder).weights, torch.float32))
     device = SteadyDevice()
     forward = ServedForward(device, host, folder)
+    slots = Slots(SlotBounds(8, BOUNDS.blocks, setup.block_size, TINY.vocab_size, 512))
+    sampler = FakeSampler(device)
     kind = Generate(
         device,
         forward,
-        FakeSampler(device),
-        Slots(SlotBounds(8, BOUNDS.blocks, setup.block_size, TINY.vocab_size, 512)),
+        sampler,
+        slots,
         copies=FakeCopies(device, BlockCopies(host.kv_blocks(), 0)),
         newest=forward.newest,
+        features=[SamplerMemory(sampler, slots)],
     )
     runner = StepRunner(device, kind, phases=phases)
     ready = Ready(num_kv_blocks=256, device="fake", fingerprint="0" * 64, load_seconds=0.0)

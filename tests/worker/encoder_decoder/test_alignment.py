@@ -129,5 +129,5 @@ def test_a_backend_without_it_fails_the_request_alone() -> None:
     theirs, ours = both("whisper")
     jobs = [asked_of(1, 9), job_of(1, words(5, 3), 2)]
     Driver(runner_of(theirs, ours, [1]), num_blocks=128, slots=8).run(jobs)
-    assert jobs[0].error == "this backend doesn't support word times"
+    assert jobs[0].error == "this worker has no word times"
     assert jobs[1].error is None

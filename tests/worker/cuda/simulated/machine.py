@@ -18,6 +18,7 @@ from penstock_worker.forward.interface import DeviceRecipe
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.loading.device import DeviceParts, load_on_device
 from penstock_worker.metrics.phases import Phases
+from penstock_worker.sampler.queued import SamplerMemory
 from penstock_worker.states.interface import STATELESS
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import BegunStep, StepRunner
@@ -72,15 +73,16 @@ class Machine:
             config.vocab_size,
             setup.max_model_len,
         )
-        queue = queue_of(recipe.device)
+        queue, slots = queue_of(recipe.device), Slots(bounds)
         kind = Generate(
             queue,
             self.parts.forward,
             self.parts.sampler,
-            Slots(bounds),
+            slots,
             copies=self.parts.copies,
             grammars=self.grammars,
             newest=self.parts.forward.newest,
+            features=[SamplerMemory(self.parts.sampler, slots)],
             states=recipe.states or STATELESS,
         )
         self.runner = StepRunner(queue, kind, phases=Phases())

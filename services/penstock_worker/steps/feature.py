@@ -1,0 +1,153 @@
+"""Features of a step: what some models and setups have, and others go without.
+
+A runner has the ones that its model and setup need, in one order, and asks each only at the hooks
+that it overrides: a step costs nothing for a feature that isn't there. The order is that of
+`loading.load.features_of`, and counts:
+
+- Stored blocks come first: they copy blocks out of the KV cache before anything overwrites them,
+  and at a reset they stop filling blocks before these belong to others.
+- States and media come before what reads them; adapters say the order of works.
+- Grammars come before drafting, which asks them for the texts that they force.
+- The sampler's memory comes before drafting too: a draft model samples with it.
+- Alignments come last: they take their works out of what is left.
+
+Features are closed in the opposite order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+from penstock.protocol.from_worker import FromWorker
+from penstock.protocol.to_worker import FetchKV, Plan, Save, SlotWork, ToWorker
+
+if TYPE_CHECKING:
+    from penstock_worker.batch.slots import Slots
+    from penstock_worker.forward.interface import Batch
+    from penstock_worker.metrics.counts import WorkerCounts
+    from penstock_worker.speculation.drafting import Drafts
+    from penstock_worker.steps.launch import Launch
+
+Tell = Callable[[FromWorker], None]
+"""Sends an answer to the engine core. From any thread."""
+
+
+class StepFeature:
+    """The hooks of a feature, each of which does nothing. A subclass overrides those that it needs.
+
+    Unless stated otherwise, the thread that computes steps calls them.
+    """
+
+    name: ClassVar[str]
+    """What a refusal calls it where it is missing: "this worker has no {name}"."""
+    heard: ClassVar[tuple[type[ToWorker], ...]] = ()
+    """The messages that it takes beside steps, in the session's thread."""
+    received: ClassVar[tuple[type[ToWorker], ...]] = ()
+    """The messages that it takes in the order of plans. One that is also `heard` comes twice."""
+
+    # ---- messages
+
+    def hear(self, message: ToWorker, frames: Sequence[bytes], tell: Tell) -> None:
+        """Takes one of the `heard` messages, while steps go on. Returns soon; `tell` may be called
+        from this thread or another. In the session's thread."""
+
+    def receive(self, message: ToWorker, tell: Tell) -> None:
+        """Takes one of the `received` messages, after the plans that came before it have begun.
+        Raises PlanError."""
+
+    def fetch(self, message: FetchKV, tell: Tell) -> None:
+        """Blocks are filled without a plan: called after the message's saves and copies. Returns
+        soon. Raises PlanError."""
+
+    def weights_change(self) -> None:
+        """From now on, another model's numbers may be computed."""
+
+    def reset(self) -> None:
+        """Forgets all sequences and whatever else belongs to the session: a new one begins. The
+        slots still have their sequences."""
+
+    def close(self) -> None:
+        """Ends the threads and processes. Nobody calls anything any more."""
+
+    def count(self, counts: WorkerCounts) -> None:
+        """Says where metrics find this feature's counts."""
+
+    # ---- a step, in this order
+
+    def before_copies(self, saves: Sequence[Save], overwritten: Iterable[int]) -> None:
+        """Keeps the blocks in `saves` as they are now. What is queued next may write to the blocks
+        in `overwritten`."""
+
+    def take(self, plan: Plan) -> None:
+        """Follows the plan's releases, admissions and works: blocks have been copied, and the slots
+        have followed it. Raises PlanError."""
+
+    def encode(self, plan: Plan) -> None:
+        """Encodes what the plan asks for. Raises PlanError."""
+
+    def ordered(self, works: list[SlotWork]) -> list[SlotWork]:
+        """Returns the works in the order in which they had better be computed, the same on all
+        ranks."""
+        return works
+
+    def compute(self, works: list[SlotWork], launch: Launch) -> list[SlotWork]:
+        """Computes some works by itself, and adds their outcomes to the launch. Returns the others.
+        Several threads may call it at once, with works that have no slot in common."""
+        return works
+
+    def fitting(self, works: Sequence[SlotWork], drafts: Drafts) -> Drafts:
+        """Returns those of the drafts after these works that this feature can follow. `keep` is
+        called for each of their slots."""
+        return drafts
+
+    def extend(self, batch: Batch, works: Sequence[SlotWork], slots: Slots) -> Batch:
+        """Returns the batch of these works with what this feature adds to the input. A slot for
+        which something is missing fails."""
+        return batch
+
+    def keep(self, slot: int, tokens: int) -> None:
+        """It is known which of a slot's drafts were right: so many of its tokens stand."""
+
+    def undo(self, works: Sequence[SlotWork]) -> None:
+        """Undoes what was done for works of a launch that has failed, before they are launched once
+        more."""
+
+
+Feature = TypeVar("Feature", bound=StepFeature)
+
+
+class StepFeatures:
+    """The features of a runner, in their order, and for each hook of a step the features that
+    override it."""
+
+    def __init__(self, features: Iterable[StepFeature] = ()) -> None:
+        self.all = tuple(features)
+        self.names = frozenset(each.name for each in self.all)
+        self.saving = self._with("before_copies")
+        self.taking = self._with("take")
+        self.encoding = self._with("encode")
+        self.ordering = self._with("ordered")
+        self.computing = self._with("compute")
+        self.limiting = self._with("fitting")
+        self.extending = self._with("extend")
+        self.keeping = self._with("keep")
+        self.undoing = self._with("undo")
+
+    def _with(self, hook: str) -> tuple[StepFeature, ...]:
+        unused = getattr(StepFeature, hook)
+        return tuple(each for each in self.all if getattr(type(each), hook) is not unused)
+
+    def find(self, kind: type[Feature]) -> Feature | None:
+        """Returns the feature of this class; None: there is none."""
+        return next((each for each in self.all if isinstance(each, kind)), None)
+
+    def reset(self) -> None:
+        """Resets all features, the first one first."""
+        for feature in self.all:
+            feature.reset()
+
+    def close(self) -> None:
+        """Closes all features, the last one first."""
+        for feature in reversed(self.all):
+            feature.close()
