@@ -13,7 +13,8 @@ from penstock.client.calling import call_workers
 from penstock.client.client_view import ClientView
 from penstock.client.dispatch import Dispatch
 from penstock.client.endpoints import Resolver, parse_endpoints, resolve
-from penstock.client.generation import Generation
+from penstock.client.generation import Delivery, Generation
+from penstock.client.generation_request import GenerationRequest, stopping, token_sampling
 from penstock.client.media import PreparedMedia
 from penstock.client.model_text import ModelText
 from penstock.client.observer import Observer, observe
@@ -29,14 +30,12 @@ from penstock.client.pool_request import (
 from penstock.client.refusals import check_prompt
 from penstock.client.replacing import ChangeMode, replace_weights
 from penstock.client.routing import AFFINITY_TOKENS, RoutingRequest, make_routing
-from penstock.client.sampling import stopping, token_sampling
 from penstock.client.sleeping import any_sleeping, put_to_sleep, wake_up
 from penstock.client.timing import RequestTiming
 from penstock.config.settings import TransportSettings
 from penstock.errors import EngineUnavailable
 from penstock.media.items import PromptMedia
 from penstock.protocol.common import (
-    Media,
     NamedAdapter,
     Pooling,
     SpeechRules,
@@ -244,23 +243,25 @@ class EngineClient(ClientView):
                 welcome.limits.max_grammar_bytes, welcome.limits.grammar_kinds
             )
         )
-        generation = Generation(
+        request = GenerationRequest(
             name=name,
             prompt_token_ids=prompt_token_ids,
             params=params,
             sampling=token_sampling(params, welcome.seed, text.tokenizer, welcome.limits, speech),
             stopping=stopping(params, len(prompt_token_ids), welcome.limits),
-            grammar=grammar,
-            tokenizer=text.tokenizer,
             terms=terms,
-            placement=_placement(prompt_token_ids, terms, None if media is None else media.media),
+            grammar=grammar,
             media=None if media is None else PreparedMedia(media),
-            on_due=self._dispatch.due.append,
-            timed=timed or observed.timed,
-            observed=observed,
             prediction=prediction,
+        )
+        delivery = Delivery(
+            tokenizer=text.tokenizer,
+            on_due=self._dispatch.due.append,
+            observed=observed,
+            timed=timed or observed.timed,
             read_at_end=read_at_end,
         )
+        generation = Generation(request, delivery, _placement(prompt_token_ids, terms, media))
         self._dispatch.place_ahead(generation)
         try:
             await generation.accepted
@@ -333,7 +334,7 @@ class EngineClient(ClientView):
             prompt_token_ids=prompt_token_ids,
             pooling=pooling,
             terms=terms,
-            placement=_placement(prompt_token_ids, terms, None if media is None else media.media),
+            placement=_placement(prompt_token_ids, terms, media),
             media=None if media is None else PreparedMedia(media),
             timing=timing,
         )
@@ -369,14 +370,16 @@ class EngineClient(ClientView):
             await asyncio.sleep(_TICK)
 
 
-def _placement(prompt_token_ids: list[int], terms: Terms, media: Media | None = None) -> Placement:
+def _placement(
+    prompt_token_ids: list[int], terms: Terms, media: PromptMedia | None = None
+) -> Placement:
     return Placement(
         RoutingRequest(
             prompt_token_ids,
             AFFINITY_TOKENS,
             terms.tenant,
             terms.cache_salt,
-            media,
+            None if media is None else media.media,
             adapter="" if terms.adapter is None else terms.adapter.digest,
             session="" if terms.session is None else terms.session.id,
         )

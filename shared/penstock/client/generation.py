@@ -8,43 +8,43 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 from penstock.client.blame import Blame
 from penstock.client.deltas import Pending, SequenceDelta
-from penstock.client.media import PreparedMedia
+from penstock.client.generation_request import GenerationRequest
 from penstock.client.observer import UNOBSERVED, Unobserved
 from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
-from penstock.client.refusals import unavailable
-from penstock.client.sequence_text import SequenceText
+from penstock.client.refusals import failed_early
+from penstock.client.sequence_text import EmittedSequence, SequenceText
 from penstock.client.timing import RequestTiming
-from penstock.errors import DeadlineExceeded, InvalidRequest, PenstockError
+from penstock.errors import DeadlineExceeded, PenstockError
 from penstock.protocol.common import (
     FinishReason,
-    Grammar,
-    Stopping,
     TokenLogprobs,
-    TokenSampling,
 )
 from penstock.protocol.from_frontend import Finish, OpenSequence, Submit
 from penstock.protocol.to_frontend import Pooled, SequenceOutput
-from penstock.request.sampling_params import RequestOutputKind, SamplingParams
-from penstock.request.terms import Terms
+from penstock.request.sampling_params import RequestOutputKind
 from penstock.text.tokenizer import Tokenizer
 
 Sink = Callable[[list[SequenceDelta]], bool]
 """Takes deltas at once and returns True, or returns False and leaves them as they are."""
 
 
-class _Sequence:
-    """Emitted ids of an open sequence, and its text."""
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How a request's output reaches its consumer, and who is told of it."""
 
-    __slots__ = ("emitted", "plain_push", "text")
-
-    def __init__(self, text: SequenceText) -> None:
-        self.emitted: list[int] = []
-        self.text = text
-        self.plain_push = text.plain_push
+    tokenizer: Tokenizer
+    on_due: Callable[[Generation], None]
+    """Called when a generation with a sink has deltas; its `flush` must be called soon."""
+    observed: Unobserved = UNOBSERVED
+    timed: bool = False
+    """Whether the generation keeps its timing."""
+    read_at_end: bool = False
+    """Whether nobody reads tokens before the end, so that they may come several at a time."""
 
 
 class Generation:
@@ -65,33 +65,18 @@ class Generation:
     """
 
     def __init__(
-        self,
-        *,
-        name: str,
-        prompt_token_ids: list[int],
-        params: SamplingParams,
-        sampling: TokenSampling,
-        stopping: Stopping,
-        grammar: Grammar | None = None,
-        tokenizer: Tokenizer,
-        terms: Terms,
-        placement: Placement,
-        on_due: Callable[[Generation], None],
-        timed: bool = False,
-        media: PreparedMedia | None = None,
-        observed: Unobserved = UNOBSERVED,
-        prediction: Sequence[int] = (),
-        read_at_end: bool = False,
+        self, request: GenerationRequest, delivery: Delivery, placement: Placement
     ) -> None:
+        params = request.params
         self.key = 0
         self.holder: Holder = NOWHERE
         self.placement = placement
-        self.name = name
-        self.prompt_token_ids = prompt_token_ids
+        self.name = request.name
+        self.prompt_token_ids = request.prompt_token_ids
         self.params = params
-        self.terms = terms
-        self.media = media
-        self.prediction = prediction
+        self.terms = request.terms
+        self.media = request.media
+        self.prediction = request.prediction
         self.drafted = 0
         """Number of tokens that were drafted for all sequences."""
         self.kept = 0
@@ -99,9 +84,9 @@ class Generation:
         self.blame = Blame()
         self.cached_tokens: int | None = None
         self.prompt_logprobs: list[TokenLogprobs | None] | None = (
-            None if sampling.prompt_logprobs is None else [None]
+            None if request.sampling.prompt_logprobs is None else [None]
         )
-        self.timing = RequestTiming(params.n) if timed else None
+        self.timing = RequestTiming(params.n) if delivery.timed else None
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.prepared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when nothing stands before the first output any more: once the request is accepted;
@@ -109,13 +94,11 @@ class Generation:
         an exception if the request will not run."""
         # Stop strings are looked for in each token as it comes.
         self._read_at_end = not params.stop_strings and (
-            read_at_end or params.output_kind is RequestOutputKind.FINAL_ONLY
+            delivery.read_at_end or params.output_kind is RequestOutputKind.FINAL_ONLY
         )
-        self._sampling = sampling
-        self._grammar = grammar
-        self._stopping = stopping
-        self._on_due = on_due
-        self._observed = observed
+        self._request = request
+        self._on_due = delivery.on_due
+        self._observed = delivery.observed
         self._sink: Sink | None = None
         self._waited_for = False
         self._due = False
@@ -123,9 +106,9 @@ class Generation:
         self._wake = asyncio.Event()
         self._failure: PenstockError | None = None
         self._open = {
-            index: _Sequence(
+            index: EmittedSequence(
                 SequenceText(
-                    tokenizer,
+                    delivery.tokenizer,
                     skip_special_tokens=params.skip_special_tokens,
                     stop=params.stop_strings,
                     min_tokens=params.min_tokens,
@@ -154,7 +137,7 @@ class Generation:
     def max_tokens(self) -> int:
         """Most tokens that each sequence may gain: what was asked for, or what the context
         leaves."""
-        return self._stopping.max_tokens
+        return self._request.stopping.max_tokens
 
     @property
     def begun(self) -> bool:
@@ -169,20 +152,21 @@ class Generation:
         """The message that runs the open sequences, each from its last emitted token on."""
         if self.timing is not None:
             self.timing.submit()
+        asked = self._request
         return Submit(
             request=self.key,
             name=self.name,
             prompt_token_ids=self.prompt_token_ids,
             sequences=[OpenSequence(index, s.emitted) for index, s in self._open.items()],
-            sampling=self._sampling,
-            stopping=self._stopping,
+            sampling=asked.sampling,
+            stopping=asked.stopping,
             deaths=self.blame.deaths,
             resumed=self.accepted.done(),
             cache_salt=self.terms.cache_salt,
             tenant=self.terms.tenant,
             priority=self.terms.priority,
             time_left_ms=self.terms.time_left_ms(time.monotonic()),
-            grammar=self._grammar,
+            grammar=asked.grammar,
             timeline=self.timing is not None,
             grant=self.terms.grant,
             prompt_delivered=len(self.prompt_logprobs or ()),
@@ -197,7 +181,7 @@ class Generation:
     def take_accepted(self) -> None:
         """Takes Accepted: the engine core has promised to run the request."""
         _settle(self.accepted)
-        if self._grammar is None and self.media is None:
+        if self._request.grammar is None and self.media is None:
             _settle(self.prepared)
 
     def take_entered(self) -> None:
@@ -264,12 +248,15 @@ class Generation:
         sequence = self._open.get(output.sequence)
         if sequence is not None and output.error_code is not None and not self.prepared.done():
             # Nothing was sent to the client yet: it is simply a request that is refused.
-            self.fail(self._refused(output))
+            grammar, media = self._request.grammar, self.media
+            self.fail(
+                failed_early(output, has_grammar=grammar is not None, has_media=media is not None)
+            )
             return
         if sequence is not None and (output.tokens or output.finish is not None):
-            delta = self._timed_delta(self.timing, sequence, output)
+            delta = self._delta(sequence, output)
             if delta.finish_reason is not None:
-                del self._open[output.sequence]
+                self._end_sequence(sequence, output, delta)
             self._give(delta)
         # Else it ended here at a stop string, before the engine heard of it.
         if not self._open:
@@ -287,20 +274,6 @@ class Generation:
             self._wake.set()
         if self.timing is not None and output.finish is not None:
             self.timing.hear(output.sequence, output.timeline)
-
-    def _refused(self, output: SequenceOutput) -> PenstockError:
-        error = output.error or ""
-        if output.error_code == "unavailable":
-            return unavailable(error)
-        if self.media is None:
-            return InvalidRequest(error, param="structured_outputs")
-        param: str | None = "structured_outputs"
-        match output.error_code:
-            case "invalid_media":
-                param = "messages"
-            case "no_token_left" if self._grammar is None:
-                param = None  # Of several fields, and none of them a grammar.
-        return InvalidRequest(error, param=param, code=output.error_code)
 
     def feed(self, sink: Sink) -> None:
         """Offers deltas to `sink` first while the consumer waits for some.
@@ -351,72 +324,35 @@ class Generation:
         told = self.prompt_logprobs
         return told is not None and 0 in self._open and len(told) < len(self.prompt_token_ids)
 
-    def _timed_delta(
-        self, timing: RequestTiming | None, sequence: _Sequence, output: SequenceOutput
-    ) -> SequenceDelta:
-        if timing is None:
-            return self._delta(sequence, output)
-        begun = time.perf_counter()
-        delta = self._delta(sequence, output)
-        timing.detokenise += time.perf_counter() - begun
-        if delta.finish_reason is not None:
-            timing.end(output.sequence)
-        return delta
-
-    def _delta(self, sequence: _Sequence, output: SequenceOutput) -> SequenceDelta:
-        sequence.emitted.extend(output.tokens)
-        if sequence.plain_push is not None and output.finish is None and not output.drafted:
-            self.blame.gained()
-            return SequenceDelta(
-                index=output.sequence,
-                text=sequence.plain_push(output.tokens),
-                token_ids=output.tokens,
-                logprobs=output.logprobs,
-            )
+    def _delta(self, sequence: EmittedSequence, output: SequenceOutput) -> SequenceDelta:
+        """Returns what the sequence gains, and counts it."""
         if output.tokens:
             self.blame.gained()
-        ended_by_token = output.finish == "stop" and bool(output.tokens)
-        # The token that ended the sequence counts, but is shown only if that was asked for.
-        include = self.params.include_stop_str_in_output
-        shown = output.tokens[:-1] if ended_by_token and not include else output.tokens
-        piece = sequence.text.push(shown)
+        timing = self.timing
+        if timing is None:
+            delta = sequence.take(output)
+        else:
+            begun = time.perf_counter()
+            delta = sequence.take(output)
+            timing.detokenise += time.perf_counter() - begun
         if output.drafted:
-            # What lies after a stop string is no part of the output.
-            used = len(output.tokens) if piece.stop is None else piece.used
             self.drafted += output.drafted
-            self.kept += max(0, used - 1)
-        if piece.stop is not None:
-            return self._stopped_by_string(sequence, output, piece.text, piece.used, piece.stop)
-        text, stop = piece.text, None
-        if output.finish is not None:
-            last = sequence.text.finish()
-            text, stop = text + last.text, last.stop
-        return SequenceDelta(
-            index=output.sequence,
-            text=text,
-            token_ids=list(output.tokens),
-            logprobs=output.logprobs,
-            finish_reason=output.finish if stop is None else "stop",
-            stop_reason=output.stop_token if stop is None else stop,
-            error=output.error,
-            error_code=output.error_code,
-        )
+            # The last token was sampled. What lies after a stop string is no part of the output.
+            self.kept += max(0, len(delta.token_ids) - 1)
+        return delta
 
-    def _stopped_by_string(
-        self, sequence: _Sequence, output: SequenceOutput, text: str, used: int, stop: str
-    ) -> SequenceDelta:
-        surplus = len(output.tokens) - used
-        at = len(sequence.emitted) - surplus
+    def _end_sequence(
+        self, sequence: EmittedSequence, output: SequenceOutput, delta: SequenceDelta
+    ) -> None:
+        """Closes a sequence whose last delta has come: here at a stop string, or in the engine
+        core."""
+        del self._open[output.sequence]
+        if self.timing is not None:
+            self.timing.end(output.sequence)
         if output.finish is None:
-            self.holder.send(Finish(self.key, output.sequence, at))
-        return SequenceDelta(
-            index=output.sequence,
-            text=text,
-            token_ids=output.tokens[:used],
-            logprobs=output.logprobs[:used] if output.logprobs is not None else None,
-            finish_reason="stop",
-            stop_reason=stop,
-        )
+            surplus = len(output.tokens) - len(delta.token_ids)
+            length = len(sequence.emitted) - surplus
+            self.holder.send(Finish(self.key, output.sequence, length))
 
     def _end(self, reason: FinishReason, *, keep: bool = False) -> None:
         for index in list(self._open):

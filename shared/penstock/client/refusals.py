@@ -9,7 +9,7 @@ from penstock.errors import (
     Overloaded,
     PenstockError,
 )
-from penstock.protocol.to_frontend import Limits, Rejected, Welcome
+from penstock.protocol.to_frontend import Limits, Rejected, SequenceOutput, Welcome
 
 
 def check_prompt(prompt: list[int], welcome: Welcome) -> None:
@@ -73,6 +73,22 @@ def rejection(message: Rejected) -> PenstockError:
     if message.code == "overloaded":
         return Overloaded(message.message, retry_after=retry_after)
     return EngineUnavailable(message.message)
+
+
+def failed_early(output: SequenceOutput, *, has_grammar: bool, has_media: bool) -> PenstockError:
+    """The exception that an output with an error code stands for, if it is the request's first."""
+    error = output.error or ""
+    if output.error_code == "unavailable":
+        return unavailable(error)
+    if not has_media:
+        return InvalidRequest(error, param="structured_outputs")
+    param: str | None = "structured_outputs"
+    match output.error_code:
+        case "invalid_media":
+            param = "messages"
+        case "no_token_left" if not has_grammar:
+            param = None  # Of several fields, and none of them a grammar.
+    return InvalidRequest(error, param=param, code=output.error_code)
 
 
 def unavailable(error: str) -> Overloaded:

@@ -1,15 +1,46 @@
-"""What of a request's SamplingParams goes to the worker, and what to the engine core."""
+"""What a generation asks of engine cores, and what of its SamplingParams goes to the worker and to
+the engine core."""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from penstock.client.media import PreparedMedia
 from penstock.client.refusals import max_output
 from penstock.errors import InvalidRequest
-from penstock.protocol.common import LogitsAdjustments, SpeechRules, Stopping, TokenSampling
+from penstock.protocol.common import (
+    Grammar,
+    LogitsAdjustments,
+    SpeechRules,
+    Stopping,
+    TokenSampling,
+)
 from penstock.protocol.to_frontend import Limits
 from penstock.request.sampling_params import SamplingParams
+from penstock.request.terms import Terms
 from penstock.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """What is asked of an engine core. It stays as it is, wherever and however often the request is
+    submitted."""
+
+    name: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    sampling: TokenSampling
+    """The worker's share of `params`."""
+    stopping: Stopping
+    """The engine core's share of `params`."""
+    terms: Terms
+    grammar: Grammar | None = None
+    media: PreparedMedia | None = None
+    """What placeholders of the prompt stand for, which engine cores may ask for."""
+    prediction: Sequence[int] = ()
+    """Token ids that the output is expected to resemble."""
 
 
 def token_sampling(
