@@ -13,14 +13,7 @@ from penstock.errors import InvalidRequest, ModelNotFound, StartupError, Unsuppo
 from penstock.process import logs
 from penstock.protocol.from_worker import Asleep, Fault, FromWorker, Result
 from penstock.protocol.to_worker import (
-    CompileGrammar,
-    DropAdapter,
-    DropGrammar,
-    DropMedia,
     FetchKV,
-    LoadAdapter,
-    LoadMedia,
-    LoadMediaChunk,
     LookUpKV,
     Plan,
     SaveKV,
@@ -29,6 +22,15 @@ from penstock.protocol.to_worker import (
     Stop,
     ToWorker,
     WorkerCall,
+)
+from penstock.protocol.worker_resources import (
+    CompileGrammar,
+    DropAdapter,
+    DropGrammar,
+    DropMedia,
+    LoadAdapter,
+    LoadMedia,
+    LoadMediaChunk,
 )
 from penstock_worker.engine_session import CoreSession, Heard
 from penstock_worker.left_over import HUNG_SECONDS, end_hung

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from penstock.protocol.common import AdapterFile
 from penstock.protocol.from_worker import AdapterFailed, AdapterReady
-from penstock.protocol.to_worker import DropAdapter, LoadAdapter
+from penstock.protocol.worker_resources import DropAdapter, LoadAdapter
 from tests.engine.fake_media import Mark
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
-from penstock.protocol.to_worker import DropMedia, LoadMedia, LoadMediaChunk, Plan
+from penstock.protocol.to_worker import Plan
+from penstock.protocol.worker_resources import DropMedia, LoadMedia, LoadMediaChunk
 
 MediaMessage = LoadMedia | LoadMediaChunk | DropMedia
 MediaAnswer = MediaTaken | MediaReady | MediaFailed

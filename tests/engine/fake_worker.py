@@ -15,16 +15,8 @@ import msgspec
 from penstock.model.kv_layout import ONE_GROUP, KVGroup, paged, state_of
 from penstock.protocol.common import Grammar, TokenLogprobs
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady, Result, SlotResult
-from penstock.protocol.to_worker import (
-    MAX_FURTHER,
-    CompileGrammar,
-    Copy,
-    DropGrammar,
-    NewSequence,
-    Plan,
-    Setup,
-    SlotWork,
-)
+from penstock.protocol.to_worker import MAX_FURTHER, Copy, NewSequence, Plan, Setup, SlotWork
+from penstock.protocol.worker_resources import CompileGrammar, DropGrammar
 from tests.engine.fake_adapters import FakeAdapters, adapted
 from tests.engine.fake_disk import DiskReader, FakeDisk
 from tests.engine.fake_media import FakeMedia, Mark, marks

@@ -18,17 +18,8 @@ from penstock.protocol.from_worker import (
     Result,
     WorkerHello,
 )
-from penstock.protocol.to_worker import (
-    CompileGrammar,
-    DropGrammar,
-    FetchKV,
-    LookUpKV,
-    Plan,
-    RankGroup,
-    SaveKV,
-    Setup,
-    ToWorker,
-)
+from penstock.protocol.to_worker import FetchKV, LookUpKV, Plan, RankGroup, SaveKV, Setup, ToWorker
+from penstock.protocol.worker_resources import CompileGrammar, DropGrammar
 from tests.engine.fake_disk import FakeDisk
 from tests.engine.fake_worker import FakeWorker
 from tests.engine.harness import Harness

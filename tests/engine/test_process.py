@@ -29,7 +29,8 @@ from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_frontend import Abort, Hello, MediaChunk
 from penstock.protocol.from_worker import MediaReady, Ready, WorkerHello
 from penstock.protocol.to_frontend import Accepted, NeedMedia, Outputs, Status, ToFrontend, Welcome
-from penstock.protocol.to_worker import LoadMedia, LoadMediaChunk, Plan, Setup, ToWorker
+from penstock.protocol.to_worker import Plan, Setup, ToWorker
+from penstock.protocol.worker_resources import LoadMedia, LoadMediaChunk
 from penstock.transport.events import Ended, Opened
 from penstock.transport.session_client import SessionClient
 from penstock_engine.process import read_facts

@@ -13,14 +13,7 @@ import msgspec
 from penstock.model.kv_layout import paged, state_of
 from penstock.protocol.from_worker import Asleep, FromWorker, Ready, Result, WorkerHello
 from penstock.protocol.to_worker import (
-    CompileGrammar,
-    DropAdapter,
-    DropGrammar,
-    DropMedia,
     FetchKV,
-    LoadAdapter,
-    LoadMedia,
-    LoadMediaChunk,
     LookUpKV,
     Plan,
     SaveKV,
@@ -28,6 +21,15 @@ from penstock.protocol.to_worker import (
     Sleep,
     ToWorker,
     WorkerCall,
+)
+from penstock.protocol.worker_resources import (
+    CompileGrammar,
+    DropAdapter,
+    DropGrammar,
+    DropMedia,
+    LoadAdapter,
+    LoadMedia,
+    LoadMediaChunk,
 )
 from penstock_engine.facts import EngineFacts
 from tests.engine.fake_adapters import FakeAdapters

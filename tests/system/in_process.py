@@ -33,15 +33,8 @@ from penstock.protocol.from_worker import (
     WorkerHello,
 )
 from penstock.protocol.to_frontend import Outputs, ToFrontend
-from penstock.protocol.to_worker import (
-    CompileGrammar,
-    FetchKV,
-    LookUpKV,
-    Plan,
-    SaveKV,
-    Setup,
-    ToWorker,
-)
+from penstock.protocol.to_worker import FetchKV, LookUpKV, Plan, SaveKV, Setup, ToWorker
+from penstock.protocol.worker_resources import CompileGrammar
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_worker.loading.load import load

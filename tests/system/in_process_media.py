@@ -16,7 +16,8 @@ from penstock.protocol.common import Media, MediaItem, MediaSpan, Pooling, Token
 from penstock.protocol.from_frontend import MediaFile, OpenSequence, Stopping, Submit
 from penstock.protocol.from_worker import FromWorker, MediaFailed, MediaReady, WorkerHello
 from penstock.protocol.to_frontend import NeedMedia, Outputs, Pooled, Rejected
-from penstock.protocol.to_worker import DropMedia, LoadMedia, Plan, Setup, ToWorker
+from penstock.protocol.to_worker import Plan, Setup, ToWorker
+from penstock.protocol.worker_resources import DropMedia, LoadMedia
 from tests.system.in_process import FRONT, Heard, Numerics, System, Way, recode
 
 

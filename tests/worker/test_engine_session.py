@@ -15,7 +15,8 @@ import zmq
 
 from penstock.config.settings import TransportSettings
 from penstock.protocol.from_worker import FromWorker, Progress
-from penstock.protocol.to_worker import DropGrammar, ToWorker
+from penstock.protocol.to_worker import ToWorker
+from penstock.protocol.worker_resources import DropGrammar
 from penstock.transport.events import Opened, Received
 from penstock.transport.session_server import SessionServer
 from penstock_worker.engine_session import CoreSession, Heard

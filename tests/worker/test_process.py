@@ -30,16 +30,8 @@ from penstock.protocol.from_worker import (
     Result,
     WorkerHello,
 )
-from penstock.protocol.to_worker import (
-    CompileGrammar,
-    DropGrammar,
-    LoadMediaChunk,
-    NewSequence,
-    Plan,
-    Setup,
-    SlotWork,
-    Stop,
-)
+from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop
+from penstock.protocol.worker_resources import CompileGrammar, DropGrammar, LoadMediaChunk
 from penstock.transport.events import Ended, Opened
 from penstock.transport.session_server import SessionServer
 from penstock_worker.media.memory import USUAL_ROWS

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from penstock.protocol.common import MAX_MEDIA_CHUNK, MediaFailure
 from penstock.protocol.to_frontend import NeedMedia
-from penstock.protocol.to_worker import DropMedia, LoadMedia, LoadMediaChunk
+from penstock.protocol.worker_resources import DropMedia, LoadMedia, LoadMediaChunk
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.media.entry import MediaEntry, MediaStage
 from penstock_engine.sessions.effects import ChunkBytes

@@ -38,7 +38,14 @@ from penstock.model import (
 )
 from penstock.model import config as model_config
 from penstock.model import speculation as drafting
-from penstock.protocol import common, from_frontend, from_worker, to_frontend, to_worker
+from penstock.protocol import (
+    common,
+    from_frontend,
+    from_worker,
+    to_frontend,
+    to_worker,
+    worker_resources,
+)
 from penstock_engine import (
     core,
     core_state,
@@ -81,6 +88,7 @@ _MESSAGES = (
     from_worker,
     to_frontend,
     to_worker,
+    worker_resources,
 )
 """Modules whose msgspec structs are all values, and known."""
 

@@ -11,7 +11,8 @@ from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_frontend import Hello, Submit
 from penstock.protocol.from_worker import AdapterReady, Ready, Result, SlotResult, WorkerHello
 from penstock.protocol.to_frontend import Outputs, Rejected
-from penstock.protocol.to_worker import FetchKV, LoadAdapter, LookUpKV, NewSequence, Plan, SaveKV
+from penstock.protocol.to_worker import FetchKV, LookUpKV, NewSequence, Plan, SaveKV
+from penstock.protocol.worker_resources import LoadAdapter
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_engine.sessions.effects import Effects

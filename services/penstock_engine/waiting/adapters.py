@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from penstock.protocol.common import AdapterFile
-from penstock.protocol.to_worker import DropAdapter, LoadAdapter
+from penstock.protocol.worker_resources import DropAdapter, LoadAdapter
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.metrics.counts import EngineCounts
 from penstock_engine.request.request import Request, Sequence

@@ -13,7 +13,7 @@ from itertools import chain, islice
 
 from penstock.config.settings import GrammarSettings
 from penstock.protocol.common import Grammar
-from penstock.protocol.to_worker import MAX_COMPILING, CompileGrammar, DropGrammar
+from penstock.protocol.worker_resources import MAX_COMPILING, CompileGrammar, DropGrammar
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.states import SequenceState

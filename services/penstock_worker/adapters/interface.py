@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from penstock.protocol.from_worker import AdapterFailed, AdapterReady
-from penstock.protocol.to_worker import DropAdapter, LoadAdapter, Plan, SlotWork
+from penstock.protocol.to_worker import Plan, SlotWork
+from penstock.protocol.worker_resources import DropAdapter, LoadAdapter
 from penstock_worker.adapters.fitting import Fitted
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.quantisation.interface import Product, Table

@@ -21,7 +21,8 @@ import torch
 from penstock.adapters import UnfitAdapter, read_adapter
 from penstock.process import logs
 from penstock.protocol.from_worker import AdapterFailed, AdapterReady
-from penstock.protocol.to_worker import DropAdapter, LoadAdapter, NewSequence, Plan, SlotWork
+from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock.protocol.worker_resources import DropAdapter, LoadAdapter
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter, HoldsAdapters, Tell
 from penstock_worker.adapters.models import AdaptableModel

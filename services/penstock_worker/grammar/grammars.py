@@ -20,7 +20,8 @@ import numpy as np
 from penstock.process import logs
 from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady
-from penstock.protocol.to_worker import MAX_COMPILING, NewSequence, Plan
+from penstock.protocol.to_worker import NewSequence, Plan
+from penstock.protocol.worker_resources import MAX_COMPILING
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.grammar.interface import Compile, Compiled, Matcher, unsupported
 from penstock_worker.grammar.mask import Mask

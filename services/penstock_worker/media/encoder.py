@@ -13,14 +13,8 @@ from torch import Tensor
 from penstock.process import logs
 from penstock.protocol.common import MediaSpan
 from penstock.protocol.from_worker import MediaFailed
-from penstock.protocol.to_worker import (
-    DropMedia,
-    LoadMedia,
-    LoadMediaChunk,
-    PartlyEncoded,
-    Plan,
-    SlotWork,
-)
+from penstock.protocol.to_worker import PartlyEncoded, Plan, SlotWork
+from penstock.protocol.worker_resources import DropMedia, LoadMedia, LoadMediaChunk
 from penstock_worker.batch.slot_media import TEXT, SlotMedia
 from penstock_worker.batch.slots import PlanError, Slot, Slots
 from penstock_worker.media.interface import BatchMedia, Incoming, Sees, Tell

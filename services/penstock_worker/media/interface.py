@@ -10,7 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
-from penstock.protocol.to_worker import DropMedia, LoadMedia, LoadMediaChunk, Plan, SlotWork
+from penstock.protocol.to_worker import Plan, SlotWork
+from penstock.protocol.worker_resources import DropMedia, LoadMedia, LoadMediaChunk
 from penstock_worker.batch.slots import Slots
 from penstock_worker.media.pieces import Pieces
 

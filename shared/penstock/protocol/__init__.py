@@ -2,6 +2,7 @@
 
     from_frontend  front end -> engine core     to_frontend  engine core -> front end
     from_worker    worker    -> engine core     to_worker    engine core -> worker
+    worker_resources  the part of to_worker about grammars, media and adapters
     live           rows of the live view, which to_frontend carries
     between_workers  worker -> worker of another engine core, for KV blocks
     from_supervisor, to_supervisor  lines of JSON between gateways and the supervisor, about models

@@ -17,7 +17,8 @@ from penstock.protocol.from_worker import (
     WorkerHello,
 )
 from penstock.protocol.to_frontend import NeedMedia, Outputs
-from penstock.protocol.to_worker import DropMedia, LoadMedia, LoadMediaChunk, Plan
+from penstock.protocol.to_worker import Plan
+from penstock.protocol.worker_resources import DropMedia, LoadMedia, LoadMediaChunk
 from penstock_engine.core import EngineCore
 from tests.engine.fake_media import picture, shown
 from tests.engine.small_facts import facts

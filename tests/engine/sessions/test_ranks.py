@@ -18,7 +18,8 @@ from penstock.protocol.from_worker import (
     SlotResult,
     WorkerHello,
 )
-from penstock.protocol.to_worker import CompileGrammar, Setup
+from penstock.protocol.to_worker import Setup
+from penstock.protocol.worker_resources import CompileGrammar
 from penstock_engine.live.view import LiveView
 from penstock_engine.sessions.ranks import FORMINGS_A_SECOND
 from penstock_engine.simulate.simulation import Simulation, SimulationOptions

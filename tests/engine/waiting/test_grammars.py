@@ -8,7 +8,7 @@ import pytest
 from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady, Result, SlotResult
 from penstock.protocol.to_frontend import SequenceOutput
-from penstock.protocol.to_worker import MAX_COMPILING
+from penstock.protocol.worker_resources import MAX_COMPILING
 from penstock_engine.request.states import SequenceState
 from penstock_engine.scheduler.state import SchedulerState
 from tests.engine.harness import Harness

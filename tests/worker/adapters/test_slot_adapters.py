@@ -20,7 +20,8 @@ from penstock.adapters import read_adapter
 from penstock.model.config import PreparedModel
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import AdapterFailed, AdapterReady
-from penstock.protocol.to_worker import DropAdapter, LoadAdapter, NewSequence, Plan, SlotWork
+from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock.protocol.worker_resources import DropAdapter, LoadAdapter
 from penstock_worker.adapters import slot_adapters
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.loading.load import load

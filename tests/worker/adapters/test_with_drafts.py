@@ -14,7 +14,8 @@ import pytest
 from penstock.adapters import read_adapter
 from penstock.model.speculation import SpeculativeConfig
 from penstock.protocol.from_worker import AdapterReady
-from penstock.protocol.to_worker import LoadAdapter, Setup
+from penstock.protocol.to_worker import Setup
+from penstock.protocol.worker_resources import LoadAdapter
 from penstock_worker.loading.load import load
 from tests.adapter_folders import random_factors, write_peft
 from tests.worker.adapters.rig import factors_of

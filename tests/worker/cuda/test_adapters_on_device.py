@@ -15,7 +15,7 @@ import torch
 from penstock.adapters import UnfitAdapter, read_adapter
 from penstock.model.config import WeightFiles
 from penstock.protocol.from_worker import AdapterReady
-from penstock.protocol.to_worker import LoadAdapter
+from penstock.protocol.worker_resources import LoadAdapter
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.models import adaptable_decoder
 from penstock_worker.forward.backends import choose

@@ -14,7 +14,7 @@ from torch import Tensor
 from penstock.media.prepared import write
 from penstock.model.transcription_facts import Alignment
 from penstock.protocol.common import Media, MediaItem, MediaSpan
-from penstock.protocol.to_worker import LoadMedia
+from penstock.protocol.worker_resources import LoadMedia
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.attention.reference_encoded import EncoderDecoderCache

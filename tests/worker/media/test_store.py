@@ -15,7 +15,7 @@ import pytest
 from penstock.media.prepared import write
 from penstock.protocol.common import MAX_MEDIA_CHUNK
 from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
-from penstock.protocol.to_worker import LoadMedia, LoadMediaChunk
+from penstock.protocol.worker_resources import LoadMedia, LoadMediaChunk
 from penstock_worker.media.store import MediaStore, StoreBounds
 from penstock_worker.media.unfit import UnfitItem
 

@@ -21,7 +21,8 @@ from penstock.config.settings import EngineConfig, ModelSettings, SchedulerSetti
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.from_worker import AdapterReady, FromWorker, Result
-from penstock.protocol.to_worker import LoadAdapter, NewSequence, Plan, SlotWork, ToWorker
+from penstock.protocol.to_worker import NewSequence, Plan, SlotWork, ToWorker
+from penstock.protocol.worker_resources import LoadAdapter
 from penstock_engine.facts import EngineFacts
 from penstock_worker.loading.load import load
 from penstock_worker.loading.loaded import Loaded

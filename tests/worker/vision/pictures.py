@@ -31,7 +31,7 @@ from penstock.model.media_facts import (
 )
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.protocol.from_worker import MediaFailed, MediaReady
-from penstock.protocol.to_worker import LoadMedia
+from penstock.protocol.worker_resources import LoadMedia
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.slots import SlotBounds, Slots

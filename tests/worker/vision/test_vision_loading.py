@@ -14,7 +14,8 @@ from penstock.model.config import PreparedModel
 from penstock.model.mechanisms import VISION
 from penstock.prepare.folder import MANIFEST
 from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
-from penstock.protocol.to_worker import LoadMediaChunk, Plan, Setup
+from penstock.protocol.to_worker import Plan, Setup
+from penstock.protocol.worker_resources import LoadMediaChunk
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Unable, require
 from penstock_worker.loading.load import load

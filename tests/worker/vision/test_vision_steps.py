@@ -12,7 +12,8 @@ from torch import Tensor
 
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.protocol.from_worker import MediaFailed, Result
-from penstock.protocol.to_worker import DropMedia, NewSequence, PartlyEncoded, Plan, SlotWork
+from penstock.protocol.to_worker import NewSequence, PartlyEncoded, Plan, SlotWork
+from penstock.protocol.worker_resources import DropMedia
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.parallel.errors import GroupLost
