@@ -35,10 +35,9 @@ from penstock.transport.session_server import SessionServer
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_engine.live.view import LiveView
+from penstock_engine.notes import SleepNote, WeightsNote
 from penstock_engine.record.recorder import recording
 from penstock_engine.sessions.effects import Effects
-from penstock_engine.sessions.weights_note import WeightsNote
-from penstock_engine.sleep_note import SleepNote
 
 log = logs.get(__name__)
 

@@ -21,9 +21,8 @@ from penstock.transport import inbound
 from penstock.transport.session_server import SessionServer
 from penstock_engine import process
 from penstock_engine.core import EngineCore
+from penstock_engine.notes import SleepNote, WeightsNote
 from penstock_engine.process import TURN, Loop
-from penstock_engine.sessions.weights_note import WeightsNote
-from penstock_engine.sleep_note import SleepNote
 from tests.engine import small_facts
 from tests.engine.test_process import Peer
 from tests.shared.test_transport import Clock

@@ -17,7 +17,7 @@ from penstock_engine.request.planned_media import PlannedMedia
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.timeline import Clock
-from penstock_engine.scheduler.chunk_limit import ChunkLimit
+from penstock_engine.scheduler.limits import ChunkLimit
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.frontends import Frontends
 from penstock_engine.sessions.workers import Workers

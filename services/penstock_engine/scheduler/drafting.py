@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock_engine.kv.table import joined
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.step_builder import StepBuilder
-from penstock_engine.scheduler.spare_room import SpareRoom
+from penstock_engine.scheduler.starts import SpareRoom
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.speculation.draft_policy import MAX_DRAFTS, Offer
 from penstock_engine.speculation.history import SequenceDrafts

@@ -6,7 +6,7 @@ from penstock_engine.kv.table import joined
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.step_builder import StepBuilder
 from penstock_engine.scheduler.drafting import Drafter
-from penstock_engine.scheduler.spare_room import SpareRoom
+from penstock_engine.scheduler.starts import SpareRoom
 from penstock_engine.scheduler.state import SchedulerState
 
 SECONDS = 0.25

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock_engine.kv.groups import KVGroups
+from penstock_engine.kv.table import BlockTable
 from penstock_engine.policies.policy import Shortage
 from penstock_engine.request.request import Sequence
+from penstock_engine.request.step_builder import StepBuilder
 from penstock_engine.scheduler.prefix_reuse import Start
 from penstock_engine.scheduler.state import SchedulerState
 
@@ -142,3 +144,19 @@ class StartFinder:
         start = None if state.prefix_reuse is None else state.prefix_reuse.find(head)
         self._look = Look(head, state.num_released, state.num_steps, start)
         return start
+
+
+class SpareRoom:
+    """Blocks are given as long as nobody waits for some and enough are left for those that run."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._headroom = Headroom()
+
+    def tokens(self, table: BlockTable, builder: StepBuilder) -> int:
+        """Tokens that a table has, or may get, room for."""
+        state = self._state
+        if state.pool is None or state.queue or builder.wanting or state.leaving:
+            return table.capacity
+        kept = self._headroom.blocks(len(state.running), state.kv_groups)
+        return table.capacity + state.kv_groups.room(table, max(0, state.pool.num_free - kept))

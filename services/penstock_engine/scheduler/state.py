@@ -22,9 +22,8 @@ from penstock_engine.policies.resumption import Resumption
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_in_flight import StepInFlight, UnfitResult
-from penstock_engine.scheduler.chunk_limit import ChunkLimit
+from penstock_engine.scheduler.limits import ChunkLimit, StartGate
 from penstock_engine.scheduler.prefix_reuse import PrefixReuse
-from penstock_engine.scheduler.start_gate import StartGate
 from penstock_engine.scheduler.step_lessons import StepLessons
 from penstock_engine.sessions.fault_attribution import FaultAttribution
 from penstock_engine.speculation.draft_policy import DraftPolicy

@@ -12,7 +12,7 @@ from penstock_engine.kv.pool import BrokenState
 from penstock_engine.metrics.counts import EngineCounts
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.states import SequenceState
-from penstock_engine.scheduler.start_gate import StartGate
+from penstock_engine.scheduler.limits import StartGate
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.fault_attribution import FaultAttribution
 from penstock_engine.sessions.workers import Workers

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.protocol.from_frontend import PutToSleep, WakeUp
-from penstock_engine.sleep_note import SleepNote
+from penstock_engine.notes import SleepNote
 from tests.engine.handlers.test_pause import finish
 from tests.engine.harness import Harness
 from tests.engine.walker import Choices

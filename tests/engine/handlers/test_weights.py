@@ -15,7 +15,7 @@ from penstock.model.config import PreparedModel
 from penstock.protocol.from_frontend import PutToSleep, ReplaceWeights, WakeUp
 from penstock.protocol.from_worker import Fault
 from penstock.protocol.to_frontend import Called
-from penstock_engine.sessions.weights_note import WeightsNote
+from penstock_engine.notes import WeightsNote
 from tests.engine.handlers.test_sleep import fall_asleep
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore

@@ -1,4 +1,5 @@
-"""What keeps tokens from being computed, beside the step's budget and KV blocks."""
+"""What the scheduler asks beside a step's budget, slots and KV blocks, as it is without media and
+adapters: it keeps nobody from anything."""
 
 from __future__ import annotations
 
@@ -75,3 +76,24 @@ class ChunkLimit:
 
     def settled(self, media: PlannedMedia, seconds: float) -> None:
         """A step was settled that had these media. seconds: that it encoded them."""
+
+
+class StartGate:
+    """Asked by the scheduler for the head of the queue. This one lets everybody start; a subclass
+    may have some wait, and is told who gets a slot and gives it up."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that it has taken out of the queue."""
+        return 0
+
+    def may_start(self, sequence: Sequence) -> bool:
+        """Whether the head of the queue may start. If not, it has been taken out of the queue, and
+        comes back when it may."""
+        return True
+
+    def occupied(self, sequence: Sequence) -> None:
+        """Called when the sequence has got a slot."""
+
+    def vacated(self, sequence: Sequence) -> None:
+        """Called when the sequence has given up its slot."""
