@@ -12,8 +12,8 @@ from penstock_engine.policies.registry import make_policy
 from penstock_engine.request.timeline import Clock
 from penstock_engine.scheduler.context_limit import ContextLimit
 from penstock_engine.scheduler.kv_sessions import KVSessions
+from penstock_engine.scheduler.settled_steps import StepClock
 from penstock_engine.scheduler.state import SchedulerState
-from penstock_engine.scheduler.step_clock import StepClock
 from penstock_engine.sessions.drain import Drain
 from penstock_engine.sessions.effects import Effects
 from penstock_engine.sessions.frontends import Frontends

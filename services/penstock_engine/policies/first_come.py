@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from penstock.config.settings import SchedulerSettings
-from penstock_engine.policies.order import PriorityWithAgeing, QueueOrder
+from penstock_engine.policies.order import LatestFirst, PriorityWithAgeing, QueueOrder
 from penstock_engine.policies.pace import StepPace, pace_of
 from penstock_engine.policies.policy import Policy, Turn
-from penstock_engine.policies.preemption import LatestFirst
 from penstock_engine.policies.tenants import Tenants
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.step_builder import StepBuilder

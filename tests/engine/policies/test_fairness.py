@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock_engine.policies.fair_share.accounts import BLOCK_COST, GENERATED_COST, PROMPT_COST
+from penstock_engine.policies.fair_accounts import BLOCK_COST, GENERATED_COST, PROMPT_COST
 from tests.engine.simulated import Asked, Given, Simulation, percentile
 from tests.thinning import part
 

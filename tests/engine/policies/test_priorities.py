@@ -7,7 +7,7 @@ import pytest
 from penstock.errors import StartupError
 from penstock.protocol.common import Grant
 from penstock_engine.policies.fair import FairShare
-from penstock_engine.policies.fair_share.accounts import Accounts
+from penstock_engine.policies.fair_accounts import Accounts
 from penstock_engine.policies.order import PriorityWithAgeing
 from penstock_engine.policies.tenants import Tenants
 from tests.engine.harness import Harness

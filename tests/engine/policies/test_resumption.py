@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock_engine.policies.forecast import StepCostForecast
-from penstock_engine.policies.resumption import Resumption
+from penstock_engine.policies.forecast import Resumption, StepCostForecast
 
 VICTIM: Any = SimpleNamespace(
     progress=SimpleNamespace(computed=100), table=SimpleNamespace(num_blocks=10)
