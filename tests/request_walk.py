@@ -42,9 +42,8 @@ from penstock.protocol.to_worker import Plan, Stop
 from penstock.transport.session_client import SessionClient
 from penstock.transport.session_server import SessionServer
 from penstock_engine.core import EngineCore
+from penstock_engine.notes import SleepNote, WeightsNote
 from penstock_engine.process import Loop, read_facts
-from penstock_engine.sessions.weights_note import WeightsNote
-from penstock_engine.sleep_note import SleepNote
 from penstock_gateway.app import create_app
 from penstock_worker.engine_session import CoreSession, Heard
 from penstock_worker.metrics.phases import UNWATCHED
