@@ -455,10 +455,12 @@ def test_every_endpoint_has_an_example(server: Server) -> None:
 
 def documented(path: str, model: str) -> str:
     """As pages write it."""
+    path = path.replace("/messages/batches/{id}", "/messages/batches/msgbatch_ID")
     for kind in ("file", "batch"):
         path = path.replace(f"/{kind}s/{{id}}", f"/{kind}s/{kind}-ID")
         path = path.replace(f"/{kind}es/{{id}}", f"/{kind}es/{kind}-ID")
     path = path.replace("/responses/{id}", "/responses/resp_ID")
+    path = path.replace("/conversations/{id}", "/conversations/conv_ID").replace("{item}", "msg_ID")
     return path.replace("{name}", model)
 
 
