@@ -13,6 +13,7 @@ from penstock.families.audio import AUDIO_FAMILIES
 from penstock.families.tower_family import TowerFamily
 from penstock.families.vision import VISION_FAMILIES
 from penstock.formats.fields import Fields
+from penstock.model import mechanisms as all_mechanisms
 from penstock.model.config import ModelConfig
 from penstock.model.mechanisms import mechanisms
 from penstock.prepare.hub_config import read_config
@@ -23,6 +24,8 @@ from tests.worker.audio.hearing_cases import CASES as HEARD
 from tests.worker.models.coverage import SHOWN, coverage
 from tests.worker.vision.vision_cases import CASES as SEEN
 
+Coverage = dict[str, dict[str, Counter[str]]]
+"""How many models the tests compute: by backend, by SHOWN, by the family's name in transformers."""
 TOWER_CLASS = "ForConditionalGeneration"
 """How the names of their classes end."""
 TOWER_HEAD = "| models | class in config.json | decoders | cases of tests |\n|---|---|---|---|\n"
@@ -51,25 +54,44 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
 
 def families_page() -> str:
     """Every family of decoders, by its usual settings: transformers' defaults."""
+    needs = {name: mechanisms(_usual(family)) for name, family in FAMILIES.items()}
+    names = _names_of(set().union(*needs.values()))
+    shown = coverage()
+    legend = "; ".join(
+        f"{name}: {words}" for words, name in names.items() if name.replace("-", " ") not in words
+    )
     return (
         f"# Families of models\n\n{WRITTEN}\n"
-        "This table shows what a family's models need beyond Llama's layers, with transformers' "
-        "default settings, and the backends that support all of it. `auto` selects the first "
-        "backend that can serve a model on the machine: `triton` needs a GPU, `cpu` is the fast "
-        "one on CPUs, `reference` is slow and serves all. A release with other settings may need "
-        "more or less; the log at startup says which backend was chosen, and what the others "
-        "lack.\n\n"
-        "Tests compare each family with transformers in float32, on small random checkpoints: "
-        "log-probabilities of prompts, and greedy tokens (`tests/worker/models`). They also check "
-        "that a request gets the same bits alone, in chunks and in a batch. Their GGUF files are "
-        "written by the rules of llama.cpp's converter.\n\n"
-        "| models | class in config.json | GGUF | needs | backends |\n|---|---|---|---|---|\n"
-        + "".join(map(_row, FAMILIES.values()))
+        "What a family's models need beyond Llama's layers, with transformers' default settings. "
+        "`auto` selects the first backend that can serve a model on the machine: `triton` needs a "
+        "GPU, `cpu` is the fast one on CPUs, `reference` is slow and serves all. A release with "
+        "other settings may need more or less; the log at startup says which backend was chosen, "
+        "and what the others lack. All three serve every family below, unless a row says "
+        "otherwise.\n\n"
+        f"The last columns are [what is tested](#what-is-tested), by backend: {', '.join(SHOWN)}. "
+        "GGUF: whether files in that format are read.\n\n"
+        f"| models | class in config.json | GGUF | needs | {' | '.join(shown)} |\n"
+        f"|---|---|---|---|{'---|' * len(shown)}\n"
+        + "".join(
+            _row(family, [names[each] for each in sorted(needs[key])], shown, needs[key])
+            for key, family in FAMILIES.items()
+        )
+        + f"\nNeeds. {legend}.\n"
+        + _tested()
         + _seeing()
         + _hearing()
         + _comparing()
-        + _shown()
     )
+
+
+def _names_of(needs: set[str]) -> dict[str, str]:
+    """A short name for each of these mechanisms: its constant's in `penstock.model.mechanisms`."""
+    found = {
+        words: name.lower().replace("_", "-")
+        for name, words in vars(all_mechanisms).items()
+        if name.isupper() and isinstance(words, str)
+    }
+    return {words: found[words] for words in sorted(needs, key=found.__getitem__)}
 
 
 def _watching() -> list[str]:
@@ -89,16 +111,15 @@ def _seeing() -> str:
         "threads. Their rows replace a prompt's placeholders on every backend. On `triton` a tower "
         "is on the GPU too, with one rank. `--language-model-only` leaves a tower out; an unknown "
         "tower is always left out.\n\n"
-        "For each case, tests compare a model with transformers in float32: encodings, "
-        "log-probabilities of prompts with several pictures that cross the ends of steps, and "
-        "greedy tokens, on `reference` and on `cpu` (`tests/worker/vision`). On `triton`, some "
-        "are compared with `reference` in Triton's interpreter.\n\n"
-        f"{', '.join(_watching())} take [videos](../guides/media.md#videos) too, and are compared "
-        "in the same way (`tests/worker/vision/test_videos.py`, `test_fixed_videos.py`).\n\n"
-        "With [an mmproj file](../guides/media.md#gguf-files), GGUF models take pictures or sounds "
-        "too: "
-        f"{', '.join(kind.known_as.replace(' or ', ', ') for kind in MMPROJ.values())}. Each is "
-        "compared with the checkpoint that both files were made from "
+        "For each case, tests (`tests/worker/vision`) compare encodings, log-probabilities of "
+        "prompts with several pictures that cross the ends of steps, and greedy tokens with "
+        "transformers in float32, on `reference` and `cpu`; on `triton`, some with `reference` in "
+        "Triton's interpreter.\n\n"
+        f"{', '.join(_watching())} take [videos](../guides/media.md#videos) too, compared in the "
+        "same way.\n\n"
+        "With [an mmproj file](../guides/media.md#gguf-files), GGUF models take pictures or "
+        f"sounds: {', '.join(kind.known_as.replace(' or ', ', ') for kind in MMPROJ.values())}. "
+        "Each is compared with the checkpoint that both files were made from "
         "(`tests/worker/vision/test_mmproj.py`, `tests/worker/audio/test_mmproj_sounds.py`).\n\n"
     )
     cases = [case.family for case in SEEN.values()]
@@ -109,11 +130,9 @@ def _hearing() -> str:
     """The same of models that hear."""
     text = (
         "\n## Models that hear\n\n"
-        "Sounds are encoded and replace a prompt's placeholders, like pictures. "
-        "`tests/worker/audio` compares every stage with transformers: spectrograms, "
-        "encodings, log-probabilities of prompts with several sounds of different lengths, and "
-        "greedy tokens. On `triton`, one of each and Whisper's decoder are compared with "
-        "`reference` in Triton's interpreter.\n\n"
+        "Sounds replace placeholders like pictures. `tests/worker/audio` compares every stage with "
+        "transformers, from spectrograms to greedy tokens; on `triton`, one of each and Whisper's "
+        "decoder with `reference`, in Triton's interpreter.\n\n"
     )
     cases = [case.family for case in HEARD.values()]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in AUDIO_FAMILIES.values())
@@ -124,12 +143,10 @@ def _comparing() -> str:
     text = (
         "\n## Models that make vectors of texts and pictures\n\n"
         "Texts are computed as in [other encoders](../guides/embeddings.md#models), pictures as in "
-        "models that see, on all backends. "
-        "`tests/worker/pooling/test_shared_space.py` compares the vectors with transformers on "
-        "`cpu` and `reference`, and checks that each input has the same bits alone and in a "
-        "batch; `tests/worker/cuda/test_shared_space_on_device.py` does so on `triton`. "
-        "`tests/system/test_picture_vectors.py` does the same for texts and picture files, over "
-        "HTTP, in the library, and with processes that die.\n\n"
+        "models that see, on all backends. Tests compare the vectors with transformers, and the "
+        "bits of an input alone and in a batch (`tests/worker/pooling/test_shared_space.py`, "
+        "`tests/worker/cuda/test_shared_space_on_device.py`; over HTTP, in the library and with "
+        "processes that die: `tests/system/test_picture_vectors.py`).\n\n"
         "| models | class in config.json | a text's attention | its vector | a picture's vector |\n"
         "|---|---|---|---|---|\n"
     )
@@ -144,28 +161,20 @@ def _towered(family: TowerFamily, cases: list[str]) -> str:
     return f"| {family.known_as} | {classes} | {behind} | {count} |\n"
 
 
-def _shown() -> str:
-    """What tests show of each family, by backend."""
-    text = (
+def _tested() -> str:
+    """What the four numbers of a family and a backend mean."""
+    return (
         "\n## What is tested\n\n"
-        "The number of tiny models with random weights that tests compute, each with different "
-        "settings of its family. The numbers are read from the tests' own lists of cases.\n\n"
-        "| column | meaning |\n|---|---|\n"
-        "| float32 parity | prompts' logits and greedy tokens are transformers' (`triton`: logits "
-        "are those of `reference`, in Triton's interpreter) |\n"
+        "Tests (`tests/worker/models`) compute tiny models with random weights, each with "
+        "different settings of its family; the table counts them, from the tests' own lists.\n\n"
+        "| number | meaning |\n|---|---|\n"
+        "| float32 parity | prompts' log-probabilities and greedy tokens are transformers' "
+        "(`triton`: logits are those of `reference`, in Triton's interpreter) |\n"
         "| bits | a row has the same bits alone, in chunks and in a batch |\n"
         "| GGUF | the same from a file that llama.cpp's converter would write |\n"
         "| TP 2 | over two ranks: one worker's bits on `cpu`; on `reference` its logits within "
         "1e-4, and the same bits in any batch; on `triton` the logits of `reference` |\n"
     )
-    for backend, shown in coverage().items():
-        text += f"\n### {backend}\n\n| models | {' | '.join(SHOWN)} |\n|---{'|---' * len(SHOWN)}|\n"
-        for family in FAMILIES.values():
-            found = [_count(family, shown.get(what, Counter())) for what in SHOWN]
-            if any(found):
-                cells = " | ".join(str(each or "–") for each in found)
-                text += f"| {family.known_as} | {cells} |\n"
-    return text
 
 
 def _count(family: Family, cases: Counter[str]) -> int:
@@ -176,13 +185,20 @@ def _count(family: Family, cases: Counter[str]) -> int:
     return sum(cases[stem] for stem in stems)
 
 
-def _row(family: Family) -> str:
-    needed = mechanisms(_usual(family))
-    able = [name for name in BACKENDS if needed <= _mechanisms_of(name)]
+def _row(
+    family: Family, needs: list[str], shown: Coverage, needed: frozenset[str] | set[str]
+) -> str:
+    """A family's row. needs: short names of the mechanisms in needed."""
+    lacking = [f"not `{name}`" for name in BACKENDS if not needed <= _mechanisms_of(name)]
+    tested = [
+        "/".join(str(_count(family, by.get(what, Counter())) or "–") for what in SHOWN)
+        for by in shown.values()
+    ]
+    classes = ", ".join(f"`{name}`" for name in family.hub_classes)
+    gguf = "yes" if family.gguf else "–"
     return (
-        f"| {family.known_as} | {', '.join(f'`{name}`' for name in family.hub_classes)} "
-        f"| {'yes' if family.gguf else 'no'} | {', '.join(sorted(needed)) or 'nothing'} "
-        f"| {', '.join(f'`{name}`' for name in able)} |\n"
+        f"| {family.known_as} | {classes} | {gguf} | {', '.join([*needs, *lacking]) or '–'} "
+        f"| {' | '.join(tested)} |\n"
     )
 
 

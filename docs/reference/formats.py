@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+from string import ascii_lowercase
+
 from docs.reference.pages import WRITTEN
 from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat, ThoughtFormat
 from penstock.parsing.formats import FORMATS
@@ -11,64 +15,55 @@ from tests.shared.formats.rewritten import REWRITES
 from tests.shared.formats.turns import HANDS, TURNS, Hand
 
 _INTRODUCTION = """\
-Each format is a description in `shared/penstock/parsing/formats`. The counts are of the tests' own
-lists of cases (`tests/shared/formats`); those of `llama3_json` and `json` are in
+Each format is a description in `shared/penstock/parsing/formats`. The counts are of the tests' \
+own cases (`tests/shared/formats`); those of `llama3_json` and `json` are in \
 `tests/shared/test_parsing.py`.
 
 | column | meaning |
 |---|---|
-| tools, reasoning | texts with calls, and with thoughts; calls, thoughts and content are \
-compared |
-| splits | texts, each cut in two at every place, letter by letter, and with its marks as tokens; \
-and any number of their pieces in any order |
+| cases | texts with calls / with thoughts / cut in two at every place, letter by letter, with \
+marks as tokens, and in any number of pieces |
 | forced | `own`: `required` and a named function give calls in the model's own format \
-(`tests/worker/grammar/test_forced_formats.py`); with `auto`, calls of strict tools are held to \
+(`tests/worker/grammar/test_forced_formats.py`), and with `auto` strict tools' calls are held to \
 their schemas (`test_held_calls.py`); `JSON`: forced calls are JSON, `strict` has no effect |
 | tokens | the marks are told by their ids, where the tokenizer has a token for them |
-| round trip | templates of releases: a call that the template writes is read back, the same; and \
-of how many turns that the model writes, the template shows the text again, sent back as it was \
-answered, where that is tried |
 """
 _ROUND_TRIPS = """\
 ## Round trips
 
-A model writes an answer, a client sends it back as a part of the conversation, and the template \
-shows it to the model. If the text is the one that the model wrote, the prefix cache has all of \
-it. `tests/gateway/chat/test_round_trip.py` tries these turns with templates of releases, and with \
-their tokenizers where it has them (then the ids are compared, else the texts):
+A model writes an answer, a client sends it back in the conversation, and the template shows it to \
+the model. If the text is the same, the prefix cache has all of it. \
+`tests/gateway/chat/test_round_trip.py` tries these turns with templates of releases; where the \
+release's tokenizer is there (marked *), it compares ids, else texts:
 
-| turn | |
-|---|---|
-| text | an answer of text |
-| thoughts | thoughts and a text, after which the user goes on |
-| call; thoughts, call; text, call; two calls | after which the tools' results come |
-| values | a call with true, null, letters beyond ASCII, quotes, a line break, lists and objects |
-| spelling | a call with 1e5, 1.0, an escaped letter, keys out of order, and spaces where \
-json.dumps has none |
+- a text; thoughts and a text, after which the user goes on
+- a call; thoughts and a call; a text and a call; two calls; after each the tools' results
+- values: a call with true, null, letters beyond ASCII, quotes, a line break, lists and objects
+- spelling: a call with 1e5, 1.0, an escaped letter, keys out of order, and spaces where \
+json.dumps has none
 
-Penstock keeps what it can: a call's arguments are shown as the client sent them. If they are JSON \
-without any space, as JavaScript writes it, they get the template's spaces. A line break in a \
-string, which models may write as it is, becomes `\\n` in the answer, and stays so. The rest is \
-the template's own:
+A call's arguments are shown as the client sent them. If they are JSON without any space, as \
+JavaScript writes it, they get the template's spaces. A line break in a string, which models may \
+write as it is, becomes `\\n` in the answer, and stays so. The rest is the template's own:
 
 """
 
 
 def formats_page() -> str:
-    """A table of calls, and one of thoughts."""
+    """A table of calls, one of thoughts, and one of the templates' round trips."""
     calls = [form for form in FORMATS if not isinstance(form, ThoughtFormat) and form.names]
     thoughts = [form for form in FORMATS if isinstance(form, ThoughtFormat) or not form.names]
-    head = "| models | parser | tools | reasoning | splits | forced | tokens | round trip |"
-    lines = [head, "|---|---|---:|---:|---:|---|---|---|", *map(_calls_row, calls)]
-    others = ["| models | parser | reasoning | splits |", "|---|---|---:|---:|"]
-    others += map(_thoughts_row, thoughts)
+    lines = ["| models | parser | cases | forced | tokens |", "|---|---|---|---|---|"]
+    lines += map(_calls_row, calls)
+    others = ["| models | parser | cases |", "|---|---|---|", *map(_thoughts_row, thoughts)]
     return (
         f"# Formats of tool calls and reasoning\n\n{WRITTEN}\n{_INTRODUCTION}\n"
         + "\n".join(lines)
-        + "\n\nThoughts of models that have them in a block before the answer:\n\n"
+        + "\n\nThoughts of models that have them in a block before the answer, without the number "
+        "of calls:\n\n"
         + "\n".join(others)
         + f"\n\n{_ROUND_TRIPS}"
-        + "\n".join(_rewritten())
+        + "\n".join(_trips(calls))
         + "\n"
     )
 
@@ -79,17 +74,33 @@ def _names(form: AnyFormat, *, thoughts: bool) -> tuple[str, ...]:
     return form.names
 
 
-def _rewritten() -> list[str]:
-    """A table of what templates write otherwise."""
-    lines = ["| template | same turns | compared | not shown, or otherwise |", "|---|---:|---|---|"]
-    for hand in sorted(HANDS, key=lambda each: each.name.lower()):
-        for name in hand.templates:
-            same, tried = _round_trips(hand, name)
-            reasons = dict.fromkeys(rewrite.why for rewrite in REWRITES.get(name, ()))
-            compared = "ids" if hand.tokenizer else "texts"
-            told = "; ".join(reasons) or "–"
-            lines.append(f"| {name} | {same} of {tried} | {compared} | {told} |")
-    return lines
+def _trips(forms: Iterable[CallFormat | ChannelFormat]) -> list[str]:
+    """A table of templates by parser, and what the letters in it mean."""
+    hands = {name: hand for hand in HANDS for name in hand.templates}
+    whys = Counter(why for name in hands for why in _whys(name))
+    letters = dict(zip((why for why, _ in whys.most_common()), ascii_lowercase, strict=False))
+    parsers = {
+        name: form.names[0]
+        for form in forms
+        for family in _of(form, thoughts=False)
+        for name in (*family.templates, *family.called)
+    }
+    lines = ["| template | parser | same turns | otherwise |", "|---|---|---|---|"]
+    for name, hand in sorted(hands.items(), key=lambda each: each[0].lower()):
+        same, tried = _round_trips(hand, name)
+        turns = f"{same}/{tried}{'*' if hand.tokenizer else ''}"
+        parser = f"`{parsers[name]}`" if name in parsers else "–"
+        otherwise = ", ".join(sorted(letters[why] for why in _whys(name)))
+        lines.append(f"| {name} | {parser} | {turns} | {otherwise} |")
+    legend = [f"- {letter}: {why}" for why, letter in letters.items()]
+    called = ", ".join(sorted(parsers.keys() - hands.keys(), key=str.lower))
+    only = f"Of these templates only a call is read back: {called}."
+    return [*lines, "", "Not shown, or otherwise than written:", "", *legend, "", only]
+
+
+def _whys(template: str) -> list[str]:
+    """The reasons, each once, for which a template shows turns otherwise."""
+    return list(dict.fromkeys(rewrite.why for rewrite in REWRITES.get(template, ())))
 
 
 def _round_trips(hand: Hand, template: str) -> tuple[int, int]:
@@ -105,31 +116,25 @@ def _of(form: AnyFormat, *, thoughts: bool) -> list[FormatCases]:
 
 
 def _calls_row(form: CallFormat | ChannelFormat) -> str:
-    families = _of(form, thoughts=False)
-    cases = [case for family in families for case in family.cases]
     own = isinstance(form, ChannelFormat) or bool(form.written)
-    templates = sorted(
-        {name for family in families for name in (*family.templates, *family.called)}
-    )
-    trips = {name: _round_trips(hand, name) for hand in HANDS for name in hand.templates}
-    shown = [
-        "{} ({} of {})".format(name, *trips[name]) if name in trips else name for name in templates
-    ]
-    columns = (
+    cells = (
         form.models,
         ", ".join(f"`{name}`" for name in form.names),
-        sum(bool(case.calls) for case in cases) or "–",
-        sum(bool(case.thought) for case in cases) or "–",
-        len(cases) or "–",
+        _counts(form, thoughts=False),
         "own" if own else "JSON",
         "yes" if form.tokens else "–",
-        ", ".join(shown) or "–",
     )
-    return "| " + " | ".join(map(str, columns)) + " |"
+    return f"| {' | '.join(cells)} |"
 
 
 def _thoughts_row(form: AnyFormat) -> str:
-    cases = [case for family in _of(form, thoughts=True) for case in family.cases]
     names = ", ".join(f"`{name}`" for name in _names(form, thoughts=True))
-    thought = sum(bool(case.thought) for case in cases)
-    return f"| {form.models} | {names} | {thought or '–'} | {len(cases) or '–'} |"
+    return f"| {form.models} | {names} | {_counts(form, thoughts=True)} |"
+
+
+def _counts(form: AnyFormat, *, thoughts: bool) -> str:
+    """Cases with calls (left out for thoughts) / with thoughts / in pieces."""
+    cases = [case for family in _of(form, thoughts=thoughts) for case in family.cases]
+    called = sum(bool(case.calls) for case in cases)
+    counts = [sum(bool(case.thought) for case in cases), len(cases)]
+    return "/".join(str(each or "–") for each in (counts if thoughts else [called, *counts]))

@@ -1,5 +1,5 @@
-"""Writes the reference's pages: `python -m docs.reference.generate`, or those that are named behind
-it.
+"""Writes the reference's pages: `python -m docs.reference.generate`, or only the pages that it is
+given.
 
 For endpoints and metrics it starts small systems, asks them, and stops them again.
 """
@@ -19,9 +19,10 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from docs.reference.endpoints import endpoints_page
 from docs.reference.families import families_page
 from docs.reference.formats import formats_page
-from docs.reference.pages import commands_page, endpoints_page, metrics_page, settings_page
+from docs.reference.pages import commands_page, metrics_page, settings_page
 
 FOLDER = Path(__file__).parent
 PORT_FLAGS = ("--engine-metrics-port", "--worker-metrics-port")
@@ -30,7 +31,7 @@ PATIENCE = 180.0
 
 
 def main() -> None:
-    """Writes those that the command line names, or all of them."""
+    """Writes the pages that the command line names, or all of them."""
     parser = argparse.ArgumentParser(prog="python -m docs.reference.generate")
     parser.add_argument("pages", nargs="*", metavar="page", help=", ".join(MAKERS))
     names = parser.parse_args().pages or list(MAKERS)
@@ -43,7 +44,7 @@ def main() -> None:
 
 @cache
 def _usual_system() -> tuple[str, str]:
-    """OpenAPI document and metrics of a system without flags."""
+    """Returns the OpenAPI document and the metrics of a system without flags."""
     with _system() as [port]:
         return get(port, "/openapi.json"), metrics_after_a_request(port)
 
@@ -67,11 +68,11 @@ MAKERS: dict[str, Callable[[], str]] = {
     "endpoints": _endpoints,
     "metrics": _metrics,
 }
-"""By the page's name."""
+"""The function that makes each page, by the page's name."""
 
 
 def metrics_after_a_request(port: int) -> str:
-    """A request first: some labels have no values before it."""
+    """What /metrics says after a request, before which some labels have no values."""
     body = json.dumps({"prompt": "Hello", "max_tokens": 1}).encode()
     get(port, "/v1/completions", body)
     return get(port, "/metrics")
@@ -115,7 +116,7 @@ def _wait_ready(process: subprocess.Popen[bytes], port: int) -> None:
 
 
 def free_port() -> int:
-    """Of loopback."""
+    """A port of loopback that is free at the moment."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 

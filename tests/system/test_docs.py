@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 
+from docs.reference.endpoints import endpoints_page
 from docs.reference.generate import PORT_FLAGS, free_port, get, metrics_after_a_request
-from docs.reference.pages import endpoints_page, metrics_page
+from docs.reference.pages import metrics_page
 from penstock.cli.serve import curl_line
 from testing.recordings import tones, wav
 from testing.serving import Server

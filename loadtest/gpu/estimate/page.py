@@ -1,4 +1,4 @@
-"""docs/design/cuda-speed.md."""
+"""loadtest/results/cuda_estimate.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock_worker.forward.buckets import Buckets, first_context
 from penstock_worker.forward.mixed_buckets import MIXED_ROWS
 
 TEMPLATE = Path(__file__).with_name("page.template")
-PAGE = ROOT / "docs" / "design" / "cuda-speed.md"
+PAGE = ROOT / "loadtest" / "results" / "cuda_estimate.md"
 SEQUENCES, LONGEST, BLOCK = 256, 40_960, 16
 CONTEXT = 1024
 PROMPT = 8192

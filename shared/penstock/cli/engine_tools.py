@@ -27,8 +27,8 @@ ROUTING = ("round-robin", "least-loaded", "prefix-aware")
 def add_replay(parser: Parser) -> None:
     """`penstock replay`."""
     parser.description = (
-        "Exit status: 0 all decisions are alike, 1 one differs (it is shown), "
-        "2 a recording can't be read. Recordings are made by --record-dir."
+        "Makes a recording's decisions again. Exit status: 0 all decisions are alike, 1 one "
+        "differs (it is shown), 2 a recording can't be read. Recordings are made by --record-dir."
     )
     parser.add_argument("logs", nargs="+", metavar="LOG", help="A recording, or a folder of them.")
     parser.add_argument("--log", action="store_true", help="Show what the core logs, too.")
@@ -39,10 +39,10 @@ def add_simulate(parser: Parser) -> None:
     """`penstock simulate`."""
     parser.usage = "penstock simulate TRACE [--flag VALUE ...]"
     parser.description = (
-        "TRACE is a file of JSON lines, {at, prompt_tokens, output_tokens, tenant, "
-        "priority, prefix_group, prefix_tokens, deadline_ms, adapter, session, pause, "
-        "resume_within}; agents:sessions=40,turns=43,… (sessions of agents, with tools that run "
-        "between their turns); or "
+        "Runs a trace in virtual time. TRACE is a file of JSON lines, {at, prompt_tokens, "
+        "output_tokens, tenant, priority, prefix_group, prefix_tokens, deadline_ms, adapter, "
+        "session, pause, resume_within}; agents:sessions=40,turns=43,… (sessions of "
+        "agents, with tools that run between their turns); or "
         "synthetic:rate=2,requests=1000,prompt=128,… (Poisson arrivals, log-normal lengths; also "
         "seed, prompt_sigma, max_prompt, output, output_sigma, max_output, shared, groups, prefix, "
         "tenants=a:3+b:1, burst, period)."
@@ -189,7 +189,10 @@ def add_simulate(parser: Parser) -> None:
 
 def add_fit(parser: Parser) -> None:
     """`penstock fit-cost`."""
-    parser.description = "Least squares over the measured steps of recordings made by --record-dir."
+    parser.description = (
+        "Fits the simulator's step cost: least squares over the measured steps of recordings made "
+        "by --record-dir."
+    )
     parser.add_argument("logs", nargs="+", metavar="RECORD", help="A recording, or a folder.")
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="Write it there, for simulate --step-cost."

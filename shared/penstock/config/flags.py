@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -227,8 +228,25 @@ def as_table() -> str:
             section = leaf.section
             lines.append(f"| **{section}** | | |")
         default = "" if leaf.default in (None, "") else f"`{leaf.default}`"
-        words = leaf.description
-        if leaf.allowed not in ("text", "text, or none"):
-            words += f" {leaf.allowed[0].upper()}{leaf.allowed[1:]}."
+        words = f"{leaf.description} {_range_of(leaf)}".rstrip()
         lines.append(f"| `{leaf.flag}` | {default} | {words} |")
     return "\n".join(lines) + "\n"
+
+
+def _range_of(leaf: Leaf) -> str:
+    """The values that a setting may have, in the table's short form.
+
+    Empty for texts and switches, and where the description or the default names each value.
+    """
+    if leaf.choices:
+        unnamed = [
+            f"`{each}`"
+            for each in leaf.choices
+            if each != leaf.default and not re.search(rf"\b{each}\b", leaf.description)
+        ]
+        return f"Also {', '.join(unnamed)}." if unnamed else ""
+    if leaf.kind not in (int, float):
+        return ""
+    limits = re.sub(r"^a (whole )?number( in)?|, or none$", "", leaf.allowed).strip()
+    real = "real " if leaf.kind is float and leaf.default is None else ""
+    return f"{real}{limits.replace(', ', '–')}".strip()

@@ -29,7 +29,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             ge=0,
             description="How many times as long as its decodes alone a step may take if it also"
             " computes prompts (with fair: other tenants' work), once it exceeds --short-step-ms;"
-            " without decodes the limit is 2 s. 0: no limit.",
+            " without decodes the limit is 0.25 s. 0: no limit.",
         ),
     ] = 2.0
     short_step_ms: Annotated[

@@ -1,4 +1,4 @@
-"""Files and batches that nobody sends by mistake. docs/design/attacks.md lists them."""
+"""Files and batches that nobody sends by mistake. tests/ATTACKS.md lists them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,154 @@
+"""The reference's page about endpoints, from the OpenAPI document of a running gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from docs.reference.pages import WRITTEN
+from penstock_gateway.anthropic.request import ConversationFields
+from penstock_gateway.ollama.request import OllamaFields
+from penstock_gateway.pooling.fields import PoolFields, VectorFields
+from penstock_gateway.request.fields import GenerateFields, RequestFields
+from penstock_gateway.transcription.request import SpeechFields
+
+SHARED: Mapping[str, type[msgspec.Struct]] = {
+    "Every answer": RequestFields,
+    "Sampling": GenerateFields,
+    "Messages": ConversationFields,
+    "Ollama": OllamaFields,
+    "Speech": SpeechFields,
+    "Pooling": PoolFields,
+    "Vectors": VectorFields,
+}
+"""Classes of fields that several bodies have, by their heading; a base stands before its heirs."""
+
+Fields = dict[str, str]
+"""The type of each field of a body, by its name; REQUIRED stands before that of a required one."""
+REQUIRED = "!"
+
+
+def endpoints_page(document: Mapping[str, Any]) -> str:
+    """Every operation, and the fields of the bodies. document: a gateway's /openapi.json."""
+    schemas = document["components"]["schemas"]
+    operations = [
+        (method.upper(), path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    opened = ", ".join(f"`{path}`" for _, path, each in operations if not each["security"])
+    bodies = dict.fromkeys(body for *_, each in operations if (body := _body(each)))
+    return (
+        f"# Endpoints\n\n{WRITTEN}\n"
+        "A running server shows the same, with its nested objects, at `/docs`, and as OpenAPI 3.1 "
+        "at `/openapi.json`. The [guide](../guides/api.md) has an example of each.\n\n"
+        f"If the server has API keys, every path needs one except {opened}; `/metrics` and `/live` "
+        "need an admin's key.\n\n"
+        "| endpoint | what it does, and its body |\n|---|---|\n"
+        + "".join(_operation(*each) for each in operations)
+        + _headers(operations)
+        + _bodies({name: schemas[name] for name in bodies})
+    )
+
+
+def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
+    body = _body(operation)
+    link = f": [{body}](#{body.lower()})" if body else ""
+    return f"| `{method} {path}` | {operation['summary']}{link} |\n"
+
+
+def _body(operation: Mapping[str, Any]) -> str:
+    """The name of an operation's body; empty: it takes none."""
+    if "requestBody" not in operation:
+        return ""
+    (content,) = operation["requestBody"]["content"].values()
+    return str(content["schema"]["$ref"].rpartition("/")[2])
+
+
+def _headers(operations: Iterable[tuple[str, str, Mapping[str, Any]]]) -> str:
+    found = {
+        parameter["name"]: parameter["description"]
+        for _, _, operation in operations
+        for parameter in operation["parameters"]
+        if parameter["in"] == "header"
+    }
+    rows = "".join(f"| `{name}` | {words} |\n" for name, words in found.items())
+    return f"\n## Request headers\n\n| header | meaning |\n|---|---|\n{rows}"
+
+
+def _bodies(schemas: Mapping[str, Any]) -> str:
+    """The fields of each body, those that it shares with others by a link to their group."""
+    groups = _groups()
+    text = (
+        "\n## Bodies\n\n"
+        "Unknown fields are refused, or skipped with `--unknown-fields ignore`. In messages and "
+        "their parts, and in tools, they are always skipped. Required fields are **bold**.\n"
+    )
+    text += "".join(f"\n### {name}\n\n{_listed(fields)}" for name, fields in groups.items())
+    return text + "".join(_body_of(name, _fields(each), groups) for name, each in schemas.items())
+
+
+def _body_of(name: str, fields: Fields, groups: Mapping[str, Fields]) -> str:
+    """A body's section: links to the groups that it has all fields of, and its other fields."""
+    rest = dict(fields)
+    links = []
+    for group, shared in groups.items():
+        if shared.items() <= fields.items() and shared.keys() & rest.keys():
+            links.append(f"[{group}](#{group.lower().replace(' ', '-')})")
+            rest = {field: kind for field, kind in rest.items() if field not in shared}
+    text = f"\n### {name}\n"
+    if links:
+        text += f"\nThe fields of {', '.join(links)}{', and:' if rest else '.'}\n"
+    return text + (f"\n{_listed(rest)}" if rest else "")
+
+
+def _groups() -> dict[str, Fields]:
+    """The fields of each shared class without those of its bases."""
+    _, components = msgspec.json.schema_components(
+        SHARED.values(), ref_template="#/components/schemas/{name}"
+    )
+    found = {kind: _fields(components[kind.__name__]) for kind in SHARED.values()}
+    groups: dict[str, Fields] = {}
+    for name, kind in SHARED.items():
+        inherited = {field for base in kind.__mro__[1:] for field in found.get(base, ())}
+        groups[name] = {
+            field: each for field, each in found[kind].items() if field not in inherited
+        }
+    return groups
+
+
+def _fields(schema: Mapping[str, Any]) -> Fields:
+    """The type of each field as it is shown; a required one is marked by a leading REQUIRED."""
+    required = schema.get("required", ())
+    return {
+        field: f"{REQUIRED if field in required else ''}{_type(kind)}"
+        for field, kind in sorted(schema["properties"].items())
+    }
+
+
+def _listed(fields: Fields) -> str:
+    """A list of types, each with the fields that have it."""
+    lines = []
+    for kind in sorted({each.removeprefix(REQUIRED) for each in fields.values()}):
+        names = [
+            f"**`{name}`**" if each.startswith(REQUIRED) else f"`{name}`"
+            for name, each in fields.items()
+            if each.removeprefix(REQUIRED) == kind
+        ]
+        lines.append(f"- {kind}: {', '.join(names)}\n")
+    return "".join(lines)
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if "anyOf" in schema:
+        kinds = [_type(each) for each in schema["anyOf"] if each.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds)) or "null"
+    if "$ref" in schema:
+        return str(schema["$ref"].rpartition("/")[2])
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"] if value is not None)
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    return str(schema.get("type", "anything"))
