@@ -199,4 +199,5 @@ def test_the_reference_lists_every_command() -> None:
     page = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
     text = page.read_text(encoding="utf-8")
     for command in COMMANDS:
-        assert f"| `penstock {command.name}` | {command.summary} |\n" in text
+        assert f"[{command.name}](#penstock-{command.name})" in text
+        assert re.search(rf"^## penstock {command.name}\n\n\w", text, re.MULTILINE), command.name
