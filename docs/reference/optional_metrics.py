@@ -14,8 +14,7 @@ from penstock.metrics.families import renderer
 from penstock_gateway.batches.counts import LineCounts
 from penstock_gateway.metrics.residences import residence_families
 from penstock_gateway.metrics.storage import storage_families
-from penstock_gateway.models.backend import ModelBackend
-from penstock_gateway.models.registry import ModelRegistry
+from penstock_gateway.models.backend import ModelBackend, ModelRegistry
 from penstock_gateway.models.residence import Residence
 from penstock_gateway.service import Service
 from penstock_gateway.storage.store import Store

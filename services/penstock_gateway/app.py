@@ -18,8 +18,7 @@ from penstock_gateway.access_log.observer import AccessObserver
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.endpoints import routes_of, sockets_of
 from penstock_gateway.http import openapi
-from penstock_gateway.http.boundary import Boundary, not_found
-from penstock_gateway.http.cors import add_cors
+from penstock_gateway.http.boundary import Boundary, add_cors, not_found
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.keys.access import Access
@@ -29,8 +28,7 @@ from penstock_gateway.keys.ring import KeyRing
 from penstock_gateway.keys.spend import SpendObserver
 from penstock_gateway.metrics import endpoint as metrics
 from penstock_gateway.metrics.observer import CountingObserver
-from penstock_gateway.models.backend import ModelBackend
-from penstock_gateway.models.registry import ModelRegistry
+from penstock_gateway.models.backend import ModelBackend, ModelRegistry
 from penstock_gateway.plugged.endpoints import plugged_routes
 from penstock_gateway.plugged.loggers import plugged_loggers
 from penstock_gateway.service import Patience, Service

@@ -13,11 +13,9 @@ from penstock.config.settings import GatewayConfig, MediaSettings, StorageSettin
 from penstock.errors import Limited, Overloaded
 from penstock.media.desk import MediaDesk
 from penstock_gateway.http.errors import HTTPError
-from penstock_gateway.keys.caller import current
 from penstock_gateway.keys.rate_limits import RateLimits
-from penstock_gateway.keys.ring import KeyRing
-from penstock_gateway.models.backend import AskedModel
-from penstock_gateway.models.registry import ModelRegistry
+from penstock_gateway.keys.ring import KeyRing, current
+from penstock_gateway.models.backend import AskedModel, ModelRegistry
 
 if TYPE_CHECKING:
     from penstock_gateway.batches.counts import LineCounts

@@ -12,7 +12,7 @@ from penstock.errors import InvalidRequest, RequestFailed, StartupError
 from penstock.protocol.common import MAX_ADAPTER_NAMES, NamedAdapter
 from penstock.request.lora import check_adapter_name
 from penstock_gateway.http.errors import HTTPError, clip
-from penstock_gateway.keys.caller import forbidden
+from penstock_gateway.keys.ring import forbidden
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient

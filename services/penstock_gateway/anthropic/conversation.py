@@ -19,12 +19,17 @@ from penstock_gateway.anthropic.request import (
     ShownBlock,
     ToolChoiceField,
 )
+from penstock_gateway.chat.endpoint import ChatRequest
 from penstock_gateway.chat.messages import Message
-from penstock_gateway.chat.request import ChatRequest
-from penstock_gateway.chat.tool_choice import ChoiceObject, NamedFunction, ToolChoice
-from penstock_gateway.chat.tools import FunctionDefinition, Tool
+from penstock_gateway.chat.tools import (
+    ChoiceObject,
+    FunctionDefinition,
+    NamedFunction,
+    Tool,
+    ToolChoice,
+)
 from penstock_gateway.http.errors import clip
-from penstock_gateway.request.structured_fields import JsonSchemaFormat, ResponseFormat
+from penstock_gateway.request.fields import JsonSchemaFormat, ResponseFormat
 
 ROLES = ("user", "assistant", "system")
 REASONING = "reasoning_content"

@@ -17,15 +17,14 @@ from penstock_gateway.anthropic.request import (
     check,
     check_max_tokens,
 )
-from penstock_gateway.chat import request as chat_request
-from penstock_gateway.chat.endpoint import prompt_of, tools_of
+from penstock_gateway.chat.endpoint import check_chat, prompt_of, tools_of
 from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt
 from penstock_gateway.chat.tools import ANY_TOOLS
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
-from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.errors import HTTPError
+from penstock_gateway.http.events import while_connected
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.models.backend import EngineInfo
@@ -134,7 +133,7 @@ class CountTokens(JsonEndpoint[CountRequest]):
     ) -> ChatPrompt:
         conversation = Conversation(request)
         try:
-            chat_request.check(conversation.chat)
+            check_chat(conversation.chat)
             use = tools_of(conversation.chat, limits=ANY_TOOLS)
             with self._service.media.lease(tenant) as lease:
                 media = ChatMedia(self._service.media, lease)

@@ -11,7 +11,7 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock_gateway.anthropic.errors import VERSION
 from penstock_gateway.http.errors import clip
-from penstock_gateway.http.query import Parameters, asked
+from penstock_gateway.http.operations import Parameters, asked
 
 if TYPE_CHECKING:
     from starlette.requests import Request

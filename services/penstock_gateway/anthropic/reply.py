@@ -11,9 +11,9 @@ from msgspec import UNSET
 from penstock.text.call_arguments import call_arguments
 from penstock_gateway.anthropic.errors import encoded
 from penstock_gateway.chat.answer_parts import AnswerParts
-from penstock_gateway.generate.echo_options import PromptLogprobsSource
 from penstock_gateway.generate.logprobs import ChatLogprob
 from penstock_gateway.generate.reply import (
+    PromptLogprobsSource,
     ReplyHead,
     TimelineField,
     UsageField,
@@ -26,7 +26,7 @@ from penstock_gateway.generate.timeline import RequestTimeline
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock_gateway.chat.parsed_choice import Parsing
-    from penstock_gateway.generate.choice import ChoiceOutput
+    from penstock_gateway.generate.reply import ChoiceOutput
     from penstock_gateway.http.errors import HTTPError
 
 

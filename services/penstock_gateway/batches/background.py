@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from penstock.process import logs
 from penstock_gateway.batches.in_process import OwnAnswer, ask
-from penstock_gateway.keys.caller import Caller
+from penstock_gateway.keys.ring import Caller
 from penstock_gateway.responses.background import (
     begun_response,
     ended_response,

@@ -12,10 +12,9 @@ from starlette.types import Receive, Scope, Send
 from penstock_gateway.batches.request import BatchRequest, check, window_seconds
 from penstock_gateway.files.upload import check_room
 from penstock_gateway.http.errors import HTTPError, clip
-from penstock_gateway.http.operations import Operation, OperationRoute
-from penstock_gateway.http.query import asked
+from penstock_gateway.http.operations import Operation, OperationRoute, asked
 from penstock_gateway.http.replies import send_json
-from penstock_gateway.keys.caller import current
+from penstock_gateway.keys.ring import current
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.terms import tenant_of
 from penstock_gateway.service import Service

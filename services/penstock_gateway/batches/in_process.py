@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from starlette.types import ASGIApp, Message, Scope
 
 from penstock_gateway.keys.access import CALLER
-from penstock_gateway.keys.caller import Caller
+from penstock_gateway.keys.ring import Caller
 
 
 @dataclass(slots=True)

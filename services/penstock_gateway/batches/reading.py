@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock_gateway.batches.request import BODY, LINE, MAX_CUSTOM_ID, BatchLine
-from penstock_gateway.request.amount import check_amount_now
+from penstock_gateway.request.body import check_amount_now
 from penstock_gateway.storage.records import BatchError
 
 MAX_ERRORS = 100

@@ -10,8 +10,7 @@ from starlette.types import ASGIApp
 from penstock.process import logs
 from penstock_gateway.batches.counts import LineCounts
 from penstock_gateway.batches.run import BatchRun, Lost
-from penstock_gateway.keys.caller import Caller
-from penstock_gateway.keys.ring import KeyRing
+from penstock_gateway.keys.ring import Caller, KeyRing
 from penstock_gateway.storage.database import DatabaseDamaged
 from penstock_gateway.storage.records import BatchWork
 from penstock_gateway.storage.store import Store, new_id

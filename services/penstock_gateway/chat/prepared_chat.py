@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.request.sampling_params import SamplingParams
-from penstock_gateway.chat import request as chat_request
-from penstock_gateway.chat.endpoint import blame_of, prompt_of, tools_of
+from penstock_gateway.chat.endpoint import ChatRequest, blame_of, check_chat, prompt_of, tools_of
 from penstock_gateway.chat.output_parsing import read_as
 from penstock_gateway.chat.parsed_choice import Parsing
 from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt, template_of
-from penstock_gateway.chat.request import ChatRequest
 from penstock_gateway.chat.tools import OPENAI_TOOLS, ToolLimits
 from penstock_gateway.generate.endpoint import Blame, Job
 from penstock_gateway.generate.reply import ReplyFormat
@@ -55,7 +53,7 @@ async def prepared_chat(
     raises."""
     try:
         config = engine.config
-        chat_request.check(chat)
+        check_chat(chat)
         use = tools_of(chat, auto_allowed=config.enable_auto_tool_choice, limits=tools)
         prompt = await prompt_of(chat, engine, use, ChatMedia(service.media, lease))
         most = max_tokens(len(prompt.prompt_token_ids))

@@ -14,13 +14,10 @@ from penstock_gateway.chat.parsed_choice import (
     Parsing,
     whole_message,
 )
-from penstock_gateway.generate.chunked_reply import ChunkedReply
-from penstock_gateway.generate.echo_options import (
-    EchoOptions,
-)
+from penstock_gateway.generate.chunked_reply import ChunkedReply, JsonList, Pace, steps
 from penstock_gateway.generate.logprobs import ChatLogprobs, PromptLogprobs, chat_logprobs
-from penstock_gateway.generate.pieces import JsonList, Pace, steps
 from penstock_gateway.generate.reply import (
+    EchoOptions,
     ReplyHead,
     TimelineField,
     UsageField,
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock.protocol.common import TokenLogprobs
     from penstock.text.tokenizer import Tokenizer
-    from penstock_gateway.generate.choice import ChoiceOutput
+    from penstock_gateway.generate.reply import ChoiceOutput
 
 
 class ChatChoice(msgspec.Struct):

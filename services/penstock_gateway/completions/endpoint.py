@@ -16,21 +16,20 @@ from penstock_gateway.completions.request import (
     prompts_of,
 )
 from penstock_gateway.generate.beam_search import search_of
-from penstock_gateway.generate.echo_options import EchoOptions
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
-from penstock_gateway.generate.reply import ReplyHead
+from penstock_gateway.generate.reply import EchoOptions, ReplyHead
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
-from penstock_gateway.request.prediction import predicted_ids
 from penstock_gateway.request.sampling import (
+    blame,
     check_ids,
     room_for_output,
     sampling_params,
     sequences_of,
+    structure_field,
     truncated,
 )
-from penstock_gateway.request.structured_outputs import blame, structure_field
-from penstock_gateway.request.tokenising import encode, off_the_loop
+from penstock_gateway.request.tokenising import encode, off_the_loop, predicted_ids
 from penstock_gateway.service import Service
 
 OPERATION = posting(

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock_gateway.generate.chunked_reply import ChunkedReply
-from penstock_gateway.generate.echo_options import (
-    EchoOptions,
-)
+from penstock_gateway.generate.chunked_reply import ChunkedReply, LogprobLists, Pace, paced
 from penstock_gateway.generate.logprobs import (
     CompletionLogprobs,
     PromptLogprobs,
     completion_logprobs,
 )
-from penstock_gateway.generate.pieces import LogprobLists, Pace, paced
 from penstock_gateway.generate.reply import (
+    EchoOptions,
     ReplyHead,
     TimelineField,
     UsageField,
@@ -30,7 +27,7 @@ from penstock_gateway.generate.reply import (
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock.text.tokenizer import Tokenizer
-    from penstock_gateway.generate.choice import ChoiceOutput
+    from penstock_gateway.generate.reply import ChoiceOutput
 
 
 class TextChoice(msgspec.Struct):

@@ -7,9 +7,16 @@ from typing import Any, cast
 from penstock.errors import InvalidRequest
 from penstock.request.sampling_params import MAX_LOGPROBS
 from penstock_gateway.generate.beam_search import check_search
-from penstock_gateway.generate.echo_options import check_prompt_logprobs
-from penstock_gateway.request.fields import Flag, GenerateFields, Text, Whole
-from penstock_gateway.request.unsupported_fields import COMMON, UnsupportedField, check_unsupported
+from penstock_gateway.generate.reply import check_prompt_logprobs
+from penstock_gateway.request.fields import (
+    COMMON,
+    Flag,
+    GenerateFields,
+    Text,
+    UnsupportedField,
+    Whole,
+    check_unsupported,
+)
 
 MAX_PROMPTS = 128
 MAX_SEQUENCES = 1024

@@ -9,8 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock_gateway.http.operations import Operation
-from penstock_gateway.http.query import Parameters, asked
+from penstock_gateway.http.operations import Operation, Parameters, asked
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient

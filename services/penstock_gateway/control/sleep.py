@@ -16,8 +16,7 @@ from penstock_gateway.control.replying import (
     model_operation,
     replying,
 )
-from penstock_gateway.http.operations import OperationRoute
-from penstock_gateway.http.query import asked
+from penstock_gateway.http.operations import OperationRoute, asked
 from penstock_gateway.service import Service
 
 

@@ -12,7 +12,7 @@ from penstock.errors import InvalidRequest
 from penstock_gateway.http.errors import clip
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.http.replies import send_json
-from penstock_gateway.keys.caller import forbidden
+from penstock_gateway.keys.ring import forbidden
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.service import Service
 

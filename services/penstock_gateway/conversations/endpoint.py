@@ -12,8 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock_gateway.batches.request import check_metadata
 from penstock_gateway.http.errors import HTTPError, clip
-from penstock_gateway.http.operations import Operation, OperationRoute
-from penstock_gateway.http.query import asked
+from penstock_gateway.http.operations import Operation, OperationRoute, asked
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.terms import tenant_of

@@ -13,8 +13,7 @@ from starlette.types import Receive, Scope, Send
 from penstock.process import logs
 from penstock_gateway.files.upload import FileForm, receive_file
 from penstock_gateway.http.errors import HTTPError, clip, leaving, unavailable
-from penstock_gateway.http.operations import Operation, OperationRoute
-from penstock_gateway.http.query import asked
+from penstock_gateway.http.operations import Operation, OperationRoute, asked
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.request.terms import tenant_of
 from penstock_gateway.service import Service

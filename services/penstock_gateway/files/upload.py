@@ -13,7 +13,7 @@ from penstock.errors import InvalidRequest, TooLarge
 from penstock.process import logs
 from penstock_gateway.http.errors import HTTPError, unavailable
 from penstock_gateway.request.body import feed_body
-from penstock_gateway.request.decoding import convert
+from penstock_gateway.request.endpoint import convert
 from penstock_gateway.request.multipart import Form, FormReader, boundary_of
 from penstock_gateway.storage.records import FileRecord
 from penstock_gateway.storage.store import Store, new_id

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from penstock_gateway.generate.batch import Arrivals, GenerationBatch
-from penstock_gateway.generate.choice import ChoiceOutput
-from penstock_gateway.generate.pieces import PIECE, Pace, parts_of
-from penstock_gateway.generate.reply import ReplyFormat, UsageField, UsageInfo
+from penstock_gateway.generate.chunked_reply import PIECE, Pace, parts_of
+from penstock_gateway.generate.reply import ChoiceOutput, ReplyFormat, UsageField, UsageInfo
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.events import EventStream
 from penstock_gateway.request.fields import StreamOptions

@@ -12,7 +12,7 @@ from penstock.errors import InvalidRequest
 from penstock.protocol.common import TokenLogprobs
 from penstock.request.sampling_params import MAX_N
 from penstock_gateway.generate.batch import failure_of
-from penstock_gateway.generate.choice import ChoiceOutput
+from penstock_gateway.generate.reply import ChoiceOutput
 from penstock_gateway.request.fields import GenerateFields
 
 if TYPE_CHECKING:

@@ -27,16 +27,20 @@ from penstock_gateway.generate.batch import GenerationBatch
 from penstock_gateway.generate.beam_search import Search, search_all
 from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
-from penstock_gateway.http.disconnect import stream_while_connected, while_connected
 from penstock_gateway.http.errors import HTTPError
-from penstock_gateway.http.events import SERVER_SENT_EVENTS, EventStream, failed_stream
+from penstock_gateway.http.events import (
+    SERVER_SENT_EVENTS,
+    EventStream,
+    failed_stream,
+    room_of,
+    stream_while_connected,
+    while_connected,
+)
 from penstock_gateway.http.replies import send_json
-from penstock_gateway.http.room import room_of
 from penstock_gateway.models.backend import AskedModel, EngineInfo
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import RequestFields, check_request_id
-from penstock_gateway.request.session import session_of
-from penstock_gateway.request.terms import request_terms, terms_headers
+from penstock_gateway.request.terms import request_terms, session_of, terms_headers
 from penstock_gateway.tracing import trace as tracing
 
 Fields = TypeVar("Fields", bound=RequestFields)

@@ -1,20 +1,100 @@
-"""What the replies of both endpoints have in common."""
+"""What the replies of the generating endpoints have in common: their head, their choices, and what
+they show of the request's tokens beside the answer's text."""
 
 from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from penstock.errors import InvalidRequest
+from penstock.protocol.common import TokenLogprobs
+from penstock.request.sampling_params import MAX_LOGPROBS
 from penstock_gateway.generate.timeline import RequestTimeline
+from penstock_gateway.request.fields import GenerateFields
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
-    from penstock_gateway.generate.choice import ChoiceOutput
-    from penstock_gateway.generate.echo_options import PromptLogprobsSource
+    from penstock.protocol.common import TokenLogprobs
     from penstock_gateway.http.errors import HTTPError
+
+PromptLogprobsSource = Callable[[int], list[TokenLogprobs | None] | None]
+"""The log-probabilities of a prompt's tokens, by the prompt's index; from the first delta on."""
+
+
+@dataclass(frozen=True, slots=True)
+class EchoOptions:
+    """What the client wants to see of tokens."""
+
+    logprobs: bool = False
+    """Log-probabilities of the answer's tokens."""
+    as_ids: bool = False
+    """Tokens are written as token_id:5."""
+    token_ids: bool = False
+    """The ids of prompt and answer."""
+    prompt_logprobs: int | None = None
+    """How many alternatives to show for each of the prompt's tokens; None: no log-probabilities."""
+    echo: bool = False
+    """The prompt comes before the answer."""
+
+    @classmethod
+    def of(cls, request: GenerateFields, *, logprobs: bool) -> EchoOptions:
+        return cls(
+            logprobs=logprobs,
+            as_ids=bool(request.return_tokens_as_token_ids),
+            token_ids=bool(request.return_token_ids),
+            prompt_logprobs=request.prompt_logprobs,
+            echo=bool(request.echo),
+        )
+
+
+def no_prompt_logprobs(prompt: int) -> None:
+    """A PromptLogprobsSource that knows of no prompt."""
+
+
+def check_prompt_logprobs(request: GenerateFields) -> None:
+    """Raises InvalidRequest for a count out of range, and for one with a stream."""
+    count = request.prompt_logprobs
+    if count is None:
+        return
+    if not 0 <= count <= MAX_LOGPROBS:
+        raise InvalidRequest(
+            f"prompt_logprobs must be a whole number in [0, {MAX_LOGPROBS}], not {count}",
+            param="prompt_logprobs",
+        )
+    if request.stream:
+        raise InvalidRequest(
+            f"prompt_logprobs is {count}; with stream: true it must be null",
+            param="prompt_logprobs",
+        )
+
+
+@dataclass(slots=True)
+class ChoiceOutput:
+    """A choice of an unstreamed reply, which grows with each delta."""
+
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    begun: int | None = None
+    """When its first delta came, by time.perf_counter_ns."""
+
+    def add(self, delta: SequenceDelta) -> None:
+        """Takes the choice's next delta."""
+        if self.begun is None:
+            self.begun = time.perf_counter_ns()
+        self.texts.append(delta.text)
+        self.token_ids += delta.token_ids
+        self.logprobs += delta.logprobs or ()
+        self.finish_reason = delta.finish_reason
+        self.stop_reason = delta.stop_reason
+
 
 encoder = msgspec.json.Encoder()
 

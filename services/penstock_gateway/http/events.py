@@ -1,16 +1,17 @@
-"""Server-sent events, whose response headers are sent only with the first event."""
+"""Server-sent events, whose response headers are sent only with the first event; what a response
+may know of the connection that it goes out on; and work that ends when the client has gone."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from starlette.types import Message, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from penstock_gateway.http.errors import HTTPError
-from penstock_gateway.http.room import Room
+from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error
 
 Unwritten = bytes | bytearray | list[bytes] | Callable[[], list[bytes]]
 DONE = b"data: [DONE]\n\n"
@@ -156,3 +157,109 @@ class EventStream:
             return due
         await self.write(PING)
         return self._keepalive
+
+
+ROOM = "penstock.room"
+"""Key of the connection's Room in a scope's state."""
+
+Piece = bytes | bytearray
+"""A piece of a response's body. Who hands one over leaves it as it is."""
+
+
+def nowhere(piece: Piece) -> bool:
+    """A Room's `write` where there is no connection."""
+    return False
+
+
+def apart(put: Callable[[], None]) -> None:
+    """A Room's `together` there."""
+    put()
+
+
+class Room:
+    """What a response may know of its connection."""
+
+    __slots__ = ("full", "together", "write")
+
+    def __init__(
+        self,
+        *,
+        full: bool,
+        write: Callable[[Piece], bool] = nowhere,
+        together: Callable[[Callable[[], None]], None] = apart,
+    ) -> None:
+        self.full = full
+        """A send would wait for the client to read."""
+        self.write = write
+        """Puts a piece of the body that is being sent straight onto the connection, past all layers
+        of the application; False where it can't, and has written nothing."""
+        self.together = together
+        """Calls what it is given, and puts all that this sends onto the connection at once."""
+
+
+def room_of(scope: Scope) -> Room:
+    """The Room of a request's connection; one that is always full where the server doesn't tell."""
+    found: Room | None = scope.get("state", {}).get(ROOM)
+    return Room(full=True) if found is None else found
+
+
+def take_room(scope: Scope, room: Room) -> None:
+    """Gives a request a Room, where no connection of this module does."""
+    scope.setdefault("state", {})[ROOM] = room
+
+
+Result = TypeVar("Result")
+Tick = Callable[[], Awaitable[float | None]]
+"""Called between looks at the client. Returns the seconds until it wants to be called again;
+None: never."""
+
+
+async def while_connected(
+    work: Coroutine[Any, Any, Result], receive: Receive, tick: Tick | None = None
+) -> Result:
+    """Runs `work`, and cancels it at once when the client disconnects.
+
+    Returns what `work` returns and raises what it, or `tick`, raises; ClientGone after a
+    disconnect.  The request's body must have been read.
+    """
+    worker = asyncio.create_task(work)
+    watcher = asyncio.create_task(_watch(receive, tick))
+    try:
+        await asyncio.wait((worker, watcher), return_when=asyncio.FIRST_COMPLETED)
+        if not worker.done():
+            watcher.result()  # Raises: a watcher has no other end.
+        return worker.result()
+    finally:
+        for task in (worker, watcher):
+            task.cancel()
+        await asyncio.gather(worker, watcher, return_exceptions=True)
+
+
+async def stream_while_connected(
+    work: Coroutine[Any, Any, None], receive: Receive, events: EventStream
+) -> None:
+    """Runs `work`, which writes `events`, in the same way, and keeps the stream alive. What fails
+    once the stream has begun ends it with an error event.
+
+    Raises as `while_connected` does.
+    """
+    try:
+        await while_connected(work, receive, events.tick)
+    except ClientGone:
+        raise
+    except (Exception, asyncio.CancelledError) as error:
+        if events.started:
+            await events.fail(as_http_error(error))
+        raise
+
+
+async def _watch(receive: Receive, tick: Tick | None) -> None:
+    while True:
+        pause = None if tick is None else await tick()
+        try:
+            async with asyncio.timeout(pause):
+                message = await receive()
+        except TimeoutError:
+            continue
+        if message["type"] == "http.disconnect":
+            raise ClientGone("disconnected")

@@ -15,8 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from penstock.process import logs
 from penstock_gateway.http.accepting import IdleConnections
 from penstock_gateway.http.errors import HTTPError, as_http_error, head_too_large
+from penstock_gateway.http.events import ROOM, Piece, Room, apart, nowhere
 from penstock_gateway.http.prompt_write import OneWrite, Write, prompt_write
-from penstock_gateway.http.room import ROOM, Piece, Room, apart, nowhere
 from penstock_gateway.service import Patience
 
 log = logs.get(__name__)

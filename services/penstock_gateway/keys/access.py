@@ -13,9 +13,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from penstock_gateway.http.boundary import LIMIT_HEADERS
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.operations import Operation
-from penstock_gateway.keys.caller import Caller, current, forbidden
 from penstock_gateway.keys.rate_limits import RateLimits
-from penstock_gateway.keys.ring import KeyRing
+from penstock_gateway.keys.ring import Caller, KeyRing, current, forbidden
 
 CALLER = "penstock.caller"
 """Key in the scope of the Caller of a request that brought a known API key."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.client.observer import RequestObserver
-from penstock_gateway.keys.caller import Caller, current
+from penstock_gateway.keys.ring import Caller, current
 
 if TYPE_CHECKING:
     from penstock.client.observer import ObservedRequest

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.process import logs
 from penstock.request.api_keys import TENANT_DIGITS, ApiKey
 from penstock_gateway.http.errors import HTTPError, unavailable
-from penstock_gateway.keys.caller import Caller
+from penstock_gateway.keys.ring import Caller
 
 if TYPE_CHECKING:
     from limits.aio.storage import RedisStorage

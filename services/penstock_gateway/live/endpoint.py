@@ -12,11 +12,9 @@ from starlette.types import Receive, Scope, Send
 from penstock.client.live import EngineShown
 from penstock.process.memory import resident_bytes
 from penstock.protocol.live import Snapshot
-from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.errors import leaving, unavailable
-from penstock_gateway.http.events import EventStream
+from penstock_gateway.http.events import EventStream, room_of, while_connected
 from penstock_gateway.http.operations import Operation, OperationRoute
-from penstock_gateway.http.room import room_of
 from penstock_gateway.service import Service
 
 # What an event of the live view holds.

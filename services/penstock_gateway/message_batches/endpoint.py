@@ -21,10 +21,9 @@ from penstock_gateway.batches.request import BODY, BatchLine
 from penstock_gateway.files.endpoint import RETRY_AFTER
 from penstock_gateway.files.upload import check_room, no_room
 from penstock_gateway.http.errors import HTTPError, clip, unavailable
-from penstock_gateway.http.operations import Operation, OperationRoute
-from penstock_gateway.http.query import Parameters, asked
+from penstock_gateway.http.operations import Operation, OperationRoute, Parameters, asked
 from penstock_gateway.http.replies import send_json
-from penstock_gateway.keys.caller import current
+from penstock_gateway.keys.ring import current
 from penstock_gateway.message_batches.results import result_blocks
 from penstock_gateway.message_batches.shape import (
     PATH,

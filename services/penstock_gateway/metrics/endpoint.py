@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from penstock.metrics.families import CONTENT_TYPE, renderer
 from penstock_gateway.http.operations import Operation, OperationRoute
-from penstock_gateway.keys.caller import forbidden
+from penstock_gateway.keys.ring import forbidden
 from penstock_gateway.metrics.engines import OURS, engine_families
 from penstock_gateway.metrics.residences import residence_families
 from penstock_gateway.metrics.storage import storage_families

@@ -13,10 +13,9 @@ from penstock.client.pool_request import check_generates
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.request.terms import Terms
-from penstock_gateway.chat.endpoint import blame_of, tools_of
+from penstock_gateway.chat.endpoint import ChatRequest, blame_of, tools_of
 from penstock_gateway.chat.messages import Message
 from penstock_gateway.chat.prepared_chat import prepared_chat
-from penstock_gateway.chat.request import ChatRequest
 from penstock_gateway.chat.tools import ANY_TOOLS
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
@@ -44,8 +43,8 @@ from penstock_gateway.ollama.request import (
     check,
     gives_up,
 )
+from penstock_gateway.request.fields import JsonSchemaFormat, ResponseFormat
 from penstock_gateway.request.sampling import room_for_output, sampling_params
-from penstock_gateway.request.structured_fields import JsonSchemaFormat, ResponseFormat
 from penstock_gateway.request.tokenising import encode
 from penstock_gateway.service import Service
 

@@ -13,12 +13,11 @@ from starlette.types import Receive, Scope, Send
 from penstock.parsing import reasoning_parser
 from penstock.protocol.to_frontend import Welcome
 from penstock.request.generation_config import sampling_defaults
-from penstock_gateway.http.disconnect import while_connected
+from penstock_gateway.http.events import while_connected
 from penstock_gateway.http.operations import Operation, OperationRoute, posting
 from penstock_gateway.http.replies import send_json
-from penstock_gateway.keys.caller import current
-from penstock_gateway.models.backend import EngineInfo, ModelBackend
-from penstock_gateway.models.registry import LATEST
+from penstock_gateway.keys.ring import current
+from penstock_gateway.models.backend import LATEST, EngineInfo, ModelBackend
 from penstock_gateway.ollama.errors import ERRORS
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import Flag, Text

@@ -13,9 +13,9 @@ from msgspec import UNSET, UnsetType
 
 from penstock.text.call_arguments import call_arguments
 from penstock_gateway.chat.answer_parts import AnswerParts
-from penstock_gateway.generate.echo_options import PromptLogprobsSource
 from penstock_gateway.generate.logprobs import ChatLogprob
 from penstock_gateway.generate.reply import (
+    PromptLogprobsSource,
     ReplyHead,
     TimelineField,
     UsageField,
@@ -29,7 +29,7 @@ from penstock_gateway.ollama.errors import encoded
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock_gateway.chat.parsed_choice import Parsing
-    from penstock_gateway.generate.choice import ChoiceOutput
+    from penstock_gateway.generate.reply import ChoiceOutput
     from penstock_gateway.http.errors import HTTPError
 
 

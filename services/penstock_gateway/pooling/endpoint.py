@@ -28,9 +28,9 @@ from penstock.media.sources import MediaSource
 from penstock.model.media_facts import MediaFacts
 from penstock.protocol.common import Pooling
 from penstock.request.terms import Terms
-from penstock_gateway.generate.pieces import Splices
+from penstock_gateway.generate.chunked_reply import Splices
 from penstock_gateway.generate.reply import encoder
-from penstock_gateway.http.disconnect import while_connected
+from penstock_gateway.http.events import while_connected
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.models.backend import AskedModel

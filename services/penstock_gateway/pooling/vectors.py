@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from penstock.client.pool_request import PoolResult
-from penstock_gateway.generate.pieces import JsonList, Pace, Splices, paced
+from penstock_gateway.generate.chunked_reply import JsonList, Pace, Splices, paced
 from penstock_gateway.generate.reply import encoder
 
 NUMBERS = 4096

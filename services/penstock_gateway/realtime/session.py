@@ -25,12 +25,11 @@ from penstock_gateway.http.errors import ClientGone, as_http_error, leaving
 from penstock_gateway.http.socket_protocol import Stay
 from penstock_gateway.http.sockets import closing
 from penstock_gateway.keys.access import renew
-from penstock_gateway.keys.caller import current
+from penstock_gateway.keys.ring import current
 from penstock_gateway.realtime.utterance import AUDIO, Utterance
-from penstock_gateway.request.amount import check_amount_now
-from penstock_gateway.request.decoding import decode
+from penstock_gateway.request.body import check_amount_now
+from penstock_gateway.request.endpoint import decode, skipping
 from penstock_gateway.request.fields import Flag, Text
-from penstock_gateway.request.unknown_fields import skipping
 from penstock_gateway.service import Service
 from penstock_gateway.tracing import trace as tracing
 

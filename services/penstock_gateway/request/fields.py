@@ -2,19 +2,63 @@
 
 Every field that OpenAI and vLLM document is here or in the endpoint's own struct.  There are three
 kinds: those that work; those without effect on the output, accepted as they come; and those that
-nothing does yet, accepted only at their neutral value (see unsupported_fields.py).
+nothing does yet, accepted only at their neutral value (see `check_unsupported`).
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock_gateway.request.prediction import Prediction
-from penstock_gateway.request.session import KVHint
-from penstock_gateway.request.structured_fields import ResponseFormat, StructuredFields
+from penstock_gateway.http.errors import clip
+from penstock_gateway.request.terms import KVHint
+from penstock_gateway.request.tokenising import Prediction
+
+
+class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """schema: a JSON schema.  strict: outputs always follow the schema, whatever it says.
+    name, description: accepted, without effect."""
+
+    name: str
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """type: text, json_object, json_schema or structural_tag.
+
+    structures, triggers: a structural tag in vLLM's older shape; format: in its newer one.
+    """
+
+    type: str
+    json_schema: JsonSchemaFormat | None = None
+    structures: list[Any] | None = None
+    triggers: list[str] | None = None
+    format: dict[str, Any] | None = None
+
+
+class StructuredFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """vLLM's structured_outputs: exactly one of json, regex, choice, grammar, json_object and
+    structural_tag; see penstock.StructuredOutputs.
+
+    The others are options of its libraries: accepted at their defaults.
+    """
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | dict[str, Any] | None = None
+
+    disable_fallback: bool | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: str | None = None
+
 
 Number = float | None
 Whole = int | None
@@ -146,3 +190,54 @@ def check_request_id(request: NamedRequest) -> None:
         raise InvalidRequest(
             "request_id must be 1 to 128 printable ASCII characters", param="request_id"
         )
+
+
+class UnsupportedField(NamedTuple):
+    """A known field that does nothing yet."""
+
+    field: str
+    values: tuple[Any, ...] = ()
+    """Values other than null that ask for nothing, and so are accepted."""
+
+
+COMMON = (
+    UnsupportedField("logits_processors", ([],)),
+    UnsupportedField("logprob_token_ids"),
+    UnsupportedField("truncation_side"),
+    UnsupportedField("watermarking", (False,)),
+    UnsupportedField("repetition_detection"),
+    UnsupportedField("thinking_token_budget", (-1,)),
+    UnsupportedField("stream_interval", (1,)),
+    UnsupportedField("routed_experts_prompt_start", (0,)),
+    UnsupportedField("kv_transfer_params", ({},)),
+    UnsupportedField("ec_transfer_params", ({},)),
+    UnsupportedField("vllm_xargs", ({},)),
+    UnsupportedField("moderation"),
+)
+
+
+VERBOSITIES = ("low", "medium", "high")
+
+
+def check_verbosity(field: str, value: str | None) -> None:
+    """Raises InvalidRequest for an unknown verbosity. A known one has no effect: no model that is
+    served knows it."""
+    if value is not None and value not in VERBOSITIES:
+        raise InvalidRequest(
+            f"{field} is {clip(value)}; allowed: {', '.join(VERBOSITIES)}",
+            param=field,
+            code="invalid_value",
+        )
+
+
+def check_unsupported(request: RequestFields, rules: tuple[UnsupportedField, ...]) -> None:
+    """Raises InvalidRequest naming the first field with a value that is not supported yet."""
+    for field, values in rules:
+        value = getattr(request, field)
+        if value is not None and value not in values:
+            allowed = " or ".join([*map(clip, values), "null"])
+            raise InvalidRequest(
+                f"{field} is {clip(value)}, which is not supported yet; allowed: {allowed}",
+                param=field,
+                code="unsupported_value",
+            )

@@ -1,4 +1,4 @@
-"""A request's tenant, priority and deadline: from headers and body to Terms.
+"""A request's tenant, priority, deadline and conversation: from headers and body to Terms.
 
 With API keys, the key's entry says which tenant sent the request and what that tenant may use.
 Without them, everybody who sends the same key is one tenant, whatever the key. Only a name or a
@@ -14,13 +14,43 @@ import msgspec
 from starlette.types import Scope
 
 from penstock.errors import InvalidRequest
-from penstock.protocol.common import Grant
+from penstock.protocol.common import Grant, SessionTerms
 from penstock.request.api_keys import TENANT_DIGITS, digest_of
-from penstock.request.terms import MAX_DEADLINE_MS, Terms
+from penstock.request.terms import MAX_DEADLINE_MS, Terms, checked_session
 from penstock_gateway.http.errors import clip
-from penstock_gateway.keys.caller import current
-from penstock_gateway.keys.ring import bearer
+from penstock_gateway.keys.ring import bearer, current
 from penstock_gateway.request import tokenising
+
+
+class KVHint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is expected of the session. resume_within_s: seconds after the answer in which its next
+    request should come, as after a tool's run."""
+
+    resume_within_s: float
+
+
+class SessionFields(Protocol):
+    """What a generating request's body may say of it."""
+
+    @property
+    def session_id(self) -> str | None: ...
+
+    @property
+    def kv_retention_seconds(self) -> float | None: ...
+
+    @property
+    def kv_hint(self) -> KVHint | None: ...
+
+
+def session_of(request: SessionFields, header: str | None) -> SessionTerms | None:
+    """The conversation that a request is a turn of; None if it is of none. header: the value of
+    x-session-id, before which the body's field counts. Raises InvalidRequest."""
+    hint = request.kv_hint
+    return checked_session(
+        request.session_id or header,
+        request.kv_retention_seconds,
+        None if hint is None else hint.resume_within_s,
+    )
 
 
 class TermFields(Protocol):

@@ -10,7 +10,7 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock_gateway.generate.reply import encoder
 from penstock_gateway.http.errors import HTTPError
-from penstock_gateway.keys.caller import current
+from penstock_gateway.keys.ring import current
 from penstock_gateway.responses.items import OutputItem
 from penstock_gateway.responses.memory import items_of, keeps
 from penstock_gateway.responses.reply import ID_PREFIX, Response

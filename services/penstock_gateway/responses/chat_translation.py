@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock_gateway.chat.endpoint import ChatRequest
 from penstock_gateway.chat.messages import Message
-from penstock_gateway.chat.request import ChatRequest
 from penstock_gateway.http.errors import clip
-from penstock_gateway.request.structured_fields import JsonSchemaFormat, ResponseFormat
+from penstock_gateway.request.fields import JsonSchemaFormat, ResponseFormat
 from penstock_gateway.responses.compaction import COMPACTION, QUESTION, summary_of
 from penstock_gateway.responses.input_items import InputItem, InputPart
 from penstock_gateway.responses.request import (

@@ -17,7 +17,7 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock_gateway.chat.messages import check_role
 from penstock_gateway.http.errors import HTTPError, clip
-from penstock_gateway.request.amount import ConversationAmount
+from penstock_gateway.request.body import ConversationAmount
 from penstock_gateway.responses.chat_translation import ChatTranslation
 from penstock_gateway.responses.input_items import InputItem, as_shown, without_nothing
 from penstock_gateway.responses.references import with_items

@@ -17,13 +17,10 @@ from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
-from penstock_gateway.http.disconnect import stream_while_connected
 from penstock_gateway.http.errors import HTTPError, clip
-from penstock_gateway.http.events import EventStream
-from penstock_gateway.http.operations import Operation, OperationRoute, posting
-from penstock_gateway.http.query import asked
+from penstock_gateway.http.events import EventStream, room_of, stream_while_connected
+from penstock_gateway.http.operations import Operation, OperationRoute, asked, posting
 from penstock_gateway.http.replies import send_json
-from penstock_gateway.http.room import room_of
 from penstock_gateway.models.backend import AskedModel, EngineInfo
 from penstock_gateway.request.sampling import room_for_output
 from penstock_gateway.request.terms import tenant_of

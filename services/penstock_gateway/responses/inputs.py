@@ -10,14 +10,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from penstock.errors import InvalidRequest
-from penstock_gateway.chat import request as chat_request
-from penstock_gateway.chat.endpoint import prompt_of, tools_of
+from penstock_gateway.chat.endpoint import check_chat, prompt_of, tools_of
 from penstock_gateway.chat.prompt import ChatMedia
-from penstock_gateway.generate.pieces import Pace
-from penstock_gateway.http.disconnect import while_connected
+from penstock_gateway.generate.chunked_reply import Pace
 from penstock_gateway.http.errors import HTTPError, clip
-from penstock_gateway.http.operations import Operation, OperationRoute, posting
-from penstock_gateway.http.query import asked
+from penstock_gateway.http.events import while_connected
+from penstock_gateway.http.operations import Operation, OperationRoute, asked, posting
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.endpoint import JsonEndpoint
@@ -105,7 +103,7 @@ class CountInputTokens(JsonEndpoint[ResponsesRequest]):
         self, conversation: ChatTranslation, engine: EngineInfo, tenant: str
     ) -> int:
         try:
-            chat_request.check(conversation.chat)
+            check_chat(conversation.chat)
             use = tools_of(conversation.chat)
             with self._service.media.lease(tenant) as lease:
                 media = ChatMedia(self._service.media, lease)

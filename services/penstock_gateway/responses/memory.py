@@ -8,8 +8,8 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock_gateway.http.errors import HTTPError, clip
-from penstock_gateway.keys.caller import current
-from penstock_gateway.request.amount import ConversationAmount
+from penstock_gateway.keys.ring import current
+from penstock_gateway.request.body import ConversationAmount
 from penstock_gateway.responses.conversation import conversation_id, said_in
 from penstock_gateway.responses.input_items import InputItem, without_nothing
 from penstock_gateway.responses.request import STATELESS, ResponsesRequest

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
+from penstock_gateway.generate.chunked_reply import JsonList, Splices
 from penstock_gateway.generate.logprobs import ChatLogprob
-from penstock_gateway.generate.pieces import JsonList, Splices
 from penstock_gateway.generate.reply import encoder
 from penstock_gateway.http.errors import ErrorBody
 from penstock_gateway.responses.items import (

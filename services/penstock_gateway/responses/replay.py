@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from penstock_gateway.generate.pieces import Pace
+from penstock_gateway.generate.chunked_reply import Pace
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.events import EventStream
 from penstock_gateway.request.tokenising import loop_turn

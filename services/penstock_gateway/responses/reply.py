@@ -11,10 +11,10 @@ from msgspec import UNSET, UnsetType
 from penstock.client.deltas import SequenceDelta
 from penstock.text.detokenizer import make_detokenizer
 from penstock_gateway.chat.answer_parts import AnswerParts
-from penstock_gateway.generate.echo_options import PromptLogprobsSource
+from penstock_gateway.generate.chunked_reply import MANY, paced, parts_of
 from penstock_gateway.generate.logprobs import ChatLogprob, chat_logprobs
-from penstock_gateway.generate.pieces import MANY, paced, parts_of
 from penstock_gateway.generate.reply import (
+    PromptLogprobsSource,
     ReplyHead,
     TimelineField,
     UsageField,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.request.sampling_params import SamplingParams
     from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.chat.parsed_choice import Parsing
-    from penstock_gateway.generate.choice import ChoiceOutput
+    from penstock_gateway.generate.reply import ChoiceOutput
     from penstock_gateway.http.errors import HTTPError
     from penstock_gateway.responses.request import ResponsesRequest
 

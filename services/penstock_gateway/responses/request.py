@@ -8,9 +8,14 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock_gateway.http.errors import clip
-from penstock_gateway.request.fields import Flag, Number, Object, RequestFields, Text, Whole
-from penstock_gateway.request.unsupported_fields import (
+from penstock_gateway.request.fields import (
+    Flag,
+    Number,
+    Object,
+    RequestFields,
+    Text,
     UnsupportedField,
+    Whole,
     check_unsupported,
     check_verbosity,
 )

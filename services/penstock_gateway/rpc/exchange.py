@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from starlette.types import ASGIApp, Message, Scope
 
 from penstock.process import logs
-from penstock_gateway.http.room import Piece, Room, take_room
+from penstock_gateway.http.events import Piece, Room, take_room
 
 log = logs.get(__name__)
 

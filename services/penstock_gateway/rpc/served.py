@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.protocol.common import NamedAdapter
 from penstock.protocol.to_frontend import Status, Welcome
-from penstock_gateway.keys.caller import current
+from penstock_gateway.keys.ring import current
 from penstock_gateway.service import Service
 
 

@@ -21,7 +21,7 @@ from penstock_gateway.anthropic.models import (
     refuse_pages,
 )
 from penstock_gateway.http.operations import Operation, OperationRoute
-from penstock_gateway.keys.caller import current
+from penstock_gateway.keys.ring import current
 from penstock_gateway.models.backend import ModelBackend
 from penstock_gateway.service import Service
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from penstock.client.engine_state import EngineState
 from penstock.protocol.to_frontend import Status
 from penstock_gateway.http.operations import Operation, OperationRoute
-from penstock_gateway.keys.caller import current
+from penstock_gateway.keys.ring import current
 from penstock_gateway.models.backend import ModelBackend
 from penstock_gateway.service import Service
 

@@ -13,9 +13,8 @@ from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock_gateway.chat.messages import Message
 from penstock_gateway.chat.prompt import ChatMedia, chat_prompt, check_variables, refuse_template
-from penstock_gateway.chat.tool_choice import tool_use
-from penstock_gateway.chat.tools import Tool
-from penstock_gateway.http.disconnect import while_connected
+from penstock_gateway.chat.tools import Tool, tool_use
+from penstock_gateway.http.events import while_connected
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.models.backend import EngineInfo

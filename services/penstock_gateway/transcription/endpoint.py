@@ -19,19 +19,23 @@ from penstock.media.sources import MediaSource
 from penstock.request.terms import Terms
 from penstock.transcription.begin import begin, facts_of
 from penstock.transcription.transcript import DurationUsage, Transcript, TranscriptReply
-from penstock_gateway.http.disconnect import stream_while_connected, while_connected
 from penstock_gateway.http.errors import leaving
-from penstock_gateway.http.events import DONE, EventStream
+from penstock_gateway.http.events import (
+    DONE,
+    EventStream,
+    room_of,
+    stream_while_connected,
+    while_connected,
+)
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.http.replies import send_whole
 from penstock_gateway.http.request_id import REQUEST_ID
-from penstock_gateway.http.room import room_of
 from penstock_gateway.models.backend import AskedModel
 from penstock_gateway.request.body import feed_body
+from penstock_gateway.request.endpoint import skipping
 from penstock_gateway.request.fields import check_request_id
 from penstock_gateway.request.multipart import Form, FormReader, boundary_of
 from penstock_gateway.request.terms import request_terms, terms_headers
-from penstock_gateway.request.unknown_fields import skipping
 from penstock_gateway.service import Service
 from penstock_gateway.tracing import trace as tracing
 from penstock_gateway.transcription.request import (

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from penstock.errors import InvalidRequest
 from penstock.transcription.wishes import Wishes
-from penstock_gateway.request.decoding import convert
+from penstock_gateway.request.endpoint import convert
 from penstock_gateway.request.fields import Flag, Number, Text, Whole
 from penstock_gateway.request.multipart import Form
 

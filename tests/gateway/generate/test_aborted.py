@@ -13,7 +13,7 @@ from penstock.config.settings import GatewayConfig
 from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.app import create_app
 from penstock_gateway.batches.in_process import ask
-from penstock_gateway.keys.caller import Caller
+from penstock_gateway.keys.ring import Caller
 from tests.gateway.fake_engine import FakeEngineClient, Step
 
 TALK = {"messages": [{"role": "user", "content": "Hi"}]}

@@ -15,10 +15,8 @@ from penstock.client import SequenceDelta
 from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.chat.reply import ChatFormat
 from penstock_gateway.completions.reply import CompletionFormat, Prompt
-from penstock_gateway.generate.echo_options import EchoOptions
-from penstock_gateway.generate.reply import ReplyHead, UsageField, append_event
-from penstock_gateway.http.events import EventStream
-from penstock_gateway.http.room import Room
+from penstock_gateway.generate.reply import EchoOptions, ReplyHead, UsageField, append_event
+from penstock_gateway.http.events import EventStream, Room
 from tests.gateway.fake_engine import ByteTokenizer, FakeEngineClient, Step
 from tests.gateway.live_gateway import LiveGateway
 

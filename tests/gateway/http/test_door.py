@@ -15,8 +15,7 @@ from starlette.types import Receive, Scope, Send
 from penstock.config.settings import GatewayConfig
 from penstock.errors import StartupError
 from penstock_gateway.app import create_app
-from penstock_gateway.http.boundary import Boundary
-from penstock_gateway.http.door import own_hosts
+from penstock_gateway.http.boundary import Boundary, own_hosts
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.http.replies import send_json
 from tests.gateway.fake_engine import FakeEngineClient

@@ -15,9 +15,8 @@ from penstock.errors import InvalidRequest, StartupError
 from penstock.model.pooling_config import PoolingConfig
 from penstock.protocol.common import AdapterFile, NamedAdapter
 from penstock_gateway.app import create_app
-from penstock_gateway.models.backend import ModelBackend
+from penstock_gateway.models.backend import ModelBackend, ModelRegistry
 from penstock_gateway.models.reach import named_endpoints
-from penstock_gateway.models.registry import ModelRegistry
 from tests.gateway.fake_engine import FakeEngineClient, say, status, welcome
 from tests.gateway.keyring import ALICE, BOB, bearer, key, write
 from tests.metrics_page import Page

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from penstock.errors import InvalidRequest
-from penstock_gateway.request import amount
-from penstock_gateway.request.amount import MAX_UNITS, check_amount_now
+from penstock_gateway.request import body
+from penstock_gateway.request.body import MAX_UNITS, check_amount_now
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -47,8 +47,8 @@ def test_pieces_may_end_anywhere(monkeypatch: pytest.MonkeyPatch, seed: int) -> 
         lists[0] += found.count(b"[") + found.count(b"{")
         return 0.0
 
-    monkeypatch.setattr(amount, "_units", units)
-    reading = amount._Reading()
+    monkeypatch.setattr(body, "_units", units)
+    reading = body._Reading()
     at = 0
     while at < len(text):
         piece = text[at : at + chance.randrange(1, 9)]

@@ -13,7 +13,7 @@ from grpc import StatusCode
 
 from penstock.errors import InvalidRequest
 from penstock_gateway.completions.request import CompletionRequest
-from penstock_gateway.request.amount import TextsAmount
+from penstock_gateway.request.body import TextsAmount
 from penstock_gateway.rpc.arriving import arriving
 from penstock_gateway.rpc.calls import Calls, Context, parsed
 from penstock_gateway.rpc.events import JsonStream

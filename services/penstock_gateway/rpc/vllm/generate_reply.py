@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from penstock_gateway.generate.echo_options import PromptLogprobsSource, no_prompt_logprobs
+from penstock_gateway.generate.chunked_reply import MANY, Pace, paced, steps
 from penstock_gateway.generate.logprobs import LOWEST
-from penstock_gateway.generate.pieces import MANY, Pace, paced, steps
-from penstock_gateway.generate.reply import WrittenAtOnce
+from penstock_gateway.generate.reply import PromptLogprobsSource, WrittenAtOnce, no_prompt_logprobs
 from penstock_gateway.rpc.frames import append_frame, failed_frame
 from penstock_gateway.rpc.protos.inference_pb2 import (
     CandidateTokenInfo,
@@ -23,8 +22,7 @@ from penstock_gateway.rpc.vllm.generate_request import ShownParts
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock.protocol.common import TokenLogprobs
-    from penstock_gateway.generate.choice import ChoiceOutput
-    from penstock_gateway.generate.reply import TimelineField, UsageField, UsageInfo
+    from penstock_gateway.generate.reply import ChoiceOutput, TimelineField, UsageField, UsageInfo
     from penstock_gateway.generate.timeline import RequestTimeline
     from penstock_gateway.http.errors import HTTPError
 
