@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cached_property
+from typing import Any
 
 from tokenizers import AddedToken, Encoding
 from tokenizers import Tokenizer as Backend
-from tokenizers.pre_tokenizers import PreTokenizer, Sequence
+from tokenizers.pre_tokenizers import Sequence
 
 from penstock.errors import InvalidRequest, UnsupportedModel
 from penstock.text.token_table import TokenTable
@@ -239,10 +240,11 @@ class Tokenizer:
         return ids if ids[:1] == [bos] else [bos, *ids]
 
 
-def _flat(steps: PreTokenizer | None) -> list[PreTokenizer]:
+def _flat(steps: Any) -> list[Any]:
     """A pre-tokenizer's steps: those of a Sequence, which may hold others, or itself."""
     if isinstance(steps, Sequence):
-        return [inner for step in steps for inner in _flat(step)]
+        inner: Any = steps  # Its stub doesn't know that it can be iterated.
+        return [flat for step in inner for flat in _flat(step)]
     return [] if steps is None else [steps]
 
 
