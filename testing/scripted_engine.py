@@ -105,13 +105,14 @@ class ScriptedEngine:
         limits: dict[str, Any] | None = None,
         prefills_from: int = 0,
         expects: bool = False,
+        template: str = "",
         **changes: Any,
     ) -> None:
         self.context = zmq.Context()
         self.server: SessionServer[FromFrontend] = SessionServer(
             self.context, endpoint, msgspec.msgpack.Decoder(FromFrontend), FAST, boot
         )
-        self.boot, self.digest = boot, digest
+        self.boot, self.digest, self.template = boot, digest, template
         self.session = b""
         self.submits: list[Submit] = []
         self.finishes: list[Finish] = []
@@ -143,7 +144,7 @@ class ScriptedEngine:
         match event:
             case Opened(session, Hello()):
                 self.session = session
-                self.send(self.welcome(), [byte_tokenizer_json(), b""])
+                self.send(self.welcome(), [byte_tokenizer_json(), self.template.encode()])
                 self.send(self.status())
             case Received(_, Submit() as submit):
                 self.submits.append(submit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 
 from penstock import SamplingParams
 from penstock.client import EngineClient
+from penstock.client.model_text import ModelText
 from penstock.errors import EngineUnavailable, Limited, Overloaded, RequestFailed, StartupError
-from penstock.protocol.to_frontend import Outputs, SequenceOutput
+from penstock.protocol.to_frontend import Outputs, SequenceOutput, Welcome
 from testing.scripted_engine import FAST, ScriptedEngine
 from tests.shared.client_requests import collect, until
 
@@ -285,6 +287,49 @@ async def test_another_model_is_refused_while_an_engine_of_ours_is_known(scene, 
     await scene.ready(2)
     assert client.welcome.digest == "d2"
     assert not third.submits
+
+
+class Reading:
+    """Holds up what reads a model's tokenizer and template."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self._actual = ModelText.from_welcome
+        monkeypatch.setattr(ModelText, "from_welcome", self._read)
+
+    def _read(self, welcome: Welcome, frames: list[bytes]) -> ModelText:
+        self.begun.set()
+        self.may_end.wait(60)
+        return self._actual(welcome, frames)
+
+
+async def test_streams_go_on_while_another_engines_tokenizer_is_read(scene, monkeypatch):
+    first = scene.engine(0)
+    client = await scene.connect(2)
+    await scene.ready(1)
+    generation = await client.submit(list(b"x"), LONG, name="r")
+    reading = Reading(monkeypatch)
+    scene.engine(1, created=1, template="{{ messages }}")
+    await until(reading.begun.is_set)
+    first.text(first.submits[0], "done", finish="length")
+    assert (await collect(generation))[0][0] == "done"
+    assert [each.connected for each in client.engines] == [True, False]
+    reading.may_end.set()
+    await scene.ready(2)
+    assert client.text.template.source == "{{ messages }}"
+
+
+async def test_an_engine_that_leaves_while_its_tokenizer_is_read_may_come_again(scene, monkeypatch):
+    reading = Reading(monkeypatch)
+    engine = scene.engine(0)
+    client = await scene.connect(1)
+    await until(reading.begun.is_set)
+    await engine.die()
+    reading.may_end.set()
+    await asyncio.sleep(0.1)
+    assert not client.connected
+    scene.engine(0, boot=BOOTS[1])
+    await scene.ready(1)
 
 
 async def test_the_same_engine_under_two_addresses_is_one(scene):

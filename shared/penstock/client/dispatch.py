@@ -16,6 +16,7 @@ from penstock.client.endpoints import Endpoints, Resolver, is_named
 from penstock.client.fleet import Fleet
 from penstock.client.generation import Generation
 from penstock.client.live import LiveFeed
+from penstock.client.model_text import ModelText
 from penstock.client.pacing import count_tries
 from penstock.client.placement import OpenRequest, Placement
 from penstock.client.prefilling import PrefillAhead, prefill_engines
@@ -196,25 +197,31 @@ class Dispatch:
 
     # What sessions tell.
 
-    def session_opened(self, session: EngineSession, welcome: Welcome, frames: list[bytes]) -> None:
-        """An engine core has answered: it is taken in, or refused."""
+    async def session_opened(
+        self, session: EngineSession, welcome: Welcome, frames: list[bytes]
+    ) -> None:
+        """An engine core has answered: it is taken in, or refused.  Its tokenizer is read in a
+        thread: it may come while others' streams run, and takes up to a second."""
         for request in self.requests():
             request.blame.answered(session.endpoint, welcome.boot)
-        session.welcome, session.refused = welcome, self._objection(session, welcome)
-        if session.refused:
-            log.error("engine core refused", endpoint=session.endpoint, reason=session.refused)
-            return
-        connected = [
-            s.welcome for s in self.fleet if s.connected and s.welcome and s is not session
-        ]
-        previous = self.model.welcome
+        text = None
         try:
-            self.model.adopt(welcome, frames, connected)
+            if self._lacks_text(session, welcome, frames):
+                text = await asyncio.to_thread(ModelText.from_welcome, welcome, frames)
         except PenstockError as error:
             session.welcome, session.refused = None, str(error)
             log.error("the engine core's model can't be used", reason=str(error))
             session.transport.refuse(str(error))
             return
+        session.welcome, session.refused = welcome, self._objection(session, welcome)
+        if session.refused:
+            log.error("engine core refused", endpoint=session.endpoint, reason=session.refused)
+        if session.refused or not session.transport.opened:
+            if text is not None:
+                text.close()
+            return
+        previous = self.model.welcome
+        self.model.adopt(welcome, text, self._others(session))
         if previous is not None and previous.digest != welcome.digest:
             self.waiting_room.fail(RequestFailed("the engine core came back with another model"))
         self.connected.set()
@@ -224,6 +231,15 @@ class Dispatch:
             "session opened", model=welcome.model, boot=welcome.boot, endpoint=session.endpoint
         )
         self._resume_soon()
+
+    def _lacks_text(self, session: EngineSession, welcome: Welcome, frames: list[bytes]) -> bool:
+        refused = self._objection(session, welcome)
+        return not refused and self.model.needs_text(welcome, frames, self._others(session))
+
+    def _others(self, session: EngineSession) -> list[Welcome]:
+        """What the other connected engine cores said."""
+        others = (each for each in self.fleet if each.connected and each is not session)
+        return [each.welcome for each in others if each.welcome]
 
     def session_lost(self, session: EngineSession, reason: str, now: float) -> None:
         """Places the requests of a lost session elsewhere, once every other session was looked at:

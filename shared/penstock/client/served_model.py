@@ -43,14 +43,22 @@ class ServedModel:
                 return f"its {field} is {theirs!r}, the other engine cores' is {ours!r}"
         return ""
 
-    def adopt(self, welcome: Welcome, frames: list[bytes], others: Sequence[Welcome]) -> None:
-        """Takes an engine core in. others: those of the same model that are connected.
+    def needs_text(self, welcome: Welcome, frames: list[bytes], others: Sequence[Welcome]) -> bool:
+        """Whether `adopt` is to be given what `ModelText.from_welcome` makes of these."""
+        text, leading = self.text, self._leading
+        if text is None or leading is None:
+            return True
+        # The template may be one of the engine's settings: another with the same model.
+        same = leading.digest == welcome.digest and len(frames) == 2
+        return _leads(welcome, others) and not (same and text.template_is(frames[1]))
 
-        Raises UnsupportedModel where its frames are not what Welcome promises.
-        """
-        leads = all(_age(welcome) >= _age(other) for other in others)
-        if self.text is None or leads:
-            self._take_text(welcome, frames)
+    def adopt(self, welcome: Welcome, text: ModelText | None, others: Sequence[Welcome]) -> None:
+        """Takes an engine core in. text: its own, if that is needed.  others: those of the same
+        model that are connected."""
+        if text is not None:
+            self.close()
+            self.text = text
+        if text is not None or _leads(welcome, others):
             self._leading = welcome
         self.agree([welcome, *others])
 
@@ -66,20 +74,14 @@ class ServedModel:
         else:
             self.welcome = msgspec.structs.replace(leading, limits=limits)
 
-    def _take_text(self, welcome: Welcome, frames: list[bytes]) -> None:
-        text, leading = self.text, self._leading
-        same = leading is not None and leading.digest == welcome.digest
-        # The template may be one of the engine's settings: another with the same model.
-        if same and text is not None and len(frames) == 2 and text.template_is(frames[1]):
-            return
-        self.text = ModelText.from_welcome(welcome, frames)
-        if text is not None:
-            text.close()
-
     def close(self) -> None:
         """Lets go of the processes that fill the template. Idempotent."""
         if self.text is not None:
             self.text.close()
+
+
+def _leads(welcome: Welcome, others: Sequence[Welcome]) -> bool:
+    return all(_age(welcome) >= _age(other) for other in others)
 
 
 def _age(welcome: Welcome) -> tuple[int, str]:

@@ -72,7 +72,7 @@ class Owner(Protocol):
 
     due: list[Generation]
 
-    def session_opened(
+    async def session_opened(
         self, session: EngineSession, welcome: Welcome, frames: list[bytes]
     ) -> None: ...
 
@@ -140,6 +140,8 @@ class EngineSession(ToldState):
         self._wake_due = False
         self._closed = False
         self._ticker: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
+        """Until what the engine core said first is taken in, the rest of it waits."""
 
     @property
     def load(self) -> int:
@@ -283,8 +285,13 @@ class EngineSession(ToldState):
         pause, self._polled = now - self._polled, now
         self.slept = pause > self._settings.peer_timeout / 2
         self._works.not_heard(pause, now)
+        if self._opening is not None:
+            return
         for event in self.transport.take(now, now + TURN):
             self._handle(event, now)
+            if self._opening is not None:
+                self._watch(None)
+                return
         if self._answered and not self.transport.more and (reason := self._works.stuck(now)):
             self.transport.end(reason)
         self._flush()
@@ -330,7 +337,15 @@ class EngineSession(ToldState):
             return
         self._answered = True
         self._works.told(time.monotonic())
-        self._owner.session_opened(self, welcome, frames)
+        opening = self._owner.session_opened(self, welcome, frames)
+        self._opening = asyncio.create_task(opening)
+        self._opening.add_done_callback(self._go_on)
+
+    def _go_on(self, opened: asyncio.Task[None]) -> None:
+        self._opening = None
+        if not opened.cancelled():
+            opened.result()  # Should it have failed, the loop tells of it.
+            self.pump()
 
     def _lost(self, reason: str, now: float) -> None:
         self._answered = False
