@@ -213,12 +213,13 @@ class Dispatch:
             log.error("the engine core's model can't be used", reason=str(error))
             session.transport.refuse(str(error))
             return
-        session.welcome, session.refused = welcome, self._objection(session, welcome)
-        if session.refused:
-            log.error("engine core refused", endpoint=session.endpoint, reason=session.refused)
-        if session.refused or not session.transport.opened:
+        if session.transport.opened:
+            session.take_in(welcome, self._objection(session, welcome))
+        if not session.connected:
             if text is not None:
                 text.close()
+            if session.refused:
+                log.error("engine core refused", endpoint=session.endpoint, reason=session.refused)
             return
         previous = self.model.welcome
         self.model.adopt(welcome, text, self._others(session))

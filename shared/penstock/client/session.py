@@ -335,11 +335,15 @@ class EngineSession(ToldState):
         if not isinstance(welcome, Welcome):
             self.transport.end("the engine core's first message was not Welcome")
             return
-        self._answered = True
-        self._works.told(time.monotonic())
         opening = self._owner.session_opened(self, welcome, frames)
         self._opening = asyncio.create_task(opening)
         self._opening.add_done_callback(self._go_on)
+
+    def take_in(self, welcome: Welcome, refused: str) -> None:
+        """From here on there is an engine core. refused: why it can't serve ours; empty: it can."""
+        self.welcome, self.refused = welcome, refused
+        self._answered = True
+        self._works.told(time.monotonic())
 
     def _go_on(self, opened: asyncio.Task[None]) -> None:
         self._opening = None
