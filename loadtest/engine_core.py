@@ -20,14 +20,23 @@ from typing import Any
 
 import msgspec
 
-from loadtest.bare_core import BLOCK, WORKER, plans_of, started_core
 from loadtest.report import Document, Flags, Measurement, machine_line, percentile, say, table
-from penstock.protocol.from_worker import Result, SlotResult
+from penstock.config.settings import EngineConfig
+from penstock.config.tree import replace_settings
+from penstock.protocol import PROTOCOL_VERSIONS
+from penstock.protocol.common import Stopping, TokenSampling
+from penstock.protocol.from_frontend import Hello, OpenSequence, Submit
+from penstock.protocol.from_worker import Ready, Result, SlotResult, WorkerHello
 from penstock.protocol.to_worker import Plan
 from penstock_engine.core import EngineCore
 from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.keys import root_key
+from penstock_engine.sessions.effects import Effects
+from penstock_engine.simulate.simulation import facts
 
+FRONTEND, WORKER = b"f" * 16, b"w" * 16
+BLOCK = 16
+"""Tokens of a KV block."""
 PROMPT_TOKENS = 32
 HOLDERS = 200
 """Sequences that hold blocks while the pool's operations are timed, of HELD blocks each."""
@@ -137,16 +146,31 @@ def _timed(work: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
 
 
 def decoding_core(blocks: int, running: int, output: int) -> EngineCore:
-    """With `running` requests for `output` tokens each."""
+    """An engine core without sockets, with `running` requests for `output` tokens each; this
+    process is its front end and its worker."""
     settings = {
+        "kv_block_size": BLOCK,
         "max_num_seqs": running,
         "max_num_batched_tokens": max(2048, running * PROMPT_TOKENS),
         "max_waiting_requests": 1_000_000,
         "max_waiting_tokens": 1_000_000_000,
         "max_model_len": 8192,
     }
-    prompts = (list(range(3 + number, 3 + number + PROMPT_TOKENS)) for number in range(running))
-    return started_core(settings, blocks, prompts, output)
+    core = EngineCore(facts(replace_settings(EngineConfig(), settings)))
+    core.frontend_opened(FRONTEND, Hello(list(PROTOCOL_VERSIONS), "loadtest", 0), 0.0)
+    core.worker_opened(WORKER, WorkerHello(list(PROTOCOL_VERSIONS), 0, 0), 0.0)
+    nothing = {"device": "none", "fingerprint": "none", "load_seconds": 0.0}
+    core.worker_received(WORKER, Ready(num_kv_blocks=blocks, **nothing), 0.0)
+    for number in range(running):
+        prompt = list(range(3 + number, 3 + number + PROMPT_TOKENS))
+        sampling, stopping = TokenSampling(number, temperature=0.0), Stopping(max_tokens=output)
+        submit = Submit(number, str(number), prompt, [OpenSequence(0)], sampling, stopping)
+        core.frontend_received(FRONTEND, submit, 0.0)
+    return core
+
+
+def plans_of(effects: Effects) -> list[Plan]:
+    return [message for _, message, _ in effects.to_workers if isinstance(message, Plan)]
 
 
 def answer(plan: Plan) -> Result:

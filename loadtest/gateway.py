@@ -13,19 +13,20 @@ results/gateway.json and .md.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
 from deploy.local import free_port, wait
 from loadtest.report import Document, Flags, Measurement, machine_line, say, table
-from loadtest.steady import NO_LOG, cpu_seconds, reading, steady
 from testing.board import Board
 from testing.processes import Gateway, RestartableProcess, gateway
 
@@ -35,6 +36,10 @@ EXPECTED = {1: 1_500.0, 100: 20_000.0}
 """Tokens a second flat out, roughly: how many a run needs."""
 LIMITS = (100, 1_000)
 PATIENCE = 300.0
+NO_LOG = Path(os.devnull)
+SHARE = (0.15, 0.85)
+"""Of a run's tokens, between which the gateway is looked at: without beginnings and ends."""
+Reader = subprocess.Popen[bytes]
 GROUP = 256
 """Streams in one step, at most."""
 
@@ -92,11 +97,11 @@ def measured(
                 "rss_ready_mib": _rss(process),
             }
             shape = (started.port, page, streams, tokens, GROUP)
-            with reading("loadtest.gateway_reader", *shape) as reader:
+            with reading(*shape) as reader:
                 wait(lambda: board.submitted == streams, reader, NO_LOG, PATIENCE)
                 time.sleep(0.5)  # What accepting the streams took for a moment is given back.
                 figures["rss_open_mib"] = _rss(process)
-                found = steady(started.pid, board, streams * tokens, reader, PATIENCE)
+                found = steady(started.pid, board, streams * tokens, reader)
                 figures |= {
                     "tokens_per_s": found.tokens / found.seconds,
                     "cpu_share": found.cpu / found.seconds,
@@ -109,6 +114,41 @@ def measured(
             figures |= json.loads(said)
     figures["tokens_per_event"] = figures["tokens"] / figures["events"]
     return figures
+
+
+class Steady(NamedTuple):
+    """What a process took between the two shares of a run."""
+
+    tokens: int
+    cpu: float  # seconds of the process, all threads
+    seconds: float
+
+
+@contextmanager
+def reading(*arguments: object) -> Iterator[Reader]:
+    """A reader in a process of its own, whose output is a pipe."""
+    command = [sys.executable, "-m", "loadtest.gateway_reader", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def steady(pid: int, board: Board, tokens: int, reader: Reader) -> Steady:
+    """Lets the streams begin once all are open."""
+    board.go = True
+    moments = []
+    for part in SHARE:
+        wait(lambda n=part * tokens: board.received >= n, reader, NO_LOG, PATIENCE, pause=0.001)
+        moments.append((board.received, cpu_seconds(pid), time.perf_counter()))
+    return Steady(*(after - before for before, after in zip(*moments, strict=True)))
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of all threads so far, to the nanosecond."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def _gateway(endpoint: str, python: Sequence[str]) -> AbstractContextManager[Gateway]:
@@ -208,7 +248,6 @@ COMMAND = Measurement(
         "--seconds": (8.0, "of a run, about"),
         "--profile": {"type": Path, "help": "one run under cProfile, data to this file"},
     },
-    section="gateway",
 )
 
 if __name__ == "__main__":

@@ -24,10 +24,10 @@ import msgspec
 from loadtest.adversary.__main__ import LOST
 from loadtest.repeated_body import sending
 from loadtest.report import Document, Flags, Measurement, distribution, machine_line, table
-from loadtest.streaming import Streams, Tally, beside, prompt_ids
 from penstock.request.api_keys import entry, new_key
 from testing.serving import Server
 from testing.streams.reading import connected
+from testing.streams.timed import Streams, Tally, beside, prompt_ids
 from tests.shared.tiny_models import write_gguf
 
 Body = dict[str, object]

@@ -25,12 +25,12 @@ if __name__ == "__main__":
 import numpy as np
 import psutil
 
-from loadtest.forward_pass import BLOCK, blocks_of, recipe_of, sequences_of
 from loadtest.peers.servers import default_model
 from loadtest.report import Document, Flags, Measurement, chart, machine_line, markdown_table, say
 from penstock.prepare import load_manifest, prepare
 from penstock.process.machine import usable_cores
 from penstock_worker.forward.interface import Batch, Forward, Recipe
+from testing.forward_pass import BLOCK, blocks_of, recipe_of, sequences_of
 
 CHUNK = 2048
 """Rows of a step that fills the cache."""
@@ -243,8 +243,6 @@ COMMAND = Measurement(
     to_markdown,
     {"--smoke": (False, "a few small points")},
     draw=draw,
-    caption="time per step and memory",
-    section="scaling",
 )
 
 if __name__ == "__main__":

@@ -193,7 +193,7 @@ COMMAND = Measurement(
     measure,
     to_markdown,
     {
-        "folder": {"type": Path, "metavar": "FOLDER"},
+        "folder": {"type": Path, "metavar": "FOLDER", "nargs": "?", "default": Path()},
         "--every": (1, "only each Nth file"),
     },
     faults=lambda document: document["counts"]["wrong"],

@@ -23,9 +23,9 @@ import uvloop
 
 from loadtest.report import Document, Flags, Measurement, listed, machine_line, sections
 from loadtest.report.memory import Memory, draw, growth_table
-from loadtest.streaming import Streams, Tally
 from penstock.net.listener import raise_file_limit
 from testing.streams.reading import connected
+from testing.streams.timed import Streams, Tally
 from testing.system import System, balanced
 from testing.words import text
 

@@ -55,7 +55,6 @@ FORKED = (
     SYSTEMS,
     TESTS / "deploy",
     TESTS / "loadtest/test_adversary.py",
-    TESTS / "loadtest/test_routing.py",
 )
 """Whose tests start systems: their processes are forked from one that has all modules."""
 EXECUTED = (SYSTEMS / "test_process_memory.py",)

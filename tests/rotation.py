@@ -43,7 +43,6 @@ WHOLE: tuple[tuple[str, ...], ...] = (
         "tests/kernels/cpu/test_given_rows.py",
         "tests/loadtest/test_compare.py",
         "tests/loadtest/test_gpu_tiles.py",
-        "tests/loadtest/test_routing.py",
         "tests/shared/test_curve.py",
         "tests/system/clients/test_aiperf.py",
         "tests/system/clients/test_loops.py",

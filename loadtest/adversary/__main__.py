@@ -25,11 +25,11 @@ import httpx
 from loadtest.report import Document, Flags, Measurement, distribution, machine_line
 from loadtest.report.memory import Memory, draw, growth_table
 from loadtest.report.table import listed, sections, table, verdict
-from loadtest.streaming import Streams, Tally, beside, prompt_ids
 from penstock.bench.load.report import markdown_table
 from penstock.request.api_keys import entry, new_key
 from testing.serving import Server
 from testing.streams.reading import connected
+from testing.streams.timed import Streams, Tally, beside, prompt_ids
 
 SERVE = ("--scheduling-policy", "fair")
 SEED = 1

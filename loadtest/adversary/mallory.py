@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from loadtest.adversary.edges import Attack, attack
-from loadtest.streaming import beside
+from testing.streams.timed import beside
 
 PATIENCE = 60.0
 """Seconds after which a client gives up, whatever it does with its answer."""

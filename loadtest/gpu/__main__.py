@@ -71,7 +71,7 @@ def main() -> int:
         parser.error(f"{flags.call} has no parts {', '.join(sorted(unknown))}, but {own}")
     chosen = [part for part in parts if flags.parts is None or part.name in flags.parts]
     ends = time.monotonic() + flags.seconds - REPORT_SECONDS
-    report, text = Report("results", "", flags), ""
+    report, text = Report("results", "", flags.output), ""
     cache = Cache()
     if not flags.go_on:
         _clear(flags.output)
@@ -94,9 +94,9 @@ def main() -> int:
         say(f"{part.name}: up to {seconds:.0f} s")
         say(f"{part.name}: {run_part(part, flags, seconds)}")
         known |= {"parts": merged(flags.output, chosen), "cache": cache.counts()}
-        document = report.facts(**known)
+        document = {**report.facts(), **known}
         text = to_markdown(document)
-        report.save(document, {}, text)
+        report.save(document, text)
         if flags.home:
             bring_home(flags, cache)
     print(text or "all of it had been done before")

@@ -2,50 +2,180 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from math import nan
 from typing import Any
 
 from loadtest.gpu import figures
+from loadtest.gpu.cost import Limits
 from loadtest.gpu.extent import CAPTURED, LAUNCHED
 from loadtest.gpu.figures import Row
 from loadtest.gpu.job import ABSENT, DONE
-from loadtest.report import machine_line, markdown_table
+from loadtest.report import machine_line, table
 
 NONE = "–"
 TRIAL = (
     "A trial of tiny sizes without a GPU: that all of it ran is the result, its figures say "
     "nothing."
 )
-Columns = Mapping[str, Callable[[Any], str]]
-"""Heading to what stands below it, of one row."""
 UNITS = {"copy": (1e9, "GB/s"), "read": (1e9, "GB/s"), "matrix": (1e12, "TFLOP/s, bfloat16")}
+PARTS = {"part": "{name}", "ended": "{status}", "seconds": "{seconds:.0f}", "why": "{why}"}
+TARGETS = {"what": "{name}", "aimed at": "{aim}", "measured": "{measured}", "": "{verdict}"}
+LIMITS = {"": "{name}", "bytes, or side": "{size:,}", "rate": "{per_s:,.1f} {unit}"}
+KERNELS = {
+    "kernel": "{op}, {shape}",
+    "µs": "{us:,.1f}{star}",
+    "of the limit": "{share}",
+    "torch, µs": "{torch_us}",
+    "times torch": "{times_torch}",
+    "torch's": "{torch}",
+}
+KERNELS_BELOW = (
+    "\nThe limit: bytes at the copy bandwidth, or operations at the matrix rate. *: with the "
+    "host's time to launch it.\n"
+)
+DECODE = {
+    "decode": "{model}, {mode}",
+    "batch": "{batch}",
+    "context": "{context:,}",
+    "ms a step": "{ms:.2f}",
+    "tokens/s": "{rate:,.0f}",
+    "of the memory limit": "{share}",
+}
+PREFILL = {
+    "prefill": "{model}, {mode}",
+    "prompts": "{sequences} x {length:,}",
+    "tokens/s": "{rate:,.0f}",
+    "TFLOP/s": "{tflops:,.1f}",
+    "of the matrix limit": "{share}",
+}
+IDLE = {
+    "profiled": "{model}, batch {batch}",
+    "GPU busy, ms a step": "{busy_ms:.3f}",
+    "step without profiler, ms": "{step_ms:.3f}",
+    "idle in all": "{idle}",
+    "idle between steps, at most": "{idle_between}",
+}
+PEER = {
+    "torch, cuBLAS, SDPA": "{model}{star}",
+    "batch": "{batch}",
+    "context": "{context:,}",
+    "ms a step": "{ms:.2f}",
+    "of the memory limit": "{share}",
+    "Penstock's worker, ms": "{ours_ms}",
+    "Penstock is faster by": "{faster}",
+}
+PEER_BELOW = (
+    "\nWithout rotation, paging and sampling, which the worker's step has, and with a context that "
+    "is\nshorter by the steps taken before. *: not from a CUDA graph.\n"
+)
+MIXED = {
+    "prompts beside decodes": "{model}, {mode}",
+    "decodes": "{decodes}",
+    "chunk": "{chunk}",
+    "graph's rows": "{graph_rows}",
+    "ms a step": "{ms:.2f}",
+    "tokens/s": "{rate:,.0f}",
+    "of the limit": "{share}",
+    "faster than launched, by": "{faster}",
+}
+STORED = {
+    "": "{what}",
+    "blocks": "{blocks:,}",
+    "bytes": "{bytes:,}",
+    "GB/s": "{gb_per_s:,.2f}",
+    "as before": "{as_before}",
+}
+RUNS = {
+    "requests at once": "{model}, {system}{star}",
+    "requests": "{requests}",
+    "seconds": "{seconds:.1f}",
+    "output tokens/s": "{output_rate:,.0f}",
+    "all tokens/s": "{all_rate:,.0f}",
+    "Penstock is faster by": "{faster}",
+}
+SOURCED = (
+    "\nOthers' own figures, not measured here: Llama-3.1-8B on one H100, vLLM 0.23 at saturation: "
+    "5,333 output\ntokens/s. vLLM's batch-invariant mode: 22 % (4090D) to 31 % (H20) fewer "
+    "tokens/s.\n"
+)
+CUT_SHORT = (
+    "\n*: cut short by the part's time. generate's rate is that of the time in which most of "
+    "its rows still\nwanted tokens, which flatters it; of continuous batching's answers the "
+    "whole ones count only.\n"
+)
+ENGINE_CORE = {
+    "engine core": "{model}, {requests} requests",
+    "steps": "{steps:,.0f}",
+    "step, ms": "{step_ms:.2f}",
+    "plan, ms": "{plan_ms:.3f}",
+    "apply, ms": "{apply_ms:.3f}",
+    "plan and apply": "{own}",
+    "not hidden, at most": "{unhidden}",
+}
+ENGINE_CORE_BELOW = (
+    "\nPlan and apply: the engine core's own time, against a step's. Not hidden: what a step "
+    "took beyond the\nworker's computing (the way there and back included), since the next "
+    "step is sent before the last is done.\n"
+)
 
 
 def to_markdown(document: dict[str, Any]) -> str:
     """document: results.json."""
+    limit = figures.limits(document)
+
+    def rows(*parts: str, **wanted: Any) -> list[Row]:
+        return [shown(row, limit) for row in figures.rows(document, *parts, **wanted)]
+
+    parts = document["parts"].items()
+    ended = [{"name": name, "why": each.get("reason") or NONE, **each} for name, each in parts]
     sections = [
         failures(document),
         head(document),
-        section("Parts", document["parts"].items(), PARTS) + _tests(document),
-        "" if document["dry"] else _targets(document),
-        section("The machine's limits", figures.rows(document, "limits"), LIMITS),
-        section("Kernels", _with_shares(document, "kernels"), KERNELS, KERNELS_BELOW),
-        *(
-            section(title, _with_shares(document, "steps", what=what), columns)
-            for title, what, columns in (
-                ("Decode, through the worker's runner", "decode", DECODE),
-                ("Prefill, through the worker's runner", "prefill", PREFILL),
-                ("Idle", "idle", IDLE),
-            )
+        section("Parts", ended, PARTS) + _tests(document),
+        "" if document["dry"] else section("Targets", _targets(document), TARGETS),
+        section("The machine's limits", map(_limit, rows("limits")), LIMITS),
+        section("Kernels", rows("kernels"), KERNELS, KERNELS_BELOW),
+        section("Decode, through the worker's runner", rows("steps", what="decode"), DECODE),
+        section("Prefill, through the worker's runner", rows("steps", what="prefill"), PREFILL),
+        section("Idle", map(_idle, rows("steps", what="idle")), IDLE),
+        section("Decode by torch alone", _beside_ours(rows), PEER, PEER_BELOW),
+        section("Steps with chunks of prompts", _mixed(rows("mixed", what="mixed")), MIXED),
+        section("KV blocks kept elsewhere", map(_stored, rows("stored-kv")), STORED),
+        _runs(rows("end-to-end", "transformers", what="run")),
+        section(
+            "The engine core's share",
+            map(_engine_core, rows("end-to-end", what="run")),
+            ENGINE_CORE,
+            ENGINE_CORE_BELOW,
         ),
-        section("Decode by torch alone", _beside_ours(document), PEER, PEER_BELOW),
-        _mixed(document),
-        section("KV blocks kept elsewhere", figures.rows(document, "stored-kv"), STORED),
-        _runs(document),
-        section("The engine core's share", _steps(document), ENGINE_CORE, ENGINE_CORE_BELOW),
         _notes(document),
     ]
     return "\n".join(text for text in sections if text)
+
+
+def shown(row: Row, limit: Limits | None) -> Row:
+    """The row with what follows from its seconds, bytes, operations and tokens."""
+    seconds, theirs = row.get("seconds", nan), row.get("torch_seconds")
+    return row | {
+        "share": percent(figures.share(row, limit)),
+        "ms": 1000 * seconds,
+        "us": 1e6 * seconds,
+        "rate": row.get("tokens", nan) / seconds,
+        "tflops": row.get("flops", nan) / seconds / 1e12,
+        "star": "" if row.get("graph", True) and row.get("whole", True) else " *",
+        "torch": row.get("torch") or NONE,
+        "torch_us": NONE if theirs is None else f"{1e6 * theirs:,.1f}",
+        "times_torch": ratio(theirs, seconds),
+    }
+
+
+def percent(value: float | None) -> str:
+    return NONE if value is None else f"{100 * value:.1f} %"
+
+
+def ratio(value: float | None, base: float) -> str:
+    return NONE if value is None else f"{value / base:,.2f}"
 
 
 def failures(document: dict[str, Any]) -> str:
@@ -69,33 +199,10 @@ def head(document: dict[str, Any]) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def section(title: str, rows: Iterable[Any], columns: Columns, below: str = "") -> str:
+def section(title: str, rows: Iterable[Row], columns: Mapping[str, str], below: str = "") -> str:
     """A table with its title, and what is said below it. Empty without rows."""
-    lines = [[cell(row) for cell in columns.values()] for row in rows]
-    return f"## {title}\n{markdown_table(list(columns), lines)}{below}" if lines else ""
-
-
-def percent(value: float | None) -> str:
-    return NONE if value is None else f"{100 * value:.1f} %"
-
-
-def _milliseconds(seconds: float, digits: int) -> str:
-    return f"{1000 * seconds:.{digits}f}"
-
-
-def _with_shares(document: dict[str, Any], part: str, **wanted: Any) -> list[Row]:
-    """share: see `figures.share`."""
-    limit = figures.limits(document)
-    found = figures.rows(document, part, **wanted)
-    return [row | {"share": figures.share(row, limit)} for row in found]
-
-
-PARTS: Columns = {
-    "part": lambda item: item[0],
-    "ended": lambda item: item[1]["status"],
-    "seconds": lambda item: f"{item[1]['seconds']:.0f}",
-    "why": lambda item: item[1].get("reason") or NONE,
-}
+    found = list(rows)
+    return f"## {title}\n{table(columns, found)}{below}" if found else ""
 
 
 def _tests(document: dict[str, Any]) -> str:
@@ -150,208 +257,91 @@ def _outcomes(what: str, tests: Row) -> str:
     return f"{what}: {counts or 'none'}{cut}.\n{failed}"
 
 
-def _targets(document: dict[str, Any]) -> str:
-    measured = [(target, target.measured(document)) for target in figures.TARGETS]
-    columns: Columns = {
-        "what": lambda each: each[0].name,
-        "aimed at": lambda each: f"{'<' if each[0].at_most else '≥'} {percent(each[0].aim)}",
-        "measured": lambda each: percent(each[1]),
-        "": lambda each: each[0].verdict(each[1]),
-    }
-    return section("Targets", measured, columns)
+def _targets(document: dict[str, Any]) -> Iterable[Row]:
+    for target in figures.TARGETS:
+        value = target.measured(document)
+        aim = f"{'<' if target.at_most else '≥'} {percent(target.aim)}"
+        told = {"measured": percent(value), "verdict": target.verdict(value)}
+        yield {"name": target.name, "aim": aim, **told}
 
 
-def _rate(row: Row) -> str:
+def _limit(row: Row) -> Row:
     scale, unit = UNITS[row["name"]]
-    return f"{row['per_s'] / scale:,.1f} {unit}"
+    return row | {"per_s": row["per_s"] / scale, "unit": unit}
 
 
-LIMITS: Columns = {
-    "": lambda row: row["name"],
-    "bytes, or side": lambda row: f"{row['size']:,}",
-    "rate": _rate,
-}
-
-
-STORED: Columns = {
-    "": lambda row: row["what"],
-    "blocks": lambda row: f"{row['blocks']:,}",
-    "bytes": lambda row: f"{row['bytes']:,}",
-    "GB/s": lambda row: f"{row['per_s'] / 1e9:,.2f}",
-    "as before": lambda row: {True: "yes", False: "no", None: NONE}[row["same"]],
-}
-
-
-def _beside_torch(row: Row, scale: float, digits: int) -> str:
-    seconds = row.get("torch_seconds")
-    return NONE if seconds is None else f"{scale * seconds:,.{digits}f}"
-
-
-KERNELS: Columns = {
-    "kernel": lambda row: f"{row['op']}, {row['shape']}",
-    "µs": lambda row: f"{1e6 * row['seconds']:,.1f}" + ("" if row["graph"] else " *"),
-    "of the limit": lambda row: percent(row["share"]),
-    "torch, µs": lambda row: _beside_torch(row, 1e6, 1),
-    "times torch": lambda row: _beside_torch(row, 1 / row["seconds"], 2),
-    "torch's": lambda row: row["torch"] or NONE,
-}
-KERNELS_BELOW = (
-    "\nThe limit: bytes at the copy bandwidth, or operations at the matrix rate. *: with the "
-    "host's time to launch it.\n"
-)
-DECODE: Columns = {
-    "decode": lambda row: f"{row['model']}, {row['mode']}",
-    "batch": lambda row: f"{row['batch']}",
-    "context": lambda row: f"{row['context']:,}",
-    "ms a step": lambda row: _milliseconds(row["seconds"], 2),
-    "tokens/s": lambda row: f"{row['tokens'] / row['seconds']:,.0f}",
-    "of the memory limit": lambda row: percent(row["share"]),
-}
-PREFILL: Columns = {
-    "prefill": lambda row: f"{row['model']}, {row['mode']}",
-    "prompts": lambda row: f"{row['sequences']} x {row['length']:,}",
-    "tokens/s": lambda row: f"{row['tokens'] / row['seconds']:,.0f}",
-    "TFLOP/s": lambda row: f"{row['flops'] / row['seconds'] / 1e12:,.1f}",
-    "of the matrix limit": lambda row: percent(row["share"]),
-}
-IDLE: Columns = {
-    "profiled": lambda row: f"{row['model']}, batch {row['batch']}",
-    "GPU busy, ms a step": lambda row: _milliseconds(row["busy"] / row["steps"], 3),
-    "step without profiler, ms": lambda row: _milliseconds(row["step_seconds"], 3),
-    "idle in all": lambda row: percent(1 - row["busy"] / row["span"]),
-    "idle between steps, at most": lambda row: percent(figures.idle_between(row)),
-}
-
-
-def _beside_ours(document: dict[str, Any]) -> list[Row]:
-    """ours: seconds of the worker's step of the same batch, None where that wasn't measured."""
-    own = {
-        (row["model"], row["batch"]): row["seconds"]
-        for row in figures.rows(document, "steps", what="decode", mode=CAPTURED)
+def _idle(row: Row) -> Row:
+    return row | {
+        "busy_ms": 1000 * row["busy"] / row["steps"],
+        "step_ms": 1000 * row["step_seconds"],
+        "idle": percent(1 - row["busy"] / row["span"]),
+        "idle_between": percent(figures.idle_between(row)),
     }
-    found = _with_shares(document, "torch", what="peer")
-    return [row | {"ours": own.get((row["model"], row["batch"]))} for row in found]
 
 
-PEER: Columns = {
-    "torch, cuBLAS, SDPA": lambda row: row["model"] + ("" if row["graph"] else " *"),
-    "batch": lambda row: f"{row['batch']}",
-    "context": lambda row: f"{row['context']:,}",
-    "ms a step": lambda row: _milliseconds(row["seconds"], 2),
-    "of the memory limit": lambda row: percent(row["share"]),
-    "Penstock's worker, ms": lambda row: (
-        NONE if row["ours"] is None else _milliseconds(row["ours"], 2)
-    ),
-    "Penstock is faster by": lambda row: (
-        NONE if row["ours"] is None else f"{row['seconds'] / row['ours']:.2f}"
-    ),
-}
-PEER_BELOW = (
-    "\nWithout rotation, paging and sampling, which the worker's step has, and with a context that "
-    "is\nshorter by the steps taken before. *: not from a CUDA graph.\n"
-)
+def _stored(row: Row) -> Row:
+    same = {True: "yes", False: "no", None: NONE}[row["same"]]
+    return row | {"gb_per_s": row["per_s"] / 1e9, "as_before": same}
 
 
-def _mixed(document: dict[str, Any]) -> str:
-    found = _with_shares(document, "mixed", what="mixed")
+def _beside_ours(rows: Any) -> Iterable[Row]:
+    """Torch's steps beside the worker's of the same batch, where that was measured."""
+    decodes = rows("steps", what="decode", mode=CAPTURED)
+    own = {(row["model"], row["batch"]): row["seconds"] for row in decodes}
+    for row in rows("torch", what="peer"):
+        ours = own.get((row["model"], row["batch"]))
+        faster = NONE if ours is None else ratio(row["seconds"], ours)
+        yield row | {"ours_ms": NONE if ours is None else f"{1000 * ours:.2f}", "faster": faster}
+
+
+def _mixed(found: list[Row]) -> Iterable[Row]:
     launched = {
         (row["model"], row["decodes"], row["chunk"]): row["seconds"]
         for row in found
         if row["mode"] == LAUNCHED
     }
-
-    def gained(row: Row) -> str:
+    for row in found:
         other = launched.get((row["model"], row["decodes"], row["chunk"]))
-        if row["padded"] is None or other is None:
-            return NONE
-        return f"{other / row['seconds']:.2f}"
-
-    columns: Columns = {
-        "prompts beside decodes": lambda row: f"{row['model']}, {row['mode']}",
-        "decodes": lambda row: f"{row['decodes']}",
-        "chunk": lambda row: f"{row['chunk']}",
-        "graph's rows": lambda row: NONE if row["padded"] is None else f"{row['padded']}",
-        "ms a step": lambda row: _milliseconds(row["seconds"], 2),
-        "tokens/s": lambda row: f"{row['tokens'] / row['seconds']:,.0f}",
-        "of the limit": lambda row: percent(row["share"]),
-        "faster than launched, by": gained,
-    }
-    return section("Steps with chunks of prompts", found, columns)
+        padded = row["padded"]
+        faster = NONE if padded is None else ratio(other, row["seconds"])
+        yield row | {"graph_rows": NONE if padded is None else padded, "faster": faster}
 
 
-SOURCED = (
-    "\nOthers' own figures, not measured here: Llama-3.1-8B on one H100, vLLM 0.23 at saturation: "
-    "5,333 output\ntokens/s. vLLM's batch-invariant mode: 22 % (4090D) to 31 % (H20) fewer "
-    "tokens/s.\n"
-)
-
-
-def _runs(document: dict[str, Any]) -> str:
-    rows = list(figures.rows(document, "end-to-end", "transformers", what="run"))
+def _runs(found: list[Row]) -> str:
     own = {
         (row["model"], row["requests"]): figures.output_rate(row)
-        for row in rows
+        for row in found
         if row["system"] == figures.PENSTOCK
     }
 
-    def faster_by(row: Row) -> str:
-        rate = own.get((row["model"], row["requests"]))
-        if row["system"] == figures.PENSTOCK or rate is None or not row["output_tokens"]:
-            return NONE
-        return f"{rate / figures.output_rate(row):.2f}"
+    def beside(row: Row) -> Row:
+        rate, theirs = own.get((row["model"], row["requests"])), figures.output_rate(row)
+        peer = row["system"] != figures.PENSTOCK and theirs
+        return row | {
+            "output_rate": theirs,
+            "all_rate": (row["prompt_tokens"] + row["output_tokens"]) / row["seconds"],
+            "faster": ratio(rate, theirs) if peer else NONE,
+        }
 
-    columns: Columns = {
-        "requests at once": lambda row: (
-            f"{row['model']}, {row['system']}{'' if row.get('whole', True) else ' *'}"
-        ),
-        "requests": lambda row: f"{row['requests']}",
-        "seconds": lambda row: f"{row['seconds']:.1f}",
-        "output tokens/s": lambda row: f"{figures.output_rate(row):,.0f}",
-        "all tokens/s": lambda row: (
-            f"{(row['prompt_tokens'] + row['output_tokens']) / row['seconds']:,.0f}"
-        ),
-        "Penstock is faster by": faster_by,
+    cut = any(row["star"] for row in found)
+    return section("End to end", map(beside, found), RUNS, (CUT_SHORT if cut else "") + SOURCED)
+
+
+def _engine_core(row: Row) -> Row:
+    """Of a mean step: milliseconds, and shares of it."""
+    core = dict(row["engine_core"])
+    steps = core.pop("steps")
+    means = {f"{name}_ms": 1000 * each / max(steps, 1) for name, each in core.items()}
+    step = means["compute_ms"] + means["dispatch_ms"]
+
+    def share(milliseconds: float) -> str:
+        return percent(milliseconds / step if step else None)
+
+    shares = {
+        "own": share(means["plan_ms"] + means["apply_ms"]),
+        "unhidden": share(means["dispatch_ms"]),
     }
-    below = (
-        "\n*: cut short by the part's time. generate's rate is that of the time in which most of "
-        "its rows still\nwanted tokens, which flatters it; of continuous batching's answers the "
-        "whole ones count only.\n"
-    )
-    cut = any(not row.get("whole", True) for row in rows)
-    return section("End to end", rows, columns, (below if cut else "") + SOURCED)
-
-
-def _steps(document: dict[str, Any]) -> list[Row]:
-    """Seconds of a mean step, of each run, and how many steps it had."""
-    found = []
-    for row in figures.rows(document, "end-to-end", what="run"):
-        core = dict(row["engine_core"])
-        steps = core.pop("steps")
-        means = {name: seconds / max(steps, 1) for name, seconds in core.items()}
-        means["step"] = means["compute"] + means["dispatch"]
-        name = f"{row['model']}, {row['requests']} requests"
-        found.append({"name": name, "steps": steps, **means})
-    return found
-
-
-def _of_step(row: Row, *names: str) -> str:
-    return percent(sum(row[name] for name in names) / row["step"] if row["step"] else None)
-
-
-ENGINE_CORE: Columns = {
-    "engine core": lambda row: row["name"],
-    "steps": lambda row: f"{row['steps']:,.0f}",
-    "step, ms": lambda row: _milliseconds(row["step"], 2),
-    "plan, ms": lambda row: _milliseconds(row["plan"], 3),
-    "apply, ms": lambda row: _milliseconds(row["apply"], 3),
-    "plan and apply": lambda row: _of_step(row, "plan", "apply"),
-    "not hidden, at most": lambda row: _of_step(row, "dispatch"),
-}
-ENGINE_CORE_BELOW = (
-    "\nPlan and apply: the engine core's own time, against a step's. Not hidden: what a step "
-    "took beyond the\nworker's computing (the way there and back included), since the next "
-    "step is sent before the last is done.\n"
-)
+    return row | means | {"steps": steps, "step_ms": step} | shares
 
 
 def _notes(document: dict[str, Any]) -> str:

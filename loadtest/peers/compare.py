@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from loadtest.peers.cells import CELLS, SMOKE_CELLS, Cell
-from loadtest.peers.comparison import OURS, Comparison, number, peers_table
+from loadtest.peers.comparison import OURS, Comparison, number, peers_rows
 from loadtest.peers.servers import NAMES, Server, make_server
 from loadtest.report import Document, markdown_table
 from penstock.bench.load.statistics import Summary
@@ -68,7 +68,7 @@ class Servers(Comparison):
     a Markdown table and a bar chart.
     """
 
-    section, caption, label = "comparison", "output tokens per second", "output tokens/s"
+    name, label = "comparison", "output tokens/s"
     peers, pieces, kind, names = "servers", "cells", Cell, NAMES
     work, smoke_work, seconds = CELLS, SMOKE_CELLS, 660.0
 
@@ -91,7 +91,7 @@ class Servers(Comparison):
     def tables(self, document: Document) -> list[str]:
         parts = [
             f"medians of {document['rounds']} rounds, the servers in turn.",
-            peers_table(document["servers"], "server", "start to ready, s", "model"),
+            _servers_table(document["servers"]),
         ]
         for cell in self.work_of(document):
             parts.append(
@@ -150,6 +150,12 @@ class Servers(Comparison):
                 rows.append([name, f"{ratio:.2f} ×", str(target), met])
         header = ["figure", "ours to the peer's", "target", "met"]
         return markdown_table(header, rows) if rows else ""
+
+
+def _servers_table(servers: Document) -> str:
+    version = ["version", *(server["version"] for server in servers.values())]
+    rows = peers_rows(servers, "start to ready, s", 1 + len(servers))
+    return markdown_table(["", *servers], [version, *rows])
 
 
 SERVERS = Servers()

@@ -19,7 +19,6 @@ from loadtest.report import ROOT, Document, Flags, Measurement, chart, machine_l
 from loadtest.report.facts import without_folders
 from loadtest.report.table import listed
 from loadtest.roofline.cost import model_cost
-from penstock.bench.load.report import markdown_table
 
 OURS = "penstock"
 
@@ -30,7 +29,7 @@ class Comparison(ABC):
     Whatever a method shows of a comparison, it takes from the document that the JSON file holds.
     """
 
-    section: str  # of the README; the result's files are called so too
+    name: str  # of the result's files
     peers: str  # the flag that names them, and what the JSON file calls them
     pieces: str  # what the JSON file calls the work
     kind: type[Workload]  # of the work
@@ -38,9 +37,9 @@ class Comparison(ABC):
     work: Sequence[Workload]
     smoke_work: Sequence[Workload]
     seconds: float  # the budget where none is given
-    caption: str  # of the chart in the README
     label: str  # of the chart's axis
     probes: bool = False  # whether the machine's limits are measured
+    head: str = ""  # see Measurement
 
     @abstractmethod
     def make(self, name: str, model: Path) -> Peer:
@@ -79,14 +78,13 @@ class Comparison(ABC):
             "--smoke": (False, "a little work, two rounds"),
         }
         return Measurement(
-            self.section,
+            self.name,
             self.__doc__,
             self.measure,
             self.text,
             flags,
             draw=self.draw,
-            caption=self.caption,
-            section=self.section,
+            head=self.head,
             faults=lambda document: failures(document[self.peers]),
         )
 
@@ -107,7 +105,7 @@ class Comparison(ABC):
             self.smoke_work if flags.smoke else self.work,
             rounds=min(flags.rounds, 2) if flags.smoke else flags.rounds,
             budget=flags.budget,
-            logs=ROOT / "loadtest" / "out" / self.section,
+            logs=ROOT / "loadtest" / "out" / self.name,
             probes=self.probes,
         ):
             yield {**own, **self.document(rounds)}
@@ -168,15 +166,19 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
 
 
-def peers_table(peers: Document, kind: str, ready: str, note: str) -> str:
-    """A row for each peer. The others: headings of the first, third and last column."""
-    rows = []
-    for name, peer in peers.items():
-        seconds, size = peer["ready_s"], peer["memory_bytes"]
-        start = "–" if seconds is None else f"{seconds:.1f}"
-        memory = "–" if size is None else f"{size / 2**20:,.0f}"
-        rows.append([name, peer["version"], start, memory, peer["note"] or "–"])
-    return markdown_table([kind, "version", ready, "memory, MiB", note], rows)
+def peers_rows(peers: Document, ready: str, width: int) -> list[list[str]]:
+    """Two rows with a cell for each peer: the time to its start, named `ready`, and its memory.
+
+    width: cells of a row.
+    """
+    starts = [_or_dash(peer["ready_s"], "{:.1f}") for peer in peers.values()]
+    sizes = [_or_dash(peer["memory_bytes"], "{:,.0f}", 2**-20) for peer in peers.values()]
+    rest = [""] * (width - 1 - len(peers))
+    return [[ready, *starts, *rest], ["memory, MiB", *sizes, *rest]]
+
+
+def _or_dash(value: float | None, shown: str, scale: float = 1.0) -> str:
+    return "–" if value is None else shown.format(scale * value)
 
 
 def failures(peers: Document) -> list[str]:

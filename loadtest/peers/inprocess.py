@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest.peers.comparison import OURS, Comparison, number, peers_table
+from loadtest.peers.comparison import OURS, Comparison, number, peers_rows
 from loadtest.peers.library.systems import NAMES, System, make_system
 from loadtest.peers.library.work import SMOKE_WORK, WORK, Run, Work
 from loadtest.report import Document, markdown_table
@@ -18,21 +18,36 @@ from loadtest.roofline import probe
 from loadtest.roofline.cost import ModelCost
 from loadtest.roofline.probe import Limits
 
+HEAD = """# Penstock beside other libraries
+
+Tokens per second, of each machine and model the newest run of `python -m loadtest.peers.inprocess`.
+
+- Decode: tokens after the first, over the time after the first. Streams: output tokens over the
+  whole call. Prefill: prompt tokens over a call for one token each. Prompts are random token ids,
+  other ones in each round; every output's length is checked.
+- `penstock` drafts, as it does by default: random prompts lead a small model into repetition, from
+  which one stream gains more than from most real texts, and can exceed the limit.
+- vLLM and transformers don't read GGUF in these versions: they have the same weights in bfloat16.
+- The limit is what the machine allows for the GGUF file: every weight read once a step, and keys
+  and values in bfloat16, or every multiply-add of the matrices in int8 (two operations), whichever
+  takes longer. *Reached* is Penstock's share of it.
+"""
+
 
 class Libraries(Comparison):
     """Penstock's library beside llama.cpp, OpenVINO GenAI, vLLM and transformers, in one run.
 
     Each loads its model once, in a process of its own environment, and warms up. Then they take
     turns: a round is every piece of work on every system, one computing at a time. A probe of the
-    machine's limits runs before each round. Medians go to a JSON file, a Markdown table and a bar
-    chart.
+    machine's limits runs before each round.
     """
 
-    section, caption = "inprocess", "tokens per second"
+    name = "inprocess"
     label = "tokens/s (dotted: the machine's limit)"
     peers, pieces, kind, names = "systems", "work", Work, NAMES
     work, smoke_work, seconds = WORK, SMOKE_WORK, 780.0
     probes = True
+    head = HEAD
 
     def make(self, name: str, model: Path) -> System:
         return make_system(name, model)
@@ -55,30 +70,21 @@ class Libraries(Comparison):
         return _allowed(document, work, _limits(document))
 
     def tables(self, document: Document) -> list[str]:
-        systems = document["systems"]
-        rates, shares = [], []
+        systems, limits = document["systems"], _limits(document)
+        rows = []
         for work in self.work_of(document):
             cells = [self._rate_cell(document, name, work) for name in systems]
-            rates.append([work.name, *cells, *self._verdict(document, work)])
-            shares.append([work.name, *self._shares(document, work)])
-        parts = [
-            f"medians of {document['rounds']} round(s), the systems in turn. Tokens per second:",
-            markdown_table(["work", *systems, "to the best peer", "target", "met"], rates),
-        ]
-        if limits := _limits(document):
-            in_blocks = ["in blocks, tok/s"] if limits.in_blocks() else []
-            heads = ["work", "limit, tok/s", *in_blocks, *systems]
-            table = markdown_table(heads, shares)
-            parts += [f"{_limits_line(limits)}\n", table]
-        return [*parts, peers_table(systems, "system", "start to loaded, s", "how")]
+            rows.append([work.name, *cells, *self._verdict(document, work)])
+            rows[-1] += self._limit_cells(document, work) if limits else []
+        rows += peers_rows(systems, "start to loaded, s", len(rows[0]) if rows else 0)
+        heads = ["tokens per second", *systems, "to the best peer", "target", "met"]
+        heads += ["limit", "reached"] if limits else []
+        versions = ", ".join(dict.fromkeys(system["version"] for system in systems.values()))
+        told = f"medians of {document['rounds']} round(s); {versions}."
+        return [f"{told} {_limits_line(limits)}" if limits else told, markdown_table(heads, rows)]
 
     def notes(self, document: Document) -> list[str]:
-        notes = [
-            *super().notes(document),
-            "decode: tokens after the first, over the time after the first; streams: output tokens "
-            "over the whole call; prefill: prompt tokens over a call for one token each. Prompts "
-            "are random token ids, other ones in each round; every output's length is checked.",
-        ]
+        notes = super().notes(document)
         if any(system["once"] for system in document["systems"].values()):
             notes.append("¹ Beyond the time set for it: one run, not repeated.")
         return notes
@@ -110,17 +116,11 @@ class Libraries(Comparison):
         met = "–" if work.target is None else "yes" if ratio >= work.target else "**no**"
         return [f"{ratio:.2f} × {name}", target, met]
 
-    def _shares(self, document: Document, work: Work) -> list[str]:
-        """Cells: the limit, that of products in blocks where it was measured, and the share of the
-        first that each system reached."""
-        limits, most = _limits(document), self.limit(document, work)
-        rates = [self.rate(document, name, work) for name in document["systems"]]
-        shares = ["–" if not (each and most) else f"{100 * each / most:.0f} %" for each in rates]
-        told = ["not measured" if most is None else number(most)]
-        in_blocks = _allowed(document, work, limits and limits.in_blocks())
-        if in_blocks is not None:
-            told.append(number(in_blocks))
-        return [*told, *shares]
+    def _limit_cells(self, document: Document, work: Work) -> list[str]:
+        """What the machine allows, and the share of it that ours reached."""
+        most, ours = self.limit(document, work), self.rate(document, OURS, work)
+        reached = "–" if not (ours and most) else f"{100 * ours / most:.0f} %"
+        return ["not measured" if most is None else number(most), reached]
 
 
 def _limits(document: Document) -> Limits | None:
@@ -133,28 +133,11 @@ def _allowed(document: Document, work: Work, limits: Limits | None) -> float | N
 
 
 def _limits_line(limits: Limits) -> str:
-    units = [
-        f"{value / 1e12:.2f} T {name} operations/s (a multiply-add is two)"
-        for name, value in (
-            ("int8", limits.int8_ops_per_s),
-            ("bfloat16", limits.bf16_ops_per_s),
-            ("int8 in blocks", limits.block_int8_ops_per_s),
-        )
-        if value is not None
-    ]
-    shares = "the share of it that each reached"
-    if limits.in_blocks():
-        shares += (
-            ". In blocks: the same where each 32 weights have a scale and a minimum, which are "
-            "multiplied apart, as in GGUF files"
-        )
-    return (
-        f"The machine's limit, {limits.threads} threads: "
-        + ", ".join([f"{limits.read_bytes_per_s / 1e9:.1f} GB/s read from memory", *units])
-        + ". What it allows for the GGUF file (every weight read once a step, and keys and values "
-        "in bfloat16, or every multiply-add of the matrices in int8, whichever takes longer), and "
-        f"{shares}:"
-    )
+    units = {"int8": limits.int8_ops_per_s, "bfloat16": limits.bf16_ops_per_s}
+    units["int8 in blocks of 32 weights"] = limits.block_int8_ops_per_s
+    told = [f"{each / 1e12:.2f} T {name} operations/s" for name, each in units.items() if each]
+    memory = f"{limits.read_bytes_per_s / 1e9:.1f} GB/s read from memory"
+    return f"The machine's limit, {limits.threads} threads: {', '.join([memory, *told])}."
 
 
 LIBRARIES = Libraries()

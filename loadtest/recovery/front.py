@@ -14,10 +14,10 @@ import time
 import msgspec
 
 from loadtest.recovery.listening import Outcome, Sample
-from loadtest.streaming import FIRST_ID, IDS, beside
 from penstock.client.engine_client import EngineClient
 from penstock.errors import PenstockError
 from penstock.request.sampling_params import SamplingParams
+from testing.streams.timed import FIRST_ID, IDS, beside
 from testing.words import text
 
 PACE = 0.05

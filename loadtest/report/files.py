@@ -1,8 +1,9 @@
-"""A command that measures, and its files: NAME.json, NAME.md, NAME.png, a section of the README."""
+"""A command that measures, and its files: NAME.json, NAME.md and, with a chart, NAME.png."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 from deploy.local import NotThere
 from loadtest.report.facts import ROOT, now, run_facts
 from loadtest.report.json_text import json_text
-from loadtest.report.readme import README, replace_section
+from loadtest.report.table import sections
 from penstock.errors import StartupError
 
 RESULTS = ROOT / "loadtest" / "results"
@@ -35,26 +36,32 @@ class Report:
     """What a measurement writes. Make it before the measurement begins: the files say when that
     was.
 
-    flags: of them, `output` is the folder.  arguments: the command's; None: this process's.
+    arguments: the command's; None: this process's.
     """
 
     def __init__(
-        self, name: str, program: str, flags: Flags, arguments: Sequence[str] | None = None
+        self, name: str, program: str, folder: Path, arguments: Sequence[str] | None = None
     ) -> None:
-        self._name, self._program, self._folder = name, program, Path(flags.output)
-        self._arguments = list(sys.argv[1:] if arguments is None else arguments)
+        self._name, self._program, self._folder = name, program, folder
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        # Results say nothing of the folders of the machine that they were measured on.
+        self._arguments = ["FOLDER" if each == str(folder) else each for each in given]
         self._started = now()
 
-    def facts(self, **more: Any) -> Document:
-        """Command, times, commit and machine, and what else is given."""
-        return {**run_facts(self._program, self._arguments, self._started), **more}
+    def facts(self) -> Document:
+        """Command, times, commit and machine."""
+        return run_facts(self._program, self._arguments, self._started)
 
-    def save(self, facts: Document, document: Document, text: str) -> None:
+    def save(self, document: Document, text: str) -> None:
         """Writes the JSON and the Markdown file; may be called again as more is known."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        whole = json_text({**facts, **document})
-        self.path("json").write_text(whole + "\n", encoding="utf-8")
+        self.path("json").write_text(json_text(document) + "\n", encoding="utf-8")
         self.path("md").write_text(text, encoding="utf-8")
+
+    def saved(self) -> Document:
+        """What the JSON file holds; nothing where there is none."""
+        path = self.path("json")
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
     def path(self, suffix: str) -> Path:
         return self._folder / f"{self._name}.{suffix}"
@@ -69,12 +76,14 @@ class Measurement:
     measure: Callable[[Flags], Document | Iterator[Document]]
     """Of several, each is written when it comes, and the last is the result.  Raises SetupError,
     StartupError or NotThere where something is missing."""
-    text: Callable[[Document], str]  # Markdown, of all that the JSON file holds
+    text: Callable[[Document], str]  # Markdown, of all that was measured in a run
     flags: Mapping[str, Any] = field(default_factory=dict)
     """By flag: its default and what it means, or keywords of `add_argument`."""
-    draw: Callable[[Path, Document], None] | None = None  # the chart
-    caption: str = ""  # of the chart in the README
-    section: str = ""  # of the README
+    draw: Callable[[Path, Document], None] | None = None
+    """The chart: of the run, or of the first of several."""
+    head: str = ""
+    """What the page says before its runs, if it holds the newest run of each machine and model.
+    Empty: the files hold one run."""
     faults: Callable[[Document], object] = lambda document: None
     """What isn't as it should be; nothing, or empty, if all is."""
 
@@ -82,23 +91,36 @@ class Measurement:
         """Exit status: 0; 1 where there are faults; 2 where something is missing."""
         program = program_of(self.name)
         flags = self._parser(program).parse_args(arguments)
-        report = Report(self.name, program, flags, arguments)
-        document: Document = {}
+        report = Report(self.name, program, flags.output, arguments)
+        document, saved = Document(), report.saved()
+        if flags.page and not saved:
+            say(f"{self.name}: {report.path('json')} is missing")
+            return 2
         try:
-            for document in self._documents(flags):
-                facts = report.facts()
-                text = self.text({**facts, **document})
-                report.save(facts, document, text)
+            for found in () if flags.page else self._documents(flags):
+                document = {**report.facts(), **found}
+                saved = self._with(saved, document, flags) if self.head else document
+                report.save(saved, self.page(saved))
         except (SetupError, StartupError, NotThere) as error:
             say(f"{self.name}: {error}")
             return 2
+        if flags.page:
+            report.save(saved, self.page(saved))
         if self.draw is not None:
-            self.draw(report.path("png"), document)
-        if self.section and flags.write_readme:
-            chart = f"\n![{self.caption}](results/{self.name}.png)" if self.caption else ""
-            replace_section(README, self.section, text + chart)
-        print(text)
-        return int(bool(self.faults(document)))
+            self.draw(report.path("png"), next(iter(saved.values())) if self.head else saved)
+        print(self.text(document) if document else self.page(saved))
+        return int(bool(document and self.faults(document)))
+
+    def page(self, saved: Document) -> str:
+        """The Markdown file, of what the JSON file holds: a run, or runs by their titles."""
+        if not self.head:
+            return self.text(saved)
+        runs = (f"## {title}\n\n{self.text(run)}" for title, run in saved.items())
+        return sections([self.head, *runs])
+
+    def _with(self, saved: Document, document: Document, flags: Flags) -> Document:
+        title = flags.run or f"{document['machine']['cpu']}, {document['model']}"
+        return {**saved, title: document}
 
     def _documents(self, flags: Flags) -> Iterator[Document]:
         found = self.measure(flags)
@@ -107,10 +129,14 @@ class Measurement:
     def _parser(self, program: str) -> argparse.ArgumentParser:
         made = argparse.ArgumentParser(prog=f"python {program}", description=self.description)
         made.add_argument("--output", type=Path, default=RESULTS, metavar="FOLDER")
-        if self.section:
-            made.add_argument(
-                "--write-readme", action="store_true", help="put the result into loadtest/README.md"
-            )
+        made.add_argument(
+            "--page",
+            action="store_true",
+            help="measure nothing; write page and chart again from the figures in the JSON file",
+        )
+        if self.head:
+            told = "title of this run, in place of one with the same (default: processor, model)"
+            made.add_argument("--run", metavar="TITLE", help=told)
         for flag, keywords in self.flags.items():
             made.add_argument(flag, **_keywords(keywords))
         return made

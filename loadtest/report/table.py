@@ -26,4 +26,4 @@ def listed(lines: Iterable[str]) -> str:
 
 def sections(parts: Iterable[str]) -> str:
     """The parts that aren't empty, as one Markdown file."""
-    return "\n\n".join(part for part in parts if part).rstrip() + "\n"
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"

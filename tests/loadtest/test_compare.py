@@ -21,7 +21,6 @@ from loadtest.peers.rounds import Outcome, Rounds, take_turns
 from loadtest.peers.servers import RunningServer, Server, make_server
 from loadtest.report.facts import ROOT
 from loadtest.report.files import Document, SetupError
-from loadtest.report.readme import README, replace_section, section
 from penstock.bench.load.record import ErrorKind, RequestRecord
 from penstock.bench.load.statistics import summarise
 from testing.descendants import descendants
@@ -160,23 +159,6 @@ def test_what_was_cut_off_is_marked() -> None:
     assert "> 3,000" in row
     assert [cell.strip() for cell in row.split("|")][-4:-1] == ["1", "2", "0"]
     assert "Cut off" in markdown
-
-
-def test_readme_section_is_replaced_and_nothing_else(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    begin = "<!-- comparison: begin (written by compare.py --write-readme) -->"
-    end = "<!-- comparison: end -->"
-    readme.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
-    replace_section(readme, "comparison", "new\n")
-    replace_section(readme, "comparison", "newer\n")
-    assert readme.read_text() == f"before\n{begin}\n\nnewer\n\n{end}\nafter\n"
-    readme.write_text("no markers")
-    with pytest.raises(ValueError, match="has no lines"):
-        replace_section(readme, "comparison", "new")
-
-
-def test_the_repositorys_readme_has_the_markers() -> None:
-    assert section(README, "comparison")
 
 
 def test_what_is_missing_is_said(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from loadtest.report import files
 from loadtest.report.chart import chart
 from loadtest.report.facts import machine_line
 from loadtest.report.figures import distribution
 from loadtest.report.files import Document, Flags, Measurement, SetupError
 from loadtest.report.json_text import WIDTH, json_text
-from loadtest.report.readme import section
 from loadtest.report.table import sections, table, verdict
 
 
@@ -30,38 +29,43 @@ THIS = Measurement(
     lambda document: f"{machine_line(document)}; {document['model']}\n",
     {"--streams": (2, "of what")},
     draw=draw,
-    caption="a curve",
-    section="this",
 )
 
 
-@pytest.fixture
-def readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    made = tmp_path / "README.md"
-    made.write_text("<!-- this: begin (by hand) -->\nold\n<!-- this: end -->\n")
-    monkeypatch.setattr(files, "README", made)
-    return made
-
-
-def test_a_report_is_three_files_and_a_section(
-    readme: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_is_three_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "new" / "folder"
-    assert THIS.main(["--streams", "3", "--write-readme", "--output", str(folder)]) == 0
+    assert THIS.main(["--streams", "3", "--output", str(folder)]) == 0
     document = json.loads((folder / "this.json").read_text())
-    assert document["command"].startswith("python -m loadtest.this --streams 3 --write-readme ")
+    assert document["command"] == "python -m loadtest.this --streams 3 --output FOLDER"
     assert (document["rows"], document["model"]) == ([1, 3], "m")
     assert {"started", "ended", "commit", "machine"} <= document.keys()
     text = (folder / "this.md").read_text()
     assert text.startswith("`python -m loadtest.this --streams 3 ")
     assert (folder / "this.png").read_bytes().startswith(b"\x89PNG")
-    assert section(readme, "this") == f"{text}\n![a curve](results/this.png)"
     assert text in capsys.readouterr().out
 
 
-def test_without_the_flag_the_readme_stays(readme: Path, tmp_path: Path) -> None:
-    assert THIS.main(["--output", str(tmp_path)]) == 0
-    assert section(readme, "this") == "old"
+def test_a_page_is_written_again_from_its_figures(tmp_path: Path) -> None:
+    folder = ["--output", str(tmp_path)]
+    assert THIS.main(["--page", *folder]) == 2  # Nothing was measured yet.
+    assert THIS.main(folder) == 0
+    names = ("this.json", "this.md", "this.png")
+    before = [(tmp_path / name).read_bytes() for name in names]
+    (tmp_path / "this.md").unlink()
+    assert THIS.main(["--page", *folder]) == 0
+    assert [(tmp_path / name).read_bytes() for name in names] == before
+
+
+def test_runs_on_several_machines_share_a_page(tmp_path: Path) -> None:
+    shared = replace(THIS, head="# Runs", text=lambda document: f"{document['rows'][1]} rows\n")
+    for title, streams in (("one", "5"), ("other", "6"), ("one", "7")):
+        given = ["--run", title, "--streams", streams, "--output", str(tmp_path)]
+        assert shared.main(given) == 0
+    assert (
+        tmp_path / "this.md"
+    ).read_text() == "# Runs\n\n## one\n\n7 rows\n\n## other\n\n6 rows\n"
+    assert shared.main(["--output", str(tmp_path)]) == 0
+    assert list(json.loads((tmp_path / "this.json").read_text()))[-1].endswith(", m")
 
 
 def test_what_is_known_before_the_end_is_written_at_once(tmp_path: Path) -> None:

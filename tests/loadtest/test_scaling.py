@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from loadtest import scaling
-from loadtest.report.readme import README, section
 from loadtest.scaling import SMOKE, Curves, Extent
 
 
@@ -46,7 +45,3 @@ def test_the_pool_holds_every_point() -> None:
     extent = Extent()
     assert extent.blocks * 16 >= extent.batches[-1] * extent.base
     assert extent.blocks * 16 >= extent.streams * extent.contexts[-1]
-
-
-def test_the_readme_has_the_markers() -> None:
-    assert section(README, "scaling")

@@ -11,8 +11,8 @@ import pytest
 
 from loadtest.report.memory import Memory
 from loadtest.soak import Shape, passed
-from loadtest.streaming import Streams, Tally, beside
 from testing.streams.reading import connected
+from testing.streams.timed import Streams, Tally, beside
 from testing.words import WORDS, text, word
 
 SEED, TOKENS = 0, 8

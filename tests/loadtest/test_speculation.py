@@ -6,9 +6,9 @@ import argparse
 
 import pytest
 
-from loadtest.drafting.requests import WORKLOADS
-from loadtest.drafting.streams import Pace, Streams
-from loadtest.speculation import AGAIN, DRAFTS, OFF, OPTIONS, _row, markdown, ratios, short
+from loadtest.speculation.__main__ import AGAIN, DRAFTS, OFF, OPTIONS, _row, markdown, ratios, short
+from loadtest.speculation.requests import WORKLOADS
+from loadtest.speculation.streams import Pace, Streams
 
 
 def paces(*rates: float, cost: float = 1.0) -> list[Pace]:
@@ -39,16 +39,6 @@ def test_what_is_short_is_said_with_the_noise_that_there_was() -> None:
     assert (slow["drafted"], slow["kept"]) == (pytest.approx(0.5), pytest.approx(0.25))
     document["machine"] = {"cpu": "c", "cores": 2.0, "memory_bytes": 2**30, "python": "3"}
     assert "In 1 of 3 rows the error is larger than the 2%" in markdown(document)
-
-
-def test_of_the_same_work_processor_time_counts() -> None:
-    own = {OFF: paces(100, 50), AGAIN: paces(50, 100), DRAFTS: paces(20, 40, cost=1.25)}
-    row = _row(Streams("chat", 4, 8), own)
-    assert (row["cost"], row["cost_error"]) == (pytest.approx(1.25), pytest.approx(0.0))
-    [said] = short({"by_work": True, "rows": [row]})
-    assert said.startswith("chat at 4 streams is 0.80 times as fast")
-    own[DRAFTS] = paces(20, 40, cost=1.01)
-    assert not short({"by_work": True, "rows": [_row(Streams("chat", 4, 8), own)]})
 
 
 def test_requests_are_new_ones_and_streams_at_different_places() -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from loadtest.forward_pass import blocks_of, recipe_of, sequences_of
 from penstock.prepare import load_manifest
 from penstock_worker.forward.interface import Batch, Forward
+from testing.forward_pass import blocks_of, recipe_of, sequences_of
 
 TEXT = Path(__file__).with_name("perplexity_text.txt")
 CHUNK = 256

@@ -1,1 +1,0 @@
-"""What pictures cost a server, those who show none, and other systems."""

@@ -1,0 +1,1 @@
+"""What drafted tokens gain: `python -m loadtest.speculation --help`."""
