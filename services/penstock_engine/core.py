@@ -15,11 +15,11 @@ from penstock.protocol.to_worker import SaveKV
 from penstock_engine.audit import check as audit
 from penstock_engine.core_state import HasDeadline, make_core_state
 from penstock_engine.facts import EngineFacts
+from penstock_engine.handlers.disk_kv import Prefetcher
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.from_frontends import FromFrontends
 from penstock_engine.handlers.from_workers import FromWorkers
 from penstock_engine.handlers.idle import IdleSleep
-from penstock_engine.handlers.prefetch import Prefetcher
 from penstock_engine.handlers.status_report import StatusReport
 from penstock_engine.scheduler.pipeline import make_scheduler
 from penstock_engine.sessions.effects import Effects

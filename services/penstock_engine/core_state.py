@@ -9,8 +9,8 @@ from penstock_engine.facts import EngineFacts
 from penstock_engine.media.manager import MediaManager
 from penstock_engine.metrics.counts import EngineCounts
 from penstock_engine.policies.registry import make_policy
+from penstock_engine.request.request import Sequence
 from penstock_engine.request.timeline import Clock
-from penstock_engine.scheduler.context_limit import ContextLimit
 from penstock_engine.scheduler.kv_sessions import KVSessions
 from penstock_engine.scheduler.settled_steps import StepClock
 from penstock_engine.scheduler.state import SchedulerState
@@ -20,14 +20,36 @@ from penstock_engine.sessions.frontends import Frontends
 from penstock_engine.sessions.sleep import SleepState
 from penstock_engine.sessions.weights import WeightsChange
 from penstock_engine.sessions.workers import Workers
-from penstock_engine.waiting.adapter_names import AdapterNames
+from penstock_engine.waiting.adapter_entry import AdapterNames
 from penstock_engine.waiting.adapters import AdapterManager
-from penstock_engine.waiting.disk_kv import DiskKV
+from penstock_engine.waiting.disk_kv import DiskKV, RemoteKV
 from penstock_engine.waiting.expected_prompts import ExpectedPrompts
 from penstock_engine.waiting.grammars import GrammarManager
-from penstock_engine.waiting.remote_kv import RemoteKV
 from penstock_engine.waiting.service_rate import ServiceRate
 from penstock_engine.waiting.worker_calls import WorkerCalls
+
+
+class ContextLimit:
+    """The model's context, or what the whole pool of the present worker holds, if that is less."""
+
+    def __init__(self, longest_sequence: int, scheduling: SchedulerState) -> None:
+        self._longest = longest_sequence
+        self._scheduling = scheduling
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and output. Without a worker the pool is unknown, and the model's limit stands."""
+        capacity = self._scheduling.capacity
+        return self._longest if capacity is None else min(self._longest, capacity)
+
+    @property
+    def words(self) -> str:
+        """What sets the limit, to be followed by the number of tokens."""
+        pool = self._scheduling.pool
+        if pool is None or self.tokens == self._longest:
+            return "the model's context is"
+        size = self._scheduling.block_size
+        return f"the whole KV pool ({pool.num_blocks} blocks of {size} tokens) holds"
 
 
 class HasDeadline(Protocol):
@@ -86,6 +108,14 @@ class CoreState:
         blocks."""
         parked = (self.grammars, self.media, self.remote_kv, self.adapters)
         return self.scheduling.queue.num_sequences + sum(each.num_waiting for each in parked)
+
+    def enter(self, sequence: Sequence) -> None:
+        """Puts a WAITING sequence that needs nothing but its turn into the queue, or has it wait
+        for its grammar."""
+        if self.grammars.is_ready(sequence.request):
+            self.scheduling.add(sequence)
+        else:
+            self.grammars.park(sequence)
 
     @property
     def draining(self) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_engine.waiting import adapter_places
+from penstock_engine.waiting import adapters as adapters_module
 from penstock_engine.waiting.adapter_entry import AdapterStage
 from tests.engine.fake_adapters import adapter
 from tests.engine.fake_media import drawn_media
@@ -106,7 +106,7 @@ def test_short_histories(data: st.DataObject, length: int) -> None:
 def test_long_histories_and_that_they_meet_what_they_are_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(adapter_places, "MAX_STARTS", 3)
+    monkeypatch.setattr(adapters_module, "MAX_STARTS", 3)
     met = Counter[str]()
     for seed in range(10):
         walker = walked(AdapterWalker(Seeded(seed)), 250)

@@ -21,7 +21,7 @@ from penstock.prepare.adapters import prepare_adapter
 from penstock.protocol.common import AdapterFile, NamedAdapter
 from penstock.request.lora import LoraModule, lora_modules
 from penstock.request.terms import Terms
-from penstock_engine.waiting.adapter_names import AdapterNames
+from penstock_engine.waiting.adapter_entry import AdapterNames
 from tests.adapter_folders import random_factors, write_peft
 
 FILES = [AdapterFile(digit * 64, f"/{digit}") for digit in "abc"]

@@ -18,8 +18,8 @@ from penstock_engine.request.states import SequenceState
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.frontends import FrontendSession
 from penstock_engine.waiting.adapters import AdapterManager
+from penstock_engine.waiting.disk_kv import RemoteKV
 from penstock_engine.waiting.grammars import GrammarManager
-from penstock_engine.waiting.remote_kv import RemoteKV
 
 _QUEUED = (SequenceState.WAITING, SequenceState.PREEMPTED)
 

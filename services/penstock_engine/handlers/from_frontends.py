@@ -30,7 +30,6 @@ from penstock.protocol.from_frontend import (
 from penstock_engine.core_state import CoreState
 from penstock_engine.facts import agree, disagreement
 from penstock_engine.handlers.adapters import AdapterHandler
-from penstock_engine.handlers.entry import enter
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.media import MediaHandler
 from penstock_engine.handlers.submissions import Submissions
@@ -115,7 +114,7 @@ class FromFrontends:
         for request in self._state.frontends.deadlines.over(now):
             self._finisher.end_all(request, SequenceState.FINISHED_TIMED_OUT)
         for sequence in self._state.remote_kv.over(now):
-            enter(self._state, sequence)
+            self._state.enter(sequence)
         self._media.expire(now)
 
     def next_deadline(self) -> float:

@@ -38,7 +38,7 @@ from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.grammars import GrammarHandler
 from penstock_engine.handlers.group_losses import GroupLosses, LossCause
 from penstock_engine.handlers.media import MediaHandler
-from penstock_engine.handlers.ready_check import wrong_ready
+from penstock_engine.handlers.ranges import wrong_ready
 from penstock_engine.handlers.results import ResultHandler
 from penstock_engine.handlers.weights import WeightsHandler
 from penstock_engine.request.states import SequenceState

@@ -13,8 +13,12 @@ from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.grammars import GrammarHandler
 from penstock_engine.handlers.weights import WeightsHandler
 from penstock_engine.request.request import Sequence
-from penstock_engine.sessions.fault_attribution import MAX_DEATHS, FaultAttribution, Suspect
-from penstock_engine.sessions.rank_faults import RankFaults
+from penstock_engine.sessions.fault_attribution import (
+    MAX_DEATHS,
+    FaultAttribution,
+    RankFaults,
+    Suspect,
+)
 from penstock_engine.sessions.ranks import WorkerSession
 from penstock_engine.waiting.adapter_entry import AdapterEntry
 from penstock_engine.waiting.grammar_entry import GrammarEntry

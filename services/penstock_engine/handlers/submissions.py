@@ -8,7 +8,6 @@ from penstock.protocol.to_frontend import Accepted, Prepared, Rejected
 from penstock_engine.core_state import CoreState
 from penstock_engine.facts import tasks_of
 from penstock_engine.handlers.adapters import AdapterHandler
-from penstock_engine.handlers.entry import enter
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.media import MediaHandler
 from penstock_engine.handlers.pooling import check_pooling
@@ -184,7 +183,7 @@ class Submissions:
             elif self._finisher.end_if_poison(sequence):
                 continue
             elif not self._awaits_kv(sequence, now):
-                enter(self._state, sequence)
+                self._state.enter(sequence)
 
     def _awaits_kv(self, sequence: Sequence, now: float) -> bool:
         """Whether the sequence has begun to wait for KV blocks of its prefix from disk or from

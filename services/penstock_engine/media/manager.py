@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock_engine.kv.pool import BrokenState
-from penstock_engine.media.books import MediaBooks
 from penstock_engine.media.encoding_shares import EncodingShares
 from penstock_engine.media.encodings import Encodings
 from penstock_engine.media.entry import MediaEntry, MediaStage
-from penstock_engine.media.exchange import MediaExchange
+from penstock_engine.media.exchange import MediaBooks, MediaExchange
 from penstock_engine.media.loads import Loads
 from penstock_engine.metrics.counts import EngineCounts
 from penstock_engine.request.planned_media import PlannedMedia

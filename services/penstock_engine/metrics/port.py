@@ -14,8 +14,7 @@ from penstock.metrics.drafts import DRAFTS
 from penstock.metrics.families import CONTENT_TYPE, Families, renderer
 from penstock.metrics.port import Page, Reply, bind, health_page, serving
 from penstock_engine.core import EngineCore
-from penstock_engine.metrics.health import EngineHealth
-from penstock_engine.metrics.observed import Observed
+from penstock_engine.metrics.observed import EngineHealth, Observed
 from penstock_engine.metrics.snapshot import MetricsSnapshot
 
 

@@ -7,29 +7,202 @@ that any file can be replayed by itself.
 from __future__ import annotations
 
 import hashlib
+import os
+import secrets
+import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from queue import SimpleQueue
+from typing import Any, BinaryIO, cast
 
 import msgspec
 
 from penstock import protocol
 from penstock.config.settings import RecordSettings
 from penstock.process import logs
+from penstock.protocol.from_frontend import ExpectPrompt, MediaChunk, Submit
 from penstock.version import __version__
 from penstock_engine.core import EngineCore
 from penstock_engine.record.decisions import PARTS, decision_of
 from penstock_engine.record.events import event_methods
-from penstock_engine.record.framing import Header, framed
+from penstock_engine.record.framing import MAGIC, SUFFIX, Header, framed
 from penstock_engine.record.known import know_plugins
-from penstock_engine.record.redaction import Redaction, without_media
 from penstock_engine.record.snapshot import snapshot
-from penstock_engine.record.writer import Writer
 from penstock_engine.sessions.effects import Effects
 
 log = logs.get(__name__)
+
+MAX_BACKLOG = 256 * 2**20
+"""Bytes that may wait for the disk; a snapshot of a large core is one piece."""
+
+CLOSE_TIMEOUT = 5.0
+"""Seconds that the last bytes get at the end."""
+
+
+class _File:
+    """A file to begin: its name, its header's payload, its snapshot before compression."""
+
+    def __init__(self, name: str, header: bytes, snapshot: bytes) -> None:
+        self.name = name
+        self.header = header
+        self.snapshot = snapshot
+
+
+class Writer:
+    """Writes files from a thread of its own, so that a slow disk never holds up the core. Another
+    thread calls `begin`, `append` and `close`.
+
+    Files rotate: the oldest in the folder go when there are more than may be kept, whichever
+    engine's life they are of.  What can't be written (a full disk, a backlog) stops the recording
+    with one warning, and nothing else.
+
+    failed: why nothing is written any more; None while all is well.
+    """
+
+    def __init__(self, folder: Path, *, keep: int) -> None:
+        self.failed: str | None = None
+        self._folder = folder
+        self._keep = keep
+        self._queue: SimpleQueue[_File | bytes | None] = SimpleQueue()
+        self._given = 0
+        self._taken = 0
+        self._file: BinaryIO | None = None
+        self._thread = threading.Thread(target=self._run, name="record", daemon=True)
+        self._thread.start()
+
+    def begin(self, name: str, header: bytes, snapshot: bytes) -> None:
+        """What follows goes to a new file."""
+        self._put(_File(name, header, snapshot), len(header) + len(snapshot))
+
+    def append(self, data: bytes) -> None:
+        """Whole records, framed."""
+        self._put(data, len(data))
+
+    def _put(self, item: _File | bytes, size: int) -> None:
+        if self.failed is not None:
+            return
+        # Each of the two counts has one writer: no lock.
+        if self._given - self._taken + size > MAX_BACKLOG:
+            self.stop(f"{MAX_BACKLOG} bytes are waiting to be written")
+            return
+        self._given += size
+        self._queue.put(item)
+
+    def stop(self, reason: str) -> None:
+        """Ends the recording, with its one warning."""
+        if self.failed is None:
+            self.failed = reason
+            log.warning("recording stopped", reason=reason, folder=str(self._folder))
+            self._queue.put(None)
+
+    def close(self) -> None:
+        """Writes what is left, for CLOSE_TIMEOUT at most."""
+        self._queue.put(None)
+        self._thread.join(CLOSE_TIMEOUT)
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        try:
+            while (item := self._queue.get()) is not None:
+                if isinstance(item, _File):
+                    self._begin(item)
+                    self._taken += len(item.header) + len(item.snapshot)
+                else:
+                    self._write(item)
+                    self._taken += len(item)
+        except OSError as error:
+            self.stop(f"{error.strerror or error}")
+        except Exception as error:
+            self.stop(f"{type(error).__name__}: {error}")
+        finally:
+            if self._file is not None:
+                self._file.close()
+
+    def _begin(self, item: _File) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._prune()
+        path = self._folder / (item.name + SUFFIX)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._file = open(descriptor, "wb", buffering=0)  # noqa: SIM115 - closed in _run
+        self._write(MAGIC + framed(item.header) + framed(zlib.compress(item.snapshot, 1)))
+
+    def _write(self, data: bytes) -> None:
+        if self._file is None:
+            return
+        view = memoryview(data)
+        while view:
+            view = view[self._file.write(view) :]
+
+    def _prune(self) -> None:
+        """Makes room for one more file."""
+        files = sorted(self._folder.glob(f"*{SUFFIX}"))
+        for path in files[: max(0, len(files) - self._keep + 1)]:
+            path.unlink(missing_ok=True)
+
+
+REDACTED = tuple(name for name in Submit.__struct_fields__ if "salt" in name)
+"""Fields of Submit that are replaced where they are not empty; ExpectPrompt has them, too."""
+
+
+def without_media(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """An event's arguments as they are written: no recording holds what a picture shows. No
+    decision depends on it, nor on how many bytes there are beside what the MediaChunk says."""
+    if not any(isinstance(argument, MediaChunk) for argument in arguments):
+        return arguments
+    session, message, _, now = arguments
+    return session, message, b"", now
+
+
+class Redaction:
+    """Replaces what must not be written: a cache salt is a secret, and a session's name may be a
+    person's. Each becomes a digest under a key that is drawn here, and is never written.
+
+    They are replaced before the core sees them, not when they are written.  So its state, the keys
+    of its prefix index included, never holds the originals, and a replay decides alike; equal ones
+    stay equal, different ones different, which is all that the core wants of them.  A tenant's name
+    stays: it is a digest of an API key already, and settings name tenants by it.
+    """
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+
+    def apply(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """An event's arguments, with any Submit or ExpectPrompt among them redacted."""
+        if any(isinstance(argument, Submit | ExpectPrompt) for argument in arguments):
+            return tuple(map(self._redacted, arguments))
+        return arguments
+
+    def _redacted(self, argument: Any) -> Any:
+        if isinstance(argument, Submit):
+            return self._submit(argument)
+        if isinstance(argument, ExpectPrompt):
+            return msgspec.structs.replace(argument, **self._without_salts(argument))
+        return argument
+
+    def _without_salts(self, message: Submit | ExpectPrompt) -> dict[str, Any]:
+        secret = {name: getattr(message, name) for name in REDACTED}
+        return {name: self.digest(value) for name, value in secret.items() if value}
+
+    def _submit(self, submit: Submit) -> Submit:
+        changed = self._without_salts(submit)
+        if submit.session is not None:
+            told = self.digest(submit.session.id)
+            changed["session"] = msgspec.structs.replace(submit.session, id=told)
+        return msgspec.structs.replace(submit, **changed) if changed else submit
+
+    def digest(self, value: str | bytes) -> str | bytes:
+        """A keyed digest of the value's own type: 32 hexadecimal digits, or 16 bytes."""
+        data = value.encode() if isinstance(value, str) else value
+        keyed = hashlib.blake2b(data, digest_size=16, key=self._key)
+        return keyed.hexdigest() if isinstance(value, str) else keyed.digest()
+
 
 STEP, RAISED = -1, -2
 """Records that are no event: (STEP, now, decision), (RAISED, class of the exception)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.errors import InvalidRequest
 from penstock.model.kv_layout import FULL, KVGroup
-from penstock_engine.handlers.ready_check import wrong_groups
+from penstock_engine.handlers.ranges import wrong_groups
 
 ALLOWED = "full, window=TOKENS, chunk=TOKENS, states=TOKENS:BLOCKS"
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from penstock_engine.speculation.acceptance import Acceptance
-from penstock_engine.speculation.history import SequenceDrafts
+from penstock_engine.speculation.history import Acceptance, SequenceDrafts
 from penstock_engine.speculation.step_seconds import StepSeconds
 
 MAX_DRAFTS = 64

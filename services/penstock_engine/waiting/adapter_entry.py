@@ -1,10 +1,11 @@
-"""The engine core's record of one adapter."""
+"""The engine core's record of one adapter, and the names of all."""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
-from penstock.protocol.common import AdapterFile
+from penstock.protocol.common import MAX_ADAPTER_NAMES, AdapterFile, NamedAdapter
 from penstock_engine.request.request import Request, Sequence
 
 
@@ -52,3 +53,46 @@ class AdapterEntry:
         self.deaths = 0  # workers that died while they loaded it
         self.answered: set[int] = set()
         """Ranks that have loaded it."""
+
+
+class AdapterNames:
+    """What was said last of each name, whoever said it: so engine cores and front ends that tell
+    each other what they know come to know the same. The engine core itself needs no names: it keeps
+    them for front ends, of which none knows what another one was told.
+
+    An unloaded name is kept too, or a front end that has not heard of it would bring it back.
+    """
+
+    def __init__(self, given: Iterable[NamedAdapter] = ()) -> None:
+        self._names = {each.name: each for each in given}
+
+    def all(self) -> list[NamedAdapter]:
+        """Every name, of those unloaded too."""
+        return list(self._names.values())
+
+    def learn(self, told: Iterable[NamedAdapter]) -> list[NamedAdapter]:
+        """What is new of what was told. One more name than there is room for is not kept, and the
+        one that was unloaded first makes room."""
+        changed: list[NamedAdapter] = []
+        for each in told:
+            known = self._names.get(each.name)
+            if known is not None and (not each.stamp or known.order >= each.order):
+                continue
+            if known is None and not self._has_room():
+                continue
+            self._names[each.name] = each
+            changed.append(each)
+        return changed
+
+    def _has_room(self) -> bool:
+        if len(self._names) < MAX_ADAPTER_NAMES:
+            return True
+        gone = [each for each in self._names.values() if each.file is None]
+        if not gone:
+            return False
+        del self._names[min(gone, key=lambda each: (each.stamp, each.name)).name]
+        return True
+
+    def uses(self, digest: str) -> bool:
+        """Whether a name stands for that adapter."""
+        return any(e.file is not None and e.file.digest == digest for e in self._names.values())

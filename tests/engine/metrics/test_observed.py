@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 
 from penstock.config.settings import RecordSettings
-from penstock_engine.metrics import health as health_module
 from penstock_engine.metrics import observed as observed_module
-from penstock_engine.metrics.health import LIVE_AGE, READY_AGE, EngineHealth
-from penstock_engine.metrics.observed import FRESH, Observed
+from penstock_engine.metrics.observed import FRESH, LIVE_AGE, READY_AGE, EngineHealth, Observed
 from penstock_engine.metrics.snapshot import state_of
 from penstock_engine.record.recorder import recording
 from penstock_engine.simulate.commands import replay_all
@@ -142,7 +140,7 @@ def test_a_loop_that_is_stuck_is_not_ready_and_in_the_end_not_alive(
     observed = Observed(harness.core)
     with turning(observed):
         assert EngineHealth(observed, PATIENT).unready() is None
-    monkeypatch.setattr(health_module, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    monkeypatch.setattr(observed_module, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     patience: list[float] = []
     snapshot = observed.snapshot
 

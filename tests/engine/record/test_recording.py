@@ -14,7 +14,7 @@ from penstock.config.settings import RecordSettings
 from penstock.protocol.common import SessionTerms
 from penstock.protocol.from_frontend import ExpectPrompt
 from penstock_engine.core import EngineCore
-from penstock_engine.record import recorder, redaction, writer
+from penstock_engine.record import recorder
 from penstock_engine.record.framing import MAGIC, Damaged, framed, log_files, payloads
 from penstock_engine.record.recorder import STEP, CoreRecorder, recording
 from penstock_engine.record.replay import replay
@@ -208,9 +208,9 @@ def test_what_cannot_be_written_stops_the_recording_and_nothing_else(
     if fault == "folder is a file":
         folder.write_text("in the way")
     elif fault == "disk full":
-        monkeypatch.setattr(writer.Writer, "_write", _no_space)
+        monkeypatch.setattr(recorder.Writer, "_write", _no_space)
     else:
-        monkeypatch.setattr(writer, "MAX_BACKLOG", 10)
+        monkeypatch.setattr(recorder, "MAX_BACKLOG", 10)
     walker = recorded_walk(folder, 3, 300)
     walker.end()
     warnings = [record for record in caplog.records if record.getMessage() == "recording stopped"]
@@ -259,9 +259,9 @@ class _Salted(msgspec.Struct, frozen=True, tag="submit"):
 
 
 def test_salts_are_replaced_before_the_core_sees_them(monkeypatch: Any) -> None:
-    monkeypatch.setattr(redaction, "Submit", _Salted)
-    monkeypatch.setattr(redaction, "FIELDS", ("cache_salt",))
-    redact = redaction.Redaction()
+    monkeypatch.setattr(recorder, "Submit", _Salted)
+    monkeypatch.setattr(recorder, "REDACTED", ("cache_salt",))
+    redact = recorder.Redaction()
     salted = _Salted(1, "secret", "acme", SessionTerms("Jane Doe", 9.0))
     (one, now), (two, _) = redact.apply((salted, 1.0)), redact.apply((_Salted(2, "secret"), 2.0))
     assert one.session.retention_s == 9.0
@@ -271,7 +271,7 @@ def test_salts_are_replaced_before_the_core_sees_them(monkeypatch: Any) -> None:
     assert len(one.cache_salt) == 32
     assert (one.tenant, two.tenant) == ("acme", "")
     assert salted.cache_salt == "secret"
-    assert redaction.Redaction().apply((salted, 1.0))[0].cache_salt != one.cache_salt
+    assert recorder.Redaction().apply((salted, 1.0))[0].cache_salt != one.cache_salt
     (expected, _) = redact.apply((ExpectPrompt(3, [1], "secret"), 3.0))
     assert expected == ExpectPrompt(3, [1], one.cache_salt), "it has the same keys"
 

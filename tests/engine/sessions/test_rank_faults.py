@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.protocol.from_worker import Fault
-from penstock_engine.sessions.rank_faults import PATIENCE
+from penstock_engine.sessions.fault_attribution import PATIENCE
 from tests.engine.rank_workers import RankHarness
 from tests.engine.sessions.test_ranks import ask, finishes, started
 

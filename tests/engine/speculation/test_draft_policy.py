@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock_engine.speculation.acceptance import Acceptance
 from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
-from penstock_engine.speculation.history import SequenceDrafts
+from penstock_engine.speculation.history import Acceptance, SequenceDrafts
 from penstock_engine.speculation.step_seconds import FEW, StepSeconds
 from tests.engine.speculation.closed_loop import ClosedLoop, Machine, Stream
 

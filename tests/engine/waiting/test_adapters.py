@@ -9,8 +9,8 @@ from penstock.protocol.from_frontend import NameAdapters
 from penstock.protocol.from_worker import AdapterFailed, AdapterReady
 from penstock_engine.kv.keys import prefix_root
 from penstock_engine.request.states import SequenceState
-from penstock_engine.waiting import adapter_places, adapters
-from penstock_engine.waiting.adapter_names import AdapterNames
+from penstock_engine.waiting import adapters
+from penstock_engine.waiting.adapter_entry import AdapterNames
 from tests.engine.fake_adapters import adapter
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore
@@ -103,7 +103,7 @@ def test_one_adapter_is_loaded_once_for_many() -> None:
 def test_no_adapter_waits_for_more_than_a_bounded_number_of_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(adapter_places, "MAX_STARTS", 5)
+    monkeypatch.setattr(adapters, "MAX_STARTS", 5)
     h, front = started(max_num_seqs=3, max_waiting_requests=100)
     # There is always more to do with what is loaded than there are slots.
     for number in (1, 2, 1, 2, 1, 2):
@@ -301,7 +301,7 @@ def test_front_ends_that_send_nonsense_about_adapters_lose_their_session() -> No
 
 def test_names_have_a_bound_and_those_unloaded_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     names = AdapterNames([named("first", None, 1), named("second", 2, 1)])
-    monkeypatch.setattr("penstock_engine.waiting.adapter_names.MAX_ADAPTER_NAMES", 2)
+    monkeypatch.setattr("penstock_engine.waiting.adapter_entry.MAX_ADAPTER_NAMES", 2)
     assert names.learn([named("third", 3, 2)]) == [named("third", 3, 2)]
     assert [each.name for each in names.all()] == ["second", "third"]
     assert names.learn([named("fourth", 4, 3)]) == []
