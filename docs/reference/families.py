@@ -10,7 +10,7 @@ import transformers
 from docs.reference.pages import WRITTEN
 from penstock.families import FAMILIES, Family
 from penstock.families.audio import AUDIO_FAMILIES
-from penstock.families.tower_family import TowerFamily
+from penstock.families.family import TowerFamily
 from penstock.families.vision import VISION_FAMILIES
 from penstock.formats.fields import Fields
 from penstock.model import mechanisms as all_mechanisms

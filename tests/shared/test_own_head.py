@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.families import FAMILIES
-from penstock.families.own_head import BESIDE_THE_LAYERS, LAYER_BEHIND_THE_LAST, OwnHead
+from penstock.families.family import BESIDE_THE_LAYERS, LAYER_BEHIND_THE_LAST, OwnHead
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,8 @@ import numpy as np
 import torch
 
 from penstock.errors import StartupError, UnsupportedModel
-from penstock.families.family import TensorNames
+from penstock.families.family import JOIN, LAYER_BEHIND_THE_LAST, TensorNames
 from penstock.families.finding import served_family
-from penstock.families.own_head import JOIN, LAYER_BEHIND_THE_LAST
 from penstock.model.config import HeadConfig, ModelConfig, WeightFiles
 from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.gguf import named_tensors

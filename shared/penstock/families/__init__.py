@@ -1,51 +1,39 @@
-"""The families of models that are served, one to a module. A new one needs its line here."""
+"""The families of models that are served. A new one needs its line here."""
 
-from penstock.families.arcee import ARCEE
-from penstock.families.bert import BERT
-from penstock.families.clip import CLIP
+from penstock.families.bert import BERT, DISTILBERT, MPNET, ROBERTA
+from penstock.families.clip import CLIP, SIGLIP
 from penstock.families.cohere import COHERE, COHERE2
 from penstock.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
-from penstock.families.distilbert import DISTILBERT
-from penstock.families.embeddinggemma import EMBEDDING_GEMMA
-from penstock.families.encoder import EncoderFamily
-from penstock.families.ernie4_5 import ERNIE4_5
 from penstock.families.exaone4 import EXAONE4
-from penstock.families.family import Family
-from penstock.families.gemma import GEMMA
-from penstock.families.gemma2 import GEMMA2
-from penstock.families.gemma3 import GEMMA3
+from penstock.families.family import EncoderFamily, Family
+from penstock.families.gemma2 import GEMMA, GEMMA2
+from penstock.families.gemma3 import EMBEDDING_GEMMA, GEMMA3
 from penstock.families.gemma3n import GEMMA3N
 from penstock.families.gemma4 import GEMMA4
-from penstock.families.glm4 import GLM, GLM4
-from penstock.families.glm4_moe import GLM4_MOE
+from penstock.families.glm4 import GLM, GLM4, GLM4_MOE
 from penstock.families.gpt_oss import GPT_OSS
-from penstock.families.granite import GRANITE, GRANITE_MOE
-from penstock.families.granite_hybrid import GRANITE_HYBRID
+from penstock.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from penstock.families.gte import GTE
 from penstock.families.lfm2 import LFM2, LFM2_MOE
 from penstock.families.llama import LLAMA
 from penstock.families.llama4 import LLAMA4
+from penstock.families.llama_relatives import (
+    ARCEE,
+    ERNIE4_5,
+    PHI3,
+    SEED_OSS,
+    SMOLLM3,
+    STABLELM,
+    STARCODER2,
+)
 from penstock.families.minimax_m2 import MINIMAX_M2
-from penstock.families.mistral import MISTRAL
-from penstock.families.mixtral import MIXTRAL
+from penstock.families.mistral import MISTRAL, MIXTRAL
 from penstock.families.modernbert import MODERNBERT
-from penstock.families.mpnet import MPNET
-from penstock.families.nemotron import NEMOTRON
-from penstock.families.nemotron_h import NEMOTRON_H
-from penstock.families.olmo2 import OLMO2, OLMO3
-from penstock.families.olmoe import OLMOE
-from penstock.families.phi3 import PHI3
-from penstock.families.qwen2 import QWEN2
-from penstock.families.qwen2_moe import QWEN2_MOE
-from penstock.families.qwen3 import QWEN3
-from penstock.families.qwen3_moe import QWEN3_MOE
+from penstock.families.nemotron import NEMOTRON, NEMOTRON_H
+from penstock.families.olmo2 import OLMO2, OLMO3, OLMOE
+from penstock.families.qwen2 import QWEN2, QWEN2_MOE
+from penstock.families.qwen3 import QWEN3, QWEN3_MOE
 from penstock.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
-from penstock.families.roberta import ROBERTA
-from penstock.families.seed_oss import SEED_OSS
-from penstock.families.siglip import SIGLIP
-from penstock.families.smollm3 import SMOLLM3
-from penstock.families.stablelm import STABLELM
-from penstock.families.starcoder2 import STARCODER2
 from penstock.families.whisper import WHISPER
 
 FAMILIES: dict[str, Family] = {

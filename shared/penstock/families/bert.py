@@ -1,9 +1,63 @@
-"""BERT. Source: Devlin et al., "BERT", 2019."""
+"""BERT, and encoders that are BERT but for names and a few settings.
+
+Sources: Devlin et al., "BERT", 2019; Liu et al., "RoBERTa", 2019; Sanh et al., "DistilBERT", 2019;
+Song et al., "MPNet", 2020, which has a relative attention bias.
+"""
 
 from __future__ import annotations
 
-from penstock.families.encoder import ClassifierHead, EncoderFamily
+from penstock.families.family import ClassifierHead, EncoderFamily
 
 BERT = EncoderFamily(
     "bert", ("bert",), head=ClassifierHead("pooler.dense", "classifier", "tanh"), token_types=2
+)
+
+
+ROBERTA = EncoderFamily(
+    "roberta",
+    ("roberta", "xlm-roberta", "camembert"),
+    head=ClassifierHead("classifier.dense", "classifier.out_proj", "tanh"),
+    first_behind_padding=True,
+    token_types=2,
+)
+
+
+DISTILBERT = EncoderFamily(
+    "distilbert",
+    ("distilbert",),
+    head=ClassifierHead("pre_classifier", "classifier", "relu"),
+    keys={
+        "hidden_size": "dim",
+        "intermediate_size": "hidden_dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "hidden_act": "activation",
+    },
+    tensors=(
+        ("transformer.layer.", "encoder.layer."),
+        (".attention.q_lin.", ".attention.self.query."),
+        (".attention.k_lin.", ".attention.self.key."),
+        (".attention.v_lin.", ".attention.self.value."),
+        (".attention.out_lin.", ".attention.output.dense."),
+        (".sa_layer_norm.", ".attention.output.LayerNorm."),
+        (".ffn.lin1.", ".intermediate.dense."),
+        (".ffn.lin2.", ".output.dense."),
+        (".output_layer_norm.", ".output.LayerNorm."),
+    ),
+)
+
+
+MPNET = EncoderFamily(
+    "mpnet",
+    ("mpnet",),
+    head=ClassifierHead("classifier.dense", "classifier.out_proj", "tanh"),
+    first_behind_padding=True,
+    relative_buckets=32,
+    tensors=(
+        (".attention.attn.q.", ".attention.self.query."),
+        (".attention.attn.k.", ".attention.self.key."),
+        (".attention.attn.v.", ".attention.self.value."),
+        (".attention.attn.o.", ".attention.output.dense."),
+        (".attention.LayerNorm.", ".attention.output.LayerNorm."),
+    ),
 )

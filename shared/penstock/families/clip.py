@@ -1,24 +1,79 @@
-"""CLIP: pictures and texts in one space. A text's tokens see those before them.
+"""CLIP and SigLIP: pictures and texts in one space, by a text transformer beside a vision
+transformer. In CLIP a text's tokens see those before them.
 
-Source: Radford et al., "Learning transferable visual models from natural language supervision",
-2021; keys and defaults: transformers' CLIPConfig.
+Sources: Radford et al., "Learning transferable visual models from natural language supervision",
+2021; keys and defaults: transformers' CLIPConfig and SiglipConfig.
 """
 
 from __future__ import annotations
 
-from penstock.families.encoder import EncoderFamily
-from penstock.families.shared_space import MAX_VECTOR, TEXT_NAMES, check_class, text_layers
-from penstock.families.vision.reading import bounded, clip_tower
+from typing import Any
+
+from penstock.errors import UnsupportedModel
+from penstock.families import hub_reading as hub
+from penstock.families.family import EncoderFamily, TensorNames
+from penstock.families.vision.reading import activation, bounded, clip_tower, siglip_tower
 from penstock.formats.fields import Fields
-from penstock.model.config import EncoderConfig, SharedSpace
-from penstock.model.vision_spec import ClassProjector, VisionSpec
+from penstock.model.config import EncoderConfig, ModelConfig, SharedSpace
+from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.vision_spec import ClassProjector, ProbeProjector, VisionSpec
+
+MAX_VECTOR = 65_536
+"""Numbers of a vector."""
+MAX_TOKENS = 65_536
+"""Rows of a table of positions."""
+TEXT_NAMES = TensorNames(
+    {
+        "embeddings.token_embedding": "embed_tokens",
+        "embeddings.position_embedding": "embed_positions",
+        "layer_norm1": "input_layernorm",
+        "layer_norm2": "post_attention_layernorm",
+        "self_attn.out_proj": "self_attn.o_proj",
+        "mlp.fc1": "mlp.up_proj",
+        "mlp.fc2": "mlp.down_proj",
+        "final_layer_norm": "norm",
+    }
+)
+
+
+def check_class(fields: Fields, served: str) -> None:
+    """Raises UnsupportedModel for one half alone, or the model with another head."""
+    names = fields.listed("architectures", str) if "architectures" in fields else [served]
+    if served not in names:
+        raise UnsupportedModel(
+            f"{fields.where}: the architecture {', '.join(names)[:80] or 'none'} is not served; "
+            f"{served} is"
+        )
+
+
+def text_layers(section: Fields, family: str, eps: float, act: str, **defaults: Any) -> ModelConfig:
+    """The text transformer: layer norms, biases everywhere, a feed-forward without a gate, and a
+    table of positions. eps, act, defaults: where the section says nothing."""
+    section = section.completed(**defaults)
+    sizes = hub.sizes(section, tied=True)
+    positions = sizes["max_position"]
+    if not 1 <= positions <= MAX_TOKENS:
+        raise section.wrong("max_position_embeddings", f"1 to {MAX_TOKENS}")
+    layer = LayerSpec(
+        attention=AttentionSpec(rope=None, qkv_bias=True, output_bias=True),
+        feed_forward=FeedForwardSpec(activation=activation(section, act), gated=False, bias=True),
+    )
+    return ModelConfig(
+        architecture=family,
+        **{**sizes, "tie_word_embeddings": True},
+        norm=NormSpec(kind="layer", eps=section.number("layer_norm_eps", eps), bias=True),
+        ropes=(),
+        layers=(layer,),
+        learned_positions=positions,
+    )
+
 
 OLD_END = 2
 """What the first releases state as the end's id. The end is the highest id of a text then."""
 END = 49_407
 
 
-def _read(fields: Fields, text: Fields, vision: Fields) -> EncoderConfig:
+def _read_clip(fields: Fields, text: Fields, vision: Fields) -> EncoderConfig:
     check_class(fields, "CLIPModel")
     fields.ignore("logit_scale_init_value")
     layers = text_layers(
@@ -50,4 +105,51 @@ def _read(fields: Fields, text: Fields, vision: Fields) -> EncoderConfig:
     )
 
 
-CLIP = EncoderFamily("clip", ("clip",), read_halves=_read, layer_names=TEXT_NAMES)
+CLIP = EncoderFamily("clip", ("clip",), read_halves=_read_clip, layer_names=TEXT_NAMES)
+
+
+# SigLIP, and those of SigLIP 2 that take pictures of one size: pictures and texts in one space.
+#
+# A text is filled up to a fixed length, and what fills it is seen like any other token: the last
+# token's vector, which may be one of these, is the text's.
+#
+# Source: Zhai et al., "Sigmoid loss for language image pre-training", 2023; Tschannen et al.,
+# "SigLIP 2", 2025; keys and defaults: transformers' SiglipConfig.
+
+
+def _read_siglip(fields: Fields, text: Fields, vision: Fields) -> EncoderConfig:
+    check_class(fields, "SiglipModel")
+    layers = text_layers(
+        text,
+        "siglip",
+        1e-6,
+        "gelu_pytorch_tanh",
+        vocab_size=32_000,
+        hidden_size=768,
+        intermediate_size=3072,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        max_position_embeddings=64,
+    )
+    if not vision.flag("vision_use_head", True):
+        raise vision.wrong("vision_use_head", "true")
+    tower, image = siglip_tower(vision)
+    size = bounded(text, "projection_size", MAX_VECTOR, layers.hidden_size)
+    if size != tower.hidden_size:
+        raise UnsupportedModel(
+            f"{fields.where}: vectors of texts have {size} numbers, and those of pictures "
+            f"{tower.hidden_size}; they must have as many"
+        )
+    return EncoderConfig.of_layers(
+        "siglip",
+        layers,
+        space=SharedSpace(
+            size=size,
+            vision=VisionSpec(tower=tower, projector=ProbeProjector(), image_size=image),
+            bias=True,
+            padded=True,
+        ),
+    )
+
+
+SIGLIP = EncoderFamily("siglip", ("siglip",), read_halves=_read_siglip, layer_names=TEXT_NAMES)

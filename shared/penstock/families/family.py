@@ -1,15 +1,87 @@
-"""A family of decoders: what the system must know of it."""
+"""What the system must know of a family of models: decoders, with the draft heads in their own
+checkpoints (method mtp), encoders, and models that also see or hear.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
+from penstock.errors import UnsupportedModel
 from penstock.families.gguf_reading import GGUFMetadata
-from penstock.families.own_head import LAYER_BEHIND_THE_LAST, OwnHead
 from penstock.formats.fields import Fields
-from penstock.model.config import ModelConfig
+from penstock.model.config import EncoderConfig, ModelConfig
+
+JOIN = "eh_proj"
+"""Our name of the product that joins embedding and hidden state."""
+
+
+@dataclass(frozen=True)
+class OwnHead:
+    """The head of a family's checkpoints: a layer like the model's last one that attends, and what
+    stands beside it. Its embedding and its output head are the model's where it has none."""
+
+    modules: Mapping[str, str]
+    """The file's name of a module that stands beside the layer -> ours."""
+    prefix: str | None = None
+    """What its tensors' names begin with; its layers are named `layers.0`, … after that. None: it
+    is the layer after the model's last one, with everything."""
+    normed_result: bool = False
+    """Whether further drafts are made of the output of the head's norm (see HeadConfig)."""
+
+    def begins(self, layers: int) -> str:
+        """What its tensors' names begin with, in a checkpoint of so many layers."""
+        return f"layers.{layers}." if self.prefix is None else self.prefix
+
+    def join(self, layers: int) -> str:
+        """The file's name of the product that joins embedding and hidden state."""
+        theirs = next(theirs for theirs, ours in self.modules.items() if ours == JOIN)
+        return self.begins(layers) + theirs
+
+    def our_name(self, name: str, layers: int) -> str | None:
+        """Maps a tensor's name in a checkpoint of so many layers to ours, but for those of the
+        layer, which stay as the family's files have them. None: it is none of the head's, or of a
+        further layer of it."""
+        begins = self.begins(layers)
+        if not name.startswith(begins):
+            return None
+        own = name.removeprefix(begins)
+        module, _, kind = own.rpartition(".")
+        if module in self.modules:
+            return f"{self.modules[module]}.{kind}"
+        if self.prefix is None:
+            return f"layers.0.{own}"
+        further = own.startswith("layers.") and not own.startswith("layers.0.")
+        return None if further else own
+
+
+LAYER_BEHIND_THE_LAST = OwnHead(
+    {
+        "enorm": "enorm",
+        "hnorm": "hnorm",
+        "eh_proj": JOIN,
+        "embed_tokens": "embed_tokens",
+        "shared_head.head": "lm_head",
+        "shared_head.norm": "norm",
+    }
+)
+"""The head of DeepSeek-V3 and GLM-4.5, and of GGUF files of any family (DeepSeek-AI, "DeepSeek-V3
+technical report", 2024, section 2.2)."""
+
+BESIDE_THE_LAYERS = OwnHead(
+    {
+        "pre_fc_norm_embedding": "enorm",
+        "pre_fc_norm_hidden": "hnorm",
+        "fc": JOIN,
+        "embed_tokens": "embed_tokens",
+        "norm": "norm",
+    },
+    prefix="mtp.",
+    normed_result=True,
+)
+"""The head of Qwen3-Next and Qwen3.5 (Qwen team, "Qwen3-Next", 2025; what it computes, as vLLM's
+models qwen3_next_mtp and qwen3_5_mtp have it)."""
 
 
 @dataclass(frozen=True)
@@ -69,3 +141,107 @@ class Family:
     own_head: OwnHead = LAYER_BEHIND_THE_LAST
     """The head that drafts in safetensors files that have one. In GGUF files it stands after the
     last layer."""
+
+
+class ClassifierHead(NamedTuple):
+    """Tensors of a classification head over an input's vector, and what lies between its layers."""
+
+    inner: str
+    outer: str
+    activation: Literal["tanh", "relu", "gelu"]
+    norm: str = ""
+    """A layer norm after the activation."""
+
+
+@dataclass(frozen=True)
+class EncoderFamily:
+    """A family is BERT but for what is said here."""
+
+    name: str
+    """EncoderConfig.family, and what a checkpoint may put in front of its tensors' names."""
+    model_types: tuple[str, ...]
+    """Values of `model_type` in config.json."""
+    prefixes: tuple[str, ...] = ()
+    """What else a checkpoint may put there."""
+    head: ClassifierHead | None = None
+    both_ways_key: str = ""
+    """A flag of config.json without which a model of this type is a decoder."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """config.json's own names for keys that BERT's has."""
+    first_behind_padding: bool = False
+    """Whether positions count from the number after the padding token's id."""
+    token_types: int = 0
+    """How many there are where config.json doesn't say; 0: the family has none."""
+    relative_buckets: int = 0
+    """Buckets of the relative attention bias, where config.json doesn't say; 0: the family has
+    none."""
+    tensors: tuple[tuple[str, str], ...] = ()
+    """(a part of a tensor's name, BERT's name for it)."""
+    read_layers: Callable[[Fields], EncoderConfig] | None = None
+    """Reads config.json of a family that isn't BERT: it has a decoder's layers, or keys of its own.
+    Raises UnsupportedModel."""
+    read_halves: Callable[[Fields, Fields, Fields], EncoderConfig] | None = None
+    """Reads config.json of a family that takes pictures, too: the file as a whole, and its sections
+    about texts and about pictures. Raises UnsupportedModel."""
+    layer_names: TensorNames = field(default_factory=TensorNames)
+    """Names of tensors of a family with a decoder's layers."""
+
+
+TEXT = "text_config"
+
+
+@dataclass(frozen=True)
+class TextHalf:
+    """A decoder that stands after a tower."""
+
+    family: Family
+    """The decoder's family."""
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    """What transformers' class of configurations has where config.json says nothing: a file that
+    was made with an older release says only what differs from it."""
+
+
+@dataclass(frozen=True)
+class TowerFamily:
+    """A family of models with a tower: how their files say what they see or hear with."""
+
+    name: str
+    hub_classes: tuple[str, ...]
+    """What config.json calls them."""
+    known_as: str
+    """The family's name for people."""
+    halves: Mapping[str, TextHalf]
+    """Decoders by the model_type of the section about them."""
+    read: Callable[[Fields, Fields, ModelConfig], Any]
+    """Reads config.json as a whole, and its section about the tower; the decoder is known already.
+    Raises UnsupportedModel for a tower that isn't served."""
+    usual: str
+    """The model_type where config.json says none."""
+    flat: Callable[[Fields], Fields] | None = None
+    """Returns the decoder's settings of a config.json without a section about it."""
+    harmless: frozenset[str] = frozenset()
+    """Keys of config.json beside the two sections that change nothing here."""
+    ignored: tuple[str, ...] = ()
+    """Keys of the decoder's section that change nothing here."""
+
+    SECTION: ClassVar[str]
+    """Name of config.json's section about the tower."""
+    PART: ClassVar[str]
+    """The field of ModelConfig that holds what is read."""
+
+    def text_half(self, fields: Fields) -> tuple[TextHalf, Fields]:
+        """Returns the decoder and its settings. Raises UnsupportedModel for one that isn't served
+        after this tower."""
+        section = fields.section(TEXT)
+        if not section.values and self.flat is not None:
+            section = self.flat(fields)
+        kind = section.text("model_type", self.usual)
+        half = self.halves.get(kind)
+        if half is None:
+            raise UnsupportedModel(
+                f"{section.where}: model_type {kind[:80]!r} is not served behind the tower of "
+                f"{self.known_as}; {', '.join(self.halves)} are"
+            )
+        section = section.completed(**half.defaults)
+        section.ignore(*self.ignored)
+        return half, section

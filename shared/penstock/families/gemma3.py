@@ -6,12 +6,14 @@ Source: Gemma team, "Gemma 3 technical report", 2025.
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family
+from penstock.families.family import EncoderFamily, Family
 from penstock.families.gemma2 import NAMES
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
-from penstock.model.config import ModelConfig
+from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec, RopeSpec
 
 LOCAL_THETA = 10_000.0
@@ -104,4 +106,36 @@ GEMMA3 = Family(
     hub_names=NAMES,
     gguf="gemma3",
     read_gguf=_gguf_gemma3,
+)
+
+
+# EmbeddingGemma: Gemma 3's text half, whose attention looks both ways.
+#
+# Source: Vera et al., "EmbeddingGemma: Powerful and Lightweight Text Representations", 2025; keys:
+# transformers' Gemma3TextConfig.
+
+
+def _both_ways(layer: LayerSpec) -> LayerSpec:
+    """A file's window has room for the tokens on both sides."""
+    rule = layer.attention
+    if rule.window is None:
+        return layer
+    rule = msgspec.structs.replace(rule, window=rule.window // 2 + 1)
+    return msgspec.structs.replace(layer, attention=rule)
+
+
+def _read_embedding(fields: Fields) -> EncoderConfig:
+    fields.flag("use_bidirectional_attention")
+    config = GEMMA3.read_hub(fields)
+    layers = tuple(map(_both_ways, config.layers))
+    own = msgspec.structs.replace(config, layers=layers)
+    return EncoderConfig.of_layers("embeddinggemma", own)
+
+
+EMBEDDING_GEMMA = EncoderFamily(
+    "embeddinggemma",
+    ("gemma3_text",),
+    both_ways_key="use_bidirectional_attention",
+    read_layers=_read_embedding,
+    layer_names=GEMMA3.hub_names,
 )

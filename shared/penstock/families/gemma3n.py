@@ -14,9 +14,8 @@ from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gemma2 import NAMES as NORM_NAMES
+from penstock.families.gemma_layers import read_layer_inputs, kv_sources
 from penstock.families.gguf_reading import GGUFMetadata
-from penstock.families.layer_inputs import read_layer_inputs
-from penstock.families.shared_kv import sources
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -48,7 +47,7 @@ def _hub(fields: Fields) -> ModelConfig:
         )
     hub.activation(fields, "gelu_tanh", key="hidden_activation", default="gelu_pytorch_tanh")
     kinds = hub.layer_kinds(fields, count, hub.every_nth_full(5, count))
-    reads = sources(kinds, fields.integer("num_kv_shared_layers", 15), fields.where)
+    reads = kv_sources(kinds, fields.integer("num_kv_shared_layers", 15), fields.where)
     window, bias, dim = hub.window(fields), fields.flag("attention_bias", False), sizes["head_dim"]
     fields.ignore("altup_coef_clip", "altup_lr_multiplier")  # of training
     return ModelConfig(
@@ -156,7 +155,7 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
     inner = model.in_each_layer("feed_forward_length")
     sizes = model.sizes(intermediate_size=inner[0])
     count, dim = sizes["num_layers"], sizes["head_dim"]
-    reads = sources(kinds, keys.integer("attention.shared_kv_layers"), keys.where)
+    reads = kv_sources(kinds, keys.integer("attention.shared_kv_layers"), keys.where)
     sparsity = _gguf_sparsity(keys, count)
     path = model.tensors.get("blk.0.laurel_l.weight")
     if path is None:

@@ -12,9 +12,8 @@ from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gemma2 import NAMES as NORM_NAMES
+from penstock.families.gemma_layers import read_layer_inputs, kv_sources
 from penstock.families.gguf_reading import GGUFMetadata
-from penstock.families.layer_inputs import read_layer_inputs
-from penstock.families.shared_kv import sources
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -48,7 +47,7 @@ def _hub(fields: Fields) -> ModelConfig:
             f"{fields.where}: layer_types ends with {kinds[-1]!r}, not {hub.FULL}"
         )
     shared = fields.integer("num_kv_shared_layers", 0)
-    reads = sources(kinds, shared, fields.where)
+    reads = kv_sources(kinds, shared, fields.where)
     own = _global_heads(fields, sizes["num_kv_heads"], sizes["head_dim"], kinds)
     alike = fields.flag("attention_k_eq_v", False)
     bias = fields.flag("attention_bias", False)
@@ -203,7 +202,7 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
         size=dims[hub.SLIDING],
     )
     sizes = model.sizes(intermediate_size=inner[0], num_kv_heads=usual.count, head_dim=usual.size)
-    reads = sources(kinds, keys.integer("attention.shared_kv_layers", 0), keys.where)
+    reads = kv_sources(kinds, keys.integer("attention.shared_kv_layers", 0), keys.where)
     window, experts = model.window(), _gguf_experts(model)
     layers = []
     for number, kind in enumerate(kinds):

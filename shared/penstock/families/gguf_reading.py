@@ -14,8 +14,8 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families import bounds
+from penstock.families.gemma_layers import layer_inputs
 from penstock.families.hub_reading import FULL, SLIDING
-from penstock.families.layer_inputs import layer_inputs
 from penstock.formats.fields import Fields
 from penstock.model.layer_spec import PerLayerInputsSpec, RopeScaling, RopeSpec
 

@@ -1,19 +1,29 @@
 """GLM-4, dense: heads that rotate in part, with adjacent pairs; the releases of April 2025 have
-norms after attention and feed-forward, too.
+norms after attention and feed-forward, too. GLM-4.5 and 4.6: experts chosen by corrected sigmoid
+scores, beside one that every token has.
 
-Source: GLM team, "ChatGLM", 2024; the model cards of GLM-4-0414.
+Sources: GLM team, "ChatGLM", 2024; the model cards of GLM-4-0414; "GLM-4.5", 2025.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
+from penstock.families import bounds
 from penstock.families import hub_reading as hub
+from penstock.families.deepseek import GGUF_NAMES as GGUF_EXPERTS
+from penstock.families.deepseek import gguf_experts
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec
+from penstock.model.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+)
 
 NAMES = TensorNames(
     {
@@ -73,4 +83,95 @@ GLM4 = Family(
     gguf="glm4",
     read_gguf=_gguf_glm4,
     gguf_names=GGUF_NAMES,
+)
+
+
+MOE_NAMES = TensorNames(
+    {
+        "mlp.gate": "mlp.router",
+        "mlp.gate.e_score_correction_bias": "mlp.router.correction",
+        "mlp.shared_experts.gate_proj": "mlp.shared_expert.gate_proj",
+        "mlp.shared_experts.up_proj": "mlp.shared_expert.up_proj",
+        "mlp.shared_experts.down_proj": "mlp.shared_expert.down_proj",
+    },
+    layers_for_drafts=True,
+)
+
+
+def _hub_moe(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes = hub.sizes(fields)
+    fields.ignore("num_nextn_predict_layers", "num_mtp_layers")  # for drafts only
+    inner = fields.integer("moe_intermediate_size")
+    experts = ExpertsSpec(
+        **hub.expert_counts(fields, "n_routed_experts", "num_local_experts"),
+        inner=inner,
+        router="sigmoid",
+        correction=True,
+        normalised=fields.flag("norm_topk_prob", True),
+        scale=fields.number("routed_scaling_factor", 1.0),
+        shared_inner=inner * fields.integer("n_shared_experts", 1),
+        groups=fields.integer("n_group", 1),
+        active_groups=fields.integer("topk_group", 1),
+    )
+    attention = AttentionSpec(
+        qkv_bias=fields.flag("attention_bias", False),
+        norm="head" if fields.flag("use_qk_norm", False) else "none",
+    )
+    dense = fields.integer("first_k_dense_replace", 1)
+    layers = [
+        LayerSpec(
+            attention=attention,
+            feed_forward=FeedForwardSpec(experts=None if number < dense else experts),
+        )
+        for number in range(sizes["num_layers"])
+    ]
+    return ModelConfig(
+        architecture="glm4_moe",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
+        ropes=(hub.rope(fields, sizes["head_dim"], share=0.5),),
+        layers=hub.shared(layers),
+    )
+
+
+def _gguf_moe(model: GGUFMetadata) -> ModelConfig:
+    keys = model.keys
+    count = bounds.layers_without_drafts(keys)
+    dense = keys.integer("leading_dense_block_count", 0)
+    experts = gguf_experts(model, f"blk.{dense}.exp_probs_b.bias")
+    attention = AttentionSpec(
+        qkv_bias=model.has("attn_q.bias"),
+        norm="head" if model.has("attn_q_norm.weight") else "none",
+    )
+    layers = [
+        LayerSpec(
+            attention=attention,
+            feed_forward=FeedForwardSpec(experts=None if number < dense else experts),
+        )
+        for number in range(count)
+    ]
+    sizes = model.sizes() | {"num_layers": count}
+    return ModelConfig(
+        architecture="glm4_moe",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=hub.shared(layers),
+    )
+
+
+GLM4_MOE = Family(
+    "glm4_moe",
+    ("Glm4MoeForCausalLM",),
+    "GLM-4.5",
+    _hub_moe,
+    hub_names=MOE_NAMES,
+    gguf="glm4moe",
+    read_gguf=_gguf_moe,
+    gguf_names=TensorNames(
+        {"attention_output_norm": "post_attention_layernorm"},
+        stacked=GGUF_EXPERTS.stacked,
+        layers_for_drafts=True,
+    ),
 )

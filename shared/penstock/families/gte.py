@@ -9,7 +9,7 @@ multilingual text retrieval", 2024; keys: the config.json of its releases; fixed
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
-from penstock.families.encoder import ClassifierHead, EncoderFamily
+from penstock.families.family import ClassifierHead, EncoderFamily
 from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig

@@ -9,12 +9,11 @@ from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.families import bounds
-from penstock.families import gguf_recurrent as gguf
 from penstock.families import hub_reading as hub
 from penstock.families import recurrent_reading as recurrent
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
-from penstock.families.qwen3_moe import GGUF_NAMES as GGUF_EXPERTS
+from penstock.families.qwen3 import GGUF_NAMES as GGUF_EXPERTS
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -153,7 +152,7 @@ def _gguf_dense(model: GGUFMetadata) -> ModelConfig:
 def _gguf_moe(model: GGUFMetadata) -> ModelConfig:
     keys = model.keys
     dense = keys.integer("leading_dense_block_count", 0)
-    hub.only(keys, expert_gating_func=gguf.SIGMOID)
+    hub.only(keys, expert_gating_func=recurrent.GGUF_SIGMOID)
     experts = ExpertsSpec(
         **model.expert_counts(),
         inner=keys.integer("expert_feed_forward_length"),
@@ -170,8 +169,8 @@ def _gguf(
     model: GGUFMetadata, name: str, experts: ExpertsSpec | None, dense: int = 0
 ) -> ModelConfig:
     count = bounds.layer_count(model.keys, "block_count")
-    heads = gguf.per_layer(model.keys, gguf.KV_HEADS, count)
-    model = gguf.of_one_size(model, count)
+    heads = recurrent.gguf_per_layer(model.keys, recurrent.GGUF_KV_HEADS, count)
+    model = recurrent.gguf_of_one_size(model, count)
     sizes = model.sizes()
     conv = ShortConvSpec(width=sizes["hidden_size"], kernel=model.keys.integer("shortconv.l_cache"))
     recurrent.checked(conv, model.keys.where)

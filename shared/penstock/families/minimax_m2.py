@@ -12,8 +12,8 @@ from typing import Any
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
-from penstock.families.mixtral import MIXTRAL_MODULES
-from penstock.families.qwen3_moe import GGUF_NAMES
+from penstock.families.mistral import MIXTRAL_MODULES
+from penstock.families.qwen3 import GGUF_NAMES
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (

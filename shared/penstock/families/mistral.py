@@ -1,15 +1,23 @@
-"""Mistral 7B and its successors: Llama, of which some releases attend within a sliding window.
+"""Mistral 7B and its successors: Llama, of which some releases attend within a sliding window; and
+Mixtral: Mistral with a mixture of experts in every layer.
 
-Their GGUF files say that they are Llama's. Source: Jiang et al., "Mistral 7B", 2023.
+Mistral's GGUF files say that they are Llama's. Sources: Jiang et al., "Mistral 7B", 2023; "Mixtral
+of experts", 2024.
 """
 
 from __future__ import annotations
 
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family
+from penstock.families.family import Family, TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec
+from penstock.model.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+)
 
 
 def _hub(fields: Fields) -> ModelConfig:
@@ -40,4 +48,41 @@ MISTRAL = Family(
     ),
     "Mistral, Ministral, Ministral 3, Mistral Small 3",
     _hub,
+)
+
+
+MIXTRAL_MODULES = {
+    "block_sparse_moe.gate": "mlp.router",
+    "block_sparse_moe.experts.*.w1": "mlp.experts.*.gate_proj",
+    "block_sparse_moe.experts.*.w2": "mlp.experts.*.down_proj",
+    "block_sparse_moe.experts.*.w3": "mlp.experts.*.up_proj",
+}
+
+
+def _hub_mixtral(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes = hub.sizes(fields)
+    fields.ignore("router_jitter_noise")  # of training
+    experts = ExpertsSpec(
+        **hub.expert_counts(fields, "num_local_experts"), inner=sizes["intermediate_size"]
+    )
+    window = hub.window(fields) if "sliding_window" in fields else None
+    layer = LayerSpec(
+        attention=AttentionSpec(window=window), feed_forward=FeedForwardSpec(experts=experts)
+    )
+    return ModelConfig(
+        architecture="mixtral",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
+        ropes=(hub.rope(fields, sizes["head_dim"], theta=1_000_000.0),),
+        layers=(layer,),
+    )
+
+
+MIXTRAL = Family(
+    "mixtral",
+    ("MixtralForCausalLM",),
+    "Mixtral",
+    _hub_mixtral,
+    hub_names=TensorNames(MIXTRAL_MODULES),
 )

@@ -7,8 +7,7 @@ and defaults: transformers' ModernBertConfig.
 from __future__ import annotations
 
 from penstock.families import hub_reading as hub
-from penstock.families.encoder import ClassifierHead, EncoderFamily
-from penstock.families.family import TensorNames
+from penstock.families.family import ClassifierHead, EncoderFamily, TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec, RopeSpec

@@ -1,7 +1,9 @@
 """OLMo 2 and 3: norms after attention and feed-forward only, and over all queries and all keys; in
-OLMo 3 three of four layers in a window.
+OLMo 3 three of four layers in a window. OLMoE: experts without normalised weights, norms over all
+queries and all keys.
 
-Source: OLMo team, "2 OLMo 2 furious", 2025; "OLMo 3", 2025.
+Sources: OLMo team, "2 OLMo 2 furious", 2025; "OLMo 3", 2025; Muennighoff et al., "OLMoE: open
+mixture-of-experts language models", 2024.
 """
 
 from __future__ import annotations
@@ -9,9 +11,16 @@ from __future__ import annotations
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.qwen3 import GGUF_NAMES
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec
+from penstock.model.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+)
 
 NAMES = TensorNames(
     {
@@ -84,3 +93,53 @@ OLMO2 = Family(
     read_gguf=_gguf_olmo2,
 )
 OLMO3 = Family("olmo3", ("Olmo3ForCausalLM",), "OLMo 3", _hub3, hub_names=NAMES)
+
+
+def _hub_olmoe(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
+    experts = ExpertsSpec(
+        **hub.expert_counts(fields, "num_experts", "num_local_experts"),
+        inner=sizes["intermediate_size"],
+        normalised=fields.flag("norm_topk_prob", False),
+    )
+    layer = LayerSpec(
+        attention=AttentionSpec(norm="whole", qkv_bias=bias, output_bias=bias),
+        feed_forward=FeedForwardSpec(experts=experts),
+    )
+    return ModelConfig(
+        architecture="olmoe",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
+        ropes=(hub.rope(fields, sizes["head_dim"]),),
+        layers=(layer,),
+    )
+
+
+def _gguf_olmoe(model: GGUFMetadata) -> ModelConfig:
+    sizes = model.sizes()
+    experts = ExpertsSpec(
+        **model.expert_counts(), inner=sizes["intermediate_size"], normalised=False
+    )
+    layer = LayerSpec(
+        attention=AttentionSpec(norm="whole"), feed_forward=FeedForwardSpec(experts=experts)
+    )
+    return ModelConfig(
+        architecture="olmoe",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(layer,),
+    )
+
+
+OLMOE = Family(
+    "olmoe",
+    ("OlmoeForCausalLM",),
+    "OLMoE",
+    _hub_olmoe,
+    hub_names=TensorNames({"mlp.gate": "mlp.router"}),
+    gguf="olmoe",
+    read_gguf=_gguf_olmoe,
+    gguf_names=GGUF_NAMES,
+)

@@ -1,4 +1,5 @@
-"""Qwen 2 and 2.5: Llama with biases on queries, keys and values.
+"""Qwen 2 and 2.5: Llama with biases on queries, keys and values; and Qwen1.5 and Qwen2 with a
+mixture of experts, beside one that every token has, with a gate.
 
 Source: Yang et al., "Qwen2 technical report", 2024.
 """
@@ -6,11 +7,17 @@ Source: Yang et al., "Qwen2 technical report", 2024.
 from __future__ import annotations
 
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family
+from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec
+from penstock.model.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+)
 
 
 def _hub(fields: Fields) -> ModelConfig:
@@ -47,4 +54,44 @@ QWEN2 = Family(
     gguf="qwen2",
     gguf_also=("qwen2vl",),
     read_gguf=_gguf,
+)
+
+
+def _hub_moe(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes = hub.sizes(fields)
+    experts = ExpertsSpec(
+        **hub.expert_counts(fields, "num_experts", "num_local_experts"),
+        inner=fields.integer("moe_intermediate_size"),
+        normalised=fields.flag("norm_topk_prob", False),
+        shared_inner=fields.integer("shared_expert_intermediate_size"),
+        shared_gate=True,
+    )
+    count = sizes["num_layers"]
+    bias = fields.flag("qkv_bias", True)
+    layers = []
+    for window, sparse in zip(
+        hub.windows_behind(fields, count), hub.sparse_layers(fields, count), strict=True
+    ):
+        layers.append(
+            LayerSpec(
+                attention=AttentionSpec(window=window, qkv_bias=bias),
+                feed_forward=FeedForwardSpec(experts=experts if sparse else None),
+            )
+        )
+    return ModelConfig(
+        architecture="qwen2_moe",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
+        ropes=(hub.rope(fields, sizes["head_dim"]),),
+        layers=hub.shared(layers),
+    )
+
+
+QWEN2_MOE = Family(
+    "qwen2_moe",
+    ("Qwen2MoeForCausalLM",),
+    "Qwen1.5-MoE, Qwen2-MoE",
+    _hub_moe,
+    hub_names=TensorNames({"mlp.gate": "mlp.router"}),
 )

@@ -1,4 +1,5 @@
-"""Qwen 3, dense: Llama with queries and keys normalised head by head, and a head size of its own.
+"""Qwen 3: Llama with queries and keys normalised head by head, and a head size of its own; dense,
+or with a mixture of experts: Qwen3-30B-A3B and relatives.
 
 Source: Yang et al., "Qwen3 technical report", 2025.
 """
@@ -6,11 +7,18 @@ Source: Yang et al., "Qwen3 technical report", 2025.
 from __future__ import annotations
 
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family
+from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec, RopeSpec
+from penstock.model.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+    RopeSpec,
+)
 
 
 def _hub(fields: Fields) -> ModelConfig:
@@ -61,4 +69,73 @@ QWEN3 = Family(
     gguf="qwen3",
     gguf_also=("qwen3vl",),
     read_gguf=_gguf,
+)
+
+
+def _hub_moe(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes, bias = hub.sizes(fields, default_head_dim=128), fields.flag("attention_bias", False)
+    experts = ExpertsSpec(
+        **hub.expert_counts(fields, "num_experts", "num_local_experts"),
+        inner=fields.integer("moe_intermediate_size"),
+        normalised=fields.flag("norm_topk_prob", False),
+    )
+    count = sizes["num_layers"]
+    layers = []
+    for window, sparse in zip(
+        hub.windows_behind(fields, count), hub.sparse_layers(fields, count), strict=True
+    ):
+        attention = AttentionSpec(window=window, norm="head", qkv_bias=bias, output_bias=bias)
+        feed_forward = FeedForwardSpec(experts=experts if sparse else None)
+        layers.append(LayerSpec(attention=attention, feed_forward=feed_forward))
+    return ModelConfig(
+        architecture="qwen3_moe",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
+        ropes=(hub.rope(fields, sizes["head_dim"]),),
+        layers=hub.shared(layers),
+    )
+
+
+GGUF_NAMES = TensorNames(
+    stacked={
+        f"mlp.stacked.{name}": (f"mlp.experts.*.{name}",)
+        for name in ("gate_proj", "up_proj", "down_proj")
+    }
+)
+"""Tensor names of GGUF files, in which one tensor has the matrices of all experts."""
+
+
+def _gguf_moe(model: GGUFMetadata) -> ModelConfig:
+    sizes, keys = model.sizes(), model.keys
+    experts = ExpertsSpec(**model.expert_counts(), inner=keys.integer("expert_feed_forward_length"))
+    layer = LayerSpec(
+        attention=AttentionSpec(norm="head"), feed_forward=FeedForwardSpec(experts=experts)
+    )
+    return ModelConfig(
+        architecture="qwen3_moe",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(rope_behind_a_tower(model, sizes["head_dim"]),),
+        layers=(layer,),
+    )
+
+
+QWEN3_MOE = Family(
+    "qwen3_moe",
+    ("Qwen3MoeForCausalLM",),
+    "Qwen3-MoE",
+    _hub_moe,
+    hub_names=TensorNames(
+        {"mlp.gate": "mlp.router"},
+        stacked={  # after Qwen3-VL's tower
+            "mlp.experts.gate_up_proj": ("mlp.experts.*.gate_proj", "mlp.experts.*.up_proj"),
+            "mlp.experts.down_proj": ("mlp.experts.*.down_proj",),
+        },
+        turned=True,
+    ),
+    gguf="qwen3moe",
+    gguf_also=("qwen3vlmoe",),
+    read_gguf=_gguf_moe,
+    gguf_names=GGUF_NAMES,
 )

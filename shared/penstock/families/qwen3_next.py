@@ -14,10 +14,9 @@ from penstock.errors import UnsupportedModel
 from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families import recurrent_reading as recurrent
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import BESIDE_THE_LAYERS, Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
-from penstock.families.own_head import BESIDE_THE_LAYERS
-from penstock.families.qwen3_moe import GGUF_NAMES as GGUF_EXPERTS
+from penstock.families.qwen3 import GGUF_NAMES as GGUF_EXPERTS
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (

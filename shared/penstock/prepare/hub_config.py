@@ -7,9 +7,9 @@ import msgspec
 from penstock.errors import UnsupportedModel
 from penstock.families import HUB_CLASSES, MODEL_NAMES, Family
 from penstock.families.audio import AUDIO_CLASSES
+from penstock.families.family import TowerFamily
 from penstock.families.finding import family_of_class
 from penstock.families.hub_reading import refuse_unknown
-from penstock.families.tower_family import TowerFamily
 from penstock.families.vision import HARMLESS as HARMLESS_IN_TOWERS
 from penstock.families.vision import VISION_CLASSES
 from penstock.formats.fields import Fields

@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.families.vision.llava_onevision import most_tiles, pinpoints
+from penstock.families.vision.llava import most_tiles, pinpoints
 from penstock.formats.fields import Fields
 from penstock.model.media_facts import (
     AnyresImages,

@@ -1,19 +1,16 @@
-"""The families of models whose tower is served, one to a module. A new one needs its line here.
+"""The families of models whose tower sees. A new one needs its line here.
 
 The decoder after a tower is one of penstock.families.FAMILIES.
 """
 
-from penstock.families.vision.family import VISION, TextHalf, VisionFamily
 from penstock.families.vision.gemma3 import GEMMA3_VISION
 from penstock.families.vision.idefics3 import IDEFICS3
 from penstock.families.vision.internvl import INTERNVL
 from penstock.families.vision.llama4 import LLAMA4_VISION
-from penstock.families.vision.llava import LLAVA
-from penstock.families.vision.llava_onevision import LLAVA_ONEVISION
+from penstock.families.vision.llava import LLAVA, LLAVA_ONEVISION
 from penstock.families.vision.pixtral import MISTRAL3
-from penstock.families.vision.qwen3_vl import QWEN3_VL
-from penstock.families.vision.qwen_vl import QWEN2_5_VL, QWEN2_VL
-from penstock.families.vision.reading import HARMLESS
+from penstock.families.vision.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
+from penstock.families.vision.reading import HARMLESS, VISION, TextHalf, VisionFamily
 
 VISION_FAMILIES: dict[str, VisionFamily] = {
     each.name: each

@@ -9,8 +9,7 @@ import math
 
 from penstock.errors import UnsupportedModel
 from penstock.families.gemma3 import GEMMA3
-from penstock.families.vision.family import TextHalf, VisionFamily
-from penstock.families.vision.reading import MAX_SIDE, bounded, siglip_tower
+from penstock.families.vision.reading import MAX_SIDE, TextHalf, VisionFamily, bounded, siglip_tower
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.vision_spec import PoolProjector, VisionSpec

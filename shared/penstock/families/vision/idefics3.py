@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
 from penstock.families.llama import LLAMA
-from penstock.families.vision.family import TextHalf, VisionFamily
 from penstock.families.vision.llava import LLAMA_DEFAULTS
-from penstock.families.vision.reading import MAX_SIDE, bounded, siglip_tower
+from penstock.families.vision.reading import MAX_SIDE, TextHalf, VisionFamily, bounded, siglip_tower
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.vision_spec import ShuffleProjector, VisionSpec

@@ -13,14 +13,14 @@ from penstock.families.bounds import layer_count
 from penstock.families.family import Family
 from penstock.families.llama import LLAMA
 from penstock.families.qwen2 import QWEN2
-from penstock.families.qwen3 import QWEN3
-from penstock.families.qwen3_moe import QWEN3_MOE
-from penstock.families.vision.family import TextHalf, VisionFamily
+from penstock.families.qwen3 import QWEN3, QWEN3_MOE
 from penstock.families.vision.llava import LLAMA_DEFAULTS
 from penstock.families.vision.reading import (
     MAX_PATCH,
     MAX_PIXELS,
     MAX_WIDTH,
+    TextHalf,
+    VisionFamily,
     activation,
     bounded,
     computed_layers,

@@ -10,11 +10,12 @@ from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.llama4 import LLAMA4
-from penstock.families.vision.family import TextHalf, VisionFamily
 from penstock.families.vision.reading import (
     MAX_PATCH,
     MAX_PIXELS,
     MAX_WIDTH,
+    TextHalf,
+    VisionFamily,
     bounded,
     heads,
     only_colours,

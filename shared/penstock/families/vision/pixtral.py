@@ -11,11 +11,12 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.families.bounds import layer_count
 from penstock.families.mistral import MISTRAL
-from penstock.families.vision.family import TextHalf, VisionFamily
 from penstock.families.vision.reading import (
     MAX_PATCH,
     MAX_SIDE,
     MAX_WIDTH,
+    TextHalf,
+    VisionFamily,
     activation,
     bounded,
     computed_layers,

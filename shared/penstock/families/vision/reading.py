@@ -1,17 +1,38 @@
-"""What the readers of towers have in common: CLIP's and SigLIP's, and their bounds.
+"""A family of models that see, and what the readers of towers have in common: CLIP's and
+SigLIP's, and their bounds.
 
 Source of the keys: the configuration classes of the transformers library.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from penstock.errors import UnsupportedModel
 from penstock.families.bounds import layer_count
+from penstock.families.family import TextHalf, TowerFamily
 from penstock.formats.fields import Fields
+from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
-from penstock.model.vision_spec import LearnedPositions, TowerSpec
+from penstock.model.vision_spec import LearnedPositions, TowerSpec, VisionSpec
+
+VISION = "vision_config"
+
+
+@dataclass(frozen=True)
+class VisionFamily(TowerFamily):
+    """A family of models that see: how their files say what VisionSpec says."""
+
+    read: Callable[[Fields, Fields, ModelConfig], VisionSpec]
+
+    SECTION: ClassVar[str] = VISION
+    PART: ClassVar[str] = "vision"
+
+
+__all__ = ["VISION", "TextHalf", "VisionFamily"]
+
 
 MAX_WIDTH = 65_536
 MAX_HEADS = 4096

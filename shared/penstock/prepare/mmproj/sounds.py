@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
-from penstock.families.audio.family import MAX_BINS, MAX_POSITIONS
+from penstock.families.audio import MAX_BINS, MAX_POSITIONS
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, LinearProjector, StackProjector
 from penstock.model.layer_spec import NormSpec

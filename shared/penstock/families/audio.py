@@ -1,0 +1,207 @@
+"""The families of models whose tower hears. A new one needs its line in AUDIO_FAMILIES.
+
+Qwen2-Audio has Whisper's encoder, the mean of each two of its vectors, a product, and Qwen 2 (Chu
+et al., "Qwen2-Audio technical report", 2024). Voxtral has Whisper's encoder, two products of each
+four of its vectors, and Llama (Mistral AI, "Voxtral", 2025).
+
+The decoder after a tower is one of penstock.families.FAMILIES. (Whisper's, which attends to what
+its encoder makes of a sound, is one itself.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from penstock.errors import UnsupportedModel
+from penstock.families import hub_reading as hub
+from penstock.families.bounds import layer_count
+from penstock.families.family import TextHalf, TowerFamily
+from penstock.families.llama import LLAMA
+from penstock.families.qwen2 import QWEN2
+from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
+from penstock.formats.fields import Fields
+from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, LinearProjector, StackProjector
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import NormSpec
+
+AUDIO = "audio_config"
+MAX_BINS = 1024
+"""Most bands of a spectrogram."""
+MAX_POSITIONS = 65_536
+"""Most rows of a table of positions."""
+OF_TRAINING = (
+    "activation_dropout",
+    "dropout",
+    "encoder_layerdrop",
+    "init_std",
+    "layerdrop",
+    "num_hidden_layers",  # also means encoder_layers where both are there
+    "vocab_size",
+)
+
+
+@dataclass(frozen=True)
+class AudioFamily(TowerFamily):
+    """A family of models that hear: how their files say what AudioSpec says."""
+
+    read: Callable[[Fields, Fields, ModelConfig], AudioSpec]
+
+    SECTION: ClassVar[str] = AUDIO
+    PART: ClassVar[str] = "audio"
+
+
+@dataclass(frozen=True)
+class TowerKeys:
+    """What the tower's section calls its sizes."""
+
+    hidden: str
+    inner: str
+    layers: str
+    heads: str
+
+
+def whisper_tower(section: Fields, keys: TowerKeys, *, pooled: bool) -> AudioTowerSpec:
+    """Whisper's encoder. Raises UnsupportedModel for a variant that isn't served."""
+    hidden = bounded(section, keys.hidden, MAX_WIDTH)
+    hub.only(section, scale_embedding=False)
+    act = hub.activation(
+        section, "gelu", "gelu_tanh", "silu", key="activation_function", default="gelu"
+    )
+    positions = bounded(section, "max_source_positions", MAX_POSITIONS)
+    if pooled and positions % 2:
+        raise UnsupportedModel(
+            f"{section.where}: max_source_positions is {positions}; an even number is needed, "
+            "since each two become one"
+        )
+    tower = AudioTowerSpec(
+        hidden_size=hidden,
+        intermediate_size=bounded(section, keys.inner, MAX_WIDTH),
+        num_layers=layer_count(section, keys.layers),
+        num_heads=heads(section, keys.heads, hidden),
+        mel_bins=bounded(section, "num_mel_bins", MAX_BINS),
+        positions=positions,
+        norm=NormSpec(kind="layer", eps=1e-5, bias=True),
+        activation=act,
+        pooled=pooled,
+    )
+    section.ignore(*OF_TRAINING)
+    return tower
+
+
+QWEN2_AUDIO_KEYS = TowerKeys(
+    "d_model", "encoder_ffn_dim", "encoder_layers", "encoder_attention_heads"
+)
+QWEN2_TEXT_DEFAULTS: dict[str, object] = {
+    "vocab_size": 151_936,
+    "hidden_size": 4096,
+    "intermediate_size": 22_016,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32_768,
+    "rms_norm_eps": 1e-6,
+}
+"""Defaults of transformers' Qwen2Config."""
+QWEN2_TOWER_DEFAULTS: dict[str, object] = {
+    "d_model": 1280,
+    "encoder_ffn_dim": 5120,
+    "encoder_layers": 32,
+    "encoder_attention_heads": 20,
+    "num_mel_bins": 128,
+    "max_source_positions": 1500,
+}
+"""Defaults of transformers' Qwen2AudioEncoderConfig."""
+
+
+def _read_qwen2_audio(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec:
+    tower = whisper_tower(section.completed(**QWEN2_TOWER_DEFAULTS), QWEN2_AUDIO_KEYS, pooled=True)
+    return AudioSpec(tower=tower, projector=LinearProjector(), cut=True)
+
+
+QWEN2_AUDIO = AudioFamily(
+    "qwen2_audio",
+    ("Qwen2AudioForConditionalGeneration",),
+    "Qwen2-Audio",
+    {"qwen2": TextHalf(QWEN2, QWEN2_TEXT_DEFAULTS)},
+    _read_qwen2_audio,
+    usual="qwen2",
+    harmless=frozenset({"audio_token_id", "audio_token_index", "ignore_index", "vocab_size"}),
+    ignored=("use_mrope",),
+)
+
+
+VOXTRAL_KEYS = TowerKeys(
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"
+)
+VOXTRAL_TEXT_DEFAULTS: dict[str, object] = {
+    "vocab_size": 131_072,
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131_072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 100_000_000.0,
+    "head_dim": 128,
+}
+VOXTRAL_TOWER_DEFAULTS: dict[str, object] = {
+    "hidden_size": 1280,
+    "intermediate_size": 5120,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 20,
+    "num_mel_bins": 128,
+    "max_source_positions": 1500,
+}
+"""The tower's defaults in transformers' VoxtralConfig, as VOXTRAL_TEXT_DEFAULTS are the
+decoder's."""
+ACTIVATIONS: dict[str, Any] = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
+
+
+def _read_voxtral(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec:
+    section = section.completed(**VOXTRAL_TOWER_DEFAULTS)
+    tower = whisper_tower(section, VOXTRAL_KEYS, pooled=False)
+    _check_heads(section, tower.num_heads, tower.head_dim)
+    factor = tower.intermediate_size // tower.hidden_size
+    if tower.intermediate_size % tower.hidden_size or tower.positions % factor:
+        raise UnsupportedModel(
+            f"{section.where}: intermediate_size {tower.intermediate_size} says how many vectors "
+            f"of {tower.hidden_size} become one; that must be a divisor of max_source_positions, "
+            f"{tower.positions}"
+        )
+    act = fields.text("projector_hidden_act", "gelu")
+    if act not in ACTIVATIONS:
+        raise fields.wrong("projector_hidden_act", " or ".join(ACTIVATIONS))
+    return AudioSpec(
+        tower=tower, projector=StackProjector(factor=factor, activation=ACTIVATIONS[act])
+    )
+
+
+def _check_heads(section: Fields, count: int, size: int) -> None:
+    """Releases say what follows from the other sizes."""
+    for key, wanted in (("num_key_value_heads", count), ("head_dim", size)):
+        if section.optional_integer(key) not in (None, wanted):
+            raise section.wrong(key, str(wanted))
+
+
+VOXTRAL = AudioFamily(
+    "voxtral",
+    ("VoxtralForConditionalGeneration",),
+    "Voxtral",
+    {"llama": TextHalf(LLAMA, VOXTRAL_TEXT_DEFAULTS)},
+    _read_voxtral,
+    usual="llama",
+    harmless=frozenset({"audio_token_id", "hidden_size", "vocab_size"}),
+)
+
+
+AUDIO_FAMILIES: dict[str, AudioFamily] = {each.name: each for each in (QWEN2_AUDIO, VOXTRAL)}
+
+AUDIO_CLASSES: dict[str, AudioFamily] = {
+    name: family for family in AUDIO_FAMILIES.values() for name in family.hub_classes
+}
+"""Families by the class that a hub folder's config.json names."""
+
+__all__ = ["AUDIO_CLASSES", "AUDIO_FAMILIES", "AudioFamily"]
