@@ -1,6 +1,5 @@
 """What the system must know of a family of models: decoders, with the draft heads in their own
-checkpoints (method mtp), encoders, and models that also see or hear.
-"""
+checkpoints (method mtp), encoders, and models that also see or hear."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """What the layers of Gemma 3n and 4 have in common: inputs of each layer's own, and layers that
-read the keys and values of an earlier one.
-"""
+read the keys and values of an earlier one."""
 
 from __future__ import annotations
 

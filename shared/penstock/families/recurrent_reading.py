@@ -1,6 +1,5 @@
 """What the readers of families with recurrent layers have in common: which layers are recurrent,
-and how large states may be.
-"""
+and how large states may be."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from penstock.parsing.calls import FormatCalls, short_id
 from penstock.parsing.channels import Channels
 from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat, ThoughtFormat
 from penstock.parsing.formats import FORMATS
-from penstock.parsing.formats.plain_json import JSON
+from penstock.parsing.formats.json_calls import JSON
 from penstock.parsing.interface import OutputParser, ReasoningParser, ToolParser
 from penstock.parsing.thinking import ThinkBlocks
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from penstock.errors import InvalidRequest
 from penstock.parsing import reasoning_parser, tool_parser
 from penstock.parsing.forced_grammar import forced_tag
-from penstock.parsing.formats.hermes import HERMES
+from penstock.parsing.formats.json_calls import HERMES
 from penstock.protocol.common import Grammar
 from penstock.request.structured_outputs import PARAM, StructuredOutputs
 from penstock_gateway.chat.answer_grammar import answer_grammar
