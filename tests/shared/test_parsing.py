@@ -21,10 +21,9 @@ from penstock.parsing import (
     reasoning_parser,
     tool_parser,
 )
-from penstock.parsing.events import merged
-from penstock.parsing.forced import NamedCall, RequiredCalls
+from penstock.parsing.interface import merged
 from penstock.parsing.json_scanner import JsonScanner, ScanState
-from penstock.parsing.output import ChainedParser
+from penstock.parsing.output import ChainedParser, NamedCall, RequiredCalls
 from penstock.parsing.registry import chosen
 from tests.thinning import part
 

@@ -45,7 +45,7 @@ def reference() -> Callable[[str], np.ndarray]:
     """Embeddings as transformers makes them."""
     import transformers
 
-    from penstock.prepare.aliases import find_packaged, installed_path
+    from penstock.prepare.resolve import find_packaged, installed_path
 
     packaged = find_packaged("all-minilm-l6-v2")
     assert packaged is not None

@@ -11,9 +11,8 @@ import msgspec
 
 from penstock.config.settings import GatewayConfig
 from penstock.parsing import OutputParser, reasoning_parser, tool_parser
-from penstock.parsing.forced import NamedCall, OnlyCalls, RequiredCalls
 from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat
-from penstock.parsing.output import whole_parser
+from penstock.parsing.output import NamedCall, OnlyCalls, RequiredCalls, whole_parser
 from penstock.parsing.registry import ToolFormat
 from penstock.process import logs
 from penstock_gateway.chat.answer_grammar import answer_grammar

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.parsing.events import CallBegin, Event
+from penstock.parsing.interface import CallBegin, Event
 
 if TYPE_CHECKING:
     from penstock.text.detokenizer import Detokenizer

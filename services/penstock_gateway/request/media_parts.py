@@ -6,8 +6,7 @@ import re
 from typing import Any, Protocol, cast
 
 from penstock.errors import InvalidRequest
-from penstock.media.input_audio import sound_uri
-from penstock.media.sources import MediaSource
+from penstock.media.sources import MediaSource, sound_uri
 from penstock.model.media_facts import MediaKind
 from penstock_gateway.http.errors import clip
 

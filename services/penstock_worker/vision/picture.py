@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.media import anyres
+from penstock.media import geometry
 from penstock.model.vision_spec import (
     AdapterProjector,
     AnyresProjector,
@@ -70,9 +70,9 @@ def read_picture(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture
     return _of_pixels(tensors, spec)
 
 
-def anyres_of(picture: Picture, spec: VisionSpec, projector: AnyresProjector) -> anyres.Shape:
+def anyres_of(picture: Picture, spec: VisionSpec, projector: AnyresProjector) -> geometry.Shape:
     """How the picture's tiles after the first one become rows."""
-    return anyres.shape_of(
+    return geometry.shape_of(
         picture.size, projector.forms, spec.image_size or 1, picture.rows, projector.most
     )
 

@@ -12,7 +12,7 @@ from penstock.cli.commands import COMMANDS
 from penstock.cli.parser import Parser, examples
 from penstock.config.settings import ServeConfig
 from penstock.config.tree import Leaf, leaves
-from penstock.prepare.aliases import ALIASES
+from penstock.prepare.resolve import ALIASES
 
 SHELLS = ("bash", "zsh", "fish")
 

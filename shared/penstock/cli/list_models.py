@@ -14,7 +14,7 @@ from penstock.cli.sizes import columns, day, decimal
 from penstock.errors import ModelNotFound
 
 if TYPE_CHECKING:
-    from penstock.prepare.inventory import PreparedFolder
+    from penstock.prepare.folder import PreparedFolder
 
 
 class ListedModel(msgspec.Struct, kw_only=True):
@@ -63,7 +63,7 @@ def models_here(cache_dir: str | os.PathLike[str] | None) -> list[ListedModel]:
     """The models on this machine, ordered by where they come from, then by name."""
     from penstock.hub.connection import default_hub
     from penstock.hub.inventory import hub_models
-    from penstock.prepare.inventory import cache_root, prepared_folders
+    from penstock.prepare.folder import cache_root, prepared_folders
 
     prepared = prepared_folders(cache_root(cache_dir))
     rows, seen = [], set()
@@ -90,7 +90,7 @@ def models_here(cache_dir: str | os.PathLike[str] | None) -> list[ListedModel]:
 
 
 def _packaged() -> list[ListedModel]:
-    from penstock.prepare.aliases import PACKAGED_MODELS, installed_path
+    from penstock.prepare.resolve import PACKAGED_MODELS, installed_path
 
     rows = []
     for model in PACKAGED_MODELS:

@@ -16,7 +16,7 @@ from penstock.errors import InvalidRequest, ModelNotFound, StartupError
 
 if TYPE_CHECKING:
     from penstock.hub.removal import Removal
-    from penstock.prepare.inventory import PreparedFolder
+    from penstock.prepare.folder import PreparedFolder
 
 KEPT = 1
 """The user said no."""
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns one of the exit codes above. Raises ModelNotFound, StartupError,
     InvalidRequest."""
     from penstock.hub.removal import remove
-    from penstock.prepare.inventory import remove_prepared
+    from penstock.prepare.folder import remove_prepared
 
     found = find(arguments.model, arguments.cache_dir)
     refuse_used(arguments.model, found)
@@ -76,7 +76,7 @@ def find(model: str, cache_dir: str | None) -> Found:
     from penstock.hub.connection import default_hub
     from penstock.hub.name import parse
     from penstock.hub.removal import removal_of
-    from penstock.prepare.inventory import cache_root, prepared_folders
+    from penstock.prepare.folder import cache_root, prepared_folders
 
     name = None if Path(model).expanduser().exists() else parse(model)
     removal = None if name is None else removal_of(default_hub(), name)
@@ -135,7 +135,7 @@ def _agreed(size: int) -> bool:
 
 
 def _why(model: str) -> str:
-    from penstock.prepare.aliases import find_packaged
+    from penstock.prepare.resolve import find_packaged
 
     packaged = find_packaged(model)
     if packaged is not None:

@@ -11,9 +11,8 @@ from typing import Any
 from penstock.errors import InvalidRequest
 from penstock.llm.pictures import picture_fields
 from penstock.llm.videos import is_one_video, video_fields
-from penstock.media.input_audio import sound_uri
-from penstock.media.sound_frames import MAX_RATE, MIN_RATE
-from penstock.media.sources import MediaSource
+from penstock.media.layout import MAX_RATE, MIN_RATE
+from penstock.media.sources import MediaSource, sound_uri
 from penstock.media.words import WORDS
 from penstock.model.media_facts import MediaKind
 

@@ -15,11 +15,10 @@ import msgspec
 import numpy as np
 
 from penstock.media.geometry import BadShape
+from penstock.media.layout import BadLength, video_grid
 from penstock.media.picture import BadPicture, open_picture, raw_picture
 from penstock.media.prepared import write
 from penstock.media.resize import prepare
-from penstock.media.sound_frames import BadLength
-from penstock.media.video_layout import video_grid
 from penstock.media.wire import MAX_FRAME, Answer, Prepare, ProcessBounds
 from penstock.model.media_facts import (
     FixedFrames,

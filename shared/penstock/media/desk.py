@@ -16,22 +16,27 @@ from typing import Any
 from penstock.config.settings import MediaSettings
 from penstock.errors import DeadlineExceeded, InvalidRequest
 from penstock.media.budget import MediaBudget, MediaLease
-from penstock.media.cache import MediaCache, PreparedItem
-from penstock.media.changes import facts_with, with_frames
-from penstock.media.fetch import Fetcher
-from penstock.media.geometry import BadShape
-from penstock.media.items import PreparedItems
-from penstock.media.layout import ItemLayout, layout
-from penstock.media.naming import item_name, preparation_digest, sha256_hex
-from penstock.media.options import (
+from penstock.media.changes import (
     domains,
+    facts_with,
     frame_settings,
     item_limits,
     local_folder,
     processor_settings,
+    with_frames,
 )
+from penstock.media.fetch import Fetcher
+from penstock.media.geometry import BadShape
+from penstock.media.items import (
+    MediaCache,
+    PreparedItem,
+    PreparedItems,
+    item_name,
+    preparation_digest,
+    sha256_hex,
+)
+from penstock.media.layout import BadLength, ItemLayout, layout
 from penstock.media.pool import MediaPool, Unpreparable
-from penstock.media.sound_frames import BadLength
 from penstock.media.sources import LARGE, MediaSource, SourceReader
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
 from penstock.media.words import TOO_MANY, WORDS

@@ -8,6 +8,10 @@ All sizes are (height, width), pixels.
 from __future__ import annotations
 
 import math
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 Size = tuple[int, int]
 
@@ -177,3 +181,127 @@ def rows_of_patches(size: Size, longest: int, patch: int) -> Size:
 
 def _even(length: int) -> int:
     return length + length % 2
+
+
+# Pictures that are shown as one tile, and as several: which form these have together, and how many
+# rows of embeddings they become. Pure arithmetic, for the front and for the worker.
+#
+# Source: Liu et al., "LLaVA-NeXT", 2024; Li et al., "LLaVA-OneVision", 2024. The rules are those of
+# transformers, down to how they round. Sizes are (height, width).
+
+_DIGITS = 7
+"""Decimal places to which a length is rounded before it is rounded down."""
+_SHRINKS = 1.1
+"""The picture is made smaller if its sides are more than so many times too long."""
+
+
+class Shape(NamedTuple):
+    """Shape of the tiles after the first one."""
+
+    form: Size
+    """Rows and columns of tiles."""
+    bars: Size
+    """Lines of patches that are cut off above, and as many below; columns at the left, and as many
+    at the right."""
+    rows: int
+    """Lines of embeddings."""
+    columns: int
+    """Embeddings of a line, but for the vector that ends it."""
+
+
+def best_form(size: Size, forms: Sequence[Size]) -> Size:
+    """The form, in pixels, that shows most of a picture's; of several, the smallest, and of these
+    the first."""
+
+    def shows(form: Size) -> tuple[int, int]:
+        scale = min(form[1] / size[1], form[0] / size[0])
+        shown = min(int(size[1] * scale) * int(size[0] * scale), size[0] * size[1])
+        return shown, shown - form[0] * form[1]
+
+    return max(forms, key=shows)
+
+
+def within(size: Size, form: Size) -> Size:
+    """The picture's size in pixels when it is resized, in proportion, to fill a form one way."""
+    by_width, by_height = form[1] / size[1], form[0] / size[0]
+    if by_width < by_height:
+        return min(math.ceil(size[0] * by_width), form[0]), form[1]
+    return form[0], min(math.ceil(size[1] * by_height), form[1])
+
+
+def shape_of(size: Size, forms: Sequence[Size], tile: int, side: int, most: int) -> Shape:
+    """tile: pixels of a tile's side. side: its patches. most: see VisionSpec's AnyresProjector."""
+    best = best_form(size, forms)
+    form = best[0] // tile, best[1] // tile
+    high, wide = form[0] * side, form[1] * side
+    top = left = 0
+    if size[1] / size[0] > wide / high:
+        top = (high - int(round(size[0] * (wide / size[1]), _DIGITS))) // 2
+    else:
+        left = (wide - int(round(size[1] * (high / size[0]), _DIGITS))) // 2
+    high, wide = high - 2 * top, wide - 2 * left
+    ratio = math.sqrt(high * wide / (most * side**2))
+    if ratio > _SHRINKS:
+        high, wide = int(high // ratio), int(wide // ratio)
+    return Shape(form, (top, left), high, wide)
+
+
+# The canvas of square tiles that Llama 4 puts a picture on, and the size that it has there. Pure
+# arithmetic.
+#
+# The rules are those of transformers' image processor, which computes some scales in float32: where
+# two canvases nearly fit alike, that decides. Sizes are (height, width), pixels.
+
+
+def best_canvas(size: Size, tile: int, most: int) -> Size:
+    """The best of all canvases of 1 to `most` tiles: the one that enlarges the picture least, if
+    one is as large as it; else the one that shrinks it least. Of several, the smallest."""
+    canvases = _canvases(most)
+    scales = [
+        min(_single(count * tile / side) for count, side in zip(canvas, size, strict=True))
+        for canvas in canvases
+    ]
+    enlarging = [scale for scale in scales if scale >= 1]
+    chosen = min(enlarging) if enlarging else max(scales)
+    rows, columns = min(
+        (canvas for canvas, scale in zip(canvases, scales, strict=True) if scale == chosen),
+        key=math.prod,
+    )
+    return rows * tile, columns * tile
+
+
+def fitted(size: Size, canvas: Size, tile: int) -> Size:
+    """The picture's size on its canvas, in proportion. It is enlarged up to a tile's side only."""
+    within = [max(has, tile) for has in size]
+    # What the canvas bounds is a tensor there, and its scale of a single precision.
+    single = [side < has for side, has in zip(canvas, within, strict=True)]
+    target = [min(pair) for pair in zip(canvas, within, strict=True)]
+    high, wide = (
+        _single(target[at] / size[at]) if single[at] else target[at] / size[at] for at in (0, 1)
+    )
+    if _single(wide) < _single(high) if any(single) else wide < high:
+        return max(_scaled(size[0], wide, target[0], single=single[1]), 1), target[1]
+    return target[0], max(_scaled(size[1], high, target[1], single=single[0]), 1)
+
+
+def _scaled(length: int, scale: float, most: int, *, single: bool) -> int:
+    exact = _single(length * _single(scale)) if single else length * scale
+    return min(math.floor(exact), most)
+
+
+def _single(value: float) -> float:
+    """Rounded to float32. A product or quotient of two such numbers, computed in double precision
+    and rounded, is the one that float32's own arithmetic gives."""
+    rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    return rounded
+
+
+@lru_cache
+def _canvases(most: int) -> tuple[Size, ...]:
+    """Rows and columns of tiles, in the order in which transformers compares them."""
+    by_ratio: dict[float, list[Size]] = {}
+    for count in range(most, 0, -1):
+        for rows in range(1, count + 1):
+            if count % rows == 0:
+                by_ratio.setdefault(rows / (count // rows), []).append((rows, count // rows))
+    return tuple(canvas for alike in by_ratio.values() for canvas in alike)

@@ -11,7 +11,7 @@ import functools
 
 import numpy as np
 
-from penstock.media.sound_frames import chunks_of, frames_of
+from penstock.media.layout import chunks_of, frames_of
 from penstock.model.media_facts import LogMel
 
 LOG_MEL = "mel"

@@ -11,13 +11,14 @@ from itertools import product
 import numpy as np
 from PIL import Image
 
-from penstock.media import anyres
-from penstock.media.fitting import best_canvas, fitted
+from penstock.media import geometry
 from penstock.media.geometry import (
     Size,
+    best_canvas,
     by_longest_edge,
     by_shortest_edge,
     check_ratio,
+    fitted,
     rows_of_patches,
     whole_tiles,
 )
@@ -161,8 +162,8 @@ def _fitted(image: FittedImages, picture: Image.Image) -> np.ndarray:
 def _anyres(image: AnyresImages, picture: Image.Image) -> np.ndarray:
     """The whole, then the tiles by rows."""
     side = image.tile
-    form = anyres.best_form(_size(picture), image.forms)
-    inner = _resized(picture, anyres.within(_size(picture), form), image.pixels)
+    form = geometry.best_form(_size(picture), image.forms)
+    inner = _resized(picture, geometry.within(_size(picture), form), image.pixels)
     missing = [whole - has for whole, has in zip(form, inner.shape, strict=False)]
     bars = [(each // 2, each - each // 2) for each in missing]
     filled = np.pad(inner, (*bars, (0, 0)))

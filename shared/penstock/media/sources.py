@@ -8,10 +8,10 @@ import binascii
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import InvalidRequest, TooLarge
@@ -239,3 +239,28 @@ def _opened(path: Path, folder: Path | None) -> tuple[IO[bytes], int]:
         file.close()
         raise OSError("outside, or no plain file")
     return file, status.st_size
+
+
+# OpenAI's way to send a sound: base64 and the name of a format.
+
+SOUND_FORMATS = ("wav", "mp3", "flac", "ogg", "opus")
+
+
+def sound_uri(given: Any, where: str) -> str:
+    """The sound as a data: URI. Raises InvalidRequest."""
+    if not isinstance(given, Mapping):
+        raise InvalidRequest(
+            f"{where} must be an object with data and format", param=where, code="invalid_type"
+        )
+    data, form = given.get("data"), given.get("format")
+    if form not in SOUND_FORMATS:
+        raise InvalidRequest(
+            f"{where}.format is {str(form)[:80]!r}; allowed: {', '.join(SOUND_FORMATS)}",
+            param=f"{where}.format",
+            code="invalid_value",
+        )
+    if not isinstance(data, str):
+        raise InvalidRequest(
+            f"{where}.data must be the file in base64", param=f"{where}.data", code="invalid_type"
+        )
+    return f"data:audio/{form};base64,{data}"

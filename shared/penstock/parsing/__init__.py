@@ -21,8 +21,16 @@ channels        messages in channels by their description
 output          reasoning, then calls: the parser of a whole answer
 """
 
-from penstock.parsing.events import CallArguments, CallBegin, Content, Event, Reasoning
-from penstock.parsing.interface import OutputParser, ReasoningParser, ToolParser
+from penstock.parsing.interface import (
+    CallArguments,
+    CallBegin,
+    Content,
+    Event,
+    OutputParser,
+    Reasoning,
+    ReasoningParser,
+    ToolParser,
+)
 from penstock.parsing.registry import reasoning_parser, tool_parser
 
 __all__ = [

@@ -10,7 +10,7 @@ import json
 import re
 from typing import Literal
 
-from penstock.parsing.events import CallArguments, CallBegin, Event
+from penstock.parsing.interface import CallArguments, CallBegin, Event
 from penstock.parsing.json_scanner import PLAIN, JsonScanner, ScanState, escaped
 
 MAX_HELD = 65_536

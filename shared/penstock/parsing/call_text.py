@@ -6,8 +6,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from penstock.parsing.call_object import CallObject
-from penstock.parsing.events import Content, Event, merged
-from penstock.parsing.interface import ScanState, WalkingParser
+from penstock.parsing.interface import Content, Event, ScanState, WalkingParser, merged
 
 MAX_SPACE = 1024
 """Characters of whitespace and marks that are held back, in wait for a call."""

@@ -10,7 +10,6 @@ from typing import Any
 
 from penstock.parsing.call_object import ArgumentsObject, CallEntry, CallObject
 from penstock.parsing.call_text import MAX_SPACE, CallText, Item, overlap
-from penstock.parsing.events import CallBegin, Event, merged
 from penstock.parsing.format import (
     CallFormat,
     CallHead,
@@ -18,6 +17,7 @@ from penstock.parsing.format import (
     LooseObject,
     with_letters,
 )
+from penstock.parsing.interface import CallBegin, Event, merged
 from penstock.parsing.keyed_values import KeyedArguments
 from penstock.parsing.loose_object import LooseArguments
 from penstock.parsing.python_call import PythonCall

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 
 from penstock.parsing.call_text import overlap
-from penstock.parsing.events import CallArguments, CallBegin, Content, Reasoning
 from penstock.parsing.format import ChannelFormat, with_letters
-from penstock.parsing.interface import WalkingParser
+from penstock.parsing.interface import CallArguments, CallBegin, Content, Reasoning, WalkingParser
 
 MAX_HEAD = 512
 _CHANNEL = re.compile(r"\s*([\w-]*)")

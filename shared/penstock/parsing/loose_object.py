@@ -7,7 +7,7 @@ import re
 
 from penstock.parsing.call_object import MAX_HELD
 from penstock.parsing.call_text import overlap
-from penstock.parsing.events import CallArguments, CallBegin, Event
+from penstock.parsing.interface import CallArguments, CallBegin, Event
 from penstock.parsing.values import json_string
 
 MAX_KEY = 512

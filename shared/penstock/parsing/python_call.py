@@ -6,7 +6,7 @@ import ast
 import re
 
 from penstock.parsing.call_object import MAX_HELD
-from penstock.parsing.events import CallArguments, CallBegin, Event
+from penstock.parsing.interface import CallArguments, CallBegin, Event
 from penstock.parsing.values import as_json, json_string, python_json, python_value
 
 MAX_DEPTH = 64

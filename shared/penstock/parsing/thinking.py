@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from penstock.parsing.call_text import overlap
-from penstock.parsing.events import Content, Reasoning
 from penstock.parsing.format import ThoughtFormat, with_letters
-from penstock.parsing.interface import WalkingParser
+from penstock.parsing.interface import Content, Reasoning, WalkingParser
 
 MAX_SPACE = 1024
 """Characters of whitespace before the opening tag."""

@@ -24,11 +24,15 @@ from penstock.model.config import (
 )
 from penstock.model.pooling_config import PoolingConfig
 from penstock.prepare.chat_templates import template_of_gguf
-from penstock.prepare.checkpoint import Checkpoint, check_config, check_token_ids
-from penstock.prepare.encoder_config import check_encoder_config
+from penstock.prepare.checkpoint import (
+    Checkpoint,
+    check_config,
+    check_token_ids,
+    odd_values_refused,
+)
 from penstock.prepare.gguf_tokenizer import BuiltTokenizer, build_tokenizer
+from penstock.prepare.hub_config import check_encoder_config
 from penstock.prepare.mmproj import read_mmproj
-from penstock.prepare.odd_values import odd_values_refused
 
 
 def read_gguf(path: Path, mmproj: Path | None = None) -> Checkpoint:

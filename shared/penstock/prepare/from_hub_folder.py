@@ -28,10 +28,16 @@ from penstock.model.media_facts import MediaFacts
 from penstock.model.pooling_config import PairTemplate, PoolingConfig, TextPadding
 from penstock.prepare.by_transformers import is_for_transformers, read_for_transformers
 from penstock.prepare.chat_templates import template_of_folder
-from penstock.prepare.checkpoint import Checkpoint, check_config, check_token_ids
-from penstock.prepare.checkpoint_size import HeldTensors, check_shards, refuse_more_than_is_held
-from penstock.prepare.encoder_config import is_encoder, read_encoder_config
-from penstock.prepare.hub_config import read_config
+from penstock.prepare.checkpoint import (
+    Checkpoint,
+    HeldTensors,
+    check_config,
+    check_shards,
+    check_token_ids,
+    odd_values_refused,
+    refuse_more_than_is_held,
+)
+from penstock.prepare.hub_config import is_encoder, read_config, read_encoder_config
 from penstock.prepare.hub_pooling import read_pooling
 from penstock.prepare.inputs import (
     CONFIG,
@@ -44,7 +50,6 @@ from penstock.prepare.inputs import (
     TOKENIZER_CONFIG,
 )
 from penstock.prepare.media import read_media
-from penstock.prepare.odd_values import odd_values_refused
 from penstock.prepare.quantised import read_quantisation
 from penstock.prepare.tokenizer_bounds import check_tokenizer
 from penstock.prepare.transcription import read_transcription

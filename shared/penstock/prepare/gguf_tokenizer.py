@@ -16,11 +16,11 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
 from penstock.prepare.gguf_tokenizer_bpe import SPACE_MARK, byte_level_bpe, marked_bpe, unknown_text
-from penstock.prepare.gguf_tokenizer_kinds import Built
 from penstock.prepare.gguf_vocabulary import (
     KEY,
     NORMAL,
     UNKNOWN,
+    Built,
     Vocabulary,
     add_tokens,
     end_ids,

@@ -7,10 +7,114 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.prepare import gguf_patterns as patterns
-from penstock.prepare.gguf_patterns import GPT2
-from penstock.prepare.gguf_tokenizer_kinds import Built
-from penstock.prepare.gguf_vocabulary import KEY, UNKNOWN, Vocabulary
+from penstock.prepare.gguf_vocabulary import KEY, UNKNOWN, Built, Vocabulary
+
+# The regular expressions that split text into words before byte-level BPE.
+#
+# They are those of the models' own tokenizers, in the syntax of the tokenizers library (Oniguruma).
+# Where llama.cpp has an adapted one, because its engine lacks something, the original counts.
+
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+PUNCTUATION = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+PUNCTUATION_SLASH = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
+SPACE = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+
+
+def cased_words(end: str = "", upper: str = UPPER, lower: str = LOWER) -> str:
+    """Words that begin anew at a capital: capitals, then others, one of both optional."""
+    start = r"[^\r\n\p{L}\p{N}]?"
+    return rf"{start}{upper}*{lower}+{end}|{start}{upper}+{lower}*{end}"
+
+
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LLAMA3 = rf"{CONTRACTIONS}|{WORD}|\p{{N}}{{1,3}}|{PUNCTUATION}|{SPACE}"
+QWEN2 = rf"{CONTRACTIONS}|{WORD}|\p{{N}}|{PUNCTUATION}|{SPACE}"
+QWEN35 = (
+    rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+    rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{SPACE}"
+)
+WITHOUT_CONTRACTIONS = rf"{WORD}|\p{{N}}|{PUNCTUATION}|{SPACE}"
+TEKKEN = rf"{cased_words()}|\p{{N}}|{PUNCTUATION_SLASH}|{SPACE}"
+GPT4O = rf"{cased_words(CONTRACTIONS + '?')}|\p{{N}}{{1,3}}|{PUNCTUATION_SLASH}|{SPACE}"
+KIMI_K2 = (
+    r"\p{Han}+|"
+    + cased_words(CONTRACTIONS + "?", rf"[{UPPER}&&[^\p{{Han}}]]", rf"[{LOWER}&&[^\p{{Han}}]]")
+    + rf"|\p{{N}}{{1,3}}|{PUNCTUATION}|{SPACE}"
+)
+_WIDTHS = "|".join(rf"\s{{{width}}}(?!\S)" for width in (512, 256, 128, 64, 32, 16, 8, 4, "1,2"))
+JAIS2 = rf"{CONTRACTIONS}|{WORD}|\p{{N}}{{1,3}}|{PUNCTUATION}|\s*[\r\n]+|{_WIDTHS}|\s"
+BAILING = (
+    rf"'(?i:[sdmt]|ll|ve|re)|{WORD}|\p{{N}}|{PUNCTUATION}|\s*[\r\n]|\s+(?!\S)|\s+"
+)  # fmt: skip
+SEED_CODER = rf"{CONTRACTIONS}|{WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{SPACE}"
+EXAONE_MOE = (
+    rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+MINICPM5 = (
+    r"\p{N}{1,3}",
+    rf"{CONTRACTIONS}|{WORD}|\p{{N}}+|{PUNCTUATION}|{SPACE}",
+)
+
+_HAN_TO_HANGUL = r"[一-龥ࠀ-一가-\x{d7ff}]+"
+_HAN_KANA = r"[一-龥\x{3040}-ゟ゠-ヿ]+"
+_ASCII_PUNCTUATION = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"""
+_WORDS_AND_SYMBOLS = (
+    rf"{_ASCII_PUNCTUATION}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+"
+)
+DEEPSEEK_V3_WORDS = rf"{_WORDS_AND_SYMBOLS}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{SPACE}"
+DEEPSEEK_V3 = (r"\p{N}{1,3}", _HAN_KANA, DEEPSEEK_V3_WORDS)
+SPARK = (
+    r"\p{N}{1,3}",
+    _HAN_KANA,
+    rf"{_WORDS_AND_SYMBOLS}| ?[\p{{P}}\p{{S}}]+|[\r\n]|\s+(?!\S)|\s+",
+    r"\p{N}",
+)
+DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_TO_HANGUL, r"\p{N}")
+_CASED_LETTERS = (
+    r"[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅ"
+    r"Ὀ-Ὅὐ-ὗὙὛὝὟ-\x{1f7d}ᾀ-ᾴᾶ-ᾼ\x{1fbe}ῂ-ῄῆ-ῌῐ-\x{1fd3}ῖ-\x{1fdb}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\x{2126}ℨ\x{212a}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄ"
+    r"Ⰰ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]"
+)
+"""The letters with a case that the models' tokenizer names, which are not all that have one."""
+DEEPSEEK_LLM = (
+    r"[\r\n]",
+    rf"\s?{_CASED_LETTERS}+",
+    r"\s?[!-/:-~！-／：-～‘-‟\x{3000}-。]+",
+    r"\s+$",
+    _HAN_TO_HANGUL,
+    r"\p{N}+",
+)
+YOUTU = (
+    r"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\x{3040}-ゟ゠-ヿ]+",
+    rf"{cased_words(CONTRACTIONS + '?')}|\p{{N}}|{PUNCTUATION_SLASH}|{SPACE}",
+)
+FALCON = (r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]")
+DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")
+BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
+CHAMELEON = (
+    r"<sentinel:[0-9]+>",
+    r"(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z",
+    r"([\t\n]|    |  )",
+    r"\p{N}",
+    r"[\p{P}!-/:-@\[-`{-~]",
+    GPT2,
+)
+SUPERBPE = (r"\p{N}+", r"(?=(\d{3})+(?!\d))")
+"""No words at all: only numbers are cut, into threes from their end."""
+TINY_AYA = (r"\d{1,3}(?=(?:\d{3})*\b)", GPT4O)
+AFMOE = (
+    r"\p{N}{1,2}(?=(?:\p{N}{3})*(?!\p{N}))|\p{N}{3}",
+    r"[一-鿿㐀-䶿\x{f900}-\x{faff}\x{3040}-ゟ゠-ヿ･-ﾟ⼀-\x{2fdf}เ-\x{e7f}\x{e80}-\x{eff}ក-\x{17ff}"
+    r"က-႟ꩠ-ꩿꧠ-\x{a9ff}가-\x{d7af}ᄀ-ᇿ]+",
+    DEEPSEEK_V3_WORDS,
+)
+LAGUNA = (r"[^\n]+|[\n]+", QWEN2)
+LINES = r"[^\n]+|[\n]+"
+
 
 SPACE_MARK = "▁"
 
@@ -121,7 +225,7 @@ class PreTokenizer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _KINDS: tuple[tuple[tuple[str, ...], PreTokenizer], ...] = (
-    (("default",), PreTokenizer(patterns=patterns.DEFAULT)),
+    (("default",), PreTokenizer(patterns=DEFAULT)),
     (
         (
             *("gpt-2", "gpt2", "phi-2", "jais", "trillion", "granite-docling", "exaone4"),
@@ -142,61 +246,61 @@ _KINDS: tuple[tuple[tuple[str, ...], PreTokenizer], ...] = (
             *("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0"),
             *("lfm2", "jina-v5-nano"),
         ),
-        PreTokenizer(patterns=(patterns.LLAMA3,), ignore_merges=True, add_bos=True),
+        PreTokenizer(patterns=(LLAMA3,), ignore_merges=True, add_bos=True),
     ),
     (
         ("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"),
-        PreTokenizer(patterns=(patterns.LLAMA3,)),
+        PreTokenizer(patterns=(LLAMA3,)),
     ),
-    (("jais-2",), PreTokenizer(patterns=(patterns.JAIS2,))),
-    (("qwen2", "deepseek-r1-qwen"), PreTokenizer(patterns=(patterns.QWEN2,), nfc=True)),
+    (("jais-2",), PreTokenizer(patterns=(JAIS2,))),
+    (("qwen2", "deepseek-r1-qwen"), PreTokenizer(patterns=(QWEN2,), nfc=True)),
     (
         ("stablelm2", "hunyuan", "solar-open", "megrez", "grok-2", "kormo", "f2llmv2"),
-        PreTokenizer(patterns=(patterns.QWEN2,)),
+        PreTokenizer(patterns=(QWEN2,)),
     ),
-    (("qwen35",), PreTokenizer(patterns=(patterns.QWEN35,), nfc=True)),
-    (("ufakzeka",), PreTokenizer(patterns=(patterns.WITHOUT_CONTRACTIONS,))),
-    (("laguna",), PreTokenizer(patterns=patterns.LAGUNA)),
+    (("qwen35",), PreTokenizer(patterns=(QWEN35,), nfc=True)),
+    (("ufakzeka",), PreTokenizer(patterns=(WITHOUT_CONTRACTIONS,))),
+    (("laguna",), PreTokenizer(patterns=LAGUNA)),
     (
         ("tekken",),
-        PreTokenizer(patterns=(patterns.TEKKEN,), ignore_merges=True, add_bos=True),
+        PreTokenizer(patterns=(TEKKEN,), ignore_merges=True, add_bos=True),
     ),
     (
         ("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"),
-        PreTokenizer(patterns=(patterns.GPT4O,)),
+        PreTokenizer(patterns=(GPT4O,)),
     ),
     (
         ("granite-embed-multi-97m",),
-        PreTokenizer(patterns=(patterns.GPT4O,), ignore_merges=True),
+        PreTokenizer(patterns=(GPT4O,), ignore_merges=True),
     ),
-    (("tiny_aya", "cohere2moe"), PreTokenizer(patterns=patterns.TINY_AYA)),
-    (("kimi-k2",), PreTokenizer(patterns=(patterns.KIMI_K2,))),
-    (("deepseek-llm",), PreTokenizer(patterns=patterns.DEEPSEEK_LLM)),
-    (("deepseek-coder",), PreTokenizer(patterns=patterns.DEEPSEEK_CODER)),
+    (("tiny_aya", "cohere2moe"), PreTokenizer(patterns=TINY_AYA)),
+    (("kimi-k2",), PreTokenizer(patterns=(KIMI_K2,))),
+    (("deepseek-llm",), PreTokenizer(patterns=DEEPSEEK_LLM)),
+    (("deepseek-coder",), PreTokenizer(patterns=DEEPSEEK_CODER)),
     (
         ("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"),
-        PreTokenizer(patterns=patterns.DEEPSEEK_V3),
+        PreTokenizer(patterns=DEEPSEEK_V3),
     ),
-    (("spark2_5",), PreTokenizer(patterns=patterns.SPARK)),
-    (("youtu",), PreTokenizer(patterns=patterns.YOUTU, ignore_merges=True)),
-    (("afmoe",), PreTokenizer(patterns=patterns.AFMOE)),
-    (("minicpm5",), PreTokenizer(patterns=patterns.MINICPM5, ignore_merges=True)),
+    (("spark2_5",), PreTokenizer(patterns=SPARK)),
+    (("youtu",), PreTokenizer(patterns=YOUTU, ignore_merges=True)),
+    (("afmoe",), PreTokenizer(patterns=AFMOE)),
+    (("minicpm5",), PreTokenizer(patterns=MINICPM5, ignore_merges=True)),
     (
         ("bailingmoe", "bailingmoe2", "llada-moe"),
-        PreTokenizer(patterns=(patterns.BAILING,)),
+        PreTokenizer(patterns=(BAILING,)),
     ),
-    (("seed-coder",), PreTokenizer(patterns=(patterns.SEED_CODER,))),
-    (("exaone-moe",), PreTokenizer(patterns=(patterns.EXAONE_MOE,))),
-    (("falcon",), PreTokenizer(patterns=patterns.FALCON)),
-    (("bloom", "poro-chat", "gpt3-finnish"), PreTokenizer(patterns=(patterns.BLOOM,))),
-    (("viking",), PreTokenizer(patterns=(patterns.BLOOM, r"\p{N}"))),
-    (("chameleon",), PreTokenizer(patterns=patterns.CHAMELEON, add_bos=True)),
-    (("superbpe",), PreTokenizer(patterns=patterns.SUPERBPE)),
+    (("seed-coder",), PreTokenizer(patterns=(SEED_CODER,))),
+    (("exaone-moe",), PreTokenizer(patterns=(EXAONE_MOE,))),
+    (("falcon",), PreTokenizer(patterns=FALCON)),
+    (("bloom", "poro-chat", "gpt3-finnish"), PreTokenizer(patterns=(BLOOM,))),
+    (("viking",), PreTokenizer(patterns=(BLOOM, r"\p{N}"))),
+    (("chameleon",), PreTokenizer(patterns=CHAMELEON, add_bos=True)),
+    (("superbpe",), PreTokenizer(patterns=SUPERBPE)),
     (
         ("gemma4", "granite-embed-multi-311m"),
-        PreTokenizer(patterns=(patterns.LINES,), raw=True, add_bos=True),
+        PreTokenizer(patterns=(LINES,), raw=True, add_bos=True),
     ),
-    (("sarvam-moe",), PreTokenizer(patterns=(patterns.LINES,), raw=True)),
+    (("sarvam-moe",), PreTokenizer(patterns=(LINES,), raw=True)),
 )
 
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {name: each for names, each in _KINDS for name in names}

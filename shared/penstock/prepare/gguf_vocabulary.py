@@ -7,6 +7,7 @@ vocabulary loader where the specification is silent.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 from tokenizers import AddedToken, Tokenizer, processors
@@ -151,3 +152,18 @@ def frame(tokenizer: Tokenizer, first: str | None, last: str | None, *, pairs: b
         pair=[*begin, "$A", *end, *second],
         special_tokens=[(token, tokenizer.token_to_id(token)) for token in {*begin, *end}],
     )
+
+
+# What a kind of vocabulary becomes.
+
+
+@dataclass(frozen=True)
+class Built:
+    """A tokenizer, and what holds where the file is silent."""
+
+    tokenizer: Tokenizer
+    add_bos: bool = False
+    add_eos: bool = False
+    add_sep: bool = False
+    pairs: bool = False
+    """Whether two texts that belong together are of two types."""

@@ -16,7 +16,7 @@ from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
 from penstock.model.config import ModelConfig, PreparedModel
 from penstock.prepare.by_transformers import is_for_transformers
-from penstock.prepare.carry import carried
+from penstock.prepare.carry import carried, sample_digest
 from penstock.prepare.checkpoint import Checkpoint
 from penstock.prepare.folder import (
     FORMAT_VERSION,
@@ -27,7 +27,6 @@ from penstock.prepare.folder import (
 )
 from penstock.prepare.inputs import CONFIG, MAX_JSON_BYTES, inputs_of
 from penstock.prepare.resolve import Fetch, Report, ResolvedModel, resolve
-from penstock.prepare.samples import sample_digest
 from penstock.request.generation_config import filled
 
 

@@ -6,11 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.media.budget import MediaLease
-from penstock.media.cache import PreparedItem
 from penstock.media.desk import MediaDesk
-from penstock.media.items import PreparedItems
+from penstock.media.items import PreparedItem, PreparedItems, sha256_hex
 from penstock.media.layout import layout
-from penstock.media.naming import sha256_hex
 from penstock.media.sources import MediaSource
 from penstock.model.media_facts import LogMel, MediaFacts, Spectrogram
 from penstock.model.transcription_facts import TranscriptionFacts

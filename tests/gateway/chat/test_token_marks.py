@@ -11,7 +11,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from penstock.parsing import Content, Event, Reasoning, reasoning_parser, tool_parser
-from penstock.parsing.events import CallArguments, CallBegin, merged
+from penstock.parsing.interface import CallArguments, CallBegin, merged
 from penstock.parsing.output import whole_parser
 from penstock.text.detokenizer import make_detokenizer
 from penstock.text.tokenizer import Tokenizer

@@ -20,8 +20,8 @@ from penstock.parsing import (
     reasoning_parser,
     tool_parser,
 )
-from penstock.parsing.events import merged
 from penstock.parsing.formats import FORMATS
+from penstock.parsing.interface import merged
 from penstock.parsing.output import whole_parser
 from tests.shared.formats.all_cases import ALL
 from tests.shared.formats.case import TOOLS, Case, FormatCases

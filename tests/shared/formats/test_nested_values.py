@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.parsing.format import KeyedValues, MarkPair
-from penstock.parsing.nested_values import nested_json
+from penstock.parsing.keyed_values import nested_json
 
 MARKS = KeyedValues(
     key="~<", key_ends=((">", "schema"),), value=MarkPair("", "~</KEY>"), nested=True

@@ -20,11 +20,10 @@ from penstock.formats.fields import Fields
 from penstock.llm.media_given import sources_of
 from penstock.llm.media_prompts import library_chat, library_prompt
 from penstock.media.desk import MediaDesk
-from penstock.media.layout import layout
+from penstock.media.layout import layout, sound_rows
 from penstock.media.log_mel import log_mel
 from penstock.media.prepared import read
 from penstock.media.prompt import with_rows, with_runs
-from penstock.media.sound_frames import sound_rows
 from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, LinearProjector
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts, MediaFacts

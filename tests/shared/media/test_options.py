@@ -10,6 +10,7 @@ import pytest
 from penstock.config.settings import MediaSettings
 from penstock.errors import InvalidRequest, StartupError
 from penstock.media.changes import (
+    FrameSettings,
     changed,
     check_operators,
     facts_with,
@@ -17,7 +18,6 @@ from penstock.media.changes import (
     with_frames,
 )
 from penstock.media.desk import MediaDesk
-from penstock.media.options import FrameSettings
 from penstock.media.sources import MediaSource
 from penstock.model.media_facts import (
     CanvasImages,

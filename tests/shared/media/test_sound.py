@@ -14,11 +14,11 @@ import soundfile
 import soxr
 from transformers import WhisperFeatureExtractor
 
+from penstock.media.layout import BadLength, frames_of, sound_rows
 from penstock.media.log_mel import LOG_MEL, log_mel
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.prepared import read
 from penstock.media.sound import FORMATS, MAX_CHANNELS, BadSound, is_chained, open_sound, raw_sound
-from penstock.media.sound_frames import BadLength, frames_of, sound_rows
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
 from penstock.model.media_facts import LogMel
 from tests import thinning

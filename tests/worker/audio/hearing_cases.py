@@ -19,9 +19,9 @@ from transformers import WhisperFeatureExtractor
 
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
+from penstock.media.layout import sound_rows
 from penstock.media.log_mel import LOG_MEL, log_mel
 from penstock.media.prepared import write
-from penstock.media.sound_frames import sound_rows
 from penstock.model.config import ModelConfig, WeightFiles
 from penstock.model.media_facts import LogMel
 from penstock.prepare.hub_config import read_config

@@ -14,8 +14,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 from penstock.parsing import reasoning_parser, tool_parser
-from penstock.parsing.events import CallBegin, Content, Event, Reasoning, merged
 from penstock.parsing.format import ChannelFormat
+from penstock.parsing.interface import CallBegin, Content, Event, Reasoning, merged
 from penstock.parsing.output import whole_parser
 from penstock.request.structured_outputs import StructuredOutputs
 from penstock_gateway.chat.answer_grammar import answer_grammar, free_answer

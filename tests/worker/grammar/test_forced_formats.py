@@ -14,11 +14,11 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 from penstock.parsing import tool_parser
-from penstock.parsing.events import CallArguments, CallBegin
-from penstock.parsing.forced import OnlyCalls
 from penstock.parsing.forced_grammar import forced_tag
 from penstock.parsing.format import CallFormat
 from penstock.parsing.formats import FORMATS
+from penstock.parsing.interface import CallArguments, CallBegin
+from penstock.parsing.output import OnlyCalls
 from penstock.request.structured_outputs import StructuredOutputs
 from penstock_worker.grammar_text.compile import Library
 

@@ -35,11 +35,11 @@ from penstock.model.vision_spec import (
     TowerSpec,
     VisionSpec,
 )
+from penstock.prepare.checkpoint import odd_values_refused
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 from penstock.prepare.mmproj.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
 from penstock.prepare.mmproj.sounds import qwen2_audio, voxtral
-from penstock.prepare.odd_values import odd_values_refused
 from penstock.prepare.picture_readers import BEGIN, END, MAX_TILES
 
 # mmproj files with SigLIP's tower: Gemma 3's, and those of Idefics 3 and SmolVLM.

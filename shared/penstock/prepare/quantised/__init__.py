@@ -8,12 +8,15 @@ from collections.abc import Callable
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.quantised_checkpoint import QuantisedCheckpoint
-from penstock.prepare.quantised.awq import read_awq
-from penstock.prepare.quantised.bitsandbytes import read_bitsandbytes
 from penstock.prepare.quantised.compressed_tensors import read_compressed_tensors
-from penstock.prepare.quantised.fp8 import read_fbgemm_fp8, read_fp8
-from penstock.prepare.quantised.gptq import read_gptq
-from penstock.prepare.quantised.mxfp4 import read_mxfp4
+from penstock.prepare.quantised.methods import (
+    read_awq,
+    read_bitsandbytes,
+    read_fbgemm_fp8,
+    read_fp8,
+    read_gptq,
+    read_mxfp4,
+)
 
 METHODS: dict[str, Callable[[Fields], QuantisedCheckpoint]] = {
     "awq": read_awq,

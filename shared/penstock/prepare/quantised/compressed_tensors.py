@@ -11,7 +11,7 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.quantised_checkpoint import QuantisedCheckpoint, Storage, WeightScheme
-from penstock.prepare.quantised.fp8 import block_of
+from penstock.prepare.quantised.methods import block_of
 from penstock.prepare.quantised.settings import check_known, group_size, modules, one_of
 
 _KNOWN = {

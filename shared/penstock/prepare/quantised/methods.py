@@ -1,0 +1,212 @@
+"""Reads the settings of checkpoints that are quantised by one method throughout.
+
+Those of the compressed-tensors library, which mixes methods, are read in
+`penstock.prepare.quantised.compressed_tensors`.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.model.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
+from penstock.prepare.quantised.settings import (
+    CALIBRATION,
+    check_known,
+    group_size,
+    modules,
+    one_of,
+)
+
+# FP8 weights: DeepSeek's in blocks, one scale for a matrix, and fbgemm's one scale per output.
+#
+# Source of the keys: the transformers library's FineGrainedFP8Config and FbgemmFp8Config.
+# Activations are meant to be FP8 too; where they are, their scales are computed from them,
+# whatever the file has.
+
+_FP8_SKIPPED = ("modules_to_not_convert", "ignored_layers")
+_FP8_KEYS = {
+    *_FP8_SKIPPED,
+    "activation_scheme",
+    "dequantize",
+    "fmt",
+    "kv_cache_scheme",
+    "modules_to_convert",
+    "quant_method",
+    "scale_fmt",
+    "weight_block_size",
+}
+_FBGEMM = {*_FP8_SKIPPED, "activation_scale_ub", "quant_method"}
+
+
+def read_fp8(settings: Fields) -> QuantisedCheckpoint:
+    """Raises UnsupportedModel for another type than e4m3."""
+    check_known(settings, _FP8_KEYS)
+    one_of(settings, "fmt", settings.text("fmt", "e4m3"), ("e4m3", "float8_e4m3fn"))
+    one_of(settings, "scale_fmt", settings.text("scale_fmt", "float"), ("float", "ue8m0"))
+    block = block_of(settings, "weight_block_size")
+    scheme = WeightScheme(storage="fp8", bits=8, block=block, float8_inputs=True)
+    return QuantisedCheckpoint(
+        method="fp8", schemes=(scheme,), unquantised=modules(settings, *_FP8_SKIPPED)
+    )
+
+
+def read_fbgemm_fp8(settings: Fields) -> QuantisedCheckpoint:
+    """Reads FBGEMM's FP8, which has one scale per output."""
+    check_known(settings, _FBGEMM)
+    scheme = WeightScheme(storage="fp8", bits=8, float8_inputs=True)
+    return QuantisedCheckpoint(
+        method="fbgemm_fp8", schemes=(scheme,), unquantised=modules(settings, *_FP8_SKIPPED)
+    )
+
+
+def block_of(settings: Fields, key: str) -> tuple[int, int] | None:
+    """Reads (outputs, inputs) that share a scale; None if it isn't said."""
+    if key not in settings:
+        return None
+    sizes = settings.listed(key, int)
+    if len(sizes) != 2 or min(sizes) < 1:
+        raise settings.wrong(key, "a list of two positive numbers")
+    return sizes[0], sizes[1]
+
+
+# GPTQ (Frantar et al., 2022), as AutoGPTQ and GPTQModel write it.
+#
+# Source of the keys: GPTQModel's QuantizeConfig and the transformers library's GPTQConfig.
+
+_GPTQ_KEYS = CALIBRATION | {
+    "bits",
+    "group_size",
+    "checkpoint_format",
+    "format",
+    "pack_dtype",
+    "dynamic",
+    "is_marlin_format",
+}
+_GPTQ_FORMATS = {"gptq": True, "gptq_v2": False}
+"""Whether a format stores zero points minus one."""
+
+
+def read_gptq(settings: Fields) -> QuantisedCheckpoint:
+    """Raises UnsupportedModel for other numbers of bits than 4 and 8, and for the layouts of
+    single kernels, such as Marlin's."""
+    check_known(settings, _GPTQ_KEYS)
+    bits = settings.integer("bits")
+    one_of(settings, "bits", bits, (4, 8))
+    form = settings.text("checkpoint_format", settings.text("format", "gptq")).lower()
+    one_of(settings, "checkpoint_format", form, tuple(_GPTQ_FORMATS))
+    one_of(settings, "is_marlin_format", settings.flag("is_marlin_format", False), (False,))
+    one_of(settings, "pack_dtype", settings.text("pack_dtype", "int32"), ("int32",))
+    size = group_size(settings, "group_size", 128)
+    scheme = WeightScheme(
+        storage="gptq",
+        bits=bits,
+        group_size=size,
+        symmetric=False,  # Zero points are stored in any case.
+        act_order=settings.flag("desc_act", False),
+        zeros_less_one=_GPTQ_FORMATS[form],
+    )
+    return QuantisedCheckpoint(
+        method="gptq", schemes=(scheme,), unquantised=_skipped_by_gptq(settings)
+    )
+
+
+def _skipped_by_gptq(settings: Fields) -> tuple[str, ...]:
+    """Reads `dynamic`: rules by a regular expression of module names. Those with "-:" leave modules
+    unquantised; others would give modules settings of their own."""
+    rules = settings.section("dynamic")
+    for pattern, changes in rules.values.items():
+        if not pattern.startswith("-:") and changes:
+            raise UnsupportedModel(
+                f"{rules.where}: {pattern!r} has settings of its own; only rules that begin "
+                "with '-:', which leave modules unquantised, are served"
+            )
+    return tuple(f"re:{pattern[2:]}" for pattern in rules.values if pattern.startswith("-:"))
+
+
+# AWQ (Lin et al., 2023), as AutoAWQ writes it.
+#
+# Source of the keys: AutoAWQ's AwqConfig and that of the transformers library.
+
+_AWQ_KEYS = CALIBRATION | {
+    "bits",
+    "w_bit",
+    "group_size",
+    "q_group_size",
+    "zero_point",
+    "version",
+    "format",
+    "checkpoint_format",
+    "pack_dtype",
+    "modules_to_not_convert",
+}
+
+
+def read_awq(settings: Fields) -> QuantisedCheckpoint:
+    """Raises UnsupportedModel for a layout other than that of 4 bits for GEMM kernels."""
+    check_known(settings, _AWQ_KEYS)
+    bits = settings.integer("bits" if "bits" in settings else "w_bit", 4)
+    one_of(settings, "bits", bits, (4,))
+    # The layouts of the other kernels store the same numbers in other orders.
+    for key in ("version", "format", "checkpoint_format"):
+        one_of(settings, key, settings.text(key, "gemm").lower(), ("gemm",))
+    one_of(settings, "pack_dtype", settings.text("pack_dtype", "int32"), ("int32",))
+    one_of(settings, "zero_point", settings.flag("zero_point", True), (True,))
+    size = group_size(settings, "group_size" if "group_size" in settings else "q_group_size", 128)
+    scheme = WeightScheme(storage="awq", bits=4, group_size=size, symmetric=False)
+    return QuantisedCheckpoint(
+        method="awq", schemes=(scheme,), unquantised=modules(settings, "modules_to_not_convert")
+    )
+
+
+# NF4 (Dettmers et al., "QLoRA", 2023), as bitsandbytes and the transformers library write it.
+#
+# Source of the keys: the transformers library's BitsAndBytesConfig.
+
+_BITSANDBYTES_KEYS = {
+    "_load_in_4bit",
+    "_load_in_8bit",
+    "bnb_4bit_compute_dtype",
+    "bnb_4bit_quant_storage",
+    "bnb_4bit_quant_type",
+    "bnb_4bit_use_double_quant",
+    "llm_int8_enable_fp32_cpu_offload",
+    "llm_int8_has_fp16_weight",
+    "llm_int8_skip_modules",
+    "llm_int8_threshold",
+    "load_in_4bit",
+    "load_in_8bit",
+    "quant_method",
+}
+
+
+def read_bitsandbytes(settings: Fields) -> QuantisedCheckpoint:
+    """Raises UnsupportedModel for anything but NF4."""
+    check_known(settings, _BITSANDBYTES_KEYS)
+    four = settings.flag("load_in_4bit", settings.flag("_load_in_4bit", False))
+    one_of(settings, "load_in_4bit", four, (True,))
+    kind = settings.text("bnb_4bit_quant_type", "fp4")
+    one_of(settings, "bnb_4bit_quant_type", kind, ("nf4",))
+    storage = settings.text("bnb_4bit_quant_storage", "uint8")
+    one_of(settings, "bnb_4bit_quant_storage", storage, ("uint8",))
+    return QuantisedCheckpoint(
+        method="bitsandbytes",
+        schemes=(WeightScheme(storage="nf4", bits=4),),
+        unquantised=modules(settings, "llm_int8_skip_modules"),
+    )
+
+
+# MXFP4 as gpt-oss's releases have it: experts' matrices in stacks.
+#
+# Source of the keys: the transformers library's Mxfp4Config.
+
+_MXFP4_SKIPPED = "modules_to_not_convert"
+
+
+def read_mxfp4(settings: Fields) -> QuantisedCheckpoint:
+    """Raises UnsupportedModel for an unknown setting."""
+    check_known(settings, {"quant_method", "dequantize", _MXFP4_SKIPPED})
+    return QuantisedCheckpoint(
+        method="mxfp4",
+        schemes=(WeightScheme(storage="mxfp4", bits=4, group_size=32),),
+        unquantised=modules(settings, _MXFP4_SKIPPED),
+    )
