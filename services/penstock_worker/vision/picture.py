@@ -70,9 +70,11 @@ def read_picture(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture
     return _of_pixels(tensors, spec)
 
 
-def anyres_of(picture: Picture, spec: VisionSpec, projector: AnyresProjector) -> geometry.Shape:
+def anyres_of(
+    picture: Picture, spec: VisionSpec, projector: AnyresProjector
+) -> geometry.AnyresShape:
     """How the picture's tiles after the first one become rows."""
-    return geometry.shape_of(
+    return geometry.anyres_shape(
         picture.size, projector.forms, spec.image_size or 1, picture.rows, projector.most
     )
 

@@ -12,7 +12,7 @@ from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gemma2 import NAMES as NORM_NAMES
-from penstock.families.gemma_layers import read_layer_inputs, kv_sources
+from penstock.families.gemma_layers import kv_sources, read_layer_inputs
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig

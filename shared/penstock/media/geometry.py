@@ -1,5 +1,5 @@
-"""Sizes that pictures are resized to: pure arithmetic, so that tokens can be counted from a
-picture's head alone.
+"""Sizes that pictures are resized to, and how they are cut into tiles: pure arithmetic, so that
+tokens can be counted from a picture's head alone.
 
 The rules are those of each family's image processor in transformers, down to how they round.
 All sizes are (height, width), pixels.
@@ -195,7 +195,7 @@ _SHRINKS = 1.1
 """The picture is made smaller if its sides are more than so many times too long."""
 
 
-class Shape(NamedTuple):
+class AnyresShape(NamedTuple):
     """Shape of the tiles after the first one."""
 
     form: Size
@@ -221,7 +221,7 @@ def best_form(size: Size, forms: Sequence[Size]) -> Size:
     return max(forms, key=shows)
 
 
-def within(size: Size, form: Size) -> Size:
+def within_form(size: Size, form: Size) -> Size:
     """The picture's size in pixels when it is resized, in proportion, to fill a form one way."""
     by_width, by_height = form[1] / size[1], form[0] / size[0]
     if by_width < by_height:
@@ -229,7 +229,7 @@ def within(size: Size, form: Size) -> Size:
     return form[0], min(math.ceil(size[1] * by_height), form[1])
 
 
-def shape_of(size: Size, forms: Sequence[Size], tile: int, side: int, most: int) -> Shape:
+def anyres_shape(size: Size, forms: Sequence[Size], tile: int, side: int, most: int) -> AnyresShape:
     """tile: pixels of a tile's side. side: its patches. most: see VisionSpec's AnyresProjector."""
     best = best_form(size, forms)
     form = best[0] // tile, best[1] // tile
@@ -243,7 +243,7 @@ def shape_of(size: Size, forms: Sequence[Size], tile: int, side: int, most: int)
     ratio = math.sqrt(high * wide / (most * side**2))
     if ratio > _SHRINKS:
         high, wide = int(high // ratio), int(wide // ratio)
-    return Shape(form, (top, left), high, wide)
+    return AnyresShape(form, (top, left), high, wide)
 
 
 # The canvas of square tiles that Llama 4 puts a picture on, and the size that it has there. Pure

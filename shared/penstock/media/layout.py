@@ -176,7 +176,7 @@ def _of_rows(image: RowImages, size: Size) -> _Runs:
 
 
 def _rows_of_anyres(image: AnyresImages, size: Size) -> int:
-    shape = geometry.shape_of(size, image.forms, image.tile, image.side, image.most)
+    shape = geometry.anyres_shape(size, image.forms, image.tile, image.side, image.most)
     return image.side**2 + shape.rows * (shape.columns + 1)
 
 

@@ -163,7 +163,7 @@ def _anyres(image: AnyresImages, picture: Image.Image) -> np.ndarray:
     """The whole, then the tiles by rows."""
     side = image.tile
     form = geometry.best_form(_size(picture), image.forms)
-    inner = _resized(picture, geometry.within(_size(picture), form), image.pixels)
+    inner = _resized(picture, geometry.within_form(_size(picture), form), image.pixels)
     missing = [whole - has for whole, has in zip(form, inner.shape, strict=False)]
     bars = [(each // 2, each - each // 2) for each in missing]
     filled = np.pad(inner, (*bars, (0, 0)))

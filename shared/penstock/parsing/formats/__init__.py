@@ -1,4 +1,5 @@
-"""The formats that are known, in modules by the shape of their calls. A new one needs its line here."""
+"""The formats that are known, in modules by the shape of their calls. A new one needs its line
+here."""
 
 from penstock.parsing.format import AnyFormat
 from penstock.parsing.formats.channels import (
