@@ -22,8 +22,7 @@ import zmq
 from deploy.local import free_port
 from penstock.protocol.from_frontend import Hello
 from penstock.protocol.from_worker import WorkerHello
-from penstock.transport.curve import ClientCurve
-from penstock.transport.curve_keys import make_folders
+from penstock.transport.curve import ClientCurve, make_folders
 from penstock.transport.wire import NO_BOOT, FrameKind, pack_header
 from testing.serving import PATIENCE, wait_until
 from tests.engine.test_process import PATIENT, VERSIONS, Engine, run_one, write_prepared

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import zmq
 
-from penstock.config.lora_settings import LoraSettings
+from penstock.config.model_settings import LoraSettings
 from penstock.config.settings import (
     EngineConfig,
     ModelSettings,

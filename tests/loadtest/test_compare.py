@@ -22,7 +22,7 @@ from loadtest.peers.servers import RunningServer, Server, make_server
 from loadtest.report.facts import ROOT
 from loadtest.report.files import Document, SetupError
 from penstock.bench.load.record import ErrorKind, RequestRecord
-from penstock.bench.load.statistics import summarise
+from penstock.bench.load.report import summarise
 from testing.descendants import descendants
 
 TINY = (

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.bench.load.options import EndControl, Length, LoadOptions
 from penstock.bench.load.record import ErrorKind, RequestRecord
+from penstock.bench.load.report import Summary, summarise
 from penstock.bench.load.run import LoadRun
-from penstock.bench.load.statistics import Summary, summarise
 from penstock.bench.load.target import Target
 from penstock.bench.load.workload import Workload
 from testing.scripted_server import Script, ScriptedServer

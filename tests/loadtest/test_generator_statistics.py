@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.bench.load.record import ErrorKind, RequestRecord
-from penstock.bench.load.statistics import (
+from penstock.bench.load.report import (
     distribution,
     summarise,
     time_per_output_token,

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.bench.load.arguments import add_arguments
-from penstock.bench.load.options import Length, LoadOptions, OptionError
+from penstock.bench.load.options import Length, LoadOptions, OptionError, add_arguments
 from penstock.bench.load.target import Target, TargetError
 from penstock.bench.load.workload import WORDS, Workload, arrival_times
 from penstock.cli.main import main

@@ -11,7 +11,7 @@ from huggingface_hub import constants
 
 from penstock.adapters import read_adapter
 from penstock.errors import InvalidRequest
-from penstock.hub import adapter as hub_adapter
+from penstock.hub import fetch as hub_adapter
 from penstock.hub import transfer
 from penstock.hub.connection import Hub
 from penstock.prepare import adapters as copies

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.model.audio_spec import AudioSpec, LinearProjector, StackProjector
 from penstock.model.config import ModelConfig
+from penstock.model.tower_spec import AudioSpec, LinearProjector, StackProjector
 from penstock.prepare.hub_config import read_config
 
 QWEN2_AUDIO: dict[str, Any] = {

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.answers import Facts, Question
-from penstock.cli.chat import Chat
-from penstock.cli.conversation import ChatHistory
+from penstock.cli.chat import Chat, ChatHistory
 from penstock.cli.main import main
 from penstock.cli.media_files import media_part
 from penstock.errors import InvalidRequest

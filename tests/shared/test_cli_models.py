@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub import constants
 
 from penstock.cli.main import main
-from penstock.hub.in_use import users_of
+from penstock.hub.inventory import users_of
 from penstock.prepare import load_manifest
 from testing.hub_server import HubRepository, HubServer, serving_hub
 from tests.shared.tiny_models import write_gguf, write_hub_folder

@@ -7,9 +7,8 @@ import json
 
 import pytest
 
-from penstock.cli.conversation import ChatHistory
-from penstock.cli.status import _table
-from penstock.cli.system_state import SystemReport, bar
+from penstock.cli.chat import ChatHistory
+from penstock.cli.status import SystemReport, _table, bar
 from penstock.cli.terminal import Style, clip, counted, duration, printable
 from penstock.cli.top import History, frame, sparkline
 

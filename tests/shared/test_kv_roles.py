@@ -10,7 +10,7 @@ import pytest
 from penstock.config.settings import CacheSettings, EngineConfig, ServeConfig
 from penstock.errors import StartupError
 from penstock.net.runtime_dir import RuntimeDir
-from penstock.supervisor.kv_roles import kv_caches
+from penstock.supervisor.replicas import kv_caches
 from penstock_engine.kv.settings import check_kept, fetches_ahead, kv_peers, prefills_from
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import AsyncEngineArgs, EngineArgs, FlexibleArgumentParser, SamplingParams
-from penstock.config.vllm_names import FOREIGN
+from penstock.config.foreign_names import FOREIGN
 from penstock.errors import InvalidRequest
 from penstock.llm.keywords import engine_config
 from penstock.request.sampling_params import RequestOutputKind

@@ -18,7 +18,7 @@ from penstock.config.model_list import (
 from penstock.config.settings import ServeConfig
 from penstock.config.tree import replace_settings
 from penstock.errors import InvalidRequest
-from penstock.request.listed_adapters import adapters_of, check_adapters
+from penstock.request.lora import adapters_of, check_adapters
 
 
 def write(folder: Path, text: str) -> str:

@@ -12,19 +12,19 @@ from penstock.config.model_list import ModelEntry
 from penstock.config.settings import ServeConfig
 from penstock.config.tree import replace_settings
 from penstock.errors import StartupError
-from penstock.supervisor.models import memory
+from penstock.supervisor.models import processes
 
 
 @pytest.fixture(autouse=True)
 def weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "weights_gib", lambda folder: 2.0)
+    monkeypatch.setattr(processes, "weights_gib", lambda folder: 2.0)
 
 
 def counted(memory_gib: float | None, **settings: Any) -> tuple[float, float]:
     """What it counts for, and its KV cache's bound."""
     config = replace_settings(ServeConfig(), settings)
     entry = ModelEntry(model="m", memory_gib=memory_gib)
-    config, gib = memory.within_memory(entry, config, Path())
+    config, gib = processes.within_memory(entry, config, Path())
     return gib, config.engine.cache.kv_memory_gib
 
 

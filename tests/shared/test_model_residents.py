@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.supervisor.models.actions import (
+from penstock.supervisor.models.residents import (
+    LOST_SECONDS,
     Action,
     GrantModel,
     PrepareModel,
     ReclaimModel,
+    Residents,
     StartModel,
     StopModel,
 )
-from penstock.supervisor.models.residents import LOST_SECONDS, Residents
 
 NAMES = ("a", "b", "c", "d")
 

@@ -27,16 +27,16 @@ from penstock.config.settings import (
 from penstock.errors import InvalidRequest, StartupError
 from penstock.net import listener
 from penstock.net.runtime_dir import MAX_IPC_PATH, PREFIX, RuntimeDir
-from penstock.supervisor import shares
+from penstock.supervisor import replicas
 from penstock.supervisor.child import ChildSpec, start
 from penstock.supervisor.replicas import (
     EngineAddresses,
     devices_of_workers,
     make_replicas,
+    share,
     visible_gpus,
 )
 from penstock.supervisor.report import StartupReport
-from penstock.supervisor.shares import share
 
 
 def test_the_runtime_folder_is_private_and_goes_with_its_contents(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_report_needs_a_pipe(tmp_path: Path) -> None:
 
 
 def test_engine_cores_share_out_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "usable_cores", lambda: 7.0)
+    monkeypatch.setattr(replicas, "usable_cores", lambda: 7.0)
     cache = CacheSettings(kv_memory_fraction=0.6, host_kv_gib=3.0)
     config = EngineConfig(cache=cache, record=RecordSettings(record_dir="/rec"))
     parts = [share(config, number, 3) for number in range(3)]
@@ -197,7 +197,7 @@ def test_metrics_ports_follow_one_another() -> None:
 
 
 def test_ranks_share_what_their_engine_core_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "usable_cores", lambda: 13.0)
+    monkeypatch.setattr(replicas, "usable_cores", lambda: 13.0)
     config = EngineConfig(
         cache=CacheSettings(kv_memory_fraction=0.6, host_kv_gib=3.0),
         parallel=ParallelSettings(tensor_parallel_size=3, pipeline_parallel_size=1),
@@ -284,8 +284,8 @@ def test_each_worker_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_p
     engine = EngineConfig(parallel=ParallelSettings(tensor_parallel_size=2))
     try:
         config = ServeConfig(engine=engine, data_parallel_size=2)
-        replicas = make_replicas(config, runtime, tmp_path, EngineAddresses(), 7.0)
-        seen = [dict(spec.environment) for each in replicas for spec in each.workers]
+        made = make_replicas(config, runtime, tmp_path, EngineAddresses(), 7.0)
+        seen = [dict(spec.environment) for each in made for spec in each.workers]
         assert seen == [{"CUDA_VISIBLE_DEVICES": name} for name in ("3", "GPU-5f", "1", "7")]
     finally:
         runtime.remove()

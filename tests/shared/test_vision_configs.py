@@ -12,7 +12,7 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.mechanisms import VISION, mechanisms
-from penstock.model.vision_spec import LearnedPositions, RotaryPositions, WindowSpec
+from penstock.model.tower_spec import LearnedPositions, RotaryPositions, WindowSpec
 from penstock.prepare.hub_config import read_config
 from tests.shared.test_real_configs import CONFIGS
 

@@ -12,9 +12,9 @@ import pytest
 
 from penstock.cli.commands import BY_NAME
 from penstock.cli.serve import _config
+from penstock.config.foreign_names import FOREIGN, SERVER_FOREIGN
 from penstock.config.settings import ServeConfig
 from penstock.config.tree import replace_settings
-from penstock.config.vllm_names import FOREIGN, SERVER_FOREIGN
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "coming-from.md"
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import typing
 
-from penstock.metrics.bounds import STEP_TOKENS
 from penstock.metrics.histogram import Histogram
+from penstock.metrics.vllm_names import STEP_TOKENS
 from penstock.protocol.common import FinishReason
 from penstock_engine.policies.tenants import ANONYMOUS
 

@@ -9,10 +9,9 @@ from typing import cast
 from prometheus_client.core import Metric
 
 from penstock.config.settings import MetricsSettings
-from penstock.metrics.cache_config import CACHE_CONFIG, cache_config
-from penstock.metrics.drafts import DRAFTS
 from penstock.metrics.families import CONTENT_TYPE, Families, renderer
 from penstock.metrics.port import Page, Reply, bind, health_page, serving
+from penstock.metrics.vllm_names import CACHE_CONFIG, DRAFTS, cache_config
 from penstock_engine.core import EngineCore
 from penstock_engine.metrics.observed import EngineHealth, Observed
 from penstock_engine.metrics.snapshot import MetricsSnapshot

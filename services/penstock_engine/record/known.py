@@ -17,7 +17,6 @@ import msgspec
 from penstock.config import (
     cache_settings,
     gateway_settings,
-    lora_settings,
     media_settings,
     model_settings,
     scheduler_settings,
@@ -25,18 +24,16 @@ from penstock.config import (
     speculative_settings,
 )
 from penstock.metrics import histogram
+from penstock.model import config as model_config
 from penstock.model import (
-    audio_spec,
     kv_layout,
     layer_spec,
     media_facts,
     pooling_config,
     quantised_checkpoint,
     recurrent_spec,
-    transcription_facts,
-    vision_spec,
+    tower_spec,
 )
-from penstock.model import config as model_config
 from penstock.model import speculation as drafting
 from penstock.protocol import (
     common,
@@ -66,13 +63,11 @@ from penstock_engine.policies.registry import plugged_policies
 _MESSAGES = (
     cache_settings,
     gateway_settings,
-    lora_settings,
     media_settings,
     model_settings,
     scheduler_settings,
     settings,
     speculative_settings,
-    audio_spec,
     kv_layout,
     layer_spec,
     media_facts,
@@ -80,8 +75,7 @@ _MESSAGES = (
     pooling_config,
     quantised_checkpoint,
     recurrent_spec,
-    transcription_facts,
-    vision_spec,
+    tower_spec,
     drafting,
     common,
     from_frontend,

@@ -13,10 +13,8 @@ from prometheus_client.core import (
 )
 
 from penstock.client.told_state import STATUS_MAX_AGE
-from penstock.metrics.bounds import STEP_TOKENS
-from penstock.metrics.cache_config import CACHE_CONFIG, cache_config
-from penstock.metrics.drafts import DRAFTS
 from penstock.metrics.histogram import Histogram
+from penstock.metrics.vllm_names import CACHE_CONFIG, DRAFTS, STEP_TOKENS, cache_config
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient

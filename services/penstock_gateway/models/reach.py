@@ -13,7 +13,7 @@ from penstock.config.model_list import ModelEntry, gateway_config_of, read_list
 from penstock.config.settings import GatewayConfig, ModelsSettings, TransportSettings
 from penstock.errors import EngineUnavailable, InvalidRequest
 from penstock.process import logs
-from penstock.request.listed_adapters import adapters_of
+from penstock.request.lora import adapters_of
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.chat.output_parsing import check_parsers
 from penstock_gateway.models.backend import ModelBackend

@@ -18,7 +18,7 @@ from penstock.config.settings import GatewayConfig, ServeConfig
 from penstock.errors import StartupError
 from penstock.net import listener
 from penstock.net.exposure import check_exposure
-from penstock.net.grpc_port import FLAGS
+from penstock.net.listener import GRPC_FLAGS
 from penstock.net.tls import server_context
 from penstock.process import logs
 from penstock_gateway.access_log import layer as access_log
@@ -145,7 +145,7 @@ def _application(
 
 
 def _check_open(config: ServeConfig, service: Service) -> None:
-    with listener.bind(config.gateway.host, 0, FLAGS) as probe:
+    with listener.bind(config.gateway.host, 0, GRPC_FLAGS) as probe:
         check_exposure(config.gateway, probe.getsockname()[0], has_keys=service.ring is not None)
 
 
@@ -240,7 +240,7 @@ def _bounded(calls: Calls, config: GatewayConfig, connections: int | None) -> Se
 def _numeric(config: GatewayConfig) -> str:
     """Host and port as an address. Raises StartupError where it can't be listened at."""
     port = config.grpc_port or 0
-    with listener.bind(config.host, port, FLAGS) as probe:
+    with listener.bind(config.host, port, GRPC_FLAGS) as probe:
         host = probe.getsockname()[0]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.gguf import GGUFFile
-from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, LinearProjector, StackProjector
 from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.tower_spec import AudioSpec, AudioTowerSpec, LinearProjector, StackProjector
 from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
 from penstock_worker.audio import names

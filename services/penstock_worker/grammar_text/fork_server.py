@@ -22,8 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.process.children import die_with_parent
-from penstock.process.title import set_title
+from penstock.process.children import die_with_parent, set_title
 from penstock_worker.grammar_text.child import STACK_BYTES, CompileResult, serve
 from penstock_worker.grammar_text.compile import Library
 from penstock_worker.grammar_text.errors import GrammarError

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from penstock.media import geometry
-from penstock.model.vision_spec import (
+from penstock.model.tower_spec import (
     AdapterProjector,
     AnyresProjector,
     ClassProjector,

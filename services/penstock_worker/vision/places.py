@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from penstock.model.vision_spec import (
+from penstock.model.tower_spec import (
     LearnedPositions,
     MergerProjector,
     RotaryPositions,

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from penstock.model.layer_spec import NormSpec
-from penstock.model.vision_spec import (
+from penstock.model.tower_spec import (
     AdapterProjector,
     AnyresProjector,
     ClassProjector,

@@ -13,7 +13,7 @@ from penstock.errors import UnsupportedModel
 from penstock.media.pixels import FRAMES, inputs, video_inputs
 from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel, WeightFiles
 from penstock.model.media_facts import FixedFrames, Preparation, VideoFrames
-from penstock.model.vision_spec import LearnedPositions, VisionSpec
+from penstock.model.tower_spec import LearnedPositions, VisionSpec
 from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.vision.mmproj_names import mmproj_tensors
 from penstock_worker.vision.picture import (

@@ -12,7 +12,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from penstock.model.vision_spec import LearnedPositions, RotaryPositions, TowerSpec
+from penstock.model.tower_spec import LearnedPositions, RotaryPositions, TowerSpec
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import LAYER_OF, LayerForm, TowerLayer
 from penstock_worker.vision.parts import TowerNorm, TowerProduct

@@ -15,8 +15,7 @@ from penstock.adapters.adapter import (
 )
 from penstock.adapters.peft import CONFIG, read_peft_folder
 from penstock.errors import PenstockError
-from penstock.formats.gguf import GGUFFile, GGUFTensor
-from penstock.formats.gguf_types import READ_TYPES
+from penstock.formats.gguf import READ_TYPES, GGUFFile, GGUFTensor
 
 
 def read_adapter(path: Path) -> tuple[str, Adapter]:

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.cli.parser import Parser, examples
 from penstock.cli.sampling_arguments import add_engine, engine_settings
 from penstock.errors import InvalidRequest, PenstockError
-from penstock.net import trust
+from penstock.net.tls import add_trust_arguments, trusted_context
 
 
 def add(parser: Parser) -> None:
@@ -66,7 +66,7 @@ def _add_throughput(parser: Parser) -> None:
 
 
 def _add_serve(parser: Parser) -> None:
-    from penstock.bench.load.arguments import add_arguments
+    from penstock.bench.load.options import add_arguments
 
     parser.description = (
         "Load on a server over SSE: closed loop with --concurrency streams, or open loop with "
@@ -81,7 +81,7 @@ def _add_serve(parser: Parser) -> None:
         metavar="NAME",
         help="Environment variable that holds the API key. Default: %(default)s.",
     )
-    trust.add_arguments(parser)
+    add_trust_arguments(parser)
     parser.add_argument("--no-progress", action="store_true", help="No bar on stderr.")
     _add_output(parser)
     parser.set_defaults(run=_serve)
@@ -136,8 +136,7 @@ def _engine(arguments: argparse.Namespace) -> Any:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from penstock.bench.load.arguments import options
-    from penstock.bench.load.options import OptionError
+    from penstock.bench.load.options import OptionError, options
     from penstock.bench.load.report import to_markdown
     from penstock.bench.load.run import run
     from penstock.bench.load.target import TargetError
@@ -146,7 +145,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         report = run(
             options(vars(arguments)),
             api_key=os.environ.get(arguments.api_key_env) or None,
-            tls=trust.of_arguments(arguments),
+            tls=trusted_context(arguments),
             progress=not arguments.no_progress and sys.stderr.isatty(),
         )
     except OptionError as error:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from penstock.cli.answers import Facts, LocalModel, Question, RemoteModel, Source
-from penstock.cli.conversation import ChatHistory
 from penstock.cli.http_client import DEFAULT_URL, add_server_arguments, client
-from penstock.cli.media_files import KINDS, add_media, given_parts, media_part
+from penstock.cli.media_files import (
+    KINDS,
+    add_media,
+    content_with,
+    given_parts,
+    media_part,
+    words_of,
+)
 from penstock.cli.parser import Parser, examples, nearest
 from penstock.cli.sampling_arguments import (
     add_engine,
@@ -325,3 +333,56 @@ def _readline(completions: list[str]):  # type: ignore[no-untyped-def]
     readline.set_completer_delims(" ")
     readline.parse_and_bind("tab: complete")
     return readline
+
+
+# The conversation of `penstock chat`, and how it is written to a file.
+
+
+class ChatHistory:
+    """system: the system message, empty for none.  turns: user and assistant messages so far.
+    media: parts that the next question brings."""
+
+    def __init__(self, system: str = "") -> None:
+        self.system = system
+        self.turns: list[dict[str, Any]] = []
+        self.media: list[dict[str, Any]] = []
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The whole conversation in the form that the API takes."""
+        head: list[dict[str, Any]] = (
+            [{"role": "system", "content": self.system}] if self.system else []
+        )
+        return [*head, *self.turns]
+
+    def ask(self, text: str) -> None:
+        self.turns.append({"role": "user", "content": content_with(self.media, text)})
+        self.media = []
+
+    def answered(self, text: str) -> None:
+        """Keeps an answer, or what there was of it; without one the question is taken back, since
+        templates want turns to alternate."""
+        if text:
+            self.turns.append({"role": "assistant", "content": text})
+        else:
+            self.turns.pop()
+
+    def clear(self) -> None:
+        """Forgets the turns, and keeps the system message."""
+        self.turns.clear()
+        self.media = []
+
+    def save(self, file: str) -> Path:
+        """Writes it: JSON where the name ends so, else Markdown. Raises OSError."""
+        path = Path(file).expanduser()
+        text = self.as_json() if path.suffix == ".json" else self.as_markdown()
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def as_json(self) -> str:
+        return json.dumps({"messages": self.messages()}, ensure_ascii=False, indent=1) + "\n"
+
+    def as_markdown(self) -> str:
+        parts = [
+            f"## {one['role']}\n\n{words_of(one['content']).strip()}\n" for one in self.messages()
+        ]
+        return "\n".join(parts)

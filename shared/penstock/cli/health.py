@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from penstock.cli.parser import Parser, examples
 from penstock.errors import InvalidRequest
-from penstock.net import trust
+from penstock.net.tls import add_trust_arguments, trusted_context, why_untrusted
 
 TIMEOUT = 2.0
 """Seconds. A probe that waits longer says nothing that silence doesn't."""
@@ -28,7 +28,7 @@ def add(parser: Parser) -> None:
         "penstock health --cacert cert.pem https://127.0.0.1:8000/health/ready",
     )
     parser.add_argument("url", metavar="URL")
-    trust.add_arguments(parser)
+    add_trust_arguments(parser)
     parser.set_defaults(run=run)
 
 
@@ -42,14 +42,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidRequest(f"URL {arguments.url!r}: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidRequest(f"URL {arguments.url!r} is not http[s]://HOST:PORT/PATH")
-    tls = trust.of_arguments(arguments) if parts.scheme == "https" else None
+    tls = trusted_context(arguments) if parts.scheme == "https" else None
     connection = _connection(parts.hostname, port, tls)
     try:
         connection.request("GET", parts.path or "/")
         answer = connection.getresponse()
         words = answer.read(MAX_ANSWER).decode("utf-8", "replace").strip()
     except (OSError, http.client.HTTPException) as error:
-        words = trust.why(error, arguments.url) or f"{_why(error)} at {parts.netloc}"
+        words = why_untrusted(error, arguments.url) or f"{_why(error)} at {parts.netloc}"
         print(f"not healthy: {words}")
         return NOT_HEALTHY
     finally:

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.errors import InvalidRequest, PenstockError
-from penstock.net import trust
+from penstock.net.tls import add_trust_arguments, trusted_context, why_untrusted
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 MAX_ANSWER = 64 << 20
@@ -41,14 +41,14 @@ def add_server_arguments(parser: argparse._ActionsContainer, *, default: str | N
         metavar="NAME",
         help="Environment variable that holds the API key. Default: %(default)s.",
     )
-    trust.add_arguments(parser)
+    add_trust_arguments(parser)
 
 
 def client(arguments: argparse.Namespace, timeout: float = 600.0) -> HttpClient:
     """The HTTP client that the arguments above ask for. Raises InvalidRequest for what is no URL,
     or no certificate."""
     key = os.environ.get(arguments.api_key_env) or None
-    return HttpClient(arguments.url or DEFAULT_URL, key, timeout, trust.of_arguments(arguments))
+    return HttpClient(arguments.url or DEFAULT_URL, key, timeout, trusted_context(arguments))
 
 
 class HttpClient:
@@ -186,7 +186,7 @@ class _Exchange:
             raise self._unreachable(error) from None
 
     def _unreachable(self, error: BaseException) -> Unreachable:
-        if words := trust.why(error, self._server.url):
+        if words := why_untrusted(error, self._server.url):
             return Unreachable(words)
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return Unreachable(f"nobody answers at {self._server.url}: {reason}")

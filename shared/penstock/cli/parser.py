@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Container, Sequence
 from typing import Any, NoReturn
 
-from penstock.config.meanings import meant
+from penstock.config.foreign_names import meant
 
 USAGE = 2
 MAX_WIDTH = 100

@@ -20,11 +20,10 @@ from typing import NoReturn
 
 from penstock.config.flags import resolve
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
-from penstock.net.grpc_port import check_installed
+from penstock.net.listener import check_installed
 from penstock.process import logs
-from penstock.process.children import die_with_parent
+from penstock.process.children import die_with_parent, set_title
 from penstock.process.memory import is_memory_shortage
-from penstock.process.title import set_title
 from penstock.supervisor.restarts import FINAL_STARTUP_FAILURE, OUT_OF_MEMORY
 
 log = logs.get(__name__)

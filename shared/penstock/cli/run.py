@@ -7,8 +7,7 @@ import json
 import sys
 
 from penstock.cli.answers import Facts, LocalModel, Question, RemoteModel, Source
-from penstock.cli.chat import Chat
-from penstock.cli.conversation import ChatHistory
+from penstock.cli.chat import Chat, ChatHistory
 from penstock.cli.http_client import add_server_arguments, client
 from penstock.cli.media_files import add_media, content_with, given_files, given_parts
 from penstock.cli.parser import Parser, examples, warn

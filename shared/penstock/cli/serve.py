@@ -28,9 +28,9 @@ from penstock.net.exposure import configured_keys
 from penstock.prepare import load_manifest
 from penstock.prepare.resolve import check_could_be
 from penstock.process import logs
-from penstock.process.title import set_title
+from penstock.process.children import set_title
 from penstock.request.api_keys import ENVIRONMENT
-from penstock.request.listed_adapters import check_adapters
+from penstock.request.lora import check_adapters
 
 INTERRUPTED = 130
 

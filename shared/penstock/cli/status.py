@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import dataclass
+from typing import Any
 
 from penstock.cli.http_client import (
     DEFAULT_URL,
     HttpClient,
+    Refused,
     Unreachable,
     add_server_arguments,
     client,
 )
 from penstock.cli.parser import Parser, examples
-from penstock.cli.system_state import SystemReport, ask
 from penstock.cli.terminal import Style, clip, counted, duration, width
 
 TIMEOUT = 10.0
@@ -91,3 +93,75 @@ def _gateway(state: SystemReport) -> list[tuple[str, str]]:
     requests = counted(int(gateway.get("open_requests") or 0), "open request")
     words = f"pid {gateway.get('pid')}, {requests}, up "
     return [("gateway", words + duration(float(gateway.get("uptime") or 0)))]
+
+
+# What `status` and `top` know of a running system: the answer of GET /status.
+
+
+@dataclass(frozen=True)
+class SystemReport:
+    """raw: the answer.  engine, gateway: its parts, empty without."""
+
+    raw: dict[str, Any]
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.raw.get("ready"))
+
+    @property
+    def reason(self) -> str:
+        return str(self.raw.get("reason") or "")
+
+    @property
+    def model(self) -> str:
+        return str(self.raw.get("model") or "no model yet")
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        return self.raw.get("engine") or {}
+
+    @property
+    def engines(self) -> list[dict[str, Any]]:
+        """Each engine core, where there are several; what an older gateway doesn't say is none."""
+        told = self.raw.get("engines")
+        return told if isinstance(told, list) else []
+
+    @property
+    def gateway(self) -> dict[str, Any]:
+        return self.raw.get("gateway") or {}
+
+    def count(self, name: str) -> float:
+        """A number of the engine's; 0 where it says none."""
+        value = self.engine.get(name, 0)
+        return value if isinstance(value, (int, float)) else 0
+
+    @property
+    def processes(self) -> str:
+        """Engine cores, workers and front ends, for a person."""
+        workers = counted(self.count("workers"), "worker")
+        told = f"{workers}, {counted(self.count('frontends'), 'front end')}"
+        if len(self.engines) < 2:
+            return told
+        ready = sum(bool(each.get("ready")) for each in self.engines)
+        return f"{len(self.engines)} engine cores ({ready} ready), {told}"
+
+    @property
+    def blocks_used(self) -> int:
+        return int(self.count("blocks_total") - self.count("blocks_free"))
+
+
+def ask(server: HttpClient) -> SystemReport:
+    """The state now. Raises Unreachable and Refused."""
+    status, answer = server.get("/status")
+    if status != 200 or not isinstance(answer, dict):
+        error = answer.get("error") if isinstance(answer, dict) else None
+        message = error.get("message") if isinstance(error, dict) else "it has no /status"
+        raise Refused(status, str(message))
+    return SystemReport(answer)
+
+
+def bar(share: float, columns: int) -> str:
+    """`[####....]`, so many columns wide."""
+    inner = max(1, columns - 2)
+    filled = round(min(max(share, 0.0), 1.0) * inner)
+    return "[" + "#" * filled + "." * (inner - filled) + "]"

@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.cli.http_client import DEFAULT_URL, Refused, Unreachable, add_server_arguments, client
 from penstock.cli.parser import Parser, examples
-from penstock.cli.system_state import SystemReport, ask, bar
+from penstock.cli.status import SystemReport, ask, bar
 from penstock.cli.terminal import Style, clip, counted, duration, width
 from penstock.errors import InvalidRequest
 

@@ -7,9 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.config.settings import ServeConfig
-from penstock.config.tree import Leaf, leaves, load_file, replace_settings
-from penstock.config.vllm_names import (
+from penstock.config.foreign_names import (
     FOREIGN,
     RENAMED,
     SERVER_FOREIGN,
@@ -18,6 +16,8 @@ from penstock.config.vllm_names import (
     check_foreign,
     read_value,
 )
+from penstock.config.settings import ServeConfig
+from penstock.config.tree import Leaf, leaves, load_file, replace_settings
 from penstock.errors import InvalidRequest
 
 _PREFIX = "setting_"

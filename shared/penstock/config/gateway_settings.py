@@ -7,8 +7,7 @@ from typing import Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from penstock.config.named import check_named
-from penstock.config.plugins import ROUTING
+from penstock.config.plugins import ROUTING, check_named
 from penstock.config.tree import ADVANCED
 
 AccessLog = Literal["off", "text", "json"]

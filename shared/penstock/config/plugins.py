@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
@@ -13,6 +13,7 @@ from penstock.process import logs
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
+
 
 log = logs.get(__name__)
 
@@ -157,3 +158,12 @@ def _installed(path: tuple[str, ...]) -> EntryPoints:
 
 def _package(point: EntryPoint) -> str:
     return "an unnamed package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+
+
+def check_named(field: str, value: str, built_in: Collection[str], group: str) -> None:
+    """Raises ValueError for a name of neither. Imports no plug-in: whoever uses it does."""
+    if value in built_in:
+        return
+    brought = plugin_names(group)
+    if value not in brought:
+        raise ValueError(f"{field} is {value!r}; allowed: {', '.join([*built_in, *brought])}")

@@ -7,8 +7,7 @@ from typing import Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from penstock.config.named import check_named
-from penstock.config.plugins import SCHEDULING_POLICIES
+from penstock.config.plugins import SCHEDULING_POLICIES, check_named
 
 PreemptionMode = Literal["auto", "recompute", "swap"]
 SchedulingPolicy = Literal["fcfs", "priority", "fair"]

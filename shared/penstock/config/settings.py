@@ -20,12 +20,12 @@ from penstock.config.gateway_settings import (
     Routing,
     UnknownFields,
 )
-from penstock.config.lora_settings import LoraSettings
 from penstock.config.media_settings import MediaSettings
 from penstock.config.model_settings import (
     Convert,
     Dtype,
     LoadFormat,
+    LoraSettings,
     ModelImpl,
     ModelSettings,
     Quantization,

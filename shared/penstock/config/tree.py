@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from penstock.config.named import check_named
+from penstock.config.plugins import check_named
 from penstock.errors import InvalidRequest
 
 T = TypeVar("T", bound=msgspec.Struct)

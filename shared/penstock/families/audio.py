@@ -22,9 +22,9 @@ from penstock.families.llama import LLAMA
 from penstock.families.qwen2 import QWEN2
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
 from penstock.formats.fields import Fields
-from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, LinearProjector, StackProjector
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
+from penstock.model.tower_spec import AudioSpec, AudioTowerSpec, LinearProjector, StackProjector
 
 AUDIO = "audio_config"
 MAX_BINS = 1024

@@ -22,8 +22,7 @@ from penstock.errors import (
     RequestFailed,
 )
 from penstock.llm.adapters import GivenAdapters, LibraryAdapters
-from penstock.llm.assembly import Assembly, timed_out_output
-from penstock.llm.beam_outputs import BeamSearchOutput, beam_output
+from penstock.llm.assembly import Assembly, BeamSearchOutput, beam_output, timed_out_output
 from penstock.llm.engine_control import EngineControl
 from penstock.llm.media_prompts import (
     LibraryPrompt,

@@ -8,9 +8,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.config.foreign_names import FOREIGN, RENAMED, SHORT, VALUES
 from penstock.config.settings import EngineConfig
 from penstock.config.tree import Leaf, leaves
-from penstock.config.vllm_names import FOREIGN, RENAMED, SHORT, VALUES
 
 _LEAVES = {leaf.name: leaf for leaf in leaves(EngineConfig)}
 

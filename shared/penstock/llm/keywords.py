@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.config.meanings import meant
+from penstock.config.foreign_names import FOREIGN, RENAMED, VALUES, check_foreign, meant
 from penstock.config.settings import EngineConfig
 from penstock.config.tree import leaves, replace_settings
-from penstock.config.vllm_names import FOREIGN, RENAMED, VALUES, check_foreign
 from penstock.errors import InvalidRequest
 from penstock.request.lora import lora_modules_text
 

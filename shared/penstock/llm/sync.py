@@ -16,9 +16,9 @@ from penstock.client.model_text import ModelText
 from penstock.client.replacing import ChangeMode
 from penstock.errors import PenstockError
 from penstock.llm.adapters import GivenAdapters
+from penstock.llm.assembly import BeamSearchOutput
 from penstock.llm.asynchronous import AsyncLLM
 from penstock.llm.background_loop import BackgroundLoop
-from penstock.llm.beam_outputs import BeamSearchOutput
 from penstock.llm.media_prompts import LibraryPrompt, library_prompt
 from penstock.llm.model_tokenizer import ModelTokenizer
 from penstock.llm.outputs import RequestOutput

@@ -28,8 +28,7 @@ from penstock.model.media_facts import (
     VideoFrames,
     VideoPreparation,
 )
-from penstock.process.frames import read_frame, write_frame
-from penstock.process.isolated_child import SOCKET, begin, confine
+from penstock.process.isolated_child import SOCKET, begin, confine, read_frame, write_frame
 from penstock.process.memory import resident_bytes
 
 LARGE = 256 << 20

@@ -14,8 +14,8 @@ import msgspec
 from penstock.errors import Limited, Overloaded, RequestFailed
 from penstock.media.wire import MAX_FRAME, Answer, Prepare, ProcessBounds
 from penstock.process import logs
-from penstock.process.frames import HEADER
 from penstock.process.isolated import STANDSTILL, Crashed, Died, Frozen, IsolatedProcess, Stalled
+from penstock.process.isolated_child import HEADER
 
 MAX_WAITING = 16_384
 """Items that wait in a front end."""

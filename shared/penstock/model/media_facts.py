@@ -12,7 +12,59 @@ from typing import Literal
 
 import msgspec
 
-from penstock.model.transcription_facts import Alignment, TranscriptionFacts
+# What a model's files say about transcribing: its special tokens, and how it counts time.
+
+
+class Alignment(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model's attention to a sound says when each token is spoken: see
+    penstock_worker.alignment."""
+
+    heads: tuple[tuple[int, int], ...]
+    """(layer, head) of those that follow the sound."""
+    filter_width: int = 7
+    """Rows of the encoder, of which each gets the median; odd."""
+
+
+class TranscriptionFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a model that turns speech into text as Whisper does (Radford et al. 2022,
+    arXiv:2212.04356). All tokens are ids."""
+
+    start: int
+    """Begins what a decoder is given: <|startoftranscript|>."""
+    end: int
+    """Ends a text. Ids below it are text."""
+    no_timestamps: int
+    first_timestamp: int
+    """The timestamp of 0 s. It and all ids from there on are timestamps."""
+    previous: int | None = None
+    """Stands before what was said before; None: the model takes no prompt."""
+    no_speech: int | None = None
+    transcribe: int | None = None
+    """The token that asks for transcription; None for a model that knows one language only,
+    English."""
+    translate: int | None = None
+    languages: dict[str, int] = {}
+    """Each language's token by its code, as in "en". Empty: the model knows one language only."""
+    suppressed: tuple[int, ...] = ()
+    """Ids that never come."""
+    suppressed_first: tuple[int, ...] = ()
+    """Ids that don't come first."""
+    max_initial: int | None = None
+    """The latest timestamp that a window's text may begin with, counted from `first_timestamp`."""
+    max_tokens: int
+    """Most tokens that a decoder's prompt and output have together."""
+    window_frames: int
+    """Frames of the spectrogram that the encoder takes."""
+    frames_per_second: int
+    timestamp_frames: int
+    """Frames from one timestamp to the next."""
+    alignment: Alignment | None = None
+    """How times of words are found; None if they aren't known."""
+
+    @property
+    def window_seconds(self) -> float:
+        return self.window_frames / self.frames_per_second
+
 
 MediaKind = Literal["image", "audio", "video"]
 

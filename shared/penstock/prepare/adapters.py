@@ -125,7 +125,7 @@ def find_adapter(source: str | os.PathLike[str]) -> Path:
     name = parse(os.fspath(source)) if path is None else None
     if name is None:
         return path or Path(source)
-    from penstock.hub.adapter import fetch_adapter  # Here: it needs an HTTP client.
+    from penstock.hub.fetch import fetch_adapter  # Here: it needs an HTTP client.
 
     try:
         return fetch_adapter(name, _report, most=MAX_ADAPTER_BYTES)

@@ -12,10 +12,9 @@ from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
-from penstock.formats.gguf import GGUFFile
+from penstock.formats.gguf import READ_TYPES, GGUFFile
 from penstock.formats.gguf_names import part_paths
 from penstock.formats.gguf_split import open_gguf
-from penstock.formats.gguf_types import READ_TYPES
 from penstock.model.config import (
     EncoderConfig,
     GenerationDefaults,

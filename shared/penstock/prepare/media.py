@@ -15,7 +15,6 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
 from penstock.media.log_mel import HIGHEST
-from penstock.model.audio_spec import AudioSpec
 from penstock.model.media_facts import (
     FixedImages,
     KindFacts,
@@ -26,6 +25,7 @@ from penstock.model.media_facts import (
     ScannedImages,
     TiledImages,
 )
+from penstock.model.tower_spec import AudioSpec
 from penstock.prepare.image_processor import (
     ImageSettings,
     check_all_read,

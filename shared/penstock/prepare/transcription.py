@@ -10,8 +10,7 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.model.media_facts import LogMel, MediaFacts
-from penstock.model.transcription_facts import Alignment, TranscriptionFacts
+from penstock.model.media_facts import Alignment, LogMel, MediaFacts, TranscriptionFacts
 from penstock.prepare.inputs import GENERATION_CONFIG, MAX_JSON_BYTES
 from penstock.text.tokenizer import Tokenizer
 

@@ -1,4 +1,5 @@
-"""A child that leaves when its parent dies, however the parent dies (Linux)."""
+"""A child that leaves when its parent dies, however the parent dies (Linux), and what `ps -o args`
+shows for our processes."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import ctypes
 import os
 import signal
 import sys
+
+import setproctitle
 
 _PR_SET_PDEATHSIG = 1
 
@@ -29,3 +32,8 @@ def die_with_parent(parent_pid: int | None = None, signum: int = signal.SIGKILL)
         raise OSError(error, f"prctl(PR_SET_PDEATHSIG): {os.strerror(error)}")
     if os.getppid() != expected:
         os.kill(os.getpid(), signum)
+
+
+def set_title(role: str) -> None:
+    """Names this process: `set_title("gateway 0")` shows as `penstock: gateway 0`."""
+    setproctitle.setproctitle(f"penstock: {role}")

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-from penstock.process.frames import HEADER
+from penstock.process.isolated_child import HEADER
 
 _PROGRAM = (
     "import importlib, sys; n = int(sys.argv[4]); sys.path[:0] = sys.argv[5:5 + n]; "

@@ -276,7 +276,7 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     """Tokens sampled in those steps."""
     step_tokens: tuple[int, ...] = ()
     """Steps by how many tokens they computed: a count for each bucket of
-    penstock.metrics.bounds.STEP_TOKENS, and one for what lies beyond; (): none are counted."""
+    penstock.metrics.vllm_names.STEP_TOKENS, and one for what lies beyond; (): none are counted."""
     host_blocks: int = 0
     """Blocks of the host tier."""
     prefix_caching: bool = False

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, get_args
 
 import msgspec
 
-from penstock.config.settings import CacheSettings, EngineConfig, ServeConfig, WorkerSettings
+from penstock.config.cache_settings import KVRole
+from penstock.config.settings import (
+    CacheSettings,
+    EngineConfig,
+    MetricsSettings,
+    ServeConfig,
+    WorkerSettings,
+)
 from penstock.errors import StartupError
 from penstock.net.runtime_dir import RuntimeDir
+from penstock.process.machine import usable_cores
 from penstock.supervisor.child import ChildSpec
-from penstock.supervisor.kv_roles import kv_caches
-from penstock.supervisor.shares import share
 
 
 @dataclass(frozen=True)
@@ -289,3 +296,94 @@ def _count(driver: Path) -> int:
         return sum(1 for _ in driver.iterdir())
     except OSError:
         return 0
+
+
+# What several engine cores on one machine are for, and where they fetch KV of each other.
+
+ROLES: tuple[KVRole, ...] = get_args(KVRole)
+
+
+def kv_caches(config: ServeConfig, runtime: RuntimeDir) -> list[CacheSettings]:
+    """The settings of each one's cache. Raises StartupError for roles that can't be."""
+    count, cache = config.data_parallel_size, config.engine.cache
+    if not config.kv_roles:
+        _check_shared(count, cache)
+        return [cache] * count
+    roles = _roles(config.kv_roles, count)
+    if cache.kv_endpoint or cache.kv_peers:
+        raise StartupError("kv_roles makes endpoints by itself: leave out kv_endpoint and kv_peers")
+    if config.executor != "local":
+        raise StartupError(f"kv_roles is for workers here, and executor is {config.executor}")
+    places = [runtime.endpoint(f"kv{number}") for number in range(count)]
+    return [
+        msgspec.structs.replace(cache, kv_role=role, kv_endpoint=place, kv_peers=",".join(places))
+        for role, place in zip(roles, places, strict=True)
+    ]
+
+
+def _check_shared(count: int, cache: CacheSettings) -> None:
+    if count > 1 and cache.kv_endpoint:
+        raise StartupError(
+            f"kv_endpoint is one place, and data_parallel_size is {count}: use kv_roles"
+        )
+
+
+def _roles(text: str, count: int) -> list[KVRole]:
+    roles = [part.strip() for part in text.split(",")]
+    wrong = next((each for each in roles if each not in ROLES), None)
+    if wrong is not None:
+        raise StartupError(f"kv_roles: {wrong!r} is not a role; allowed: {', '.join(ROLES)}")
+    if len(roles) != count:
+        raise StartupError(f"kv_roles has {len(roles)} roles, and data_parallel_size is {count}")
+    if count < 2:
+        raise StartupError("kv_roles is for several engine cores; data_parallel_size is 1")
+    if all(role == "prefill" for role in roles):
+        raise StartupError("kv_roles: somebody has to generate, too; all of them are prefill")
+    return [role for each in roles for role in ROLES if role == each]
+
+
+# What each engine core of a machine gets of it: threads, memory, ports. Its ranks share that.
+
+
+def share(engine: EngineConfig, number: int, count: int) -> EngineConfig:
+    """The settings of engine core `number` of `count`: its part of threads and memory, and places
+    of its own.  All its ranks are told the same, so threads are a rank's, and so is memory.  What
+    was said of one (`--threads`, `--num-kv-blocks`) holds for each."""
+    ranks = engine.parallel.ranks
+    if count * ranks == 1:
+        return engine
+    worker, cache, record = engine.worker, engine.cache, engine.record
+    if worker.threads is None:
+        cores = math.ceil(usable_cores())
+        own = cores // count + (number < cores % count)
+        worker = msgspec.structs.replace(worker, threads=max(1, own // ranks))
+    cache = msgspec.structs.replace(
+        cache,
+        # Those that start after it find less free; together they keep to the share.
+        kv_memory_fraction=cache.kv_memory_fraction / (count * ranks),
+        kv_memory_gib=cache.kv_memory_gib / (count * ranks),
+        host_kv_gib=cache.host_kv_gib / (count * ranks),
+    )
+    if record.record_dir is not None and count > 1:
+        folder = str(Path(record.record_dir) / f"engine-{number}")
+        record = msgspec.structs.replace(record, record_dir=folder)
+    return msgspec.structs.replace(
+        engine,
+        worker=worker,
+        cache=cache,
+        record=record,
+        metrics=_own_ports(engine.metrics, number, ranks),
+    )
+
+
+def _own_ports(metrics: MetricsSettings, number: int, ranks: int) -> MetricsSettings:
+    """The ports given are the first engine core's and its rank 0's; the others' follow them. A
+    worker adds its rank to what it is told."""
+    changed, last = {}, 0
+    for name, each in (("engine_metrics_port", 1), ("worker_metrics_port", ranks)):
+        if port := getattr(metrics, name):  # 0 is any free one for each.
+            changed[name] = port + number * each
+            last = max(last, changed[name] + each - 1)
+    if last > 65_535:
+        raise StartupError(f"engine core {number} would have the metrics port {last}")
+    return msgspec.structs.replace(metrics, **changed)

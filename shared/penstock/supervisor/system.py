@@ -19,7 +19,7 @@ from penstock.config.settings import ServeConfig
 from penstock.errors import PenstockError, StartupError
 from penstock.net import listener as http
 from penstock.net.exposure import check_exposure, check_limits, configured_keys
-from penstock.net.grpc_port import with_free_port
+from penstock.net.listener import with_free_port
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.net.tls import client_context, server_context
 from penstock.process import logs
@@ -27,10 +27,9 @@ from penstock.supervisor.child import Child, ChildSpec
 from penstock.supervisor.data_lock import DataLock
 from penstock.supervisor.models.fleet import ModelFleet
 from penstock.supervisor.preparing import Preparation, Stopped, with_draft_folder
-from penstock.supervisor.readiness import engine_ready, file_there, http_ready
 from penstock.supervisor.replicas import EngineAddresses, make_replicas
 from penstock.supervisor.report import StartupReport
-from penstock.supervisor.rolling import ROLL, Rolling
+from penstock.supervisor.rolling import ROLL, Rolling, engine_ready, file_there, http_ready
 
 log = logs.get(__name__)
 

@@ -8,7 +8,7 @@ from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.media.desk import MediaDesk
 from penstock.media.sources import MediaSource
-from penstock.model.transcription_facts import TranscriptionFacts
+from penstock.model.media_facts import TranscriptionFacts
 from penstock.request.terms import Terms
 from penstock.transcription.decoding import WindowDecoder
 from penstock.transcription.recording import record

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from penstock.media.items import PreparedItems
 from penstock.media.prompt import placed
-from penstock.model.transcription_facts import TranscriptionFacts
+from penstock.model.media_facts import TranscriptionFacts
 from penstock.text.tokenizer import Tokenizer
-from penstock.transcription import quiet
 from penstock.transcription.decoding import Decoded, WindowDecoder
-from penstock.transcription.recording import Recording
+from penstock.transcription.recording import Recording, quiet_windows
 from penstock.transcription.wishes import Wishes, context_of, language_of, task_tokens
 
 # From tokens and their times to words and theirs.
@@ -229,7 +228,7 @@ class Transcriber:
         facts = self.facts
         mel = self._recording.mel[:, : self._recording.frames]
         windows = await asyncio.to_thread(
-            quiet.windows, mel, facts.window_frames, facts.frames_per_second
+            quiet_windows, mel, facts.window_frames, facts.frames_per_second
         )
         for seek, end in windows:
             heard = await self._heard(seek, end)

@@ -15,8 +15,7 @@ from penstock.config.settings import TransportSettings
 from penstock.process import logs
 from penstock.transport.curve import Peers, server_curve
 from penstock.transport.events import Ended, Event, Opened, Received
-from penstock.transport.inbound import DRAIN_LIMIT, Inbound, Taken
-from penstock.transport.numbering import Numbering
+from penstock.transport.inbound import DRAIN_LIMIT, Inbound, Numbering, Taken
 from penstock.transport.wire import (
     LEAVING,
     MAX_FRAMES,

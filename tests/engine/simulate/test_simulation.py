@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.config.lora_settings import LoraSettings
+from penstock.config.model_settings import LoraSettings
 from penstock.config.settings import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
 from penstock.errors import InvalidRequest
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.client import SequenceDelta
 from penstock.errors import Overloaded
-from penstock.metrics.bounds import STEP_TOKENS
 from penstock.metrics.histogram import Histogram
+from penstock.metrics.vllm_names import STEP_TOKENS
 from penstock_gateway.metrics.counts import (
     BETWEEN_TOKENS,
     CHOICES,

@@ -10,11 +10,10 @@ import pytest
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from penstock.errors import InvalidRequest
-from penstock.transcription.languages import NAMES, code_of, name_of
-from penstock.transcription.quality import Quality, compression_ratio
-from penstock.transcription.quiet import windows
+from penstock.transcription.decoding import Quality, compression_ratio
+from penstock.transcription.recording import quiet_windows
 from penstock.transcription.transcript import srt, vtt
-from penstock.transcription.wishes import Wishes, language_of, task_tokens
+from penstock.transcription.wishes import NAMES, Wishes, code_of, language_of, name_of, task_tokens
 from tests.shared.transcription.test_segments import FACTS
 
 LINES = [
@@ -49,13 +48,13 @@ def test_cuts_are_bounded_and_lie_in_pauses() -> None:
     pauses = [2700, 5400, 8350]
     for pause in pauses:
         mel[:, pause - 20 : pause + 20] = -1.5
-    found = windows(mel, 3000, 100)
+    found = quiet_windows(mel, 3000, 100)
     assert [begin for begin, _ in found] == [0] + [end for _, end in found[:-1]]
     assert found[-1][1] == 10_000
     assert all(0 < end - begin <= 3000 for begin, end in found)
     for (_, end), pause in zip(found, pauses, strict=False):
         assert abs(end - pause) < 20
-    assert windows(mel[:, :3000], 3000, 100) == [(0, 3000)]
+    assert quiet_windows(mel[:, :3000], 3000, 100) == [(0, 3000)]
 
 
 def test_quality() -> None:

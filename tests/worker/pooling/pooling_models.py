@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from penstock.adapters import read_adapter
-from penstock.config.lora_settings import LoraSettings
+from penstock.config.model_settings import LoraSettings
 from penstock.config.settings import EngineConfig, ModelSettings, SchedulerSettings, WorkerSettings
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling, TokenSampling

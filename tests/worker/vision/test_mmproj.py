@@ -28,7 +28,7 @@ from penstock.model.media_facts import (
     TiledImages,
     VideoFrames,
 )
-from penstock.model.vision_spec import PoolProjector, RotaryPositions, VisionSpec
+from penstock.model.tower_spec import PoolProjector, RotaryPositions, VisionSpec
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from penstock.formats.gguf_types import QUANTISED_TYPES
+from penstock.formats.gguf import QUANTISED_TYPES
 from penstock_worker.quantisation.interface import StoredFormat
 
 

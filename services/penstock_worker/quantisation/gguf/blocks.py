@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from penstock.formats.gguf_types import BLOCKS
+from penstock.formats.gguf import BLOCKS
 from penstock_kernels.triton.linear.gguf_weights import Layout
 from penstock_worker.quantisation.interface import KeptForm, StoredFormat
 

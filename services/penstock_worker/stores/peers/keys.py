@@ -14,8 +14,7 @@ import zmq
 
 from penstock.config.settings import TransportSettings
 from penstock.errors import StartupError
-from penstock.transport.curve import needs_keys
-from penstock.transport.curve_keys import load_secret
+from penstock.transport.curve import load_secret, needs_keys
 
 DOMAIN = "kv"
 

@@ -2,10 +2,10 @@
 
 From a shell: `penstock bench serve --help`.  From Python: `run(LoadOptions(...))`.
 
-run, runner         one run, from options to report; closed and open loop
-options, arguments  what to run; the same as flags
-workload, words     seeded prompts, lengths and arrival times
-target, connection  the server, and one request over a connection of its own
-reception, http1, sse, record   what comes back, and when
-statistics, report  distributions; the result as JSON and as tables
+run         one run, from options to report; closed and open loop
+options     what to run; the same as flags
+workload    seeded prompts, lengths and arrival times
+target      the server
+reception   what comes back, and when; record: of one request
+report      distributions; the result as JSON and as tables
 """

@@ -18,8 +18,7 @@ from tqdm import tqdm
 from penstock.bench.load.options import LoadOptions
 from penstock.bench.load.reception import Reception
 from penstock.bench.load.record import ErrorKind, RequestRecord
-from penstock.bench.load.report import LoadReport
-from penstock.bench.load.statistics import summarise
+from penstock.bench.load.report import LoadReport, summarise
 from penstock.bench.load.target import Target, TargetError
 from penstock.bench.load.workload import LoadRequest, Workload, arrival_times
 

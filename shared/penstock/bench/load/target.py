@@ -8,7 +8,7 @@ import ssl
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from penstock.net import trust
+from penstock.net.tls import why_untrusted
 
 
 class TargetError(RuntimeError):
@@ -83,7 +83,7 @@ class Target:
             return str(answer["data"][0]["id"])  # type: ignore[index]
         except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
             url = f"http{'s' if self.tls else ''}://{self.host}:{self.port}{self.prefix}"
-            words = trust.why(error, url) or f"{url}/v1/models gave no model: {error!r}"
+            words = why_untrusted(error, url) or f"{url}/v1/models gave no model: {error!r}"
             raise TargetError(words) from error
 
     def version(self) -> str | None:

@@ -23,7 +23,7 @@ from penstock.families.vision.reading import (
 )
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.vision_spec import AnyresProjector, MLPProjector, TowerSpec, VisionSpec
+from penstock.model.tower_spec import AnyresProjector, MLPProjector, TowerSpec, VisionSpec
 
 LLAMA_DEFAULTS: dict[str, object] = {
     "vocab_size": 32_000,

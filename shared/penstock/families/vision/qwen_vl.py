@@ -31,7 +31,7 @@ from penstock.families.vision.reading import (
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
-from penstock.model.vision_spec import (
+from penstock.model.tower_spec import (
     MergerProjector,
     RotaryPositions,
     TowerSpec,

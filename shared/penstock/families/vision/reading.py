@@ -16,7 +16,7 @@ from penstock.families.family import TextHalf, TowerFamily
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
-from penstock.model.vision_spec import LearnedPositions, TowerSpec, VisionSpec
+from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
 
 VISION = "vision_config"
 

@@ -16,7 +16,7 @@ from penstock.formats.gguf import GGUFFile
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import Colour, ImagePreparation, KindFacts, MediaKind, Pixels
-from penstock.model.vision_spec import TowerSpec
+from penstock.model.tower_spec import TowerSpec
 from penstock.text.tokenizer import Tokenizer
 
 MAX_LAYERS = 256

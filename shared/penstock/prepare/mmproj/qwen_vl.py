@@ -12,7 +12,7 @@ from penstock.families.vision.qwen_vl import EPS, MAX_MERGE, MAX_WINDOW
 from penstock.families.vision.reading import MAX_WIDTH, bounded
 from penstock.formats.fields import Fields
 from penstock.model.media_facts import Colour, PatchImages
-from penstock.model.vision_spec import (
+from penstock.model.tower_spec import (
     MergerProjector,
     RotaryPositions,
     TowerSpec,

@@ -13,7 +13,6 @@ from penstock.families.vision.internvl import PROJECTOR_NORM
 from penstock.families.vision.reading import MAX_PIXELS, bounded
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
-from penstock.model.audio_spec import AudioSpec
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import (
@@ -25,7 +24,8 @@ from penstock.model.media_facts import (
     ScannedImages,
     TiledImages,
 )
-from penstock.model.vision_spec import (
+from penstock.model.tower_spec import (
+    AudioSpec,
     LearnedPositions,
     MLPProjector,
     PoolProjector,

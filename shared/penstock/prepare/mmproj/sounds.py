@@ -5,9 +5,9 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.families.audio import MAX_BINS, MAX_POSITIONS
 from penstock.families.vision.reading import MAX_WIDTH, bounded, heads
-from penstock.model.audio_spec import AudioSpec, AudioTowerSpec, LinearProjector, StackProjector
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts, LogMel
+from penstock.model.tower_spec import AudioSpec, AudioTowerSpec, LinearProjector, StackProjector
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, as_written
 
 RATE, N_FFT, HOP = 16_000, 400, 160

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from penstock.config.model_list import ModelEntry
 from penstock.config.settings import ServeConfig
 from penstock.errors import PenstockError, StartupError
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.process import logs
-from penstock.protocol.from_supervisor import Granted, Reclaimed
+from penstock.protocol.from_supervisor import (
+    FromSupervisor,
+    Granted,
+    ModelState,
+    ModelStates,
+    Reclaimed,
+)
 from penstock.protocol.to_supervisor import (
     Busy,
     Idle,
@@ -24,18 +35,17 @@ from penstock.protocol.to_supervisor import (
     Unwant,
     Want,
 )
-from penstock.supervisor.models.actions import (
+from penstock.supervisor.models.processes import ModelProcesses
+from penstock.supervisor.models.residents import (
     Action,
     GrantModel,
+    Mark,
     PrepareModel,
     ReclaimModel,
+    Residents,
     StartModel,
     StopModel,
 )
-from penstock.supervisor.models.processes import ModelProcesses
-from penstock.supervisor.models.resident import Mark
-from penstock.supervisor.models.residents import Residents
-from penstock.supervisor.models.socket import ModelsSocket
 from penstock.supervisor.preparing import Stopped
 
 log = logs.get(__name__)
@@ -221,3 +231,93 @@ class ModelFleet:
         for state in self._residents.states(time.monotonic()):
             if state.presence == "failed" and any(model == state.model for model, *_ in marks):
                 log.error("model failed", model=state.model, reason=state.reason)
+
+
+# The socket at which gateways ask for models.
+
+LONGEST_LINE = 65_536
+"""Bytes of a message to the supervisor."""
+MOST_UNREAD = 1 << 20
+"""Bytes that may wait for one who doesn't read; then the connection ends, and begins anew."""
+MOST_NAMES = 1024
+"""Most holders' names that are remembered."""
+
+
+class ModelsSocket:
+    """path: in the private folder of the system.  heard: gets what holders say, by their number;
+    None: its connection has ended. One that comes back has the same number.  states: what one is
+    told first."""
+
+    def __init__(
+        self,
+        path: Path,
+        heard: Callable[[int, ToSupervisor | None], None],
+        states: Callable[[], Sequence[ModelState]],
+    ) -> None:
+        self.path = path
+        self._heard = heard
+        self._states = states
+        self._numbers = itertools.count(1)
+        self._known: dict[str, int] = {}
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._server: asyncio.Server | None = None
+        self._decoder = msgspec.json.Decoder(ToSupervisor)
+
+    async def open(self) -> None:
+        """Begins to listen."""
+        self._server = await asyncio.start_unix_server(
+            self._serve, str(self.path), limit=LONGEST_LINE
+        )
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for writer in self._writers.values():
+            writer.close()
+
+    def tell(self, holder: int, message: FromSupervisor) -> None:
+        """Whoever has gone meanwhile hears nothing."""
+        writer = self._writers.get(holder)
+        if writer is None or writer.is_closing():
+            return
+        if writer.transport.get_write_buffer_size() > MOST_UNREAD:
+            log.warning("a gateway doesn't read the models' states", holder=holder)
+            writer.transport.abort()
+            return
+        writer.write(msgspec.json.encode(message) + b"\n")
+
+    def tell_all(self) -> None:
+        """The states of all models, to everybody."""
+        states = ModelStates(list(self._states()))
+        for holder in list(self._writers):
+            self.tell(holder, states)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        holder: int | None = None
+        try:
+            with suppress(OSError, ValueError):
+                first = self._decoder.decode(await reader.readline())
+                if not isinstance(first, Introduce):
+                    raise msgspec.DecodeError("it doesn't begin with an introduction")
+                holder = self._number_of(first.name)
+                if (before := self._writers.get(holder)) is not None:
+                    before.close()
+                self._writers[holder] = writer
+                self.tell(holder, ModelStates(list(self._states())))
+                self._heard(holder, first)
+                while line := await reader.readline():
+                    self._heard(holder, self._decoder.decode(line))
+        except msgspec.DecodeError as error:
+            log.error("a gateway's message can't be read", reason=str(error))
+        finally:
+            writer.close()
+            if holder is not None and self._writers.get(holder) is writer:
+                del self._writers[holder]
+                self._heard(holder, None)
+
+    def _number_of(self, name: str) -> int:
+        if name not in self._known and len(self._known) >= MOST_NAMES:
+            self._known = {
+                each: number for each, number in self._known.items() if number in self._writers
+            }
+        return self._known.setdefault(name, next(self._numbers))

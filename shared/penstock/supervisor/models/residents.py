@@ -8,17 +8,76 @@ once all of them have left it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-from penstock.protocol.from_supervisor import ModelState
-from penstock.supervisor.models.actions import (
-    Action,
-    GrantModel,
-    PrepareModel,
-    ReclaimModel,
-    StartModel,
-    StopModel,
-)
-from penstock.supervisor.models.resident import LOADED, Mark, Resident
+from penstock.protocol.from_supervisor import ModelState, Presence
+
+
+@dataclass(frozen=True)
+class PrepareModel:
+    """Find out what the model is, and how large."""
+
+    model: str
+
+
+@dataclass(frozen=True)
+class StartModel:
+    model: str
+
+
+@dataclass(frozen=True)
+class StopModel:
+    """End its processes: nobody has work for it."""
+
+    model: str
+
+
+@dataclass(frozen=True)
+class GrantModel:
+    holder: int
+    model: str
+
+
+@dataclass(frozen=True)
+class ReclaimModel:
+    holder: int
+    model: str
+
+
+Action = PrepareModel | StartModel | StopModel | GrantModel | ReclaimModel
+
+
+Mark = tuple[str, Presence, int]
+"""A model, its presence, and how often it has failed."""
+
+LOADED: frozenset[Presence] = frozenset(("starting", "ready", "closing", "stopping"))
+"""States in which a model takes memory."""
+
+
+@dataclass
+class Resident:
+    """One model. Times in seconds, on the caller's clock."""
+
+    model: str
+    pinned: bool
+    presence: Presence = "absent"
+    gib: float | None = None
+    """GiB of memory that it counts for; None: not known before it is prepared."""
+    reason: str = ""
+    failures: int = 0
+    retry_at: float = 0.0
+    begun_at: float = 0.0
+    ready_at: float = 0.0
+    used_at: float = 0.0
+    wanted_since: float | None = None
+    wanting: set[int] = field(default_factory=set)
+    holding: set[int] = field(default_factory=set)
+    busy: set[int] = field(default_factory=set)
+
+    @property
+    def evictable(self) -> bool:
+        return not self.pinned and self.presence in ("starting", "ready")
+
 
 FIRST_RETRY = 5.0
 """Seconds after which a model that failed is tried again; they double with each failure."""

@@ -14,8 +14,7 @@ import jinja2
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock.process.frames import read_frame, write_frame
-from penstock.process.isolated_child import SOCKET, begin, confine
+from penstock.process.isolated_child import SOCKET, begin, confine, read_frame, write_frame
 from penstock.process.memory import resident_bytes
 from penstock.text.as_written import read_texts
 from penstock.text.continuation import cut, mark_last

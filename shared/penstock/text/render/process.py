@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock.process.frames import HEADER
 from penstock.process.isolated import Frozen, IsolatedProcess, Standstill
+from penstock.process.isolated_child import HEADER
 from penstock.text.disarm import too_deep
 from penstock.text.render.wire import MAX_FRAME, Bounds, Fill, Filled, TemplateSource
 
