@@ -30,8 +30,7 @@ from penstock.protocol.common import Grammar
 from penstock.text.tokenizer import Tokenizer
 from penstock_worker.grammar_text.compile import Library
 from penstock_worker.grammar_text.errors import GrammarError
-from penstock_worker.grammar_text.trial import Trial
-from penstock_worker.grammar_text.trial_processes import TrialProcesses
+from penstock_worker.grammar_text.trial import Trial, TrialProcesses
 from penstock_worker.grammar_text.unique_arrays import UniqueArrays
 
 MODEL = "smollm2-135m"

@@ -47,7 +47,7 @@ from penstock_worker.steps.in_flight import StepsInFlight
 
 if TYPE_CHECKING:
     # Imported where a Setup arrives: torch takes a second, and the session opens meanwhile.
-    from penstock_worker.extensions.methods import ExtensionMethods
+    from penstock_worker.extensions import ExtensionMethods
     from penstock_worker.loading.loaded import Loaded
 
 log = logs.get(__name__)
@@ -256,7 +256,7 @@ class Worker:
 
     def _sleep(self, session: int, level: int) -> None:
         """Gives memory back; the weights stay where level 1 asks for no more, and can."""
-        from penstock_worker.machine.give_back import give_back_freed
+        from penstock_worker.machine.memory import give_back_freed
 
         self._forget()
         keeps = None if self._loaded is None or level > 1 else self._loaded.give_back
@@ -298,8 +298,7 @@ def _trial() -> Iterator[None]:
 
 
 def _extensions_of(loaded: Loaded, place: RankPlace) -> ExtensionMethods:
-    from penstock_worker.extensions.context import WorkerContext
-    from penstock_worker.extensions.methods import ExtensionMethods
+    from penstock_worker.extensions import ExtensionMethods, WorkerContext
 
     setup = loaded.setup
     return ExtensionMethods(

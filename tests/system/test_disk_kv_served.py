@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock_worker.stores.disk.folder import MAGIC
+from penstock_worker.stores.disk import MAGIC
 from testing.serving import PATIENCE, Server, wait_until
 from testing.slow_store import install_slow_store, reads
 from tests.metrics_page import PORTS, port_of, read_page

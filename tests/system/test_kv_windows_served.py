@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from penstock_worker.stores.disk.folder import MAGIC
+from penstock_worker.stores.disk import MAGIC
 from testing.serving import PATIENCE, Server, wait_until
 from tests.metrics_page import PORTS, port_of, read_page
 from tests.shared.tiny_models import write_hub_folder

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from penstock_worker.extensions.context import WorkerContext
+from penstock_worker.extensions import WorkerContext
 
 
 class Measures:

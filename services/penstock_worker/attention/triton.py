@@ -23,7 +23,7 @@ from penstock_kernels.triton.attention.plan import (
 from penstock_kernels.triton.tiles import AttentionChoice, latent_group
 from penstock_worker.attention.flash_attention import FlashAttention, LongChunks
 from penstock_worker.attention.interface import BatchLayout, CacheShape
-from penstock_worker.attention.mixed_layout import ChunkTiles
+from penstock_worker.attention.layouts import ChunkTiles
 from penstock_worker.attention.triton_encoded import EncodedRows, LayerCache
 from penstock_worker.attention.triton_step import TritonStep
 from penstock_worker.batch.block_tables import write_tables

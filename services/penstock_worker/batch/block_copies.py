@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.protocol.to_worker import Copy
 from penstock_worker.batch.slots import PlanError
-from penstock_worker.machine.give_back import give_back_pages
+from penstock_worker.machine.memory import give_back_pages
 
 _TRIALS = 4
 """Round trips that `seconds` averages."""

@@ -9,7 +9,7 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-from penstock_worker.machine.give_back import give_back_freed
+from penstock_worker.machine.memory import give_back_freed
 
 
 class QueueMark(Protocol):

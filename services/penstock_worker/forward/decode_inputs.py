@@ -6,8 +6,8 @@ import numpy as np
 
 from penstock_kernels.triton.matmul_tiles import LOW_RANK
 from penstock_worker.adapters.row_tiles import tiles_shapes, write_tiles
-from penstock_worker.attention.decode_layout import decode_shapes, write_decode
 from penstock_worker.attention.interface import BatchLayout
+from penstock_worker.attention.layouts import decode_shapes, write_decode
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.forward.device_step import HostStep
 from penstock_worker.forward.interface import Batch

@@ -19,7 +19,7 @@ from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.matmul_tiles import LOW_RANK
 from penstock_worker.adapters.row_tiles import tiles_shapes, write_tiles
 from penstock_worker.attention.interface import BatchLayout
-from penstock_worker.attention.mixed_layout import MixedShape, write_mixed
+from penstock_worker.attention.layouts import MixedShape, write_mixed
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.forward.decode_inputs import decodes_text
 from penstock_worker.forward.device_step import HostStep

@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock_kernels.triton.matmul_tiles import LOW_RANK
 from penstock_worker.adapters.row_tiles import HostAdapterTiles
-from penstock_worker.attention.mixed_layout import ChunkTiles
+from penstock_worker.attention.layouts import ChunkTiles
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.forward.device_step import HostStep
 from penstock_worker.forward.interface import Batch

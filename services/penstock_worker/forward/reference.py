@@ -24,8 +24,7 @@ from penstock_worker.attention.encoded import (
     ObservedEncoded,
 )
 from penstock_worker.attention.interface import AttentionBackend, BatchLayout, CacheShape
-from penstock_worker.attention.reference import ReferenceAttention
-from penstock_worker.attention.reference_encoded import EncoderDecoderCache
+from penstock_worker.attention.reference import EncoderDecoderCache, ReferenceAttention
 from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.forward.common_mechanisms import COMMON
 from penstock_worker.forward.interface import (

@@ -21,8 +21,7 @@ from penstock_worker.grammar_text.compile import Library, complaint
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.fork_server import NICENESS
 from penstock_worker.grammar_text.structural_tag import holds_only_json
-from penstock_worker.grammar_text.trial import Trial
-from penstock_worker.grammar_text.trial_processes import TrialProcesses
+from penstock_worker.grammar_text.trial import Trial, TrialProcesses
 from penstock_worker.grammar_text.unique_arrays import Container, Follower, UniqueArrays
 
 log = logs.get(__name__)

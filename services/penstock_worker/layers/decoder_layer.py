@@ -8,15 +8,11 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from penstock.model.layer_spec import LayerSpec, StreamsSpec
-from penstock_worker.layers.attention import SelfAttention
-from penstock_worker.layers.cross_attention import CROSS_NORM, CrossAttention, CrossLayer
-from penstock_worker.layers.experts import MixtureOfExperts
-from penstock_worker.layers.feed_forward import FeedForward
-from penstock_worker.layers.finished_layer import Layer
+from penstock_worker.layers.attention import CROSS_NORM, CrossAttention, CrossLayer, SelfAttention
+from penstock_worker.layers.feed_forward import FeedForward, MixtureOfExperts
 from penstock_worker.layers.latent_attention import LatentAttention
-from penstock_worker.layers.norms import NO_NORM, Norm, RMSNorm
-from penstock_worker.layers.parts import LayerExperts, Parts, Recurrence
-from penstock_worker.layers.per_layer_inputs import LayerInput
+from penstock_worker.layers.parts import NO_NORM, LayerExperts, Norm, Parts, Recurrence, RMSNorm
+from penstock_worker.layers.per_layer_inputs import Layer, LayerInput
 from penstock_worker.layers.step import Step
 from penstock_worker.layers.streams import LowRankPath, StreamUpdate
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
+import torch
 from torch import Tensor
 
-from penstock.model.layer_spec import FeedForwardSpec
-from penstock_worker.layers.ops import Ops
-from penstock_worker.layers.parts import Parts
+from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec
+from penstock_worker.adapters.rows import RowAdapters
+from penstock_worker.layers.parts import LayerExperts, Ops, Parts
+from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.quantisation.interface import Product
 
 
@@ -44,3 +48,194 @@ class FeedForward:
         config = parts.config
         spec, prefix = config.layer(layer).feed_forward, f"layers.{layer}.mlp"
         return FeedForward.sized(parts, spec, prefix, config.inner(layer))
+
+
+# A mixture of experts: each token has the feed-forward networks that a router chooses for it.
+#
+# Source: Shazeer et al., "Outrageously large neural networks", 2017; the router with groups and
+# correction: DeepSeek-AI, "DeepSeek-V3 technical report", 2024.
+
+
+class Router:
+    """Chooses experts for each row. A row's choice depends on that row alone."""
+
+    def __init__(
+        self,
+        spec: ExpertsSpec,
+        scores: Product,
+        correction: Tensor | None,
+        scales: Tensor | None = None,
+    ) -> None:
+        """`scores` maps [rows, hidden] to [rows, experts]. `correction` is [experts] float32,
+        added for choosing only. `scales`, [experts] float32, are factors of weights."""
+        self._spec = spec
+        self._scores = scores
+        self._correction = correction
+        self._scales = scales
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Returns each expert's weight for each row, [rows, experts] float32; 0 if it isn't
+        chosen."""
+        spec, raw = self._spec, self._scores(hidden).float()
+        if spec.router == "softmax":
+            raw = raw - raw.amax(-1, keepdim=True)
+            scores = raw.exp()
+            scores = scores / scores.sum(-1, keepdim=True)
+        else:
+            scores = 1.0 / (1.0 + torch.exp(-raw))
+        chosen = self._chosen(scores)
+        weights = scores.gather(1, chosen)
+        if spec.normalised:
+            weights = weights / (weights.sum(-1, keepdim=True) + spec.sum_floor)
+        if self._scales is not None:
+            weights = weights * self._scales[chosen]
+        return torch.zeros_like(scores).scatter_(1, chosen, weights * spec.scale)
+
+    def _chosen(self, scores: Tensor) -> Tensor:
+        """Returns the chosen experts of each row, [rows, active] int64, in ascending order."""
+        spec = self._spec
+        ranked = scores if self._correction is None else scores + self._correction
+        if spec.groups > 1:
+            ranked = ranked.masked_fill(~self._in_best_groups(ranked), float("-inf"))
+        return ranked.topk(spec.active, dim=-1).indices.sort(-1).values
+
+    def _in_best_groups(self, ranked: Tensor) -> Tensor:
+        """Returns which experts belong to the groups whose best score highest."""
+        groups, counted = self._spec.groups, self._spec.group_best
+        by_group = ranked.unflatten(-1, (groups, -1))
+        best = (
+            by_group.topk(counted, dim=-1)
+            .values.sum(-1)
+            .topk(self._spec.active_groups, dim=-1)
+            .indices
+        )
+        open_groups = torch.zeros_like(by_group[..., 0], dtype=torch.bool).scatter_(1, best, True)
+        return open_groups[..., None].expand_as(by_group).flatten(1)
+
+
+class RoutedExperts:
+    """An expert computes the rows that chose it, and a row adds its experts' results in their
+    order."""
+
+    def __init__(
+        self,
+        router: Router,
+        experts: list[FeedForward],
+        *,
+        weighs_input: bool = False,
+        adapters: RowAdapters | None = None,
+    ) -> None:
+        """`weighs_input`: as in ExpertsSpec. `adapters`: of the experts' products, each of which
+        has some of the rows; None: they have none."""
+        self._adapters = adapters
+        self._router = router
+        self._experts = experts
+        self._weighs_input = weighs_input
+
+    def __call__(self, hidden: Tensor, routed: Tensor | None = None) -> Tensor:
+        weights = self._router(hidden if routed is None else routed)
+        out = torch.zeros(hidden.shape, dtype=torch.float32)
+        for number, expert in enumerate(self._experts):
+            rows = weights[:, number].nonzero()[:, 0]
+            if len(rows):
+                with nullcontext() if self._adapters is None else self._adapters.only(rows):
+                    out[rows] += self._of_expert(expert, hidden[rows], weights[rows, number, None])
+        return out
+
+    def _of_expert(self, expert: FeedForward, rows: Tensor, weights: Tensor) -> Tensor:
+        if self._weighs_input:
+            return expert((rows.float() * weights).to(rows.dtype)).float()
+        return expert(rows).float() * weights
+
+    @staticmethod
+    def load(parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> RoutedExperts:
+        spec = experts_of(feed_forward)
+        return RoutedExperts(
+            Router(spec, *load_router(parts, spec, prefix), expert_scales(parts, spec, prefix)),
+            [
+                FeedForward.sized(
+                    parts, feed_forward, f"{prefix}.experts.{number}", spec.inner, summed=False
+                )
+                for number in range(spec.count)
+            ],
+            weighs_input=spec.weighs_input,
+            adapters=parts.adapters if isinstance(parts.adapters, RowAdapters) else None,
+        )
+
+
+class MixtureOfExperts:
+    """Maps [rows, hidden] to [rows, hidden]."""
+
+    def __init__(
+        self,
+        routed: LayerExperts,
+        shared: FeedForward | None,
+        shared_gate: Product | None,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        """`shared`: the expert that every row has. `shared_gate` maps [rows, hidden] to the logit
+        of its weight, [rows, 1]. Each of `ranks` has a part of every expert's inner dimension, so
+        that a row's sum over experts is a part of its sum over ranks."""
+        self._routed = routed
+        self._shared = shared
+        self._shared_gate = shared_gate
+        self._ranks = ranks
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        out = self._routed(hidden)
+        if self._shared is not None:
+            out += self._shared_part(self._shared, hidden)
+        return self._ranks.sum(out).to(hidden.dtype)
+
+    def _shared_part(self, shared: FeedForward, hidden: Tensor) -> Tensor:
+        found = shared(hidden).float()
+        if self._shared_gate is None:
+            return found
+        return found / (1.0 + torch.exp(-self._shared_gate(hidden).float()))
+
+    @staticmethod
+    def load(parts: Parts, layer: int) -> MixtureOfExperts:
+        prefix, feed_forward = f"layers.{layer}.mlp", parts.config.layer(layer).feed_forward
+        return MixtureOfExperts(
+            parts.ops.experts(parts, feed_forward, prefix),
+            *_shared(parts, feed_forward, experts_of(feed_forward), prefix),
+            ranks=parts.ranks,
+        )
+
+
+def experts_of(feed_forward: FeedForwardSpec) -> ExpertsSpec:
+    if feed_forward.experts is None:
+        raise TypeError("the layer has no experts")
+    return feed_forward.experts
+
+
+def load_router(parts: Parts, spec: ExpertsSpec, prefix: str) -> tuple[Product, Tensor | None]:
+    """Returns the router's product, of [rows, experts], and its correction, [experts] float32."""
+    correction = None
+    if spec.correction:
+        correction = parts.weights.take(f"{prefix}.router.correction", (spec.count,), torch.float32)
+    names = [(f"{prefix}.router", spec.count)]
+    scores = parts.product(names, parts.config.hidden_size, bias=spec.router_bias)
+    return scores, correction
+
+
+def expert_scales(parts: Parts, spec: ExpertsSpec, prefix: str) -> Tensor | None:
+    """Returns each expert's factor, [experts] float32."""
+    if not spec.expert_scales:
+        return None
+    return parts.weights.take(f"{prefix}.router.scales.weight", (spec.count,), torch.float32)
+
+
+def _shared(
+    parts: Parts, feed_forward: FeedForwardSpec, spec: ExpertsSpec, prefix: str
+) -> tuple[FeedForward | None, Product | None]:
+    if not spec.shared_inner:
+        return None, None
+    gate = None
+    if spec.shared_gate:
+        gate = parts.product(
+            [(f"{prefix}.shared_expert_gate", 1)], parts.config.hidden_size, bias=False
+        )
+    at = f"{prefix}.shared_expert"
+    shared = FeedForward.sized(parts, feed_forward, at, spec.shared_inner, summed=False)
+    return shared, gate

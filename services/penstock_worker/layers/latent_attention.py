@@ -15,8 +15,7 @@ from torch import Tensor
 
 from penstock.model.layer_spec import LatentSpec
 from penstock_worker.attention.interface import ScoreRule
-from penstock_worker.layers.norms import NO_NORM, Norm, RMSNorm
-from penstock_worker.layers.parts import Parts
+from penstock_worker.layers.parts import NO_NORM, Norm, Parts, RMSNorm
 from penstock_worker.layers.step import Step
 from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights.weights import Weights

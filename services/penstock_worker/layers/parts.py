@@ -1,4 +1,5 @@
-"""What layers are built from: weights, operations, and this rank's shard."""
+"""What layers are built from: the operations of a set of kernels, norms, weights, and this rank's
+shard."""
 
 from __future__ import annotations
 
@@ -13,13 +14,106 @@ from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import FeedForwardSpec
 from penstock.model.recurrent_spec import RecurrentSpec
 from penstock_worker.adapters.interface import ProductAdapters
-from penstock_worker.layers.norms import LayerNorm, Norm, RMSNorm
-from penstock_worker.layers.ops import Ops
 from penstock_worker.layers.step import Step
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import Shard, head_ranges
-from penstock_worker.quantisation.interface import Product
-from penstock_worker.weights.weights import Weights
+from penstock_worker.quantisation.interface import Product, Table
+from penstock_worker.weights.weights import Matrix, Weights
+
+
+class Ops(Protocol):
+    """One set of kernels. Tensors are on its device. Results equal those of
+    `penstock_kernels.reference` up to rounding, and a row's result never depends on the other
+    rows."""
+
+    def product(self, weight: Matrix, bias: Tensor | None = None) -> Product:
+        """`weight` is [outputs, inputs], `bias` [outputs]."""
+
+    def per_head(self, weights: Tensor) -> Product:
+        """A product of its own for each head, which maps [rows, heads, inputs] to [rows, heads,
+        outputs]. `weights` is [heads, outputs, inputs]."""
+
+    def table(self, weight: Matrix) -> Table:
+        """`weight` is [vocab, hidden]."""
+
+    def head(self, weight: Matrix) -> Product:
+        """Returns the product that computes logits. `weight` is [vocab, hidden]. It is never
+        quantised on load, and where it is the embedding's matrix, it isn't copied."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Normalises over the last dimension. `x` is [rows, size] or [rows, heads, size]."""
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Adds x to residual in place, rounded to its dtype, and returns the sum's rms_norm."""
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        """Shifts to mean 0 and normalises over the last dimension. `x` is [rows, size]."""
+
+    def activate(self, x: Tensor, kind: str, *, gated: bool) -> Tensor:
+        """Maps [rows, 2 * size], the gate first, to activation(gate) * up, [rows, size]; or not
+        gated, [rows, size] to activation(x). `kind` is a FeedForwardSpec's activation."""
+
+    def sparse_gate(self, gate_up: Tensor, share: float) -> Tensor:
+        """Sets the `share` of the smallest numbers of a gate to 0, as far as these are
+        normally distributed, and takes as much from the others. `gate_up`: [rows, 2 * size],
+        the gate first."""
+
+    def as_large(self, x: Tensor, as_what: Tensor, least: float) -> Tensor:
+        """Scales each row of x, [rows, size], to the root mean square of a row of the other; of x,
+        a mean square below `least` counts as that."""
+
+
+class Norm(Protocol):
+    """Maps [rows, size] or [rows, heads, size] to the same shape."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+    def added(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Returns the norm of residual + x. Modifies `residual`, which becomes the sum."""
+
+
+class RMSNorm:
+    """Root-mean-square normalisation (Zhang and Sennrich, 2019)."""
+
+    def __init__(self, ops: Ops, weight: Tensor, eps: float) -> None:
+        self.weight = weight
+        self.eps = eps
+        self._ops = ops
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._ops.rms_norm(x, self.weight, self.eps)
+
+    def added(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self._ops.add_rms_norm(x, residual, self.weight, self.eps)
+
+
+class LayerNorm:
+    """Layer normalisation (Ba et al., 2016)."""
+
+    def __init__(self, ops: Ops, weight: Tensor, bias: Tensor | None, eps: float) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.eps = eps
+        self._ops = ops
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._ops.layer_norm(x, self.weight, self.bias, self.eps)
+
+    def added(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self(residual.add_(x))
+
+
+class NoNorm:
+    """Stands where a layer has no norm."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+    def added(self, x: Tensor, residual: Tensor) -> Tensor:
+        return residual.add_(x)
+
+
+NO_NORM: Norm = NoNorm()
 
 
 class LayerExperts(Protocol):

@@ -10,12 +10,12 @@ from torch import Tensor
 from penstock.model.layer_spec import FeedForwardSpec
 from penstock.model.recurrent_spec import RecurrentSpec
 from penstock_kernels import reference
-from penstock_worker.layers.experts import RoutedExperts
+from penstock_worker.layers.feed_forward import RoutedExperts
 from penstock_worker.layers.latent_attention import PerHead
 from penstock_worker.layers.parts import DecoderOps, LayerExperts, Parts, Recurrence
-from penstock_worker.layers.recurrent.layer import RecurrentLayer
+from penstock_worker.layers.recurrent.mixers import RecurrentLayer
 from penstock_worker.quantisation.interface import Product, Table
-from penstock_worker.weights.matrix import Matrix, plain
+from penstock_worker.weights.weights import Matrix, plain
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,7 @@ from torch import Tensor
 
 from penstock.model.layer_spec import StreamsSpec
 from penstock_kernels.reference import soft_cap
-from penstock_worker.layers.norms import Norm
-from penstock_worker.layers.ops import Ops
-from penstock_worker.layers.parts import Parts
+from penstock_worker.layers.parts import Norm, Ops, Parts
 from penstock_worker.quantisation.interface import Product
 
 LEAST_SQUARE = 1e-5

@@ -20,7 +20,7 @@ from penstock_kernels.triton.experts.sums import sum_experts
 from penstock_kernels.triton.matmul_tiles import EXPERTS_FP8, MatmulTiles, expert_tiles
 from penstock_worker.adapters.device_adapters import DeviceAdapters
 from penstock_worker.adapters.device_products import DeviceAdaptedExperts
-from penstock_worker.layers.experts import expert_scales, experts_of, load_router
+from penstock_worker.layers.feed_forward import expert_scales, experts_of, load_router
 from penstock_worker.layers.parts import Parts
 from penstock_worker.quantisation.fp8 import FP8Blocks, FP8Rows
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix

@@ -25,17 +25,21 @@ from penstock_kernels.triton.recurrent.states import LayerStates
 from penstock_kernels.triton.rowwise import activation, as_large, layer_norm, rms_norm, sparse_gate
 from penstock_kernels.triton.rowwise import gated as gates
 from penstock_worker.layers.parts import LayerExperts, Parts, Recurrence
-from penstock_worker.layers.recurrent.gated_delta import LENGTH_EPS, GatedDelta
-from penstock_worker.layers.recurrent.layer import AnyMixer, load_mixer
-from penstock_worker.layers.recurrent.mamba2 import Mamba2
-from penstock_worker.layers.recurrent.short_conv import ShortConv
+from penstock_worker.layers.recurrent.mixers import (
+    LENGTH_EPS,
+    AnyMixer,
+    GatedDelta,
+    Mamba2,
+    ShortConv,
+    load_mixer,
+)
 from penstock_worker.layers.reference_ops import TensorTable
 from penstock_worker.layers.step import Step
 from penstock_worker.layers.triton_experts import TritonExperts
 from penstock_worker.quantisation.interface import KeptMatrix, Product, Table
 from penstock_worker.quantisation.registry import QUANTIZATIONS, check_quantization
 from penstock_worker.states.device_moves import DeviceStatesStep
-from penstock_worker.weights.matrix import Matrix, Stacked, rows_of
+from penstock_worker.weights.weights import Matrix, Stacked, rows_of
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,171 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable
 
-from penstock.config.settings import ModelImpl
+from penstock.config.settings import CacheSettings, ModelImpl, SchedulerSettings
+from penstock.errors import PenstockError
+from penstock.families import HUB_CLASSES
+from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel, TransformersConfig
+from penstock.model.kv_layout import NO_GROUP, kv_layout, state_memory
+from penstock.model.mechanisms import mechanisms
+from penstock.prepare import load_manifest, prepare
+from penstock.prepare.describe import Description, describe
+from penstock_worker.forward.backends import backend_module
+from penstock_worker.forward.interface import Unable
 from penstock_worker.machine import environment_checks
-from penstock_worker.machine.environment_checks import Advice
-from penstock_worker.machine.finding import Finding
+from penstock_worker.machine.environment_checks import Advice, Finding
 from penstock_worker.machine.memory import free_memory
-from penstock_worker.machine.model_check import examine_model
 from penstock_worker.machine.numa import describe as describe_nodes
+from penstock_worker.media.memory import held_bytes, load_bytes, media_rows
+
+# Which backends can serve a model on this machine, and what it takes: `penstock doctor MODEL`.
+
+BACKENDS = ("triton", "cpu", "reference")
+"""The backends, the fastest first."""
+MIB, GIB = 1 << 20, 1 << 30
+ROW_NUMBER = 4
+"""Bytes of a number of an encoding: float32 on a CPU, and no more elsewhere."""
+AnyConfig = ModelConfig | EncoderConfig | TransformersConfig
+
+
+def examine_model(
+    model: str,
+    model_impl: ModelImpl = "auto",
+    *,
+    language_model_only: bool = False,
+    mmproj: str | None = None,
+) -> list[Finding]:
+    """The model's memory and its needs, then a finding for each backend. model, model_impl,
+    language_model_only, mmproj: as serve takes them; the weights aren't read. Never raises."""
+    try:
+        folder = prepare(
+            model,
+            model_impl=model_impl,
+            language_model_only=language_model_only,
+            mmproj=mmproj,
+        )
+        prepared = load_manifest(folder)
+        about = describe(folder, prepared)
+    except PenstockError as error:
+        return [Finding("model", False, str(error), "missing")]
+    findings = [Finding("model", True, f"{about.name}, {about.family}, {about.weights}")]
+    findings.append(_memory(about, prepared.config))
+    if isinstance(prepared.config, EncoderConfig):
+        findings += _media(prepared)
+        return [*findings, Finding("backends", True, _encoders_backends(prepared.config))]
+    if isinstance(prepared.config, TransformersConfig):
+        return [*findings, *_by_transformers(prepared.config)]
+    needed = mechanisms(prepared.config)
+    findings.append(Finding("implementation", True, f"Penstock's family {prepared.family}"))
+    findings.append(Finding("needs", True, _listed(needed) or "nothing beyond Llama's layers"))
+    findings += _media(prepared)
+    return [*findings, *(_backend(name, prepared.config) for name in BACKENDS)]
+
+
+def _media(prepared: PreparedModel) -> list[Finding]:
+    """What media take, if the model takes any."""
+    config = prepared.config
+    if config.encoder_rows and prepared.media is None:
+        said = "all prompts begin with a sound, and its files don't say how sounds are prepared"
+        return [Finding("media", False, said, "missing")]
+    if not config.takes_media:
+        return []
+    if prepared.media is None:
+        said = "it could take some, but its files don't say how they are prepared: text only"
+        return [Finding("media", True, said, "note")]
+    rows = media_rows(config, config.max_position, ROW_NUMBER)
+    size = rows * config.media_width * ROW_NUMBER
+    load = load_bytes(config, config.max_position, CacheSettings().media_load_mib * MIB)
+    size += held_bytes(load)
+    held = f"{size / MIB:.0f} MiB for {rows} rows of encodings, and items that wait"
+    if config.encoder_rows:
+        return [Finding("media", True, held)]
+    return [Finding("media", True, f"{held}; --language-model-only leaves its tower out")]
+
+
+def _encoders_backends(config: EncoderConfig) -> str:
+    if config.relative_buckets:
+        return "an encoder with a relative bias: triton with a GPU, or reference"
+    if config.rope is not None:
+        return "an encoder with rotary positions: reference"
+    if config.layers is not None:
+        return "an encoder with a decoder's layers: cpu, or reference"
+    return "an encoder: triton with a GPU, cpu, or reference"
+
+
+def _windows(config: AnyConfig) -> str:
+    """How many layers keep a part of the context only, and which; empty: none does."""
+    if not isinstance(config, ModelConfig):
+        return ""
+    layout = kv_layout(config, config.max_position)
+    found = Counter(layout.groups[group] for group in layout.layers if group != NO_GROUP)
+    spans = [(group.window or group.chunk, count) for group, count in found.items()]
+    kept = [f"the last {span} in {count} layers" for span, count in spans if span is not None]
+    return f" (kept: {', '.join(kept)})" if kept else ""
+
+
+def _states(about: Description, config: AnyConfig) -> tuple[int, str]:
+    """Bytes that recurrent states take with the usual settings, and words about it."""
+    if not about.state_bytes or not isinstance(config, ModelConfig):
+        return 0, ""
+    usual = SchedulerSettings()
+    seqs = usual.max_num_seqs
+    whole = state_memory(config, seqs, usual.max_num_batched_tokens)
+    said = f", states {about.state_bytes / MIB:.1f} MiB a sequence, {whole / GIB:.2f} GiB for"
+    return whole, f"{said} {seqs} of them and copies"
+
+
+def _memory(about: Description, config: AnyConfig) -> Finding:
+    windows, (taken, states) = _windows(config), _states(about, config)
+    text = (
+        f"weights {about.size / GIB:.2f} GiB, keys and values {about.kv_bytes_per_token / 1024:.0f}"
+        f" KiB a token, {about.kv_bytes / GIB:.2f} GiB for {about.context} tokens{windows}{states};"
+        f" {free_memory() / GIB:.1f} GiB free"
+    )
+    fits = about.size + taken < free_memory()
+    return Finding("memory", fits, text, "ok" if fits else "missing")
+
+
+def _by_transformers(config: TransformersConfig) -> list[Finding]:
+    """Findings about a model that transformers' or its own code describes: whose code it is, and
+    whether it can be served."""
+    from penstock_worker.by_transformers.model_class import model_class
+
+    said = "transformers' code, as no family describes the model: slower, and on the CPU"
+    if config.architecture in HUB_CLASSES:
+        said = "transformers' code, although a family describes the model: slower, and on the CPU"
+    findings = [Finding("implementation", True, said, "note")]
+    try:
+        model_class(config)
+    except (PenstockError, Unable) as error:
+        return [*findings, Finding("transformers", False, str(error), "missing")]
+    return [*findings, Finding("transformers", True, f"has {config.architecture}")]
+
+
+def _backend(name: str, config: ModelConfig) -> Finding:
+    """A backend that lacks something is worth a note: another one serves."""
+    try:
+        module = backend_module(name)
+    except ImportError as error:
+        return Finding(name, True, f"can't run here: {error}", "note")
+    lacking = mechanisms(config) - module.MECHANISMS
+    if lacking:
+        return Finding(name, True, f"lacks {_listed(lacking)}", "note")
+    if name == "triton" and not _has_gpu():
+        return Finding(name, True, "has all that the model needs, and there is no GPU here", "note")
+    return Finding(name, True, "has all that the model needs")
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _listed(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 def examine(

@@ -13,7 +13,21 @@ import resource
 import shutil
 import socket
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Finding:
+    """ok: nothing to fix.  text: what was found, or what is missing and how to get it.
+    level: note where it could be better, and a system runs all the same."""
+
+    name: str
+    ok: bool
+    text: str
+    level: Literal["ok", "note", "missing"] = "ok"
+
 
 WANTED_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 WANTED_FEATURES = ("asimd", "asimddp", "i8mm")

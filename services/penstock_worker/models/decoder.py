@@ -17,12 +17,10 @@ from penstock.model.config import ModelConfig
 from penstock_worker.adapters.interface import ProductAdapters
 from penstock_worker.attention.encoded import NOTHING_ENCODED, EncodedAttention
 from penstock_worker.attention.interface import StepAttention
-from penstock_worker.layers.cross_attention import CrossLayer
+from penstock_worker.layers.attention import CrossLayer
 from penstock_worker.layers.decoder_layer import load_layer
-from penstock_worker.layers.finished_layer import finished
-from penstock_worker.layers.norms import NO_NORM, Norm
-from penstock_worker.layers.parts import DecoderOps, Parts
-from penstock_worker.layers.per_layer_inputs import PerLayerInputs
+from penstock_worker.layers.parts import NO_NORM, DecoderOps, Norm, Parts
+from penstock_worker.layers.per_layer_inputs import PerLayerInputs, finished
 from penstock_worker.layers.recurrent.interface import NO_STATES, StepStates
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.rotary import Rotary

@@ -16,8 +16,8 @@ from penstock_worker.layers.decoder_layer import (
     load_layer,
 )
 from penstock_worker.layers.feed_forward import FeedForward
-from penstock_worker.layers.finished_layer import Layer
 from penstock_worker.layers.parts import DecoderOps, Parts
+from penstock_worker.layers.per_layer_inputs import Layer
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.layers.step import Step

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from penstock.model.pooling_config import DenseLayer
 from penstock_worker.pooling.heads import Head
-from penstock_worker.weights.safetensors import safetensors_tensors
+from penstock_worker.weights.files import safetensors_tensors
 from penstock_worker.weights.weights import Weights
 
 

@@ -26,9 +26,9 @@ from penstock_worker.pooling.encoder.ops import EncoderOps
 from penstock_worker.pooling.encoder.reference_ops import REFERENCE
 from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, encoder_head, vector_head
 from penstock_worker.weights.family_names import by_our_names
+from penstock_worker.weights.files import safetensors_tensors
 from penstock_worker.weights.names import from_hub
 from penstock_worker.weights.placing import CPU
-from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.weights import Weights
 
 HEADS = ("pooler.", "classifier.", "pre_classifier.", "head.", "decoder.")

@@ -23,7 +23,7 @@ from penstock_worker.pooling.decoders import DecoderBody
 from penstock_worker.pooling.heads import Head, decoder_head
 from penstock_worker.pooling.recipe import PoolingRecipe, pooling_fingerprint
 from penstock_worker.pooling.reference import load_decoder
-from penstock_worker.weights.safetensors import safetensors_tensors
+from penstock_worker.weights.files import safetensors_tensors
 from penstock_worker.weights.weights import Weights
 
 HEAD = "score.weight"

@@ -91,3 +91,18 @@ class Quantization:
     """What the CPU kernels pack matrices as; None if they can't."""
     capability: tuple[int, int] = (0, 0)
     """Lowest compute capability of a GPU that supports it."""
+
+
+# Unquantised floating-point formats, with one element per block.
+
+
+def _plain(name: str, dtype: torch.dtype) -> StoredFormat:
+    def decode(blocks: Tensor) -> Tensor:
+        return blocks.view(dtype)
+
+    return StoredFormat(name, 1, dtype.itemsize, decode, plain=True, packed=True)
+
+
+F32 = _plain("F32", torch.float32)
+F16 = _plain("F16", torch.float16)
+BF16 = _plain("BF16", torch.bfloat16)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from penstock.protocol.common import LogitsAdjustments, SpeechRules, TimestampRules, TokenSampling
+from penstock_kernels import reference as ops
 from penstock_worker.sampler.bad_words import NOTHING, BadWords, Banned
-from penstock_worker.sampler.bits import words_of
 from penstock_worker.sampler.penalties import Penalties, PromptIds
 
 
@@ -59,7 +61,7 @@ class RequestAdjustments:
 
     @cached_property
     def allowed_words(self) -> np.ndarray | None:
-        """`allowed` as a bitmask (see bits.py), read-only; None if all ids are allowed."""
+        """`allowed` as a bitmask (see words_of), read-only; None if all ids are allowed."""
         return None if self.allowed is None else words_of(self.allowed)
 
     @cached_property
@@ -117,7 +119,7 @@ class SequenceAdjustments:
 
     @property
     def allowed_words(self) -> np.ndarray | None:
-        """`allowed` as a bitmask (see bits.py), read-only; None if all ids are allowed."""
+        """`allowed` as a bitmask (see words_of), read-only; None if all ids are allowed."""
         return self._request.allowed_words
 
     @property
@@ -305,3 +307,57 @@ def _timestamps_prevail(left: np.ndarray, first: int) -> bool:
         return False
     together = highest + np.log(np.exp(times - highest).sum())
     return bool(together > left[:first].max(initial=-np.inf))
+
+
+# A row of logits after its biases and penalties, on the host.
+
+
+def adjust_row(logits: Tensor, adjustments: SequenceAdjustments) -> Tensor:
+    """Returns a copy of the row. logits: [vocab] float32."""
+    penalties = adjustments.penalties
+    if penalties is None:
+        return ops.adjust_row(logits, ops.RowAdjustments(adjustments.bias))
+    counts = dict(zip(penalties.ids.tolist(), penalties.counts.tolist(), strict=True))
+    wanted = ops.RowAdjustments(
+        adjustments.bias, counts, penalties.presence, penalties.frequency, penalties.repetition
+    )
+    return ops.adjust_row(logits, wanted)
+
+
+def adjusted_values(row: np.ndarray, adjustments: SequenceAdjustments) -> np.ndarray:
+    """Returns the same in numpy: the row itself where nothing changes it. row: [vocab] float32."""
+    if adjustments.penalties is None and not adjustments.bias:
+        return row
+    return adjust_row(torch.from_numpy(row), adjustments).numpy()
+
+
+# Bitmasks of token ids, in the layout that the CUDA kernels read: id i is bit i % 32 of word i //
+# 32.
+
+_WORD = 32
+
+
+def words_of(ids: np.ndarray) -> np.ndarray:
+    """Packs [vocab] bool into [ceil(vocab / 32)] int32."""
+    words = np.zeros(-(-len(ids) // _WORD), np.int32)
+    packed = np.packbits(ids, bitorder="little")
+    words.view(np.uint8)[: len(packed)] = packed
+    return words
+
+
+@lru_cache(maxsize=4)
+def everything(vocab: int) -> np.ndarray:
+    """Returns the mask of all ids, read-only."""
+    return words_of(np.ones(vocab, dtype=bool))
+
+
+def without(words: np.ndarray, ids: Sequence[int] | np.ndarray, vocab: int) -> np.ndarray:
+    """Returns a copy of the mask without `ids`. Ids outside of the vocabulary are ignored."""
+    left = words.copy()
+    if not len(ids):
+        return left
+    given = np.asarray(ids, dtype=np.int64)
+    given = given[(given >= 0) & (given < vocab)]
+    bits = np.left_shift(np.uint32(1), (given % _WORD).astype(np.uint32))
+    np.bitwise_and.at(left.view(np.uint32), given // _WORD, ~bits)
+    return left

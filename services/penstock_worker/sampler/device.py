@@ -19,9 +19,8 @@ from penstock_kernels.triton.sampling.log_probs import MOST, TopLogProbs, log_pr
 from penstock_kernels.triton.sampling.rows import SamplingRows
 from penstock_kernels.triton.sampling.sample import sample_rows
 from penstock_worker.sampler.adjustments import adjustments_of
-from penstock_worker.sampler.device_adjustments import StepAdjustments, adjusted
+from penstock_worker.sampler.device_adjustments import SlotCounts, StepAdjustments, adjusted
 from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
-from penstock_worker.sampler.slot_counts import SlotCounts
 from penstock_worker.sampler.transfers import Fetched, transfers
 
 _FAILED = SampledToken(error=NOT_FINITE)

@@ -10,8 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from penstock.protocol.common import ErrorCode, TokenLogprobs, TokenSampling
-from penstock_worker.sampler.adjusted_row import adjusted_values
-from penstock_worker.sampler.adjustments import SequenceAdjustments
+from penstock_worker.sampler.adjustments import SequenceAdjustments, adjusted_values
 
 IMPOSSIBLE = -1e30
 """Reported in place of a log-probability of -inf."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from penstock.protocol.common import TokenLogprobs
 from penstock_kernels import reference as ops
-from penstock_worker.sampler.adjusted_row import adjust_row
+from penstock_worker.sampler.adjustments import adjust_row
 from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
 
 

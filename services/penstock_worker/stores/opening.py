@@ -21,7 +21,7 @@ from penstock.protocol.to_worker import Setup
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.stores.cache import StoredCache
 from penstock_worker.stores.contents import CHECKSUM_BYTES, Asking, Contents, WritePace, checksum
-from penstock_worker.stores.disk.folder import SegmentFolder
+from penstock_worker.stores.disk import SegmentFolder
 from penstock_worker.stores.interface import KVStore, StoredLayout
 from penstock_worker.stores.peers.counts import TransferCounts
 from penstock_worker.stores.peers.opening import open_transfer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from penstock.formats.gguf import GGUFFile
-from penstock_worker.weights.mmproj import read_tensors
+from penstock_worker.weights.files import read_tensors
 from penstock_worker.weights.stored import StoredTensor
 
 _LAYER = re.compile(r"v\.blk\.(\d+)\.(\w+)\.(weight|bias)")

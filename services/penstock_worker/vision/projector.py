@@ -25,7 +25,7 @@ from penstock.model.tower_spec import (
 )
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
-from penstock_worker.vision.parts import TowerNorm, TowerProduct
+from penstock_worker.vision.layer import TowerNorm, TowerProduct
 from penstock_worker.vision.picture import Picture, anyres_of, pooled_side
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights

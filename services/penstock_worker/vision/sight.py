@@ -27,8 +27,8 @@ from penstock_worker.vision.places import lay_out, table_rows
 from penstock_worker.vision.projector import load_projector, load_taps
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.vision.tower import Tower
+from penstock_worker.weights.opening import open_tower_weights
 from penstock_worker.weights.placing import CPU
-from penstock_worker.weights.towers import open_tower_weights
 from penstock_worker.weights.weights import Weights
 
 

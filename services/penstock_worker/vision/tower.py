@@ -14,8 +14,7 @@ from torch import Tensor
 
 from penstock.model.tower_spec import LearnedPositions, RotaryPositions, TowerSpec
 from penstock_worker.media.pieces import Pieces
-from penstock_worker.vision.layer import LAYER_OF, LayerForm, TowerLayer
-from penstock_worker.vision.parts import TowerNorm, TowerProduct
+from penstock_worker.vision.layer import LAYER_OF, LayerForm, TowerLayer, TowerNorm, TowerProduct
 from penstock_worker.vision.picture import Picture
 from penstock_worker.vision.places import PatchLayout, table_rows
 from penstock_worker.vision.rows import ONE_THREAD, RowThreads, attention_work

@@ -18,10 +18,9 @@ from penstock.families.family import TensorNames
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import LatentSpec, LayerSpec
 from penstock.model.recurrent_spec import GatedDeltaSpec
-from penstock_worker.quantisation.plain import F32
+from penstock_worker.quantisation.interface import F32
 from penstock_worker.weights.alternating import separated
 from penstock_worker.weights.stored import StoredTensor
-from penstock_worker.weights.zero_biases import add_zero_biases
 
 _NAME = re.compile(
     r"(?:layers\.(?P<layer>\d+)\.)?(?P<module>.+?)(?P<kind>\.weight|\.bias)?", re.DOTALL
@@ -284,3 +283,20 @@ def add_unit_norms(tensors: dict[str, StoredTensor], config: ModelConfig) -> Non
         for which in "qk":
             name = f"layers.{number}.self_attn.{which}_norm.weight"
             tensors.setdefault(name, StoredTensor(name, (size,), F32.name, ones))
+
+
+# Biases of zeros, where some of the modules that share a product have none.
+
+_WEIGHT = re.compile(r"layers\.\d+\.(?P<module>.+)\.weight")
+
+
+def add_zero_biases(tensors: dict[str, StoredTensor], modules: Sequence[str]) -> None:
+    """Adds zeros for the biases that these modules of every layer lack, by our names. Modifies
+    `tensors`."""
+    for name, stored in list(tensors.items()) if modules else ():
+        match = _WEIGHT.fullmatch(name)
+        if match is None or match["module"] not in modules or not stored.shape:
+            continue
+        bias, rows = f"{name.removesuffix('weight')}bias", stored.shape[0]
+        zeros = np.zeros(rows, np.float32).view(np.uint8)
+        tensors.setdefault(bias, StoredTensor(bias, (rows,), F32.name, zeros))

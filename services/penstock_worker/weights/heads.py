@@ -20,13 +20,12 @@ from penstock.families.family import JOIN, LAYER_BEHIND_THE_LAST, TensorNames
 from penstock.families.finding import served_family
 from penstock.model.config import HeadConfig, ModelConfig, WeightFiles
 from penstock_worker.weights.family_names import by_our_names
-from penstock_worker.weights.gguf import named_tensors
+from penstock_worker.weights.files import named_tensors, safetensors_tensors
 from penstock_worker.weights.names import with_head_from_hub
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.quantised import QuantisedWeights
 from penstock_worker.weights.repacking import LAYOUTS
-from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
 

@@ -1,20 +1,61 @@
-"""Opens a model's files as Weights."""
+"""Opens a model's files as Weights, and those of the part with which it sees or hears."""
 
 from __future__ import annotations
 
-import torch
+import hashlib
+from collections.abc import Callable, Sequence
 
-from penstock.errors import StartupError
+import torch
+from torch import Tensor
+
+from penstock.errors import StartupError, UnsupportedModel
 from penstock.families.finding import served_family
 from penstock.model.config import ModelConfig, WeightFiles
-from penstock_worker.weights.dummy import DummyWeights
-from penstock_worker.weights.family_names import by_our_names
-from penstock_worker.weights.gguf import gguf_tensors
+from penstock_worker.weights.family_names import add_zero_biases, by_our_names
+from penstock_worker.weights.files import gguf_tensors, safetensors_tensors
+from penstock_worker.weights.names import ROPE_FACTORS
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.quantised import QuantisedWeights
 from penstock_worker.weights.repacking import LAYOUTS
-from penstock_worker.weights.safetensors import safetensors_tensors
-from penstock_worker.weights.weights import Weights
+from penstock_worker.weights.stored import Place
+from penstock_worker.weights.weights import Readable, Weights
+
+# Random weights in a model's shapes, for measuring speed without a checkpoint.
+
+
+class DummyTensor:
+    """A tensor of random values, generated on the target's device with a seed made from its name,
+    so that it is the same in every run.
+
+    Matrices are normal with variance 1 / inputs, so that they preserve the scale of activations;
+    biases are small, and norms are 1. Activations and logits thus stay in the range of a trained
+    model's.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def read_part_into(
+        self, out: Tensor, part: tuple[range, ...], place: Place = Tensor.copy_
+    ) -> None:
+        """Fills `out`. The part and the place are ignored."""
+        if self._name == ROPE_FACTORS or (out.dim() == 1 and self._name.endswith(".weight")):
+            out.fill_(1.0)
+            return
+        digest = hashlib.sha256(self._name.encode()).digest()
+        generator = torch.Generator(out.device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+        deviation = out.shape[-1] ** -0.5 if out.dim() == 2 else 0.01
+        out.normal_(0.0, deviation, generator=generator)
+
+
+class DummyWeights(Weights):
+    """Has every tensor that is asked for, in whatever shape."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__({}, dtype, device)
+
+    def source(self, name: str, shape: tuple[int, ...]) -> Readable:
+        return DummyTensor(name)
 
 
 def open_weights(
@@ -44,3 +85,26 @@ def open_weights(
     tensors = by_our_names(found, served_family(config.architecture).hub_names, config)
     kept = keep_quantised and files.quantised is not None
     return (QuantisedWeights if kept else Weights)(tensors, dtype, device)
+
+
+def open_tower_weights(
+    files: WeightFiles,
+    dtype: torch.dtype,
+    from_hub: Callable[[str], str | None],
+    *,
+    zero_biases: Sequence[str] = (),
+    device: torch.device = CPU,
+    load_format: str = "auto",
+) -> Weights:
+    """Maps a checkpoint's tensors of tower and projector. No tensor data is read yet.
+
+    from_hub: our name for a tensor; None for another half's.  zero_biases: modules of every layer
+    that get biases of zeros.  Raises UnsupportedModel for other files than safetensors.
+    """
+    if load_format == "dummy":
+        return DummyWeights(dtype, device)
+    if files.format != "safetensors":
+        raise UnsupportedModel("vision and audio parts are read only from safetensors files")
+    found = safetensors_tensors(files.files, from_hub, files.quantised)
+    add_zero_biases(found, zero_biases)
+    return Weights(found, dtype, device)

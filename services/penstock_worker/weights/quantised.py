@@ -17,12 +17,10 @@ from penstock_worker.quantisation.checkpoints.matrix import LevelMatrix
 from penstock_worker.quantisation.fp8 import FP8, FP8_GROUP, FP8Blocks, FP8Rows
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
 from penstock_worker.quantisation.interface import KeptMatrix
-from penstock_worker.weights.checkpoint_tensor import CheckpointTensor, chunks
-from penstock_worker.weights.matrix import Matrix, Stacked
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.repacking import LAYOUTS, fits, repacked
-from penstock_worker.weights.stored import Place, StoredTensor
-from penstock_worker.weights.weights import Weights
+from penstock_worker.weights.stored import CheckpointTensor, Place, StoredTensor, chunks
+from penstock_worker.weights.weights import Matrix, Stacked, Weights
 
 log = logs.get(__name__)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -11,10 +12,35 @@ from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock_worker.parallel.shard import Shard
+from penstock_worker.quantisation.interface import KeptMatrix
 from penstock_worker.weights.cut import Cut
-from penstock_worker.weights.matrix import Matrix
 from penstock_worker.weights.placing import CPU, placing
 from penstock_worker.weights.stored import Place, StoredTensor
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Pieces of different types, stacked by rows. Unquantised pieces have the dtype of the
+    computation, except those that were quantised and had to be unpacked, which are float32."""
+
+    pieces: tuple[Tensor | KeptMatrix, ...]
+
+
+Matrix = Tensor | KeptMatrix | Stacked
+"""[outputs, inputs]. A plain tensor has the dtype of the computation."""
+
+
+def plain(matrix: Matrix) -> Tensor:
+    """Returns the matrix as a tensor, for kernels that know no other kind. Raises TypeError if it
+    isn't one."""
+    if isinstance(matrix, Tensor):
+        return matrix
+    raise TypeError(f"a {type(matrix).__name__} is no plain tensor; was it meant to be unpacked?")
+
+
+def rows_of(piece: Tensor | KeptMatrix) -> int:
+    return piece.shape[0] if isinstance(piece, Tensor) else piece.outputs
+
 
 _MOST_NAMES = 8
 """Most names that an error lists."""

@@ -353,7 +353,7 @@ QUANTISED_TYPES = (
     *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
     *("IQ4_NL", "IQ4_XS", "MXFP4"),
 )
-"""Quantised types that workers can decode, each by a module of `penstock_worker`."""
+"""Quantised types that workers can decode."""
 
 READ_TYPES = frozenset(("F32", "F16", "BF16", *QUANTISED_TYPES))
 """Types that workers can decode. The others need long tables (IQ1 to IQ3), belong to models that

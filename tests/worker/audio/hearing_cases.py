@@ -28,8 +28,7 @@ from penstock.prepare.hub_config import read_config
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
-from penstock_worker.audio.hearing import Hearing
-from penstock_worker.audio.model import AudioModel, open_audio_tower
+from penstock_worker.audio import AudioModel, Hearing, open_audio_tower
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.reference import ReferenceForward

@@ -24,8 +24,7 @@ from penstock_worker.layers.parts import DecoderOps
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.triton_ops import TritonOps
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.weights.dummy import DummyWeights
-from penstock_worker.weights.opening import open_weights
+from penstock_worker.weights.opening import DummyWeights, open_weights
 from penstock_worker.weights.weights import Weights
 from tests.worker.cuda.small_models import BLOCK, DEVICE, batch, prompt
 from tests.worker.models import test_gguf_families

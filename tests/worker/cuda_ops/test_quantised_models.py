@@ -22,11 +22,11 @@ from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
-from penstock_worker.weights.gguf import gguf_tensors
-from penstock_worker.weights.matrix import Matrix, Stacked
+from penstock_worker.weights.files import gguf_tensors
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.quantised import QuantisedWeights
 from penstock_worker.weights.stored import StoredTensor
+from penstock_worker.weights.weights import Matrix, Stacked
 from tests.worker.cpu_model import CPUModel
 from tests.worker.weights.test_weights import stored_bytes
 

@@ -11,7 +11,7 @@ from penstock_kernels.triton.linear import weight_only
 from penstock_kernels.triton.linear.fp8_linear import fp8_linear, quantise_fp8
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.triton_ops import TritonOps
-from penstock_worker.quantisation import packed
+from penstock_worker.quantisation import registry
 from penstock_worker.quantisation.fp8 import LIBRARY_ROWS, FP8Product
 from penstock_worker.quantisation.registry import check_quantization
 from tests.kernels.triton.closeness import UNITS, assert_close
@@ -92,7 +92,7 @@ MANY_ROWS = 33
 
 @pytest.fixture
 def unpacked_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "MANY_ROWS", MANY_ROWS)
+    monkeypatch.setattr(registry, "MANY_ROWS", MANY_ROWS)
 
 
 @pytest.mark.usefixtures("unpacked_early")

@@ -16,10 +16,8 @@ from penstock.model.media_facts import Alignment
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.protocol.worker_resources import LoadMedia
 from penstock_worker.attention.interface import CacheShape
-from penstock_worker.attention.reference import ReferenceAttention
-from penstock_worker.attention.reference_encoded import EncoderDecoderCache
-from penstock_worker.audio.hearing import Hearing
-from penstock_worker.audio.model import MEL
+from penstock_worker.attention.reference import EncoderDecoderCache, ReferenceAttention
+from penstock_worker.audio import MEL, Hearing
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.cpu.backend import shown_heads
 from penstock_worker.forward.reference import EncoderDecoderForward

@@ -16,7 +16,7 @@ from penstock.model.pooling_config import PoolingConfig
 from penstock.prepare import load_manifest, prepare
 from penstock_worker.alignment.slots import can_align
 from penstock_worker.loading.load import load
-from penstock_worker.machine import model_check
+from penstock_worker.machine import doctor
 from tests.shared.transcription.test_segments import FACTS
 from tests.system.whisper_model import ROWS, TARGETS, write_whisper
 from tests.worker.vision.test_vision_loading import changed, setup
@@ -68,12 +68,12 @@ def test_a_folder_that_doesnt_say_how_sounds_are_prepared_is_refused(
     shutil.copytree(folder, silent, ignore=shutil.ignore_patterns("preprocessor_config.json"))
     with pytest.raises(UnsupportedModel, match=r"no preprocessor_config\.json, nor a .*sounds"):
         prepare(str(silent), cache_dir=str(tmp_path / "cache"))
-    (finding,) = model_check.examine_model(str(silent))
+    (finding,) = doctor.examine_model(str(silent))
     assert (finding.level, finding.ok) == ("missing", False)
     assert "preprocessor_config.json" in finding.text
     # A manifest that was written before.
     manifest = msgspec.structs.replace(load_manifest(prepared), media=None)
-    (finding,) = model_check._media(manifest)
+    (finding,) = doctor._media(manifest)
     assert finding.level == "missing"
     assert "text only" not in finding.text
     with pytest.raises(StartupError, match=r"preprocessor_config\.json"):

@@ -13,23 +13,22 @@ from penstock.protocol.call_values import decode_value, encode_value
 from penstock.protocol.common import MAX_CALL_BYTES
 from penstock.protocol.from_worker import CallDone, CallFailed
 from penstock.protocol.to_worker import WorkerCall
-from penstock_worker.extensions import methods
-from penstock_worker.extensions.context import WorkerContext
-from penstock_worker.extensions.methods import ExtensionMethods
+from penstock_worker import extensions
+from penstock_worker.extensions import ExtensionMethods, WorkerContext
 from testing.examples import write_package
 from tests.said import said
 
 MODULE = """
 import sys
 
-from penstock_worker.extensions import methods
+from penstock_worker import extensions
 
 class Sound:
     def __init__(self, context):
-        self._watched = methods.faulthandler.watched
+        self._watched = extensions.faulthandler.watched
         self._rank = context.rank
     def rank(self): return self._rank
-    def was_watched(self): return [self._watched, methods.faulthandler.watched]
+    def was_watched(self): return [self._watched, extensions.faulthandler.watched]
     def leaves(self): sys.exit(3)
     def large(self): return bytes(LARGE)
     def _private(self): return 1
@@ -65,7 +64,7 @@ class Watch:
 @pytest.fixture(autouse=True)
 def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     watch = Watch()
-    monkeypatch.setattr(methods, "faulthandler", watch)
+    monkeypatch.setattr(extensions, "faulthandler", watch)
     return watch
 
 
@@ -80,7 +79,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def extensions(wanted: str = "all") -> ExtensionMethods:
+def installed(wanted: str = "all") -> ExtensionMethods:
     context = WorkerContext(2, 4, "served", "/model", "cpu", cast("Any", None))
     return ExtensionMethods(wanted, context)
 
@@ -90,7 +89,7 @@ def call(of: ExtensionMethods, method: str, *args: Any) -> CallDone | CallFailed
 
 
 def test_those_that_are_broken_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    answer = call(extensions(), "rank")
+    answer = call(installed(), "rank")
     assert isinstance(answer, CallDone)
     assert decode_value(answer.result) == 2
     told = said(caplog)
@@ -101,7 +100,7 @@ def test_those_that_are_broken_are_left_out(caplog: pytest.LogCaptureFixture) ->
         "the worker extension function of pst-methods 1.0 isn't a class",
     ):
         assert says in told
-    answer = call(extensions("a_sound"), "_private")
+    answer = call(installed("a_sound"), "_private")
     assert isinstance(answer, CallFailed)
     assert answer.code == "invalid"
     assert answer.error.endswith("there are: large, leaves, rank, was_watched")
@@ -110,12 +109,12 @@ def test_those_that_are_broken_are_left_out(caplog: pytest.LogCaptureFixture) ->
 @pytest.mark.parametrize("name", ["leaves", "raises", "function"])
 def test_a_broken_one_that_was_asked_for_stops_the_start(name: str) -> None:
     with pytest.raises(StartupError, match=f"--worker-extensions {name}: .* {name} of pst-meth"):
-        extensions(name)
+        installed(name)
 
 
 def test_the_bound_holds_from_the_first_import_to_the_result(watch: Watch) -> None:
     """An extension that hangs when it is made holds up steps as much as a method."""
-    answer = call(extensions(), "was_watched")
+    answer = call(installed(), "was_watched")
     assert isinstance(answer, CallDone)
     assert decode_value(answer.result) == [9.0, 9.0]
     assert watch.watched is None
@@ -129,11 +128,11 @@ def test_the_bound_holds_from_the_first_import_to_the_result(watch: Watch) -> No
     ],
 )
 def test_what_a_method_does_wrong_is_told(method: str, says: str) -> None:
-    assert call(extensions(), method) == CallFailed(5, "failed", says)
+    assert call(installed(), method) == CallFailed(5, "failed", says)
 
 
 def test_a_result_that_fits_no_message_is_an_error() -> None:
     """The worker's session would end over it."""
     asked = WorkerCall(5, "rank", encode_value([[], {}]), 9.0, result_bytes=0)
     says = "rank: its result has 1 bytes; allowed: 0"
-    assert extensions().answer(asked) == CallFailed(5, "failed", says)
+    assert installed().answer(asked) == CallFailed(5, "failed", says)

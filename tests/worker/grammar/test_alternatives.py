@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.protocol.common import Grammar
-from penstock_worker.grammar_text import alternatives
-from penstock_worker.grammar_text.alternatives import located
+from penstock_worker.grammar_text import child
+from penstock_worker.grammar_text.child import located
 from penstock_worker.grammar_text.errors import GrammarError
 
 GOOD = {"properties": {"a": {"type": "integer"}}}
@@ -50,7 +50,7 @@ def test_the_first_that_does_not_compile_alone_is_named() -> None:
 def test_any_place_is_found_at_the_cost_of_about_one_compilation(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alternatives, "PATIENCE", 60.0)  # A busy machine takes longer.
+    monkeypatch.setattr(child, "PATIENCE", 60.0)  # A busy machine takes longer.
     for bad in range(count):
         compiler = Compiler()
         schemas = [{"bad": 1} if at == bad else GOOD for at in range(count)]
@@ -83,5 +83,5 @@ def test_a_complaint_that_says_its_place_is_left_alone() -> None:
 
 
 def test_it_gives_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alternatives, "PATIENCE", -1.0)
+    monkeypatch.setattr(child, "PATIENCE", -1.0)
     assert located(calls(GOOD, {"bad": 1}), "wrong", Compiler()) == "wrong"

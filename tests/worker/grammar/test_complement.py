@@ -9,7 +9,7 @@ import re
 import pytest
 
 from penstock_worker.grammar_text.schemas.complement import complement
-from penstock_worker.grammar_text.schemas.errors import Unservable
+from penstock_worker.grammar_text.schemas.keywords import Unservable
 
 CHARACTERS = 'ab1_ -.\n"\\é'
 TEXTS = ["".join(text) for n in range(4) for text in itertools.product(CHARACTERS, repeat=n)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock_worker.grammar_text.errors import GrammarError
-from penstock_worker.grammar_text.schemas.look_arounds import without_look_arounds
+from penstock_worker.grammar_text.schemas.normal_form import without_look_arounds
 from tests.worker.grammar.byte_matcher import Served
 
 SIGNED = r"^(?!^[-+.]*$)[+-]?0*"

@@ -18,8 +18,7 @@ from penstock.protocol.from_worker import GrammarFailed, GrammarReady
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.grammar_text.errors import GrammarUnavailable
-from penstock_worker.grammar_text.trial import ATTEMPTS, Trial
-from penstock_worker.grammar_text.trial_processes import TrialProcesses
+from penstock_worker.grammar_text.trial import ATTEMPTS, Trial, TrialProcesses
 from testing.processes import freeze
 from tests.said import said
 from tests.worker.grammar.grammar_tools import compile_now

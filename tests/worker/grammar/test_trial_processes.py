@@ -16,11 +16,10 @@ import pytest
 from penstock.protocol.common import Grammar
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
-from penstock_worker.grammar_text import trial_processes
+from penstock_worker.grammar_text import trial as processes_module
 from penstock_worker.grammar_text.errors import GrammarError, GrammarUnavailable
 from penstock_worker.grammar_text.fork_server import NICENESS
-from penstock_worker.grammar_text.trial import Trial
-from penstock_worker.grammar_text.trial_processes import TrialProcesses
+from penstock_worker.grammar_text.trial import Trial, TrialProcesses
 from testing.processes import freeze
 from tests.said import said
 from tests.worker.grammar.grammar_tools import compile_now
@@ -110,7 +109,7 @@ def test_one_that_loads_for_nobody_yet_is_hurried_when_somebody_waits(
     early.suspend()  # So it can't be done yet.
     assert early.nice() == NICENESS
     asked = threading.Event()
-    change = trial_processes.os.setpriority
+    change = processes_module.os.setpriority
 
     def setpriority(which: int, who: int, priority: int) -> None:
         if not allowed:
@@ -119,7 +118,7 @@ def test_one_that_loads_for_nobody_yet_is_hurried_when_somebody_waits(
         early.resume()
         asked.set()
 
-    monkeypatch.setattr(trial_processes.os, "setpriority", setpriority)
+    monkeypatch.setattr(processes_module.os, "setpriority", setpriority)
     assert Trial(processes).source(DATE)
     if allowed:
         assert asked.is_set()

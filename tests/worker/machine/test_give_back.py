@@ -9,7 +9,7 @@ import pytest
 
 from penstock_kernels.cpu.memory import zeroed
 from penstock_worker.batch.block_copies import BlockCopies
-from penstock_worker.machine.give_back import give_back_freed, give_back_pages
+from penstock_worker.machine.memory import give_back_freed, give_back_pages
 
 MIB = 2**20
 

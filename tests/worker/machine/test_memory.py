@@ -10,7 +10,7 @@ import torch
 from penstock.errors import StartupError
 from penstock.model.config import WeightFiles
 from penstock_worker.dtype import compute_dtype
-from penstock_worker.machine import cgroup, cpu, memory
+from penstock_worker.machine import cpu, memory
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -25,8 +25,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for folder in ("fs/a/b", "fs/memory/a/b", "fs/cpu/a/b"):
         (tmp_path / folder).mkdir(parents=True)
     monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(cgroup, "MEMBERSHIP", tmp_path / "membership")
-    monkeypatch.setattr(cgroup, "ROOT", tmp_path / "fs")
+    monkeypatch.setattr(cpu, "MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(cpu, "ROOT", tmp_path / "fs")
     monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda _: set(range(8)))
     return tmp_path / "fs"
 
@@ -71,7 +71,7 @@ def test_version_1_limit(machine: Path) -> None:
 
 def test_path_of_the_host_in_a_container(machine: Path) -> None:
     """Only the top of the hierarchy is mounted, though the membership names folders below."""
-    cgroup.MEMBERSHIP.write_text("0::/elsewhere/x\n")
+    cpu.MEMBERSHIP.write_text("0::/elsewhere/x\n")
     write(machine, memory__max=str(2 * GIB), memory__current="0", memory__stat="inactive_file 0")
     assert memory.free_memory() == 2 * GIB
 

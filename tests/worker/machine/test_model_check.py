@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.config.settings import ModelImpl
-from penstock_worker.machine import model_check
-from penstock_worker.machine.model_check import examine_model
+from penstock_worker.machine import doctor
+from penstock_worker.machine.doctor import examine_model
 from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
 
 
@@ -56,7 +56,7 @@ def test_states_and_their_copies_count(tmp_path: Path, monkeypatch: pytest.Monke
     taken = 4 * 256 * width * (2 + 2 + 1)
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     for free, level in ((size + taken, "missing"), (size + taken + 1, "ok")):
-        monkeypatch.setattr(model_check, "free_memory", lambda free=free: free)
+        monkeypatch.setattr(doctor, "free_memory", lambda free=free: free)
         assert found(folder)["memory"].level == level
 
 

@@ -18,7 +18,7 @@ from penstock_worker.forward.cpu import backend as cpu
 from penstock_worker.forward.interface import Forward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.weights.dummy import DummyWeights
+from penstock_worker.weights.opening import DummyWeights
 from tests.worker.models.family_cases import CASES, SIZES, read
 from tests.worker.models.forgetful import Course, check
 from tests.worker.models.test_parity_families import make_theirs

@@ -22,7 +22,7 @@ from penstock.model.recurrent_spec import (
 )
 from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.recurrent.interface import Mixer
-from penstock_worker.layers.recurrent.layer import load_mixer
+from penstock_worker.layers.recurrent.mixers import load_mixer
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.parallel.ranks import ALONE
 from penstock_worker.parallel.shard import shard_of

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from penstock.model.config import ModelConfig, WeightFiles
 from penstock.prepare import load_manifest, prepare
 from penstock_worker.layers.parts import Parts
-from penstock_worker.layers.recurrent.layer import load_mixer
+from penstock_worker.layers.recurrent.mixers import load_mixer
 from penstock_worker.layers.reference_ops import ReferenceOps
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.place import RankPlace

@@ -16,12 +16,11 @@ from penstock.model.recurrent_spec import (
     state_numbers,
 )
 from penstock_worker.layers.parts import Parts
-from penstock_worker.layers.recurrent.layer import load_mixer
+from penstock_worker.layers.recurrent.mixers import load_mixer
 from penstock_worker.layers.reference_ops import ReferenceOps
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.parallel.recurrent_shard import recurrent_shard
-from penstock_worker.parallel.shard import shard_of
+from penstock_worker.parallel.shard import recurrent_shard, shard_of
 from tests.worker.checkpoints import TINY
 from tests.worker.random_weights import RandomWeights
 

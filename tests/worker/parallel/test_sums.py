@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock_worker.parallel import sums
-from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.parallel.sums import in_halves, sum_in_halves, sum_whole
+from penstock_worker.parallel import ranks as communication
+from penstock_worker.parallel.ranks import Ranks, in_halves, sum_in_halves, sum_whole
 from tests.worker.parallel.together import Formed
 
 pytestmark = pytest.mark.timeout(240)
@@ -74,7 +73,7 @@ def test_the_form_follows_from_ranks_and_size_alone(monkeypatch: pytest.MonkeyPa
         return sum_in_halves(group, x, tensor)
 
     monkeypatch.setattr("penstock_worker.parallel.ranks.sum_in_halves", watched)
-    monkeypatch.setattr(sums, "ROUND_BYTES", 1000)
+    monkeypatch.setattr(communication, "ROUND_BYTES", 1000)
     with Formed(3) as formed:
         for rows in (1, 100):
             parts = drawn(3, (rows, 16), torch.bfloat16)
@@ -86,7 +85,7 @@ def test_the_form_follows_from_ranks_and_size_alone(monkeypatch: pytest.MonkeyPa
 def test_columns_that_are_as_many_everywhere_are_joined_without_a_copy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sums, "pad", None)  # Would be called.
+    monkeypatch.setattr(communication, "pad", None)  # Would be called.
     rows = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
     with Formed(2) as formed:
         found = formed.each(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import StartupError
-from penstock_worker.stores.disk.folder import HEADER_BYTES, SegmentFolder
+from penstock_worker.stores.disk import HEADER_BYTES, SegmentFolder
 from penstock_worker.stores.interface import StoredLayout
 
 PAYLOAD = 5_000
@@ -60,7 +60,7 @@ def test_another_life_finds_what_was_written_whether_the_first_ended_well_or_not
 
 
 def test_workers_read_what_others_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock_worker.stores.disk.folder.REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr("penstock_worker.stores.disk.REFRESH_SECONDS", 0.0)
     one, other = opened(tmp_path), opened(tmp_path)
     for number in range(9):
         writer, reader = (one, other) if number % 2 else (other, one)
@@ -100,7 +100,7 @@ def test_other_models_and_other_sizes_find_nothing(tmp_path: Path) -> None:
 def test_it_holds_no_more_than_it_may_and_forgets_what_was_used_longest_ago(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock_worker.stores.disk.folder.REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr("penstock_worker.stores.disk.REFRESH_SECONDS", 0.0)
     limit = 32 * RECORD  # Segments of two.
     one = filled(tmp_path, range(20), limit=limit)
     other = opened(tmp_path, limit, "other")
@@ -139,7 +139,7 @@ def test_settings_that_hold_nothing_are_refused(tmp_path: Path) -> None:
 def test_what_is_deleted_under_its_writer_is_closed_by_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock_worker.stores.disk.folder.REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr("penstock_worker.stores.disk.REFRESH_SECONDS", 0.0)
     folder = filled(tmp_path, range(2))
     (first,) = files(tmp_path)
     first.unlink()
@@ -215,7 +215,7 @@ def test_a_file_that_was_moved_to_another_models_folder_holds_nothing_there(
 def test_a_folder_that_is_deleted_meanwhile_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock_worker.stores.disk.folder.REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr("penstock_worker.stores.disk.REFRESH_SECONDS", 0.0)
     folder = filled(tmp_path, range(3))
     shutil.rmtree(tmp_path / "model")
     assert folder.leading([key(0)]) == 0

@@ -15,7 +15,7 @@ import pytest
 from penstock.protocol.from_worker import FetchedKV, FoundKV
 from penstock.protocol.to_worker import FetchKV, LookUpKV, Save
 from penstock_worker.stores import tier
-from penstock_worker.stores.disk.folder import SegmentFolder
+from penstock_worker.stores.disk import SegmentFolder
 from penstock_worker.stores.host_cache import HostCache
 from penstock_worker.stores.tier import StoreTier
 from testing.serving import wait_until

@@ -19,7 +19,7 @@ from penstock.protocol.worker_resources import LoadMediaChunk
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Unable, require
 from penstock_worker.loading.load import load
-from penstock_worker.machine import memory, model_check
+from penstock_worker.machine import doctor, memory
 from penstock_worker.machine.memory import pool_blocks
 from penstock_worker.media import memory as media_memory
 from penstock_worker.media.encoder import MediaEncodings
@@ -186,12 +186,12 @@ def test_the_pool_leaves_room_for_media(folder: Path, monkeypatch: pytest.Monkey
 
 def test_doctor_says_what_pictures_take(folder: Path) -> None:
     prepared = read(folder)
-    (finding,) = model_check._media(prepared)
+    (finding,) = doctor._media(prepared)
     row, pixels = 72 * 4, 3 * 7 * 7
     size = USUAL_ROWS * row + 2 * (256 * pixels + 256 * 4096)
     assert finding.text.startswith(f"{size / (1 << 20):.0f} MiB for {USUAL_ROWS} rows")
     assert "--language-model-only" in finding.text
-    (lacking,) = model_check._media(msgspec.structs.replace(prepared, media=None))
+    (lacking,) = doctor._media(msgspec.structs.replace(prepared, media=None))
     assert lacking.level == "note"
     text = msgspec.structs.replace(prepared.decoder, vision=None)
-    assert not model_check._media(msgspec.structs.replace(prepared, config=text))
+    assert not doctor._media(msgspec.structs.replace(prepared, config=text))

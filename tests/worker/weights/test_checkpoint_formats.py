@@ -17,8 +17,8 @@ from penstock_kernels.cpu.memory import Arena
 from penstock_worker.forward.cpu.packing import CheckpointPacking
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import shard_of
-from penstock_worker.weights.checkpoint_tensor import CheckpointTensor
 from penstock_worker.weights.opening import open_weights
+from penstock_worker.weights.stored import CheckpointTensor
 from penstock_worker.weights.weights import Weights
 from tests.worker.quantised_checkpoints import CASES, Checkpoint, write_checkpoint
 

@@ -21,7 +21,7 @@ from penstock_worker.forward.cpu.weights import (
     StreamEndsWeights,
     StreamLayerWeights,
 )
-from penstock_worker.layers.cross_attention import CROSS_NORM
+from penstock_worker.layers.attention import CROSS_NORM
 from penstock_worker.models.decoder import POSITIONS
 from penstock_worker.weights.weights import Weights
 

@@ -22,8 +22,7 @@ from penstock_kernels.cpu.matrix import (
 from penstock_kernels.cpu.memory import Arena
 from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix, LevelMatrix
 from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
-from penstock_worker.weights.checkpoint_tensor import CheckpointTensor, chunks
-from penstock_worker.weights.stored import not_finite
+from penstock_worker.weights.stored import CheckpointTensor, chunks, not_finite
 from penstock_worker.weights.weights import Weights
 
 KINDS = {"float32": MatrixKind.F32, "bfloat16": MatrixKind.BF16}

@@ -13,7 +13,7 @@ from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
 from penstock_kernels.cpu.recurrent import Recurrent, RecurrentKind
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.forward.cpu.weights import LayerWeights, RecurrentWeights
-from penstock_worker.layers.recurrent.gated_delta import feature_products
+from penstock_worker.layers.recurrent.mixers import feature_products
 
 LANES = 16
 """Outputs that the kernels compute together."""

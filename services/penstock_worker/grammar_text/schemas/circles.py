@@ -13,12 +13,17 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from penstock_worker.grammar_text.schemas.combining import any_of
-from penstock_worker.grammar_text.schemas.errors import Unservable
+from penstock_worker.grammar_text.schemas.complement import all_but
 from penstock_worker.grammar_text.schemas.examples import matched
-from penstock_worker.grammar_text.schemas.keywords import LISTS, MAPS, SINGLE, TYPES, inner
-from penstock_worker.grammar_text.schemas.kinds import kinds_of
-from penstock_worker.grammar_text.schemas.other_texts import all_but
-from penstock_worker.grammar_text.schemas.values import same
+from penstock_worker.grammar_text.schemas.keywords import (
+    LISTS,
+    MAPS,
+    SINGLE,
+    TYPES,
+    Unservable,
+    inner,
+)
+from penstock_worker.grammar_text.schemas.values import kinds_of, same
 
 COMPLAINT = "circular references with sibling keys"
 """How llguidance's complaint begins."""

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from penstock_worker.grammar_text.schemas.keywords import NARROWED, is_narrowed
-from penstock_worker.grammar_text.schemas.kinds import kinds_of
-from penstock_worker.grammar_text.schemas.values import identity, listed, type_of
+from penstock_worker.grammar_text.schemas.values import identity, kinds_of, listed, type_of
 
 MAX_STEPS = 50_000
 MAX_PROOFS = 100

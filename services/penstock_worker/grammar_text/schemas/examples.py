@@ -9,7 +9,7 @@ from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
 from penstock_worker.grammar_text.schemas.complement import has, ranges_of
-from penstock_worker.grammar_text.schemas.errors import Unservable
+from penstock_worker.grammar_text.schemas.keywords import Unservable
 
 _PLAIN = [*"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-. /:"]
 _NAMES = ("other", "value", "x", "a", "1", "_", "-", "other_value", "X")

@@ -142,3 +142,8 @@ def is_narrowed(schema: Any, definitions: Mapping[str, Any]) -> bool:
             seen.add(reference)
             stack.append(definitions.get(reference))
     return False
+
+
+class Unservable(Exception):
+    """A part of a schema can't be served exactly. The message is for the client, without the
+    place."""

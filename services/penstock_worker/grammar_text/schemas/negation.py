@@ -10,10 +10,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock_worker.grammar_text.schemas.combining import all_of, any_of, part_of_object
-from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.examples import matched, name_but, name_for
-from penstock_worker.grammar_text.schemas.keywords import ABOUT, NARROWED, OPPOSITE, TYPES, Schema
-from penstock_worker.grammar_text.schemas.kinds import kinds_of
+from penstock_worker.grammar_text.schemas.keywords import (
+    ABOUT,
+    NARROWED,
+    OPPOSITE,
+    TYPES,
+    Schema,
+    Unservable,
+)
 from penstock_worker.grammar_text.schemas.opposites import (
     except_scalars,
     in_part,
@@ -22,7 +27,7 @@ from penstock_worker.grammar_text.schemas.opposites import (
     other_texts,
     outside,
 )
-from penstock_worker.grammar_text.schemas.values import identity, listed, type_of
+from penstock_worker.grammar_text.schemas.values import identity, kinds_of, listed, type_of
 
 MAX_STEPS = 20_000
 """The steps that one document's negations may take together."""

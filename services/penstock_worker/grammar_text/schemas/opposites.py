@@ -11,9 +11,8 @@ from decimal import Decimal
 from math import floor
 from typing import Any
 
-from penstock_worker.grammar_text.schemas.complement import complement
+from penstock_worker.grammar_text.schemas.complement import all_but, complement
 from penstock_worker.grammar_text.schemas.keywords import NARROWED, Schema
-from penstock_worker.grammar_text.schemas.other_texts import all_but
 
 INTERVALS = 8
 """The intervals between multiples of a number that are written out."""

@@ -12,8 +12,7 @@ from math import comb
 from typing import Any
 
 from penstock_worker.grammar_text.schemas.combining import any_of, part_of_object
-from penstock_worker.grammar_text.schemas.errors import Unservable
-from penstock_worker.grammar_text.schemas.keywords import Schema
+from penstock_worker.grammar_text.schemas.keywords import Schema, Unservable
 
 MAX_WAYS = 64
 

@@ -9,9 +9,8 @@ from urllib.parse import unquote, urldefrag, urljoin
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.schemas import keywords
 from penstock_worker.grammar_text.schemas.disjointness import Disjointness
-from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.features import FEATURES, Context
-from penstock_worker.grammar_text.schemas.keywords import Schema
+from penstock_worker.grammar_text.schemas.keywords import Schema, Unservable
 from penstock_worker.grammar_text.schemas.negation import Negation
 from penstock_worker.grammar_text.schemas.normal_form import CONDITIONALS, normalised
 from penstock_worker.grammar_text.schemas.values import same

@@ -10,11 +10,11 @@ from typing import Any
 from penstock_worker.grammar_text.closed_objects import closed
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.schemas import circles
-from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.keywords import (
     NARROWED,
     OPPOSITE,
     UNIQUE,
+    Unservable,
     changed,
     inner,
     together,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from penstock.formats.safetensors_file import SafetensorsTensor
 from penstock.model.quantised_checkpoint import WeightScheme
+from penstock_worker.quantisation.checkpoints.compressed_tensors import float_bytes
 from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix, finite, shifted
 from penstock_worker.quantisation.checkpoints.module import (
     FLOATS,
@@ -23,7 +24,6 @@ from penstock_worker.quantisation.checkpoints.module import (
     Module,
     float32,
 )
-from penstock_worker.quantisation.checkpoints.packed import float_bytes
 
 _SCALES = ("weight_scale_inv", "weight_scale")
 _SCALE_TYPES = (*FLOATS, "F8_E8M0")

@@ -1,13 +1,4 @@
-"""GPTQ (AutoGPTQ's and GPTQModel's quantised linear layers).
-
-`qweight` int32 [inputs * bits / 32, outputs], packed along the inputs; `qzeros` int32 [groups,
-outputs * bits / 32], packed along the outputs; `scales` [groups, outputs]; `g_idx` int32 [inputs],
-the group of each input.
-
-The first format stores zero points minus one. GPTQModel takes one from each number of a whole word
-at once, so that a zero point of 0 borrows from the next number; adding the same gives all of them
-back. (AutoGPTQ can't store 0: its own files have none.)
-"""
+"""GPTQ and AWQ: levels of a few bits in 32-bit words, with zero points."""
 
 from __future__ import annotations
 
@@ -25,7 +16,51 @@ from penstock_worker.quantisation.checkpoints.module import (
     float32,
     integers,
 )
-from penstock_worker.quantisation.checkpoints.words import across_rows, along_rows, words_of
+
+# Levels of 4 or 8 bits that are packed into 32-bit words, the first in the lowest bits.
+
+
+def words_of(count: int, bits: int) -> int:
+    """Returns how many words hold `count` levels."""
+    return -(-count * bits // 32)
+
+
+def unpacked(words: np.ndarray, bits: int) -> np.ndarray:
+    """Unpacks 32-bit integers [rows, words] to uint8 [rows, words * 32 / bits]. `words` need be
+    neither aligned nor contiguous."""
+    packed = np.ascontiguousarray(words).view(np.uint8)
+    if bits == 8:
+        return packed
+    out = np.empty((packed.shape[0], packed.shape[1], 2), dtype=np.uint8)
+    np.bitwise_and(packed, 15, out=out[:, :, 0])
+    np.right_shift(packed, 4, out=out[:, :, 1])
+    return out.reshape(packed.shape[0], -1)
+
+
+def along_rows(words: np.ndarray, bits: int, rows: range, columns: range) -> np.ndarray:
+    """Unpacks a part of levels that are packed along the second dimension: [rows, columns] uint8 of
+    words [all rows, words]."""
+    per = 32 // bits
+    first, last = columns.start // per, -(-columns.stop // per)
+    found = unpacked(words[rows.start : rows.stop, first:last], bits)
+    return found[:, columns.start - first * per : columns.stop - first * per]
+
+
+def across_rows(words: np.ndarray, bits: int, rows: range, columns: range) -> np.ndarray:
+    """Unpacks as along_rows does, but levels that are packed along the first dimension: words
+    [words, all columns]."""
+    return along_rows(words.T, bits, columns, rows).T
+
+
+# GPTQ (AutoGPTQ's and GPTQModel's quantised linear layers).
+#
+# `qweight` int32 [inputs * bits / 32, outputs], packed along the inputs; `qzeros` int32 [groups,
+# outputs * bits / 32], packed along the outputs; `scales` [groups, outputs]; `g_idx` int32
+# [inputs], the group of each input.
+#
+# The first format stores zero points minus one. GPTQModel takes one from each number of a whole
+# word at once, so that a zero point of 0 borrows from the next number; adding the same gives all
+# of them back. (AutoGPTQ can't store 0: its own files have none.)
 
 _ONES = {4: np.uint32(0x11111111), 8: np.uint32(0x01010101)}
 """A word whose numbers are all 1, by their bits."""
@@ -51,7 +86,7 @@ class GPTQMatrix(LevelMatrix):
         return along_rows(words, self.bits, range(self.groups), rows).T.astype(np.int32)
 
 
-def _read(module: Module, scheme: WeightScheme) -> GPTQMatrix:
+def _read_gptq(module: Module, scheme: WeightScheme) -> GPTQMatrix:
     qweight = module.matrix("qweight", ("I32",))
     inputs, outputs = qweight.shape[0] * 32 // scheme.bits, qweight.shape[1]
     group = scheme.group_size or inputs
@@ -90,4 +125,67 @@ def group_order(
     return None if np.array_equal(order, np.arange(inputs) // group) else order
 
 
-GPTQ = CheckpointFormat("gptq", lambda module: "qweight" in module.parts, _read)
+GPTQ = CheckpointFormat("gptq", lambda module: "qweight" in module.parts, _read_gptq)
+
+
+# AWQ in the layout for GEMM kernels (AutoAWQ's WQLinear_GEMM).
+#
+# `qweight` int32 [inputs, outputs / 8], `qzeros` int32 [groups, outputs / 8], `scales` [groups,
+# outputs]. A word has the 4-bit levels of eight neighbouring outputs; its nibbles, from the lowest,
+# are in the order of AWQ_ORDER.
+
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+"""The outputs that a word's nibbles belong to."""
+
+
+@dataclass(frozen=True)
+class AWQMatrix(LevelMatrix):
+    qweight: SafetensorsTensor
+    qzeros: SafetensorsTensor
+    stored_scales: SafetensorsTensor
+
+    def levels(self, rows: range, columns: range) -> np.ndarray:
+        words = integers(self.qweight)[columns.start : columns.stop]
+        return _outputs(words, rows)
+
+    def scales(self, rows: range) -> np.ndarray:
+        return float32(self.stored_scales, slice(None), slice(rows.start, rows.stop)).T
+
+    def zeros(self, rows: range) -> np.ndarray:
+        return _outputs(integers(self.qzeros), rows).astype(np.int32)
+
+
+def _outputs(words: np.ndarray, rows: range) -> np.ndarray:
+    """Unpacks the levels of some outputs: [n, all outputs / 8] int32 to [rows, n] uint8."""
+    first, last = rows.start // 8, -(-rows.stop // 8)
+    packed = np.ascontiguousarray(words[:, first:last]).view(np.uint8)
+    packed = packed.T.reshape(last - first, 4, len(words))
+    found = np.empty((last - first, 8, len(words)), dtype=np.uint8)
+    for byte in range(4):
+        found[:, AWQ_ORDER[2 * byte]] = packed[:, byte] & 15
+        found[:, AWQ_ORDER[2 * byte + 1]] = packed[:, byte] >> 4
+    return found.reshape(-1, len(words))[rows.start - 8 * first : rows.stop - 8 * first]
+
+
+def _read_awq(module: Module, scheme: WeightScheme) -> AWQMatrix:
+    qweight = module.matrix("qweight", ("I32",))
+    inputs, outputs = qweight.shape[0], 8 * qweight.shape[1]
+    group = scheme.group_size or inputs
+    if inputs % group:
+        raise module.wrong(f"has {inputs} inputs, which groups of {group} don't divide")
+    groups = inputs // group
+    return AWQMatrix(
+        module.name,
+        outputs,
+        inputs,
+        scheme.levels,
+        bits=4,
+        group=group,
+        order=None,
+        qweight=qweight,
+        qzeros=module.take("qzeros", ("I32",), (groups, outputs // 8)),
+        stored_scales=module.take("scales", FLOATS, (groups, outputs)),
+    )
+
+
+AWQ = CheckpointFormat("awq", lambda module: "qweight" in module.parts, _read_awq)

@@ -1,4 +1,4 @@
-"""Reads what config.json says of a checkpoint's quantisation. A method needs a module here, and its
+"""Reads what config.json says of a checkpoint's quantisation. A method needs a reader, and its
 line in METHODS."""
 
 from __future__ import annotations

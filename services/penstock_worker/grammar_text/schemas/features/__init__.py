@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from penstock_worker.grammar_text.schemas.features.conditionals import Conditionals
-from penstock_worker.grammar_text.schemas.features.contains import Contains
-from penstock_worker.grammar_text.schemas.features.dependencies import Dependencies
+from penstock_worker.grammar_text.schemas.features.arrays import Contains, UniqueItems
+from penstock_worker.grammar_text.schemas.features.branches import Conditionals, Negations, OneOf
 from penstock_worker.grammar_text.schemas.features.interface import Context, Feature
-from penstock_worker.grammar_text.schemas.features.negations import Negations
-from penstock_worker.grammar_text.schemas.features.one_of import OneOf
-from penstock_worker.grammar_text.schemas.features.property_names import PropertyNames
-from penstock_worker.grammar_text.schemas.features.unevaluated import Unevaluated
-from penstock_worker.grammar_text.schemas.features.unique_items import UniqueItems
+from penstock_worker.grammar_text.schemas.features.objects import (
+    Dependencies,
+    PropertyNames,
+    Unevaluated,
+)
 
 FEATURES: dict[str, Feature] = {
     keyword: feature

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from penstock_worker.grammar_text.schemas.disjointness import Disjointness
 from penstock_worker.grammar_text.schemas.keywords import TYPES, Schema
-from penstock_worker.grammar_text.schemas.kinds import kinds_of
 from penstock_worker.grammar_text.schemas.negation import Negation
+from penstock_worker.grammar_text.schemas.values import kinds_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Calls methods of the extensions that are installed."""
+"""Methods that plug-ins add to workers, for `collective_rpc`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import faulthandler
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
 from penstock.config.plugins import (
@@ -22,7 +23,25 @@ from penstock.process import logs
 from penstock.protocol.call_values import decode_value, encode_value
 from penstock.protocol.from_worker import CallDone, CallFailed
 from penstock.protocol.to_worker import WorkerCall
-from penstock_worker.extensions.context import WorkerContext
+from penstock_worker.loading.loaded import Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerContext:
+    """What an extension may know of one rank, for one loaded model.
+
+    rank, ranks: this one, of how many.  served_name: of the model.  model_dir: its prepared folder.
+    device: what computes, as in Ready.  loaded: the model itself, of which nothing is promised to
+    stay as it is from one version to the next.
+    """
+
+    rank: int
+    ranks: int
+    served_name: str
+    model_dir: str
+    device: str
+    loaded: Loaded
+
 
 log = logs.get(__name__)
 

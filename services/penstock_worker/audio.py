@@ -1,4 +1,4 @@
-"""Encodes prepared sounds."""
+"""What a model hears with: a tower over prepared sounds, and its projector."""
 
 from __future__ import annotations
 
@@ -17,19 +17,58 @@ from penstock.model.config import ModelConfig, WeightFiles
 from penstock.model.tower_spec import AudioSpec, AudioTowerSpec, LinearProjector, StackProjector
 from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
-from penstock_worker.audio import names
 from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.media.unfit import UnfitItem
-from penstock_worker.vision.layer import TowerLayer
+from penstock_worker.vision.layer import TowerLayer, TowerNorm, TowerProduct
 from penstock_worker.vision.mmproj_names import IN_LAYER
-from penstock_worker.vision.parts import TowerNorm, TowerProduct
 from penstock_worker.vision.rows import ONE_THREAD, RowThreads, attention_work
-from penstock_worker.weights.mmproj import read_tensors
+from penstock_worker.weights.family_names import add_zero_biases
+from penstock_worker.weights.files import read_tensors
+from penstock_worker.weights.opening import open_tower_weights
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.stored import StoredTensor
-from penstock_worker.weights.towers import open_tower_weights
 from penstock_worker.weights.weights import Weights
-from penstock_worker.weights.zero_biases import add_zero_biases
+
+_TOWER = re.compile(r"^(?:model\.)?(?:encoder|audio_tower)\.")
+_HUB_LAYER = re.compile(r"^layers\.(\d+)\.(.+?)(\.weight|\.bias)$")
+_HUB_MODULE = re.compile(r"^(.+?)(\.weight|\.bias)$")
+
+_HUB_IN_LAYER = {
+    "self_attn_layer_norm": "norm1",
+    "final_layer_norm": "norm2",
+    "self_attn.q_proj": "q_proj",
+    "self_attn.k_proj": "k_proj",
+    "self_attn.v_proj": "v_proj",
+    "self_attn.out_proj": "out_proj",
+    "fc1": "up_proj",
+    "fc2": "down_proj",
+}
+_OF_TOWER = {"embed_positions": "position_embedding", "layer_norm": "last_norm"}
+_PROJECTOR = re.compile(r"^(?:model\.)?multi_modal_projector\.")
+_OF_PROJECTOR = {"linear": "projector", "linear_1": "projector.1", "linear_2": "projector.2"}
+ZERO_BIASES = ("k_proj",)
+"""Modules of every layer without biases, where others that share the product have some."""
+
+
+def from_hub(name: str) -> str | None:
+    """Returns our name for a tensor of a tower or a projector; None for another half's. An unknown
+    name stays as it is, without its prefix."""
+    if _PROJECTOR.match(name):
+        return _known(_PROJECTOR.sub("", name), _OF_PROJECTOR)
+    if not _TOWER.match(name):
+        return None
+    inner = _TOWER.sub("", name)
+    layer = _HUB_LAYER.fullmatch(inner)
+    if layer is not None:
+        number, module, kind = layer.groups()
+        return f"layers.{number}.{_HUB_IN_LAYER.get(module, module)}{kind}"
+    return _known(inner, _OF_TOWER)
+
+
+def _known(name: str, modules: dict[str, str]) -> str:
+    match = _HUB_MODULE.fullmatch(name)
+    return name if match is None else modules.get(match[1], match[1]) + match[2]
+
 
 MEL = "mel"
 """The name of a prepared sound's tensor: float32 [chunks, bins, windows]."""
@@ -49,13 +88,13 @@ def open_audio_tower(
     """What a model hears with. Raises as `open_tower_weights` does."""
     if files.mmproj and load_format != "dummy":
         found = mmproj_sounds(files.mmproj)
-        add_zero_biases(found, names.ZERO_BIASES)
+        add_zero_biases(found, ZERO_BIASES)
         return Weights(found, dtype, device)
     return open_tower_weights(
         files,
         dtype,
-        names.from_hub,
-        zero_biases=names.ZERO_BIASES,
+        from_hub,
+        zero_biases=ZERO_BIASES,
         device=device,
         load_format=load_format,
     )
@@ -293,3 +332,21 @@ class AudioTower:
             pairs = hidden[: count // 2 * 2].unflatten(0, (-1, 2))
             hidden = pairs.float().mean(1).to(hidden.dtype)
         return self._last(kernels.pad_tiles(hidden))[: len(hidden)]
+
+
+class Hearing:
+    """A model's tower."""
+
+    def __init__(self, model: AudioModel, layer_done: Callable[[], None]) -> None:
+        """`layer_done` is called after each of the tower's layers."""
+        self._model = model
+        self._layer_done = layer_done
+
+    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> int:
+        return self._model.check(tensors, rows, grid)
+
+    def encode(self, tensors: Mapping[str, np.ndarray]) -> Tensor:
+        return self._model.encode(tensors, self._layer_done)
+
+    def pieces(self, tensors: Mapping[str, np.ndarray]) -> Pieces[Tensor]:
+        return self._model.pieces(tensors, self._layer_done)

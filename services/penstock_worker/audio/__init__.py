@@ -1,1 +1,0 @@
-"""What a model hears with: a tower over spectrograms."""

@@ -1,1 +1,0 @@
-"""Methods that plug-ins add to workers, for `collective_rpc`."""

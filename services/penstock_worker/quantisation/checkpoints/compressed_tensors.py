@@ -1,0 +1,235 @@
+"""Formats of the compressed-tensors library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.formats.safetensors_file import SafetensorsTensor
+from penstock.model.quantised_checkpoint import WeightScheme
+from penstock_worker.quantisation.checkpoints.gptq import (
+    across_rows,
+    along_rows,
+    group_order,
+    words_of,
+)
+from penstock_worker.quantisation.checkpoints.matrix import LevelMatrix
+from penstock_worker.quantisation.checkpoints.module import (
+    FLOATS,
+    CheckpointFormat,
+    Module,
+    float32,
+    integers,
+    powers_of_two,
+)
+
+# compressed-tensors' pack-quantized: W4A16 and W8A16.
+#
+# `weight_packed` int32 [outputs, inputs * bits / 32]; `weight_scale` [outputs, groups], [outputs,
+# 1] or [1]; `weight_shape` the two sizes; where not symmetric, `weight_zero_point` int32 [outputs
+# * bits / 32, groups], packed along the outputs (int8 [outputs, groups] in older files); for act-
+# order, `weight_g_idx` int32 [inputs]. Signed levels and zero points are stored plus 2^(bits - 1).
+
+
+@dataclass(frozen=True)
+class PackQuantizedMatrix(LevelMatrix):
+    packed: SafetensorsTensor
+    stored_scales: SafetensorsTensor
+    stored_zeros: SafetensorsTensor | None
+
+    def levels(self, rows: range, columns: range) -> np.ndarray:
+        return along_rows(integers(self.packed), self.bits, rows, columns)
+
+    def scales(self, rows: range) -> np.ndarray:
+        return row_scales(self.stored_scales, rows)
+
+    def zeros(self, rows: range) -> np.ndarray:
+        stored = self.stored_zeros
+        if stored is None:
+            return np.full((len(rows), self.groups), self.centre, dtype=np.int32)
+        if stored.dtype == "I8":
+            return integers(stored)[rows.start : rows.stop].astype(np.int32) + self.centre
+        found = across_rows(integers(stored), self.bits, rows, range(self.groups))
+        return found.astype(np.int32)
+
+
+def row_scales(stored: SafetensorsTensor, rows: range) -> np.ndarray:
+    """Reads scales of [outputs, groups], [outputs], or of one number, as [rows, groups]."""
+    if stored.data.size == float_bytes(stored):
+        one = float32(stored).reshape(1, 1)
+        return np.broadcast_to(one, (len(rows), 1))
+    return float32(stored, slice(rows.start, rows.stop)).reshape(len(rows), -1)
+
+
+def float_bytes(stored: SafetensorsTensor) -> int:
+    """Returns the bytes of one element."""
+    return {"F32": 4, "F16": 2, "BF16": 2, "F8_E8M0": 1}[stored.dtype]
+
+
+def checked_scales(
+    module: Module, outputs: int, inputs: int, scheme: WeightScheme
+) -> SafetensorsTensor | None:
+    """Returns `weight_scale`; None if its shape is that of another scheme."""
+    scales = module.take("weight_scale", FLOATS)
+    if scheme.group_size is not None:
+        fits = scales.shape == (outputs, -(-inputs // scheme.group_size))
+    else:
+        fits = scales.shape in ((outputs, 1), (outputs,), (1,), (), (1, 1))
+    return scales if fits else None
+
+
+def _read_packed(module: Module, scheme: WeightScheme) -> PackQuantizedMatrix | None:
+    packed = module.matrix("weight_packed", ("I32",))
+    sizes = integers(module.take("weight_shape", ("I64", "I32"), (2,)))
+    outputs, inputs = (int(size) for size in sizes)
+    if inputs < 1 or outputs != packed.shape[0]:
+        raise module.wrong(f"has shape {packed.shape}, and says that it is {outputs} x {inputs}")
+    scales = checked_scales(module, outputs, inputs, scheme)
+    if packed.shape[1] != words_of(inputs, scheme.bits) or scales is None:
+        return None
+    group = scheme.group_size or inputs
+    groups = -(-inputs // group)
+    zeros = module.find("weight_zero_point", ("I32", "I8"))
+    if (zeros is None) != scheme.symmetric:
+        return None
+    if zeros is not None:
+        lines = outputs if zeros.dtype == "I8" else words_of(outputs, scheme.bits)
+        module.take("weight_zero_point", ("I32", "I8"), (lines, groups))
+    return PackQuantizedMatrix(
+        module.name,
+        outputs,
+        inputs,
+        scheme.levels,
+        bits=scheme.bits,
+        group=group,
+        order=group_order(module, "weight_g_idx", inputs, group, required=scheme.act_order),
+        packed=packed,
+        stored_scales=scales,
+        stored_zeros=zeros,
+    )
+
+
+PACKED = CheckpointFormat("packed", lambda module: "weight_packed" in module.parts, _read_packed)
+
+
+# compressed-tensors' int-quantized: the weights of INT8 W8A8.
+#
+# `weight` int8 [outputs, inputs]; `weight_scale` [outputs, groups], [outputs, 1] or [1]; where not
+# symmetric, `weight_zero_point` int8 in the scale's shape. Activations stay unquantised, unless the
+# kernels have their own way to quantise them, so an `input_scale` isn't needed.
+
+_INT8_CENTRE = 128
+
+
+@dataclass(frozen=True)
+class Int8Matrix(LevelMatrix):
+    weight: SafetensorsTensor
+    stored_scales: SafetensorsTensor
+    stored_zeros: SafetensorsTensor | None
+
+    def levels(self, rows: range, columns: range) -> np.ndarray:
+        signed = integers(self.weight)[rows.start : rows.stop, columns.start : columns.stop]
+        # Two's complement with its sign flipped is the value plus 128.
+        return signed.view(np.uint8) ^ _INT8_CENTRE
+
+    def scales(self, rows: range) -> np.ndarray:
+        return row_scales(self.stored_scales, rows)
+
+    def zeros(self, rows: range) -> np.ndarray:
+        if self.stored_zeros is None:
+            return np.full((len(rows), self.groups), _INT8_CENTRE, dtype=np.int32)
+        stored = integers(self.stored_zeros).astype(np.int32) + _INT8_CENTRE
+        if stored.size == 1:
+            return np.broadcast_to(stored.reshape(1, 1), (len(rows), 1))
+        return stored[rows.start : rows.stop].reshape(len(rows), -1)
+
+
+def _read_int8(module: Module, scheme: WeightScheme) -> Int8Matrix | None:
+    weight = module.matrix("weight", ("I8",))
+    outputs, inputs = weight.shape
+    scales = checked_scales(module, outputs, inputs, scheme)
+    module.find("input_scale", ("F32", "F16", "BF16"))
+    module.find("input_zero_point", ("I8", "F32", "F16", "BF16"))
+    zeros = module.find("weight_zero_point", ("I8",))
+    if scales is None or (zeros is None and not scheme.symmetric):
+        return None
+    if zeros is not None:
+        module.take("weight_zero_point", ("I8",), scales.shape)
+    return Int8Matrix(
+        module.name,
+        outputs,
+        inputs,
+        scheme.levels,
+        bits=8,
+        group=scheme.group_size or inputs,
+        order=None,
+        weight=weight,
+        stored_scales=scales,
+        stored_zeros=zeros,
+    )
+
+
+def _int8_applies(module: Module) -> bool:
+    return "weight" in module.parts and module.parts["weight"].dtype == "I8"
+
+
+INT8_WEIGHTS = CheckpointFormat("int8", _int8_applies, _read_int8)
+
+
+# MXFP4 in compressed-tensors' layout (OCP microscaling formats, 2023).
+#
+# `weight_packed` uint8 [outputs, inputs / 2], two numbers of type e2m1 in a byte, the first in its
+# low bits; `weight_scale` uint8 [outputs, inputs / 32], powers of two (e8m0).
+#
+# Twice a number is a whole one, so these are signed levels with half the scale: no rounding.
+
+_MXFP4_GROUP = 32
+_CENTRE = 128
+_MAGNITUDES = np.array([0, 1, 2, 3, 4, 6, 8, 12], dtype=np.int16)
+"""Twice e2m1's magnitudes."""
+_E2M1_LEVELS = np.concatenate((_CENTRE + _MAGNITUDES, _CENTRE - _MAGNITUDES)).astype(np.uint8)
+"""The levels that 4 bits stand for, of which the fourth is the sign."""
+
+
+@dataclass(frozen=True)
+class MXFP4Matrix(LevelMatrix):
+    packed: SafetensorsTensor
+    stored_scales: SafetensorsTensor
+
+    def levels(self, rows: range, columns: range) -> np.ndarray:
+        first, last = columns.start // 2, -(-columns.stop // 2)
+        both = integers(self.packed)[rows.start : rows.stop, first:last]
+        codes = np.stack((both & 15, both >> 4), -1).reshape(len(rows), -1)
+        return _E2M1_LEVELS[codes[:, columns.start - 2 * first : columns.stop - 2 * first]]
+
+    def scales(self, rows: range) -> np.ndarray:
+        return powers_of_two(integers(self.stored_scales)[rows.start : rows.stop]) / 2
+
+    def zeros(self, rows: range) -> np.ndarray:
+        return np.full((len(rows), self.groups), _CENTRE, dtype=np.int32)
+
+
+def _read_mxfp4(module: Module, scheme: WeightScheme) -> MXFP4Matrix | None:
+    if scheme.group_size != _MXFP4_GROUP or not scheme.symmetric:
+        return None
+    packed = module.matrix("weight_packed", ("U8",))
+    outputs, inputs = packed.shape[0], 2 * packed.shape[1]
+    return MXFP4Matrix(
+        module.name,
+        outputs,
+        inputs,
+        scheme.levels,
+        bits=8,
+        group=_MXFP4_GROUP,
+        order=None,
+        packed=packed,
+        stored_scales=module.take("weight_scale", ("U8",), (outputs, -(-inputs // _MXFP4_GROUP))),
+    )
+
+
+def _mxfp4_applies(module: Module) -> bool:
+    return "weight_packed" in module.parts and module.parts["weight_packed"].dtype == "U8"
+
+
+MXFP4 = CheckpointFormat("mxfp4", _mxfp4_applies, _read_mxfp4)

@@ -1,1 +1,0 @@
-"""KV blocks in files."""

@@ -1,0 +1,135 @@
+"""The tensors of files: of GGUF files and Hugging Face checkpoints in our naming, and of
+llama.cpp's mmproj files in the names of whoever asks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from penstock.errors import UnsupportedModel
+from penstock.families.finding import served_family
+from penstock.formats.gguf import GGUFFile
+from penstock.formats.safetensors_file import SafetensorsFile, SafetensorsTensor
+from penstock.model.config import ModelConfig
+from penstock.model.quantised_checkpoint import QuantisedCheckpoint
+from penstock_worker.quantisation.checkpoints.gather import gathered
+from penstock_worker.weights.cache_scales import cache_scale
+from penstock_worker.weights.family_names import by_our_names
+from penstock_worker.weights.names import from_gguf, from_hub
+from penstock_worker.weights.stored import CheckpointTensor, StoredTensor
+
+# The tensors of a GGUF file, in our naming.
+
+
+def gguf_tensors(files: tuple[str, ...], config: ModelConfig) -> dict[str, StoredTensor]:
+    """Returns the files' tensors by our names. Raises UnsupportedModel for a broken file,
+    ModelNotFound for a missing one."""
+    return by_our_names(named_tensors(files), served_family(config.architecture).gguf_names, config)
+
+
+def named_tensors(files: tuple[str, ...]) -> dict[str, StoredTensor]:
+    """Returns what gguf_tensors does, with fused and stacked ones as the files have them."""
+    found: dict[str, StoredTensor] = {}
+    for path in files:
+        for tensor in GGUFFile(path, vocabulary=False).tensors.values():
+            name = from_gguf(tensor.name)
+            if name in found:
+                raise UnsupportedModel(f"{path}: the tensor {tensor.name} is in another part too")
+            shape = _our_shape(name, tensor.shape)
+            found[name] = StoredTensor(tensor.name, shape, tensor.type, tensor.data)
+    return found
+
+
+_VECTORS = ("recurrent.A", "recurrent.D", "recurrent.norm.weight")
+
+
+def _our_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The hub's shape of a tensor, where files have the same numbers in another."""
+    if name.endswith(_VECTORS):
+        return (math.prod(shape),)
+    if name.endswith("recurrent.conv.weight") and len(shape) == 2:
+        return (shape[0], 1, shape[1])
+    if name.endswith("shared_expert_gate.weight") and len(shape) == 1:
+        return (1, *shape)
+    return shape
+
+
+# The tensors of a Hugging Face checkpoint, in our naming.
+
+
+def safetensors_tensors(
+    files: tuple[str, ...],
+    name_of: Callable[[str], str | None] = from_hub,
+    quantised: QuantisedCheckpoint | None = None,
+) -> dict[str, StoredTensor]:
+    """Returns the files' tensors by our names. Those of a quantised module are one.
+
+    `name_of` maps a name in the checkpoint to ours, or to None for a tensor that isn't needed.
+
+    Raises UnsupportedModel for a broken file or module, ModelNotFound for a missing file.
+    """
+    tensors = _tensors(files)
+    if quantised is None:
+        return _named([_stored(tensor) for tensor in tensors.values()], name_of)
+    found = gathered(tensors, quantised)
+    stored = [_stored(each, spare=name in found.spare) for name, each in found.plain.items()]
+    stored += [CheckpointTensor.of(matrix, name) for name, matrix in found.matrices.items()]
+    return _named(stored, name_of)
+
+
+def _tensors(files: tuple[str, ...]) -> dict[str, SafetensorsTensor]:
+    found: dict[str, SafetensorsTensor] = {}
+    for path in files:
+        for tensor in SafetensorsFile(path).tensors.values():
+            if tensor.name in found:
+                raise UnsupportedModel(f"the tensor {tensor.name} is in two files, one is {path}")
+            found[tensor.name] = tensor
+    return found
+
+
+def _stored(tensor: SafetensorsTensor, *, spare: bool = False) -> StoredTensor:
+    return StoredTensor(tensor.name, tensor.shape, tensor.dtype, tensor.data, spare=spare)
+
+
+def _named(
+    tensors: list[StoredTensor], name_of: Callable[[str], str | None]
+) -> dict[str, StoredTensor]:
+    found: dict[str, StoredTensor] = {}
+    for tensor in tensors:
+        name = name_of(tensor.name)
+        if name is None:
+            continue
+        scale = cache_scale(name)
+        if scale is not None:
+            # Of use for a cache of FP8 alone.
+            name, tensor = scale, replace(tensor, spare=True)
+        if name in found:
+            raise UnsupportedModel(
+                f"the tensors {tensor.name} and {found[name].name} have the same meaning"
+            )
+        found[name] = tensor
+    return found
+
+
+# Reads the tensors of llama.cpp's mmproj files.
+
+
+def read_tensors(
+    file: GGUFFile, ours: Callable[[str], str | None], flat: frozenset[str] = frozenset()
+) -> dict[str, StoredTensor]:
+    """Returns a file's tensors by our names. ours: the name for one of the file's; None for one
+    that isn't needed.  flat: our names of tensors that may have dimensions of one element around
+    their own.  Raises UnsupportedModel for two tensors of one meaning."""
+    found: dict[str, StoredTensor] = {}
+    for tensor in file.tensors.values():
+        name = ours(tensor.name)
+        if name is None:
+            continue
+        if name in found:
+            raise UnsupportedModel(f"{file.path}: two tensors have the meaning of {tensor.name}")
+        shape = tensor.shape
+        if name in flat:
+            shape = tuple(size for size in shape if size != 1) or (1,)
+        found[name] = StoredTensor(tensor.name, shape, tensor.type, tensor.data)
+    return found
