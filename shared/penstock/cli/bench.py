@@ -12,7 +12,7 @@ from typing import Any
 from penstock.cli.parser import Parser, examples
 from penstock.cli.sampling_arguments import add_engine, engine_settings
 from penstock.errors import InvalidRequest, PenstockError
-from penstock.net.tls import add_trust_arguments, trusted_context
+from penstock.net.trust import add_trust_arguments, trusted_context
 
 
 def add(parser: Parser) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from penstock.cli.parser import Parser, examples
 from penstock.errors import InvalidRequest
-from penstock.net.tls import add_trust_arguments, trusted_context, why_untrusted
+from penstock.net.trust import add_trust_arguments, trusted_context, why_untrusted
 
 TIMEOUT = 2.0
 """Seconds. A probe that waits longer says nothing that silence doesn't."""

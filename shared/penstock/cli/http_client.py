@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.errors import InvalidRequest, PenstockError
-from penstock.net.tls import add_trust_arguments, trusted_context, why_untrusted
+from penstock.net.trust import add_trust_arguments, trusted_context, why_untrusted
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 MAX_ANSWER = 64 << 20

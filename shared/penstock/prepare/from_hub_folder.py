@@ -30,13 +30,11 @@ from penstock.prepare.by_transformers import is_for_transformers, read_for_trans
 from penstock.prepare.chat_templates import template_of_folder
 from penstock.prepare.checkpoint import (
     Checkpoint,
-    HeldTensors,
     check_config,
-    check_shards,
     check_token_ids,
     odd_values_refused,
-    refuse_more_than_is_held,
 )
+from penstock.prepare.checkpoint_size import HeldTensors, check_shards, refuse_more_than_is_held
 from penstock.prepare.hub_config import is_encoder, read_config, read_encoder_config
 from penstock.prepare.hub_pooling import read_pooling
 from penstock.prepare.inputs import (

@@ -8,7 +8,7 @@ import ssl
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from penstock.net.tls import why_untrusted
+from penstock.net.trust import why_untrusted
 
 
 class TargetError(RuntimeError):
