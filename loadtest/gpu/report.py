@@ -141,7 +141,7 @@ def to_markdown(document: dict[str, Any]) -> str:
         section("Idle", map(_idle, rows("steps", what="idle")), IDLE),
         section("Decode by torch alone", _beside_ours(rows), PEER, PEER_BELOW),
         section("Steps with chunks of prompts", _mixed(rows("mixed", what="mixed")), MIXED),
-        section("KV blocks kept elsewhere", map(_stored, rows("stored-kv")), STORED),
+        section("KV blocks kept elsewhere", _stored(rows("stored-kv")), STORED),
         _runs(rows("end-to-end", "transformers", what="run")),
         section(
             "The engine core's share",
@@ -279,9 +279,11 @@ def _idle(row: Row) -> Row:
     }
 
 
-def _stored(row: Row) -> Row:
-    same = {True: "yes", False: "no", None: NONE}[row["same"]]
-    return row | {"gb_per_s": row["per_s"] / 1e9, "as_before": same}
+def _stored(found: list[Row]) -> Iterable[Row]:
+    for row in found:
+        if row["what"] != "load":
+            same = {True: "yes", False: "no", None: NONE}[row["same"]]
+            yield row | {"gb_per_s": row["per_s"] / 1e9, "as_before": same}
 
 
 def _beside_ours(rows: Any) -> Iterable[Row]:

@@ -134,16 +134,8 @@ def install(wheels: Path, site: Path) -> bool:
         return True
     print(f"installing from {wheels.name}: {' '.join(wanted)}", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    command += [
-        "--no-compile",
-        "--no-cache-dir",
-        "--no-index",
-        "--no-deps",
-        "--find-links",
-        str(wheels),
-        "--target",
-        str(site),
-    ]
+    command += ["--no-compile", "--no-cache-dir", "--no-index", "--no-deps"]
+    command += ["--find-links", str(wheels), "--target", str(site)]
     return subprocess.run([*command, *wanted], check=False).returncode == 0
 
 

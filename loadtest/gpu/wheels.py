@@ -15,29 +15,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESENT = {
-    "torch",
-    "triton",
-    "transformers",
-    "numpy",
-    "tokenizers",
-    "safetensors",
-    "huggingface_hub",
-    "pyyaml",
-    "tqdm",
-    "packaging",
-    "filelock",
+    *("torch", "triton", "transformers", "numpy", "tokenizers", "safetensors", "huggingface_hub"),
+    *("pyyaml", "tqdm", "packaging", "filelock"),
 }
 """What the machine brings: torch, Triton, transformers and what these need; it stays as it is."""
 OPTIONAL = ("gateway", "engine", "worker")
 """Extras of this project that the measurements run."""
 TESTING = (
-    "gguf",
-    "hypothesis",
-    "psutil",
-    "pytest",
-    "pytest-asyncio",
-    "pytest-timeout",
-    "pytest-xdist",
+    *("gguf", "hypothesis", "psutil"),
+    *("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist"),
 )
 """Of the extra `dev`: for the kernels' tests."""
 BELOW = {

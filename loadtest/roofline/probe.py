@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,6 @@ class Limits:
     def ops_per_s(self) -> float | None:
         """The peak that bounds a quantised model's products."""
         return self.int8_ops_per_s or self.bf16_ops_per_s
-
-    def in_blocks(self) -> Limits | None:
-        """The same where all products are of blocks; None where that is not known."""
-        if self.block_int8_ops_per_s is None:
-            return None
-        return replace(self, int8_ops_per_s=self.block_int8_ops_per_s)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -8,7 +8,7 @@ from pathlib import Path
 from loadtest.gpu.cost import ModelCost
 from loadtest.gpu.extent import Extent, Mode
 from loadtest.gpu.job import Job
-from loadtest.gpu.parts.steps import release_memory, setup_of, stepper_of
+from loadtest.gpu.parts.steps import release_memory, runner_of, setup_of, stepper_of
 from loadtest.gpu.stepper import Stepper
 from penstock.prepare import prepare
 from penstock.protocol.to_worker import Setup
@@ -24,19 +24,13 @@ def run(job: Job) -> None:
 
 
 def measure(job: Job, folder: Path, mode: Mode) -> None:
-    from penstock_worker.loading.load import load
-
     asked = setup(job.extent, folder, mode, job.device.type)
-    loaded = load(asked)
-    try:
-        job.row(what="load", model=job.model, mode=mode.name, seconds=loaded.ready.load_seconds)
-        stepper = stepper_of(loaded.runner, job, room(job.extent))
+    with runner_of(job, asked, model=job.model, mode=mode.name) as runner:
+        stepper = stepper_of(runner, job, room(job.extent))
         for decodes, chunk in job.extent.mixed:
             job.need(2.0)
             padded = padded_rows(asked, job, decodes + chunk)
             measure_kind(job, stepper, decodes, chunk, {"mode": mode.name, "padded": padded})
-    finally:
-        loaded.runner.close()
 
 
 def setup(extent: Extent, folder: Path, mode: Mode, device: str) -> Setup:

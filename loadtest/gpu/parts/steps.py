@@ -74,17 +74,23 @@ def launched_early(*, on: bool) -> Iterator[None]:
 
 
 def measure(job: Job, folder: Path, mode: Mode) -> None:
-    from penstock_worker.loading.load import load
-
-    extent = job.extent
-    loaded = load(setup(extent, folder, mode, job.device.type))
-    what = {"model": job.model, "mode": mode.name}
-    try:
-        job.row(what="load", seconds=loaded.ready.load_seconds, **what)
-        stepper = stepper_of(loaded.runner, job, room(extent))
+    extent, what = job.extent, {"model": job.model, "mode": mode.name}
+    with runner_of(job, setup(extent, folder, mode, job.device.type), **what) as runner:
+        stepper = stepper_of(runner, job, room(extent))
         if mode.prefill:
             measure_prefill(job, stepper, what)
         measure_decode(job, stepper, mode, what)
+
+
+@contextmanager
+def runner_of(job: Job, asked: Setup, **what: str) -> Iterator[Any]:
+    """A worker's runner, closed at the end. A row says how long loading took, with `what`."""
+    from penstock_worker.loading.load import load
+
+    loaded = load(asked)
+    try:
+        job.row(what="load", seconds=loaded.ready.load_seconds, **what)
+        yield loaded.runner
     finally:
         loaded.runner.close()
 

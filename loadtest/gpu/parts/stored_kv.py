@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import msgspec
 
 from loadtest.gpu.extent import CAPTURED, Mode
 from loadtest.gpu.job import Job
-from loadtest.gpu.parts.steps import BLOCK, release_memory, setup_of
+from loadtest.gpu.parts.steps import BLOCK, release_memory, runner_of, setup_of
 from penstock.prepare import prepare
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import FetchKV, LookUpKV, NewSequence, Plan, Save, Setup, SlotWork
@@ -80,16 +79,9 @@ def measure_copies(job: Job) -> None:
     _row(job, "from memory", count, parts * width, seconds, same)
 
 
-@contextmanager
-def worker(job: Job, folder: Path, **kept: Any) -> Iterator[Any]:
+def worker(job: Job, folder: Path, **kept: Any) -> AbstractContextManager[Any]:
     """A worker's runner, which keeps KV there."""
-    from penstock_worker.loading.load import load
-
-    loaded = load(setup(job, folder, **kept))
-    try:
-        yield loaded.runner
-    finally:
-        loaded.runner.close()
+    return runner_of(job, setup(job, folder, **kept), model=job.model)
 
 
 def setup(job: Job, folder: Path, **kept: Any) -> Setup:
