@@ -125,12 +125,7 @@ def as_data(blows: list[Blow], score: Score) -> Document:
     }
 
 
-BLOWS = {
-    "blow": "{kind}",
-    "times": "{times}",
-    "first stream": "{first}",
-    "all streams": "{all}",
-}
+BLOWS = {"blow": "{kind}", "times": "{times}", "first stream": "{first}", "all streams": "{all}"}
 
 
 def recoveries(document: Document) -> str:

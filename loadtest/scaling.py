@@ -237,12 +237,7 @@ def _panel(panel: Any, curves: dict[str, list[list[float]]], x: str, y: str) -> 
 
 
 COMMAND = Measurement(
-    "scaling",
-    __doc__,
-    measure,
-    to_markdown,
-    {"--smoke": (False, "a few small points")},
-    draw=draw,
+    "scaling", __doc__, measure, to_markdown, {"--smoke": (False, "a few small points")}, draw=draw
 )
 
 if __name__ == "__main__":

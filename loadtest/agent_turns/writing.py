@@ -104,12 +104,7 @@ OF_RELEASES = (
     Writing("Qwen-Qwen3-0.6B", _THINK, _HERMES),
     Writing("Qwen3-Coder", "", _XML),
     Writing("Qwen3.5-4B", "{thoughts}\n</think>\n\n", _XML),
-    Writing(
-        "GLM-4.6",
-        "\n<think>{thoughts}</think>\n",
-        _GLM,
-        ends=("<|user|>", "<|observation|>"),
-    ),
+    Writing("GLM-4.6", "\n<think>{thoughts}</think>\n", _GLM, ends=("<|user|>", "<|observation|>")),
     Writing(
         "GLM-4.7-Flash",
         "{thoughts}</think>",

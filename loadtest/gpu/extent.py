@@ -66,10 +66,7 @@ class Extent:
     mixed: tuple[tuple[int, int], ...] = ((64, 448), (64, 192), (64, 64), (8, 56), (0, 512))
     """(decodes, tokens of a prompt's chunk) of mixed steps."""
     mixed_steps: int = 12  # that are timed of each, behind `warm_steps`
-    mixed_modes: tuple[Mode, ...] = (
-        Mode(CAPTURED, ()),
-        Mode(LAUNCHED, (), enforce_eager=True),
-    )
+    mixed_modes: tuple[Mode, ...] = (Mode(CAPTURED, ()), Mode(LAUNCHED, (), enforce_eager=True))
     peer: tuple[int, ...] = (256, 64, 8, 1)  # batches of torch's own decode steps
     stored_blocks: int = 512  # of 16 tokens, that leave the device and come back
     requests: int = 256  # of the runs end to end
@@ -102,11 +99,7 @@ class Extent:
     alike: tuple[int, int, int] = (257, 4096, 4096)
     """(rows, outputs, inputs) of the product whose rows have the same bits in any company."""
     promised: int = 192  # tokens of an answer across a worker's death
-    tests: tuple[str, ...] = (
-        "tests/kernels/triton",
-        "tests/worker/cuda*",
-        "tests/worker/device",
-    )
+    tests: tuple[str, ...] = ("tests/kernels/triton", "tests/worker/cuda*", "tests/worker/device")
     test_arguments: tuple[str, ...] = ("-m", "not packaged_model")
     dry: bool = False
 

@@ -59,21 +59,13 @@ def measure(flags: Flags) -> Document:
     with ExitStack() as running:
         servers = {
             name: running.enter_context(_server(flags, config))
-            for name, config in (
-                (OFF, "off"),
-                (AGAIN, "off"),
-                (DRAFTS, flags.speculative_config),
-            )
+            for name, config in ((OFF, "off"), (AGAIN, "off"), (DRAFTS, flags.speculative_config))
         }
         rows = [
             asyncio.run(row(servers, Streams(name, streams, flags.tokens), flags))
             for name, streams in flags.cells
         ]
-    return {
-        "model": flags.model,
-        "speculative_config": flags.speculative_config,
-        "rows": rows,
-    }
+    return {"model": flags.model, "speculative_config": flags.speculative_config, "rows": rows}
 
 
 def _server(flags: Flags, config: str) -> Server:

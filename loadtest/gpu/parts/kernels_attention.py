@@ -97,9 +97,7 @@ class Shape:
         )
 
     def bench(
-        self,
-        device: torch.device,
-        by_torch: Callable[[Shape, Tensor, list[Tensor]], Work] | None,
+        self, device: torch.device, by_torch: Callable[[Shape, Tensor, list[Tensor]], Work] | None
     ) -> Bench:
         config, scale = self.config, self.config.head_dim**-0.5
         caches = self.caches(device)

@@ -102,8 +102,7 @@ def _tiled(tiles: Tiles) -> dict[str, Tiles]:
 def _bfloat16(outputs: int, inputs: int, device: torch.device) -> Weights:
     weight = original(outputs, inputs, device)
     return Weights(
-        lambda x, tiles: linear(x, weight, **_tiled(tiles)),
-        lambda x: x.float() @ weight.float().T,
+        lambda x, tiles: linear(x, weight, **_tiled(tiles)), lambda x: x.float() @ weight.float().T
     )
 
 

@@ -98,11 +98,7 @@ def runner_of(job: Job, asked: Setup, **what: str) -> Iterator[Any]:
 def stepper_of(runner: Any, job: Job, room: int) -> Stepper:
     """room: tokens that a decoding sequence may come to."""
     return Stepper(
-        runner,
-        vocab=job.config.vocab_size,
-        block=BLOCK,
-        room=room,
-        budget=job.extent.step_tokens,
+        runner, vocab=job.config.vocab_size, block=BLOCK, room=room, budget=job.extent.step_tokens
     )
 
 
@@ -116,14 +112,7 @@ def setup(extent: Extent, folder: Path, mode: Mode, device: str) -> Setup:
 
 
 def setup_of(
-    extent: Extent,
-    folder: Path,
-    mode: Mode,
-    device: str,
-    *,
-    slots: int,
-    longest: int,
-    tokens: int,
+    extent: Extent, folder: Path, mode: Mode, device: str, *, slots: int, longest: int, tokens: int
 ) -> Setup:
     """A worker for `slots` sequences of at most `longest` tokens, `tokens` of all together."""
     return Setup(
@@ -214,12 +203,7 @@ def measure_idle(
     with job.attempt("the device's idle time"):
         times = device_time(profiled(lambda: stepper.decode(batch, PROFILED_STEPS)), PROFILED_STEPS)
         job.row(
-            what="idle",
-            batch=batch,
-            steps=PROFILED_STEPS,
-            step_seconds=seconds,
-            **times,
-            **what,
+            what="idle", batch=batch, steps=PROFILED_STEPS, step_seconds=seconds, **times, **what
         )
 
 

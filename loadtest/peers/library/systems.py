@@ -14,13 +14,7 @@ from typing import Any
 
 from loadtest.peers.library.work import Run, Work
 from loadtest.peers.peer import Peer, PeerFailed, PeerProcess
-from loadtest.peers.servers import (
-    bf16_folder,
-    installed,
-    kv_gigabytes,
-    peers_dir,
-    version_in,
-)
+from loadtest.peers.servers import bf16_folder, installed, kv_gigabytes, peers_dir, version_in
 from loadtest.report import SetupError
 from penstock.process.machine import usable_cores, version_of
 
