@@ -10,8 +10,8 @@ import torch
 from penstock.errors import UnsupportedModel
 from penstock.model.config import PreparedModel
 from penstock.protocol.to_worker import Setup
-from penstock_worker.audio import AudioModel, Hearing, open_audio_tower
 from penstock_worker.media.encoder import MediaEncodings
+from penstock_worker.media.hearing import AudioModel, Hearing, open_audio_tower
 from penstock_worker.media.interface import Sees
 from penstock_worker.media.planning import media_of
 from penstock_worker.parallel.ranks import Ranks

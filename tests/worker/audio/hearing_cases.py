@@ -28,11 +28,11 @@ from penstock.prepare.hub_config import read_config
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
-from penstock_worker.audio import AudioModel, Hearing, open_audio_tower
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.media.encoder import MediaEncodings
+from penstock_worker.media.hearing import AudioModel, Hearing, open_audio_tower
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.sampler import choose
 from penstock_worker.steps.runner import StepRunner

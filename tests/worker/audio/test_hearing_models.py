@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from penstock_worker.audio import MEL, UnfitSound
+from penstock_worker.media.hearing import MEL, UnfitSound
 from penstock_worker.media.pieces import DividedEncoding
 from tests.worker.audio.hearing_cases import (
     CASES,

@@ -13,7 +13,7 @@ from penstock.formats.gguf import GGUFFile
 from penstock.model.config import WeightFiles
 from penstock.prepare.from_gguf import read_config
 from penstock.prepare.mmproj import read_mmproj
-from penstock_worker.audio import MEL, AudioModel, open_audio_tower
+from penstock_worker.media.hearing import MEL, AudioModel, open_audio_tower
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import open_weights
 from tests.shared.media.processors import tokenizer

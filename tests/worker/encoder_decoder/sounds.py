@@ -17,11 +17,11 @@ from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.protocol.worker_resources import LoadMedia
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import EncoderDecoderCache, ReferenceAttention
-from penstock_worker.audio import MEL, Hearing
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.cpu.backend import shown_heads
 from penstock_worker.forward.reference import EncoderDecoderForward
 from penstock_worker.media.encoder import MediaEncodings
+from penstock_worker.media.hearing import MEL, Hearing
 from penstock_worker.sampler import choose
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.driver import Job
