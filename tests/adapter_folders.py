@@ -12,7 +12,7 @@ from gguf import GGUFWriter
 from safetensors.numpy import save_file
 
 Factors = dict[str, tuple[np.ndarray, np.ndarray]]
-"""By module: A [rank, inputs] and B [outputs, rank], float32."""
+"""A [rank, inputs] and B [outputs, rank], float32, by the module that they change."""
 
 
 def random_factors(

@@ -170,8 +170,8 @@ def _interpreted(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _thin_out_interpreted(items: list[pytest.Item]) -> None:
-    """Of each test of interpreted kernels: its first case is quick, a share of the others slow,
-    the rest long. All stay as they are where there is a GPU."""
+    """Keeps the first case of each test of interpreted kernels quick; a share of the others becomes
+    slow, the rest long. All stay as they are where there is a GPU."""
     found = _interpreted(items)
     for cases in by_test(found):
         for case in cases[1:]:

@@ -17,12 +17,12 @@ TESTED = [
     for name in library.INSTRUCTION_SETS
     if name == "portable" or (name != "avxvnni" and (name in _OF_ARM) == _ON_ARM)
 ]
-"""Those of this machine's family. avxvnni is avx2 but for its integer products, and
+"""Instruction sets of this machine's family. avxvnni is avx2 but for its integer products, and
 tests/kernels/cpu/test_same_bits.py compares the two."""
 
 
 def usable_here() -> list[str]:
-    """Those that this processor and the loaded library have, of INSTRUCTION_SETS. Raises
+    """The members of INSTRUCTION_SETS that this processor and the loaded library have. Raises
     ImportError where there is no library."""
     before, found = library.instruction_set(), []
     for name in library.INSTRUCTION_SETS:

@@ -67,7 +67,7 @@ def seconds(text: str) -> int:
 
 
 def files_for(override: str) -> list[str]:
-    """As people name them at the call."""
+    """The files of a call, as people name them."""
     return [BASE, *([UNDER[override]] if override in UNDER else []), override]
 
 

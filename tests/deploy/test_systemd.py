@@ -23,7 +23,7 @@ INSTALLED = "/opt/penstock/.venv/bin/penstock"
 
 
 def values(name: str) -> list[str]:
-    """Of that name, in the unit's order."""
+    """The values of that name, in the unit's order."""
     lines = UNIT.read_text().splitlines()
     return [line.partition("=")[2] for line in lines if line.startswith(f"{name}=")]
 

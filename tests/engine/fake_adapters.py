@@ -56,5 +56,5 @@ class FakeAdapters:
         return AdapterReady(digest)
 
     def check_used(self, digests: Iterable[str]) -> None:
-        """Of sequences that a plan admits."""
+        """Checks the adapters of sequences that a plan admits."""
         assert {digest for digest in digests if digest} <= self.loaded, "used, and not loaded"

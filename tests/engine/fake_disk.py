@@ -14,7 +14,7 @@ from penstock.protocol.to_worker import Copy, FetchKV, LookUpKV, Save
 from tests.engine.fake_media import Mark
 
 Rows = dict[int, tuple[int, tuple[Mark, ...]]]
-"""Of a block: the KV group, and the tokens that each stands for."""
+"""What a block holds: the KV group, and the tokens that each of its rows stands for."""
 
 BEING_READ: Rows = {0: (-2, ())}
 
@@ -82,7 +82,7 @@ class DiskReader:
             self.begun.append((sent, message))
 
     def begin(self, last_step: int, copy: Callable[[Copy], None]) -> None:
-        """Those whose turn has come own their blocks now."""
+        """Begins fetches whose turn has come: they own their blocks now."""
         while self.begun and self.begun[0][0] <= last_step:
             message = self.begun.pop(0)[1]
             assert 0 < len(message.keys) == len(message.blocks) <= self.found.pop(message.fetch)

@@ -79,12 +79,12 @@ class FakeMedia:
     loaded: dict[str, LoadMedia] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     encoded: Counter[str] = field(default_factory=Counter)
-    """By name, how often."""
+    """How often each item was encoded, by name."""
     due: list[MediaAnswer] = field(default_factory=list)
     """Answers that are to be given, in order."""
 
     work: int = 0
-    """Of each row: see MediaReady."""
+    """The work of each row: see MediaReady."""
     begun: tuple[LoadMedia, int] | None = None
     """The item that is encoded in parts, and how far it is."""
     num_parts: int = 0

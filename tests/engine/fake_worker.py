@@ -54,20 +54,21 @@ class Slot:
     new: NewSequence
     tokens: list[int]
     tables: list[list[int]]
-    """Of each KV group, NO_BLOCK where it needs none."""
+    """The block tables of each KV group; NO_BLOCK where it needs none."""
     grammar: Grammar | None = None
     computed: int | None = None
     """None before the first work, which may begin after what was found in the cache."""
     start: int = 0
-    """Of the latest work."""
+    """Where the latest work starts."""
     drafts: list[int] = field(default_factory=list)
-    """Of each work, how many it might have."""
+    """How many drafts each work might have."""
     state: int = 0
     """How many of its tokens its recurrent state stands for."""
     checkpoints: dict[int, list[int]] = field(default_factory=dict)
     """Blocks, by the tokens behind which the state is copied to them."""
     tails: dict[int, list[int]] = field(default_factory=dict)
-    """Likewise, of those that don't lie where each sequence has one."""
+    """Blocks of copied states that don't lie where each sequence has one, by the tokens before
+    them."""
 
 
 @dataclass
@@ -201,7 +202,7 @@ class FakeWorker:
         return [_with_more(result, more[result.slot]) for result in results]
 
     def begin_fetches(self) -> None:
-        """Those for which no step has to be computed before."""
+        """Begins the fetches for which no step has to be computed before."""
         self.reader.begin(self.last_step, self._copy)
 
     def _copy(self, copy: Copy) -> None:

@@ -55,7 +55,7 @@ class FrontendSide(CoreUnderTest):
     def __init__(self, engine_facts: EngineFacts | None = None, **options: Any) -> None:
         super().__init__(engine_facts, **options)
         self.gone: list[Front] = []
-        """Those that have left, or whose sessions the core ended."""
+        """Front ends that have left, or whose sessions the core ended."""
         self.by_file = True
         """Whether front ends have items as files."""
         self.prepared: Callable[[int], bytes] = bytes
@@ -154,7 +154,7 @@ class FrontendSide(CoreUnderTest):
         return score
 
     def name_of(self) -> str:
-        """Of the newest request."""
+        """The name of the newest request."""
         return f"r{self._requests}"
 
     def abort(self, front: Front, request: RequestScore) -> None:
@@ -162,7 +162,7 @@ class FrontendSide(CoreUnderTest):
         self.send(front, Abort(request.submit.request))
 
     def take_away(self, front: Front, request: RequestScore) -> None:
-        """As a front end does that has it go on elsewhere."""
+        """Takes a request away, as a front end does that has it go on elsewhere."""
         request.aborted = True
         self.send(front, Abort(request.submit.request, handed_over=True))
 

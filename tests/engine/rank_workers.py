@@ -38,7 +38,7 @@ class FirstStage:
     last_step: int = 0
 
     def hears(self, message: CompileGrammar | DropGrammar, sent: int) -> None:
-        """As FakeWorker; it keeps no grammar."""
+        """Hears what FakeWorker does; it keeps no grammar."""
         if isinstance(message, CompileGrammar):
             assert message.grammar not in self.asked
             self.asked.add(message.grammar)
@@ -110,13 +110,13 @@ class RankHarness(Harness):
         self.ranks: dict[int, Rank] = {}
         self.disks: dict[int, FakeDisk] = {}
         self.lives: dict[int, str] = {}
-        """Of the ranks' processes; one that isn't named here has another life each time."""
+        """Lives of the ranks' processes; one that isn't named here has another life each time."""
         self.ends: list[tuple[int, str]] = []
         self.last_number = 0
         self.num_followed = 0
         """Works that were sent behind others of the same sequence, which were in flight."""
         self._known: dict[int, int] = {}
-        """By slot: tokens that all ranks were told."""
+        """Tokens that all ranks were told, by slot."""
         self._failed_and_gone: set[bytes] = set()
         self._formed: list[RankGroup | None] = []
         self._lates: list[bool] = []
@@ -289,7 +289,7 @@ class RankHarness(Harness):
         return late
 
     def _agreed_drafts(self) -> Callable[[int], tuple[int, int]]:
-        """Likewise, how many drafts there are, and how many of these are right."""
+        """How many drafts there are, and how many of these are right, where the ranks agree."""
         asked = 0
 
         def drafts(most: int) -> tuple[int, int]:
@@ -331,7 +331,8 @@ class RankHarness(Harness):
         ]
 
     def answer_disk(self, at: int = 0, lost: bytes | None = None, rank: int | None = None) -> bool:
-        """As the Harness; rank: whose, else the first that has anything to answer."""
+        """Answers for the disk, as the Harness does; rank: whose, else the first that has anything
+        to answer."""
         due = self.disks_due() if rank is None else [rank]
         if not due or self.worker is None:
             return False
@@ -356,7 +357,7 @@ class RankHarness(Harness):
     def start_worker(
         self, num_blocks: int | None = None, *, ready: bool = True, host_blocks: int = 0
     ) -> None:
-        """Those that are missing dial in; all of them anew, if none is."""
+        """Has the workers that are missing dial in; all of them anew, if none is."""
         missing = [rank for rank in range(self.size) if rank not in self.ranks]
         for rank in missing or list(range(self.size)):
             self.hello(rank)

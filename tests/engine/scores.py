@@ -53,7 +53,7 @@ class SequenceScore:
     tokens: list[int]
     logprobs: list[Any] = field(default_factory=list)
     prompt_logprobs: list[Any] = field(default_factory=list)
-    """Of the prompt's tokens after the first."""
+    """Log probabilities of the prompt's tokens after the first."""
     terminal: SequenceOutput | None = None
     finished_by_us: bool = False
     deaths: int = 0

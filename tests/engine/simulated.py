@@ -98,7 +98,7 @@ class Simulation:
 
     @property
     def bound(self) -> float:
-        """Of a step's time, seconds."""
+        """The bound of a step's time, seconds."""
         return (
             self.fixed + self.each * self.core.state.facts.config.scheduler.max_num_batched_tokens
         )

@@ -23,7 +23,7 @@ ENDLESS = {"ignore_eos": True, "max_tokens": 6}
 
 
 def carried(h: Harness) -> list[int]:
-    """By plan: tokens of all sequences that started in it."""
+    """Tokens of all sequences that started in a plan, by plan."""
     assert h.worker is not None
     return [sum(len(new.tokens) for new in plan.admitted) for plan in h.worker.log]
 

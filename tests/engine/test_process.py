@@ -108,7 +108,7 @@ class Peer:
         )
         self.messages: list[Any] = []
         self.frames: list[list[bytes]] = []
-        """Those of first messages, and of later ones that had any."""
+        """Frames of first messages, and of later ones that had any."""
         self.ended: list[str] = []
 
     def poll(self, now: float | None = None) -> None:

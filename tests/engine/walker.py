@@ -24,7 +24,7 @@ class Choices(Protocol):
 
 
 class Seeded:
-    """The same choices for the same seed."""
+    """Choices that are the same for the same seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -43,7 +43,7 @@ def make_harness(choose: Choices, policy: str | None = None) -> Harness:
 
 
 def drawn_options(choose: Choices, policy: str | None = None) -> dict[str, Any]:
-    """Of a Harness."""
+    """Options of a Harness, drawn."""
     return {
         "scheduling_policy": policy or POLICIES[choose.whole(0, len(POLICIES) - 1)],
         "tenants": TENANTS,

@@ -23,7 +23,7 @@ from tests.thinning import part
 SHORT = settings(
     max_examples=part(20, 1 / 2), deadline=None, suppress_health_check=list(HealthCheck)
 )
-"""Of the histories that Hypothesis draws."""
+"""Settings for fewer of the histories that Hypothesis draws."""
 
 AnyWalker = TypeVar("AnyWalker", bound=Walker)
 

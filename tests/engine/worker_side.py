@@ -50,18 +50,18 @@ class WorkerSide(WorkerTraits):
         self.worker_end: str | None = None
         """Why the last session ended."""
         self.life = ""
-        """Of the worker's process: see start_worker."""
+        """The life of the worker's process: see start_worker."""
         self.setup: Setup | None = None
         self.asleep = False
         """Whether the worker was told to sleep."""
         self.digest = ""
-        """Of the weights that a worker was told to load last."""
+        """The digest of the weights that a worker was told to load last."""
         self.plans: deque[tuple[Plan, list[SequenceScore]]] = deque()
         """Steps in flight, each with what it works on."""
         self.calls: deque[WorkerCall] = deque()
-        """Of the worker's extensions, that it has not answered."""
+        """Calls of the worker's extensions that it has not answered."""
         self.frames: tuple[bytes, ...] = ()
-        """That came with the newest message."""
+        """Frames that came with the newest message."""
         self._suspected: list[SequenceScore] = []
         self._salts = Salts(self.facts.config.cache)
 

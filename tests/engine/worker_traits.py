@@ -28,13 +28,13 @@ class WorkerTraits(CoreUnderTest):
         self.media_rows = 0
         """0: they take no media."""
         self.media_work = 0
-        """Of each row that is encoded: see MediaReady."""
+        """The work of each row that is encoded: see MediaReady."""
         self.encoder_rows = 0
         """Placeholders with which prompts begin; 0: items stand anywhere."""
         self.aligns = False
         """Whether they say when each word was spoken."""
         self.media_bytes = 0
-        """Of prepared items that they hold; 0: they don't say."""
+        """Bytes of prepared items that they hold; 0: they don't say."""
         self.whole_spans = False
         self.reads_files = True
         """Whether they read items from files."""
@@ -42,7 +42,7 @@ class WorkerTraits(CoreUnderTest):
         self.bad_adapters: set[str] = set()
         """Digests."""
         self.disk: FakeDisk | None = None
-        """That all of them have; None: they have none."""
+        """A disk that all of them have; None: they have none."""
         self.fail_prompts: set[tuple[int, ...]] = set()
         """With which a sequence always fails."""
 
@@ -63,8 +63,8 @@ class WorkerTraits(CoreUnderTest):
         self.disturbed: Callable[[], bool] = lambda: False
         """Whether a worker stops to compute further tokens by itself."""
         self.step_seconds: Callable[[], float] = lambda: 0.0
-        """That the worker says a step took; 0: it says nothing of it."""
+        """Seconds that the worker says a step took; 0: it says nothing of it."""
         self.encode_seconds: Callable[[], float] = lambda: 0.0
-        """That it says a step took for its media; 0: likewise."""
+        """Seconds that it says a step took for its media; 0: it says nothing of it."""
         self.accuses = True
         """Whether the loss of a worker counts against what was in flight."""

@@ -33,7 +33,7 @@ PARTS = (
 """Takes texts and parts."""
 ROWS = PREPARATION.rows
 MEL = LogMel(sampling_rate=RATE, bins=12, n_fft=400, hop=160, seconds=1, row_frames=4, cut=True)
-"""Of sounds, as Qwen2-Audio has them, but of a second at most."""
+"""How sounds are prepared: as Qwen2-Audio's are, but of a second at most."""
 
 
 class SeeingEngine(FakeEngineClient):

@@ -46,7 +46,8 @@ def default_values() -> dict[str, Any]:
 
 
 def merged(values: Any, given: Any) -> Any:
-    """As Helm merges: maps key by key, everything else replaced, null takes a key away."""
+    """Merges two sets of values as Helm does: maps key by key, everything else replaced; null takes
+    a key away."""
     if not isinstance(values, dict) or not isinstance(given, dict):
         return given
     both = {**values, **{key: merged(values.get(key), value) for key, value in given.items()}}
@@ -100,7 +101,7 @@ def notes(given: dict[str, Any] | None = None) -> str:
 
 
 def by_helm(given: dict[str, Any], folder: Path) -> list[dict[str, Any]] | None:
-    """The same from helm itself; None where there is none."""
+    """The chart's objects from helm itself; None where there is none."""
     helm = shutil.which("helm")
     if helm is None:
         return None

@@ -10,7 +10,7 @@ WORKLOADS = ("Deployment", "StatefulSet", "Job")
 
 
 def named(documents: list[Object]) -> dict[tuple[str, str], Object]:
-    """By kind and name, of which there is one each."""
+    """Objects by kind and name, of which there is one each."""
     found = {(one["kind"], one["metadata"]["name"]): one for one in documents}
     assert len(found) == len(documents), "two objects of one kind have one name"
     return found
@@ -32,7 +32,7 @@ def containers(workload: Object) -> list[Object]:
 
 
 def volumes(workload: Object) -> set[str]:
-    """That its containers may mount."""
+    """Names of the volumes that its containers may mount."""
     spec = pod_of(workload)["spec"]
     claims = workload["spec"].get("volumeClaimTemplates", ())
     names = [volume["name"] for volume in spec["volumes"]]
@@ -42,7 +42,7 @@ def volumes(workload: Object) -> set[str]:
 
 
 def ports(workload: Object) -> dict[str, int]:
-    """Of its pods, by name."""
+    """The ports of its pods, by name."""
     found = [port for each in containers(workload) for port in each.get("ports", ())]
     assert len({port["name"] for port in found}) == len(found)
     return {port["name"]: port["containerPort"] for port in found}

@@ -127,7 +127,7 @@ class Renderer:
         return left
 
     def include(self, name: str, dot: Any) -> str:
-        """As Helm's."""
+        """Helm's `include`: a named template, as text."""
         if name not in self._defined:
             raise TemplateError(f"nothing is defined as {name}")
         return self.render(self._defined[name], dot)

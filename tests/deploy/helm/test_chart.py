@@ -79,7 +79,7 @@ properties:
                   required: [name, key]
                   properties: {name: {type: string}, key: {type: string}}
 """)
-"""As much of the Prometheus operator's own definition as the chart uses."""
+"""A part of the Prometheus operator's own definition: as much as the chart uses."""
 
 
 @pytest.fixture(params=VALUES, ids=str)
@@ -323,7 +323,7 @@ def test_policies_and_budgets_select_what_is_there(documents: list[Object]) -> N
 
 
 def _role(workload: Object) -> str:
-    """As `_component`; of a job, too."""
+    """What `_component` says, of a job, too."""
     return _component(workload)
 
 

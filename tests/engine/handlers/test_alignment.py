@@ -68,7 +68,7 @@ def test_other_models_refuse_it() -> None:
 
 
 def test_front_ends_are_told_whether_words_have_times() -> None:
-    """By the settings at once; by the worker once it is ready."""
+    """The settings say it at once; the worker says it when it is ready."""
     facts = small_facts.facts()
     heard = replace(FACTS, alignment=Alignment(heads=((0, 0),)))
     media = MediaFacts(kinds={}, transcription=heard)

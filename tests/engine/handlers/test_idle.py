@@ -24,7 +24,7 @@ def h() -> Harness:
 
 
 def later(h: Harness, minutes: float) -> None:
-    """As the process does it: no earlier than is due, and then at once."""
+    """Lets time pass as the process does: no earlier than is due, and then at once."""
     end = h.now + 60 * minutes
     while h.now < end:
         h.now = min(end, max(h.now + 1e-3, h.core.next_deadline()))

@@ -14,13 +14,13 @@ from tests.engine.walks import recorded, replayed, walked_beside
 
 
 def finish(score: RequestScore) -> str | None:
-    """Of its one sequence."""
+    """How its one sequence finished."""
     terminal = score.sequences[0].terminal
     return None if terminal is None else terminal.finish
 
 
 def paused(h: Harness) -> bool:
-    """As front ends are told."""
+    """Whether the core is paused, as front ends are told."""
     front = h.fronts[0]
     return front.status is not None and front.status.paused
 

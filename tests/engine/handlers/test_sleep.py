@@ -16,7 +16,7 @@ from tests.engine.walks import recorded, replayed, walked_beside
 
 
 def sleeping(h: Harness) -> tuple[int, bool]:
-    """As front ends are told."""
+    """The level and whether it sleeps, as front ends are told."""
     status = h.fronts[0].status
     return (0, False) if status is None else (status.sleeping, status.asleep)
 

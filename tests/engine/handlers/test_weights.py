@@ -131,7 +131,7 @@ def test_what_cannot_be_loaded_is_taken_back(how: str) -> None:
 
 
 def test_what_no_worker_comes_to_load_is_taken_back() -> None:
-    """As when it stands still. A worker that loads has all the time it needs."""
+    """The worker stands still here. A worker that loads has all the time it needs."""
     h = Harness()
     front = h.connect()
     h.start_worker(life="w")

@@ -442,7 +442,7 @@ def test_a_deadline_counts_while_a_picture_is_waited_for() -> None:
 
 
 def test_a_request_goes_on_elsewhere_with_its_media() -> None:
-    """As its front end submits it again, to an engine core that has nothing of it."""
+    """Its front end submits it again, to an engine core that has nothing of it."""
     first = harness()
     front = first.connect()
     first.start_worker()

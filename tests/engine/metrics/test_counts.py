@@ -72,8 +72,8 @@ SEEDS = range(10)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_counts_are_what_the_peers_saw(seed: int) -> None:
-    """Of everything: preemptions, deaths, resumed streams, grammars, deadlines, front ends that
-    leave in mid-stream."""
+    """Everything is counted: preemptions, deaths, resumed streams, grammars, deadlines, front ends
+    that leave in mid-stream."""
     walker, watcher = watched_walk(seed)
     h = walker.h
     found = state(h)

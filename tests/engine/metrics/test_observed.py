@@ -23,7 +23,7 @@ from tests.engine.harness import Harness
 WAIT = 0.125
 """Seconds between two turns of an idle loop, as EngineHealth is told."""
 PATIENT = 60.0
-"""Likewise, where the loop does turn: in another thread, which may not run for a while."""
+"""Seconds to wait where the loop does turn: in another thread, which may not run for a while."""
 
 
 @contextmanager

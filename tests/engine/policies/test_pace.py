@@ -13,7 +13,7 @@ from tests.engine.simulated import Simulation
 from tests.engine.walker import POLICIES
 
 FIXED, EACH = 0.03, 0.003
-"""Of a small model on a processor with AVX2."""
+"""Seconds of a step, and of each token, of a small model on a processor with AVX2."""
 
 
 def streams_beside(policy: str, tenant: str, slowdown: float = 2.5) -> tuple[float, float]:

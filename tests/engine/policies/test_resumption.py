@@ -15,7 +15,7 @@ VICTIM: Any = SimpleNamespace(
 
 
 def cost(each: float) -> StepCostForecast:
-    """Of steps that take `each` seconds a token."""
+    """The cost of steps that take `each` seconds a token."""
     measured = StepCostForecast()
     for tokens in range(100, 1100, 100):
         measured.observe(tokens, each * tokens)

@@ -40,7 +40,7 @@ def ask(h: Harness, prompt: list[int], tokens: int = 20, **more: Any) -> Request
 
 
 def allotted(h: Harness) -> list[list[int]]:
-    """Of each plan that was executed, the drafts of its works."""
+    """The drafts of each plan's works, for the plans that were executed."""
     assert h.worker is not None
     return [[work.draft for work in plan.work] for plan in h.worker.log]
 
@@ -301,7 +301,7 @@ def test_log_probabilities_have_to_be_as_many_as_tokens() -> None:
 
 
 def test_a_tenant_is_charged_for_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As generated tokens where they were right, as a prompt's where not."""
+    """They cost as much as generated tokens where they were right, and as a prompt's where not."""
     h = drafting(proposed=3)
     h.drafts = lambda most: (most, min(most, 1))
     charged: list[tuple[int, int]] = []

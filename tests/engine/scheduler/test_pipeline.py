@@ -103,7 +103,7 @@ def test_a_plan_tells_what_the_last_stage_sampled() -> None:
 
 
 def spans(h: RankHarness) -> list[list[tuple[int, int]]]:
-    """Of each step in flight: (first token, tokens) of its works."""
+    """(first token, tokens) of the works of each step in flight."""
     return [[(work.start, work.count) for work in plan.work] for plan, _ in h.plans]
 
 

@@ -79,7 +79,7 @@ def test_what_is_computed_with_an_adapter_is_found_with_that_adapter_only() -> N
 
 
 def _moved(number: int) -> tuple[str, str]:
-    """The same adapter elsewhere."""
+    """An adapter of the same contents at another place."""
     return adapter(number).digest, "/elsewhere"
 
 

@@ -51,7 +51,7 @@ def words(thought: str, text: str, *calls: tuple[str, Any]) -> str:
 
 
 async def items_of(http: httpx.AsyncClient, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of the response that the last event holds. Each item was told of as it came."""
+    """The items of the response that the last event holds. Each item was told of as it came."""
     events = events_from(await http.post(URL, json=body))
     items: list[dict[str, Any]] = events[-1]["response"]["output"]
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]

@@ -100,7 +100,7 @@ def warm_up() -> Json:
 
 
 def title(question: str) -> Json:
-    """By a small model, of the conversation's beginning."""
+    """The title that a small model gives, of the conversation's beginning."""
     return {
         "model": MODEL,
         "max_tokens": 512,

@@ -194,7 +194,7 @@ async def test_a_runner_that_dies_leaves_its_work_to_another(gateway: Storing, m
 async def test_a_clock_that_is_set_back_keeps_nothing_waiting(
     gateway: Storing, monkeypatch
 ) -> None:
-    """By an hour, when the runner that holds a batch has just died."""
+    """The clock goes back by an hour when the runner that holds a batch has just died."""
     monkeypatch.setattr(held_batches, "HOLD_SECONDS", 1.5)
     batch_id = await gateway.begin(line("a"))
     assert await gateway.store.held.claim("dead", {}) is not None

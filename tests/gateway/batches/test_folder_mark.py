@@ -70,7 +70,7 @@ async def test_a_folder_from_before_there_were_marks(
 async def test_a_folder_that_becomes_anothers_is_not_swept(
     tmp_path: Path, engine: FakeEngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where two databases mark a new one at once, or another one is mounted there."""
+    """Two databases mark a new folder at once, or another one is mounted there."""
     monkeypatch.setattr("penstock_gateway.batches.runner.SWEEP_EVERY", 0.01)
     async with storing(tmp_path, engine) as gateway:
         (tmp_path / "database-id").write_text("another\n")

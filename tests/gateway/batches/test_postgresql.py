@@ -114,7 +114,7 @@ def server() -> Iterator[Postgres]:
 
 @pytest.fixture
 def url(server: Postgres) -> Iterator[str]:
-    """Of tables that nobody has made yet."""
+    """The address of a database whose tables nobody has made yet."""
     if server.process is None:
         server.start()
     yield server.url

@@ -87,7 +87,7 @@ async def test_without_a_database_the_rest_is_shown(
 
 
 async def test_so_many_uploads_at_once(gateway: Storing) -> None:
-    """Of a tenant, and in all; whoever ends makes room."""
+    """There is a bound for a tenant, and one for all; whoever ends makes room."""
     go_on = asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:

@@ -31,7 +31,7 @@ ONLY_TEXTS = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }};{% endfo
 
 
 def ids_of(engine: SeeingEngine, filled: str) -> list[int]:
-    """Of a filled template, in which each <image> is repeated for its rows."""
+    """Token ids of a filled template, in which each <image> is repeated for its rows."""
     return engine.text.tokenizer.encode(filled.replace("<image>", "<image>" * ROWS))
 
 

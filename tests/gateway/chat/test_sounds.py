@@ -31,7 +31,7 @@ HALF = sound_rows(MEL, RATE // 2)
 
 
 def ids_of(engine: SeeingEngine, filled: str, *rows: int) -> list[int]:
-    """Of a filled template: its sounds have so many rows, its pictures all the same."""
+    """Token ids of a filled template: its sounds have so many rows, its pictures all the same."""
     for count in rows:
         filled = filled.replace("<|AUDIO|>", "\0" * count, 1)
     filled = filled.replace("\0", "<|AUDIO|>").replace("<image>", "<image>" * ROWS)

@@ -16,7 +16,7 @@ from tests.gateway.heartbeat.beating import Heartbeat, latest
 from tests.gateway.live_gateway import LiveGateway
 
 ATTEMPTS = 3
-"""Of something that came late: what takes that long does so each time."""
+"""Attempts at something that came late: what takes that long does so each time."""
 PATIENCE = 120
 """Seconds for an answer."""
 

@@ -71,7 +71,7 @@ FILLS: dict[str, tuple[str, Fill]] = {
     "a long value": (_KEYS, partial(_within, b'{"x":"', b"<", b'"}')),
     "many values": (_KEYS, lambda size: b'{"x":' + _list("1")(size - 6) + b"}"),
 }
-"""By name: what kind of value it is, and how it is made."""
+"""Kinds of values and how each is made, by name."""
 ANYWHERE = ("letters", "lists in lists")
 """Tried in each field, whatever it takes."""
 

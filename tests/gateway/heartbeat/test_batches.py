@@ -58,7 +58,7 @@ FILES: dict[str, Callable[[int], bytes]] = {
     "lines that are no JSON": partial(_many, b"x\n"),
     "no characters": partial(_many, b"\xff"),
 }
-"""By what they are full of, made for a size in bytes."""
+"""Files by what they are full of, made for a size in bytes."""
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ async def test_a_call_in_a_thread_that_keeps_the_lock_is_seen() -> None:
 
 
 async def test_waiting_is_not_taken_for_work() -> None:
-    """As where others have the processor."""
+    """Others have the processor here."""
     assert await late(lambda: time.sleep(4 * LATEST)) < LATEST
 
 

@@ -35,17 +35,17 @@ OPERATIONS: dict[str, Operation] = {
 SMALL = 2000
 """Bytes below which nothing is large."""
 STEP = 16
-"""By how much less is tried where so much is refused."""
+"""How many times less is tried where so much is refused."""
 TEXTS = ("prompt", "input")
 CASES = 1
-"""Of an endpoint, without --long."""
+"""Cases of an endpoint, without --long."""
 CUT = "truncate_prompt_tokens"
 """The field that has texts cut; Ollama's are cut without one."""
 
 
 @pytest.fixture(scope="module")
 def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BeatenGateway]]:
-    """By what their model does."""
+    """Gateways by what their model does."""
     folder = str(tmp_path_factory.mktemp("store"))
     store = Store(StorageSettings(data_dir=folder, stored_response_hours=1), folder)
     engines = {

@@ -26,7 +26,7 @@ from tests.shared.media.videos import VIDEO
 pytestmark = pytest.mark.timeout(600)
 
 SECONDS = 1.0
-"""Of processor time for an item; by default it is 10."""
+"""Seconds of processor time for an item; by default it is 10."""
 TEMPLATE = (
     "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
     "{% for c in m.content %}{{ {'image': '<image>', 'audio': '<|AUDIO|>', 'video': "
@@ -58,7 +58,7 @@ class HearingServer(HearingEngine):
 
 @pytest.fixture(scope="module")
 def gateways() -> Iterator[dict[str, BeatenGateway]]:
-    """By what their model does."""
+    """Gateways by what their model does."""
     with collecting_as_a_gateway(), ExitStack() as stack:
         found = {}
         for name, engine in (("chat", PerceivingEngine()), ("transcript", HearingServer())):

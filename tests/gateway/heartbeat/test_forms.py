@@ -33,7 +33,7 @@ EXAMPLES = {"/v1/files": {"purpose": "batch"}}
 BOUNDARY = "b" * 60
 KIND = f"multipart/form-data; boundary={BOUNDARY}"
 CASES = 2
-"""Of a form, without --long."""
+"""Cases of a form, without --long."""
 
 Fill = Callable[[int], bytes]
 

@@ -44,7 +44,7 @@ GIVEN: dict[str, Callable[[str], dict[str, Any]]] = {
     },
     "/v1/responses": lambda text: {"input": text, "include": [LOGPROBS]},
 }
-"""By path; for a new one, too."""
+"""What a request gives besides its text, by path; a new path needs its entry."""
 
 
 def asked(path: str, tokens: int, n: int, *, stream: bool) -> dict[str, Any]:

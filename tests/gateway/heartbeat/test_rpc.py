@@ -47,7 +47,7 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 SMALL = 2000
 STEP = 16
 CASES = 1
-"""Of a method, without --long; of methods whose messages have no fields, one tells all."""
+"""Cases of a method, without --long; of methods whose messages have no fields, one tells all."""
 ALWAYS = ("media of empty ones", "input_ids of BOOL [n] of as much as there is room for")
 
 EXAMPLES: dict[str, Message] = {
@@ -121,7 +121,7 @@ def _sampling(fill: str, size: int) -> bytes:
 
 
 class BeatenCalls(BeatenLoop):
-    """Of a server on that loop. client: see calling.  file: for messages."""
+    """Calls of a server on that loop. client: see calling. file: for messages."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ def _client(port: int) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BeatenCalls]]:
-    """By what their model does."""
+    """Servers by what their model does."""
     engines = {"generate": GeneratingEngine(), "embed": PoolingEngine()}
     folder = tmp_path_factory.mktemp("messages")
     with collecting_as_a_gateway(), ExitStack() as stack:

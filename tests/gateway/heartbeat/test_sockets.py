@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(600)
 SAID: dict[str, Any] = {realtime.PATH: ClientMessage}
 """What clients say, by the socket's path."""
 CASES = 4
-"""Of a message, without --long."""
+"""Cases of a message, without --long."""
 
 
 def kinds() -> Iterator[tuple[str, Any]]:

@@ -42,7 +42,7 @@ GIVEN: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def gateways() -> Iterator[dict[bool, BeatenGateway]]:
-    """By whether their model embeds."""
+    """Gateways by whether their model embeds."""
     with (
         collecting_as_a_gateway(),
         beaten(GeneratingEngine()) as generating,

@@ -103,7 +103,7 @@ def run() -> None:
 
 
 class Limited:
-    """That process, and what it logs of the gateway that runs."""
+    """A process of limited files, and what it logs of the gateway that runs."""
 
     port = 0
 

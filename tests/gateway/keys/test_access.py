@@ -69,8 +69,8 @@ def gateway(request: pytest.FixtureRequest, keys: str) -> Iterator[LiveGateway]:
 
 
 def operations() -> list[Operation]:
-    """Of the application itself: a new route is in the matrix from its first day. WebSockets are
-    in tests/system/test_realtime.py."""
+    """Operations of the application itself: a new route is in the matrix from its first day.
+    WebSockets are in tests/system/test_realtime.py."""
     app = create_app(FakeEngineClient(), GatewayConfig())  # type: ignore[arg-type]
     sockets = [route.path for route in app.routes if isinstance(route, WebSocketRoute)]
     assert sockets == ["/v1/realtime"]
@@ -273,7 +273,8 @@ async def test_a_known_key_says_whose_request_it_is(keys: str) -> None:
 async def test_an_unknown_key_costs_what_a_known_one_does(
     keys: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By construction: the same two operations, one digest and one look into one table."""
+    """It follows from how it is made: the same two operations, one digest and one look into one
+    table."""
     app = create_app(FakeEngineClient(), GatewayConfig(api_keys=keys))  # type: ignore[arg-type]
     ring = app.state.service.ring
     done: list[str] = []

@@ -88,7 +88,7 @@ async def post(http: httpx.AsyncClient, secret: str, **fields: Any) -> httpx.Res
 
 
 def seconds_of(reset: str) -> int:
-    """Of a time like 1m5s."""
+    """Seconds of a time like 1m5s."""
     minutes, _, seconds = reset.removesuffix("s").rpartition("m")
     return MINUTE * int(minutes or 0) + int(seconds)
 

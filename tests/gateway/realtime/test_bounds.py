@@ -48,12 +48,12 @@ def shake(gateway: LiveGateway, *headers: bytes, path: bytes = b"/v1/realtime") 
 
 
 def frame(kind: int, payload: bytes, *, final: bool = True) -> bytes:
-    """Of less than 126 bytes, under a mask of zeros."""
+    """A frame of less than 126 bytes, under a mask of zeros."""
     return bytes([kind | (128 if final else 0), 128 | len(payload)]) + bytes(4) + payload
 
 
 def test_so_many_may_be_open(gateway: LiveGateway) -> None:
-    """Of a tenant, and in all; whoever goes makes room."""
+    """There is a bound for a tenant, and one for all; whoever goes makes room."""
     config = GatewayConfig(max_realtime_connections=2, max_realtime_tenant_connections=1)
     alice, bob, carol = (b"authorization: Bearer %b" % who for who in (b"a", b"b", b"c"))
     with LiveGateway(Listener(), config) as bounded, ExitStack() as stack:
@@ -129,7 +129,7 @@ def test_who_sends_pings_and_reads_nothing_is_cut(gateway: LiveGateway) -> None:
 def test_many_short_frames_are_read_in_turns(
     gateway: LiveGateway, sent: bytes, answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That come together: whoever else is served waits for some of them, not for all."""
+    """The frames come together: whoever else is served waits for some of them, not for all."""
     count = 20_000
     read_in_turn: Counter[int] = Counter()
     turns = 0
@@ -170,7 +170,7 @@ def send_pings(connection: Connection) -> None:
 
 
 def most_memory() -> int:
-    """Of this process, bytes."""
+    """Most memory that this process has had, bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 

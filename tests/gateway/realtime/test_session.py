@@ -50,7 +50,7 @@ def engine_of(gateway: LiveGateway) -> Listener:
 
 
 def text_of(client: Any) -> str:
-    """Of an utterance."""
+    """The text of an utterance."""
     deltas = []
     while (message := told(client))["type"] == "transcription.delta":
         deltas.append(message["delta"])

@@ -27,7 +27,7 @@ OPERATIONS = [
 ]
 BODIES = {operation.path: operation.body for operation in OPERATIONS}
 SHAPES = {operation.path: operation.errors_as.reply for operation in OPERATIONS}
-"""Of errors."""
+"""Shapes of errors, by path."""
 FIELDS = {path: body.__struct_fields__ for path, body in BODIES.items()}
 VALID: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "Hi"}]},

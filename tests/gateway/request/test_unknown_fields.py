@@ -56,7 +56,7 @@ FREE = ("logit_bias",)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Of every object in a body."""
+    """Places of every object in a body."""
     if isinstance(value, dict):
         here = [] if path[-1:] and path[-1] in FREE else [path]
         return here + [p for key, item in value.items() for p in places(item, (*path, key))]

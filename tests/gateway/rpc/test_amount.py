@@ -41,7 +41,7 @@ async def test_values_count(message: GenerateRequest, taken: bool) -> None:
 
 
 async def test_a_list_may_come_number_by_number() -> None:
-    """As from clients that pack nothing: its field is a tag and a value, again and again."""
+    """Clients that pack nothing send so: a list's field is a tag and a value, again and again."""
     ids = b"\x08\x01" * 100_000
     assert await counted(b"\x22" + b"\xc0\x9a\x0c" + ids)
     assert not await counted(b"\x22" + b"\xc0\xb4\x18" + ids * 2)

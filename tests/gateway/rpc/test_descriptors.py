@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(120)
 
 LIMIT, CLIENTS = 64, 60
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""Of HTTP/2: the preface and empty settings."""
+"""The greeting of HTTP/2: the preface and empty settings."""
 
 
 def run() -> None:

@@ -92,8 +92,8 @@ def main() -> int:
 
 
 def instruction_sets(sample: int | None) -> list[str]:
-    """Those to build, of this processor's: of one turn, or all (None). The library as it is
-    installed tells which these are."""
+    """Instruction sets to build, of this processor's: of one turn, or all (None). The library as it
+    is installed tells which these are."""
     try:
         usable = usable_here()
     except ImportError:

@@ -25,7 +25,7 @@ WANTED = {
 OF_ARM = Path("lib") / library.PATH.relative_to(ROOT / "kernels")
 FORWARDING = "libforward.so"
 AS_HERE = ("kept.cpp", "runs.cpp")
-"""Of the library's files, those in which no instruction set has a part: they aren't emulated."""
+"""Files of the library in which no instruction set has a part: they aren't emulated."""
 PROCESSOR = "PENSTOCK_EMULATED_CPU"
 """Environment variable with QEMU's name of the processor; by default one that has everything."""
 
@@ -57,7 +57,7 @@ def built(flags: str) -> Path:
 
 
 def key(flags: str) -> str:
-    """Of all that is built."""
+    """A key of all that is built."""
     digest = hashlib.sha256(f"{flags} {ROOT}".encode())
     for compiler in ("g++", "aarch64-linux-gnu-g++"):
         digest.update(subprocess.run([compiler, "--version"], capture_output=True).stdout)
@@ -68,7 +68,7 @@ def key(flags: str) -> str:
 
 
 def _build_kernels(folder: Path, flags: str) -> None:
-    """As anybody does who builds them for another machine."""
+    """Builds the kernels as anybody does who builds them for another machine."""
     directories = ["--build-lib", str(folder / "lib"), "--build-temp", str(folder / "temp")]
     environment = os.environ | {
         "CC": "aarch64-linux-gnu-gcc",
