@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 Identity = tuple[int, int]
-"""Of a process: its pid, and when it began, in clock ticks after boot. Pids are given again."""
+"""A process: its pid, and when it began, in clock ticks after boot. Pids are given again."""
 
 PATIENCE = 5.0
 """Seconds for what was told to end and hasn't been waited for yet."""
@@ -76,8 +76,8 @@ class Ledger:
 
 
 def children() -> set[Identity]:
-    """Of this process, those that ended and weren't waited for among them. None where there is no
-    /proc."""
+    """Children of this process, those that ended and weren't waited for among them. None where
+    there is no /proc."""
     pids: list[str] = []
     for listed in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):  # A thread that has ended meanwhile.

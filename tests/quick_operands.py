@@ -42,7 +42,7 @@ class Matched:
     def __init__(self, match: Any) -> None:
         self._match = match
         self._tiles: dict[tuple[Any, ...], Any] = {}
-        """Of numbers: by what they are combined with, and how."""
+        """Tiles of numbers, by what they are combined with, and how."""
 
     def method(self) -> Any:
         def match(
@@ -104,7 +104,7 @@ class Broadcast:
     def __init__(self, broadcast: Any) -> None:
         self._broadcast = broadcast
         self._known: dict[tuple[str, str], tuple[Any, Any]] = {}
-        """Of two types: what each becomes, None where it stays."""
+        """What each of two types becomes, None where it stays."""
 
     def method(self) -> Any:
         def broadcast(semantic: Any, lhs: Any, rhs: Any) -> tuple[Any, Any]:

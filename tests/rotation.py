@@ -171,7 +171,7 @@ def number_of_this_commit() -> int:
 
 
 def others_turns(items: Iterable[AnyCase], sample: int) -> Iterator[AnyCase]:
-    """Those whose turn it isn't."""
+    """The cases whose turn it isn't."""
     turn = sample % TURNS
     elsewhere = tuple(name for at, names in enumerate(WHOLE) if at != turn for name in names)
     count = 0

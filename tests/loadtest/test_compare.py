@@ -53,7 +53,7 @@ def compared(servers: Sequence[Server], work: Sequence[Cell], rounds: int, logs:
 
 
 def document_of(rounds: Rounds) -> Document:
-    """As the JSON file has it."""
+    """The document as the JSON file has it."""
     document: Document = json.loads(json.dumps({**FACTS, **SERVERS.document(rounds)}))
     return document
 

@@ -36,7 +36,7 @@ def test_keys_and_values_have_the_workers_strides() -> None:
 
 
 def test_flash_attention_is_measured_with_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what stands in for it, the result is that of the measured kernels."""
+    """With what stands in for it, the result is that of the measured kernels."""
     monkeypatch.setitem(sys.modules, MODULE, stand_in)
     chunk = replace(DRY, chunks=((2, 16, 20),), decode=((1, 9),))
     cases = [each for each in kernels.attention(chunk, TINY_LLAMA) if "prefill" in each.op]

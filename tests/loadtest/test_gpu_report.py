@@ -64,7 +64,7 @@ def mixed(mode: str, padded: int | None, seconds: float) -> dict[str, Any]:
 
 
 def document() -> dict[str, Any]:
-    """Of a machine that copies 4 TB/s and multiplies at 800 TFLOP/s."""
+    """The document of a machine that copies 4 TB/s and multiplies at 800 TFLOP/s."""
     kernel = {
         "op": "decode attention",
         "shape": "64 x 8192",
@@ -266,7 +266,7 @@ def test_what_fails_in_the_middle_takes_nothing_from_the_others(
 
 def test_a_process_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     class Held:
-        """By a driver that answers no more."""
+        """A process that is held by a driver that answers no more."""
 
         pid = 2**22 + 1  # No process has it.
 

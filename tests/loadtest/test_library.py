@@ -53,7 +53,7 @@ def measured(
 
 
 def document_of(rounds: Rounds) -> Document:
-    """As the JSON file has it."""
+    """The document as the JSON file has it."""
     measured = {**FACTS, "model_cost": COST.to_dict(), **LIBRARIES.document(rounds)}
     document: Document = json.loads(json.dumps(measured))
     return document

@@ -42,7 +42,7 @@ def test_scales_and_minima_cost_less_than_products() -> None:
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_int8_is_measured_with_avx2_too() -> None:
-    """As on processors without AVX-512 and VNNI."""
+    """Processors without AVX-512 and VNNI measure so."""
     if "avx2" not in Path("/proc/cpuinfo").read_text().split():
         pytest.skip("this processor has no AVX2")
     limits = measure(threads=1, buffer_mib=64, processor="haswell")

@@ -66,7 +66,7 @@ async def engine(endpoint: str) -> AsyncIterator[ScriptedEngine]:
 
 @pytest.fixture
 async def client(endpoint: str, engine: ScriptedEngine) -> AsyncIterator[EngineClient]:
-    """Of a front end, connected to the scripted engine."""
+    """The client of a front end, connected to the scripted engine."""
     client = EngineClient(endpoint, name="test", settings=FAST)
     await client.start()
     await client.wait_connected(60)

@@ -53,7 +53,7 @@ class Terminal:
         return said.out if code == 0 else said.err
 
     def rows(self) -> list[tuple[str, bool]]:
-        """Of the hub."""
+        """Rows of the models that come from the hub."""
         listed: list[dict[str, Any]] = json.loads(self("list", "--json"))
         return [(row["name"], row["complete"]) for row in listed if row["from"] == "hub"]
 

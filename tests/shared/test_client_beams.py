@@ -26,7 +26,7 @@ LETTERS = list(range(97, 105))
 
 
 def logprobs(tokens: list[int]) -> dict[int, float]:
-    """Of each letter after these tokens."""
+    """The log-probability of each letter after these tokens."""
     digest = hashlib.blake2b(bytes(tokens), digest_size=2 * len(LETTERS)).digest()
     weights = {
         letter: 1 + int.from_bytes(digest[2 * at : 2 * at + 2], "big")

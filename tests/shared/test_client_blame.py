@@ -87,7 +87,7 @@ def test_what_is_pending_is_bounded() -> None:
 
 @pytest.fixture
 async def lives(endpoint: str, engine: ScriptedEngine) -> AsyncIterator[list[ScriptedEngine]]:
-    """Of the engine core, one after the other."""
+    """Lives of the engine core, one after the other."""
     lives = [engine]
     yield lives
     for each in lives[1:]:
@@ -140,7 +140,7 @@ async def test_what_ran_is_accused_and_its_neighbours_are_not(
 async def test_a_pause_of_the_engine_core_is_no_death(
     client: Any, lives: list[ScriptedEngine], endpoint: str
 ) -> None:
-    """The same life answers again, however often."""
+    """One life answers again, however often."""
     [engine] = lives
     await client.submit(list(b"x"), LONG, name="r")
     for session in range(1, 5):

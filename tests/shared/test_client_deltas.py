@@ -56,7 +56,7 @@ def texts() -> list[str]:
 
 
 async def test_copies_are_counted() -> None:
-    """Of appending as it must not be done."""
+    """Appending as it must not be done makes copies, and these are counted."""
     copies = Copies()
     whole: list[int] = []
     text = ""

@@ -228,7 +228,7 @@ def test_prepared_bytes_must_be_there_and_whole() -> None:
 
 
 def test_other_pictures_have_other_favourites() -> None:
-    """As their KV blocks are others."""
+    """Their KV blocks are others, too."""
     keys = {
         prefix_key(RoutingRequest([5] * 32, 128, media=media), 16)
         for media in (None, media_of(b"one").media, media_of(b"two").media)

@@ -43,7 +43,7 @@ async def test_who_waits_hears_that_there_is_no_worker(
 async def test_a_worker_that_comes_back_in_time_is_waited_for(
     engine: ScriptedEngine, client: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as it takes: it loads, or ends a step."""
+    """It may take any time: the worker loads, or ends a step."""
     monkeypatch.setattr(sleeping, "MISSING_PATIENCE", 0.3)
     engine.tell(missing=(0,), sleeping=1)
     asked = asyncio.create_task(client.put_to_sleep())

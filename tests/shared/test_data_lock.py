@@ -78,7 +78,7 @@ async def test_it_lasts_as_long_as_a_child_that_inherited_it(
 
 @pytest.mark.parametrize("note", [b"", b"x", b"12 \xff\xff extra", b"9" * 10_000, b"-1 here"])
 async def test_a_note_that_says_nothing_is_no_trouble(tmp_path: Path, note: bytes) -> None:
-    """As after a full disk."""
+    """A full disk leaves such notes."""
     lock = await DataLock.take(str(tmp_path))
     (tmp_path / data_lock.NAME).write_bytes(note)
     with pytest.raises(StartupError, match="in use by another server; allowed"):

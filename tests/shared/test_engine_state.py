@@ -13,7 +13,7 @@ from penstock.protocol.to_frontend import Status
 from tests.gateway.fake_engine import status
 
 NOT_SUMS = {"block_size", "frontends"}
-"""The same everywhere."""
+"""Fields that are the same everywhere."""
 
 
 def together(*statuses: Status) -> Status:

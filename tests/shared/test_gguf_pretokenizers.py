@@ -100,7 +100,7 @@ DEFINED: dict[str, list[str]] = {
 }  # fmt: skip
 """Each pattern isolates its matches in what the one before left."""
 ELSEWHERE = {"kimi-k2", "deepseek-llm", "superbpe", "afmoe"}
-"""Those that `regex` can't apply as they are, or whose matches have no length."""
+"""Pre-tokenizers that `regex` can't apply as they are, or whose matches have no length."""
 
 TEXT = st.text(
     st.one_of(

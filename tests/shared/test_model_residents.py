@@ -252,7 +252,7 @@ def ready(residents: Residents, model: str, now: float) -> None:
 
 
 def two() -> Residents:
-    """Of which there is room for one."""
+    """Two models, of which there is room for one."""
     return Residents(
         [("a", False), ("b", False)], limit=1.5, idle=0.0, turn=60.0, load_timeout=600.0
     )

@@ -133,7 +133,7 @@ def test_nothing_is_lost(name: str, text: str) -> None:
     ascii_only=st.booleans(),
 )
 def test_any_arguments_come_through(value: object, before: str, ascii_only: bool) -> None:
-    """As Python's json writes them; two calls, of all formats."""
+    """Arguments are as Python's json writes them; two calls, of all formats."""
     arguments = json.dumps({"value": value}, ensure_ascii=ascii_only)
     one = f'{{"name": "add", "arguments": {arguments}}}'
     expected = [("add", arguments), ("add", arguments)]

@@ -112,7 +112,7 @@ class Job:
         return ended or self.error is not None or len(self.tokens) >= self.wanted
 
     def fitting(self, count: int) -> int:
-        """As many of the next tokens as a step may compute."""
+        """How many of the next tokens a step may compute."""
         end = self.computed + count
         for span in self.media.spans if self.media and self.whole_spans else ():
             if span.offset < end < span.end:

@@ -30,7 +30,7 @@ dimension."""
 
 
 def write_experts(folder: Path, case: Case, **sizes: Any) -> Checkpoint:
-    """Of Qwen3's mixtures. The case's own sizes don't matter."""
+    """Writes experts of Qwen3's mixtures. The case's own sizes don't matter."""
     write_hub_folder(folder)
     make_theirs("Qwen3Moe", SIZES | sizes).save_pretrained(folder)
     path = folder / "model.safetensors"

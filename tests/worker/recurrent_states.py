@@ -25,11 +25,11 @@ class StatesInMemory:
         self._states: defaultdict[int, dict[int, Tensor]] = defaultdict(self._fresh)
 
     def step(self, counts: Sequence[tuple[int, int]]) -> StepStates:
-        """Of a step whose rows are, in order, (sequence, number of rows)."""
+        """The states of a step whose rows are, in order, (sequence, number of rows)."""
         return _Step(self._states, counts)
 
     def of(self, sequence: int) -> dict[int, Tensor]:
-        """That sequence's state by layer."""
+        """The sequence's state by layer."""
         return self._states[sequence]
 
     def _fresh(self) -> dict[int, Tensor]:

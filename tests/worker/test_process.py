@@ -205,7 +205,7 @@ engine_session.HUNG_SECONDS = 0.3
 
 @pytest.fixture
 def hanging(preloaded_process: Preloaded, tmp_path: Path) -> Iterator[Engine]:
-    """The same, and it doesn't wait for a step whose session is over."""
+    """An engine that doesn't wait for a step whose session is over."""
     engine = Engine(preloaded_process, tmp_path, start=HANGS.format(gate=str(tmp_path / "gate")))
     yield engine
     engine.close()
@@ -254,7 +254,7 @@ def test_a_life(engine: Engine, setup: Setup) -> None:
 def test_a_folder_of_its_own_takes_the_place_of_the_engines(
     preloaded_process: Preloaded, tmp_path: Path, setup: Setup
 ) -> None:
-    """As on another machine, where the engine core's path leads nowhere."""
+    """The worker is on another machine, where the engine core's path leads nowhere."""
     own = Engine(preloaded_process, tmp_path, model_dir=setup.model_dir)
     try:
         away = msgspec.structs.replace(setup, model_dir="/nowhere", digest="0" * 64)
@@ -266,7 +266,7 @@ def test_a_folder_of_its_own_takes_the_place_of_the_engines(
 
 
 def test_another_model_than_the_engines_is_refused(engine: Engine, setup: Setup) -> None:
-    """The same path may hold something else by now: a client that was changed, another volume."""
+    """One path may hold something else by now: a client that was changed, another volume."""
     engine.hear(WorkerHello)
     engine.send(msgspec.structs.replace(setup, digest="f" * 64))
     fault = engine.hear(Fault)

@@ -148,7 +148,7 @@ def built(names: list[str]) -> Path:
 
 
 def key() -> str:
-    """Of all that the library is made from."""
+    """A key of all that the library is made from."""
     version = subprocess.run(["g++", "--version"], capture_output=True, check=True).stdout
     digest = hashlib.sha256(version)
     for file in (ROOT / "setup.py", *sorted((ROOT / SOURCES).iterdir())):

@@ -27,7 +27,8 @@ MATRICES = ("query", "key", "value", "output", "gate", "up", "down")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a random model. format: of all matrices, packed as `kind` where that is a plain one's."""
+    """Sizes of a random model. format: of all matrices, packed as `kind` where that is a plain
+    one's."""
 
     hidden: int = 60
     inner: int = 90
@@ -49,7 +50,7 @@ class Sizes:
     rotations: tuple[int | None, ...] = (None,)
     """How many numbers of a head rotate; None: all."""
     query_growth: float = 0.0
-    """As in RopeSpec, each 8 positions."""
+    """The growth of queries, as RopeSpec has it, each 8 positions."""
     embedding_multiplier: float = 1.0
     logits_multiplier: float = 1.0
     logits_soft_cap: float | None = None
@@ -230,7 +231,7 @@ class SlowDecoder:
     # ---- the model, slowly
 
     def logits(self, tokens: list[int]) -> np.ndarray:
-        """Of every position. [tokens, vocab] float64."""
+        """Logits of every position, [tokens, vocab] float64."""
         x = self._embedded(tokens)
         for layer in self.layers:
             x = self._through(layer, x)
@@ -394,7 +395,7 @@ def _inner(spec: LayerSpec, matrices: dict[str, SlowMatrix], x: np.ndarray) -> n
 
 
 def _shares(layer: SlowLayer, raw: np.ndarray) -> np.ndarray:
-    """Of each expert, for each row; 0 for one that isn't chosen."""
+    """The share of each expert, for each row; 0 for one that isn't chosen."""
     said = layer.spec.feed_forward.experts
     assert said is not None
     scores = 1 / (1 + np.exp(-raw))

@@ -32,8 +32,8 @@ SEES = VisionSpec(
 
 @dataclass(frozen=True)
 class SlowGiven:
-    """Of a whole sequence. numbers: [n, width], of the tokens at `places`.  turns: [3, tokens].
-    last_seen: [tokens]."""
+    """Rows that are given for a whole sequence. numbers: [n, width], of the tokens at `places`.
+    turns: [3, tokens]. last_seen: [tokens]."""
 
     places: np.ndarray
     numbers: np.ndarray
@@ -42,7 +42,7 @@ class SlowGiven:
 
 
 def joined(parts: list[tuple[SlowGiven, int, int]]) -> GivenRows:
-    """Of a step's works: what is given of each one's sequence, its start and its count."""
+    """Joins what a step's works are given: each one's sequence, its start and its count."""
     rows, numbers, turns, last_seen, row = [], [], [], [], 0
     for given, start, count in parts:
         inside = (given.places >= start) & (given.places < start + count)

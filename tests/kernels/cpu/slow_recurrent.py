@@ -28,7 +28,7 @@ def softplus(x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a random layer; fields as in Recurrent. width: of a short convolution."""
+    """The shape of a random layer; fields as in Recurrent. width: of a short convolution."""
 
     kind: RecurrentKind
     kernel: int
@@ -291,7 +291,7 @@ class RecurrentSteps:
         return np.split(rows, firsts[1:-1])
 
     def blocks(self, number: int) -> list[int]:
-        """Those of a copy: far from each other, and in no order."""
+        """The blocks of a copy: far from each other, and in no order."""
         return [(number + 64 * piece) * 7 % (64 * self.pieces) for piece in range(self.pieces)]
 
     def copy(self, number: int) -> np.ndarray:

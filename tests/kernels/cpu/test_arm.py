@@ -21,7 +21,8 @@ SAME_BITS = (
     "test_products or test_tiles or test_draws or largest or groups[3- or scans or "
     "(test_steps and (experts or int8))"
 )
-"""Of test_same_bits.py, without --long: every kind of weights, of cache, and of scan."""
+"""Tests of test_same_bits.py that run without --long: every kind of weights, of cache, and of
+scan."""
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def passed_of(emulated: Path, file: str, chosen: str) -> int:
 
 
 def test_the_bits_of_avx2(emulated: Path) -> None:
-    """By the tests that compare the instruction sets of one machine, on both of ARM's."""
+    """The tests that compare the instruction sets of one machine show it, on both of ARM's."""
     assert passed_of(emulated, "test_same_bits.py", "" if thinning.every else SAME_BITS) > 80
 
 

@@ -40,8 +40,8 @@ def test_all_are_made(exchanges: Exchanges) -> None:
 
 
 def test_the_first_was_prevented(exchanges: Exchanges) -> None:
-    """As by a signal that came while the library computed: its handler raises before a callback's
-    first line, the callback's value is any, and the step may go on."""
+    """A signal may come while the library computes: its handler raises before a callback's first
+    line, the callback's value is any, and the step may go on."""
     assert call(exchanges, 2) == 1
     assert (VALUES == 0).all()
     with pytest.raises(ExchangeInterrupted):

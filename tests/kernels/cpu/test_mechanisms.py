@@ -36,7 +36,7 @@ def sizes(*specs: LayerSpec, **fields: object) -> Sizes:
 
 
 def experts(count: int, active: int, **fields: object) -> ExpertsSpec:
-    """Of the same inner size as the models' other feed-forwards."""
+    """Experts of the same inner size as the models' other feed-forwards."""
     return ExpertsSpec(count=count, active=active, inner=100, **fields)
 
 

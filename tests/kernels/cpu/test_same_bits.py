@@ -36,7 +36,7 @@ def usable(name: str) -> bool:
 
 @pytest.fixture(autouse=True)
 def alike(loaded: None) -> Iterator[list[str]]:
-    """Those of LIKE_AVX2 that this processor has."""
+    """The members of LIKE_AVX2 that this processor has."""
     before = library.instruction_set()
     found = [name for name in LIKE_AVX2 if usable(name)]
     if not found or not usable("avx2"):
@@ -81,7 +81,7 @@ def test_tiles(alike: list[str], way: tuple[str, MatrixKind | None]) -> None:
 
 
 def test_draws(alike: list[str]) -> None:
-    """Of numbers, and of tokens by them, with the tokens' log-probabilities."""
+    """Numbers are drawn alike, and tokens by them, with the tokens' log-probabilities."""
     seeds, places = [0, 5, 2**64 - 1] * 30, list(range(90))
     logits = np.random.default_rng(2).standard_normal((90, 1999)).astype(np.float32) * 4
 
@@ -123,7 +123,7 @@ def test_numbers_of_rows_and_of_groups(
 
 @pytest.mark.parametrize("level", [-127, 127])
 def test_the_largest_whole_numbers(alike: list[str], level: int) -> None:
-    """Of levels up to 255, of 8 bits with a sign, and of activations."""
+    """Levels go up to 255, of 8 bits with a sign, and activations as far as they can."""
     for kind, levels in ((MatrixKind.U8H, 255), (MatrixKind.S8H, 0), (MatrixKind.S8H, 255)):
         blocks = np.zeros((21, 5), LEVELS_BLOCK)
         blocks["scale"], blocks["minimum"], blocks["levels"] = 1.0, 0.5, levels

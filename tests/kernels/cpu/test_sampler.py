@@ -293,7 +293,7 @@ def test_same_bits_in_any_company_on_any_instruction_set() -> None:
 
 
 def test_weights_are_exponentials() -> None:
-    """Of two tokens, the first is drawn up to its share of the weights: to 1e-14."""
+    """The first of two tokens is drawn up to its share of the weights: to 1e-14."""
     for gap in (0.01, 0.5, 1.0, 3.0, 12.0, 33.0):
         logits = np.array([[-gap, 0.0]], np.float32)
         share = 1 / (1 + np.exp(float(-logits[0, 0])))
@@ -341,7 +341,7 @@ def test_logits_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
 
 
 def test_draws() -> None:
-    """By Philox-4x32-10's published answer for key 0 and counter 0."""
+    """They equal Philox-4x32-10's published answer for key 0 and counter 0."""
     (draw,) = uniform([0], [0], [0])
     assert draw == ((0x6627E8D5 >> 5) * 2**26 + (0xE169C58D >> 6)) / 2**53
     with pytest.raises(ValueError, match="2, 1 and 2 numbers don't match"):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("loaded")
 
 
 def step_bytes(attention: Attention, threads: int, sequences: int, context: int) -> int:
-    """Of a decode step in which one sequence has the context, and the others a token each."""
+    """Bytes of a decode step in which one sequence has the context, and the others a token each."""
     attend = Phase(
         kind=PhaseKind.ATTEND, source=Buffer.QUERIES, target=Buffer.MIXED, attention=attention
     )

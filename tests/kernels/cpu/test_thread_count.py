@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock_kernels.cpu.thread_count import LONGEST, MUCH, SHORTEST, WINDOW, ThreadCount
 
 Machine = Callable[[int], tuple[float, float]]
-"""Of so many threads: a step's seconds, and the share of them that each waits."""
+"""Maps a number of threads to a step's seconds, and the share of them that each waits."""
 
 QUIET: dict[int, Machine] = {
     most: lambda threads: (0.008 / threads, 0.01) for most in (1, 2, 3, 4, 8, 64)

@@ -17,7 +17,8 @@ BF16 = torch.bfloat16
 
 
 def adapters(rank: int = 16, dtype: torch.dtype = BF16, *, many: bool = False) -> None:
-    """Of queries, keys and values of an 8B model, and of its way down; in 4 places."""
+    """Calls for adapters of queries, keys and values of an 8B model, and of its way down; in 4
+    places."""
     for parts, inputs in (((4096, 1024, 1024), 4096), ((4096,), 14336)):
         width, outputs = len(parts) * rank, sum(parts)
         numbers = rows(4, width * inputs + outputs * rank, dtype=dtype)
@@ -65,7 +66,7 @@ def adapted_ends(dtype: torch.dtype = BF16, *, many: bool = False) -> None:
 def adapted_experts(
     rank: int = 16, dtype: torch.dtype = BF16, parts: tuple[int, ...] = (96, 96)
 ) -> None:
-    """Of one row, of a few, of many and of very many; in 4 places."""
+    """Calls for one row, a few, many and very many; in 4 places."""
     count, active, outputs = 128, 8, sum(parts)
     down = rows(4, count, len(parts) * rank, 64, dtype=dtype)
     for number in (1, 300, 256 * count // active):

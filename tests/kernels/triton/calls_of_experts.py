@@ -23,7 +23,7 @@ def rows(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 
 def experts(count: int = 128, active: int = 8, **rule: Any) -> None:
-    """Of one row, of a few, of many and of very many."""
+    """Calls for one row, a few, many and very many."""
     for number in (1, 2, 300, 256 * count // active):
         raw = rows(number, count)
         correction = rows(count, dtype=torch.float32) if rule else None

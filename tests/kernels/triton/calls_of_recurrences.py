@@ -21,7 +21,7 @@ ROWS = 3
 
 
 def states(numbers: int, results: int) -> LayerStates:
-    """Of one layer, behind another one of the same size."""
+    """States of one layer, after another one of the same size."""
     memory = DeviceStateMemory(
         torch.zeros(2, 2 * numbers), torch.zeros(2, 2 * results), torch.zeros(8, 9, 1024)
     )

@@ -188,7 +188,7 @@ def said_of(tool: str, flag: str, cubin: bytes) -> str:
 
 
 def resources(cubin: bytes) -> dict[str, int]:
-    """As the compiler's own tool has them: bytes, and registers of a thread."""
+    """What a kernel takes, as the compiler's own tool has it: bytes, and registers of a thread."""
     said = said_of("cuobjdump", "--dump-resource-usage", cubin)
     line = next(line for line in said.splitlines() if "REG:" in line)
     pairs = (pair.split(":") for pair in line.split() if ":" in pair)

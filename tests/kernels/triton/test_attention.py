@@ -106,7 +106,7 @@ def test_blocks_of_any_size(reach: Reach, device: torch.device) -> None:
 
 @pytest.mark.parametrize("reach", [FULL, Reach(40, 3.0)], ids=str)
 def test_all_keys_as_one_split(reach: Reach, device: torch.device) -> None:
-    """As prompts are computed by default: their bits don't depend on how they are cut."""
+    """Prompts are computed so by default: their bits don't depend on how they are cut."""
     one, other = (
         sequence(3, 135, (4, 2, 64), torch.float32),
         sequence(5, 70, (4, 2, 64), torch.float32),

@@ -61,8 +61,8 @@ def check_invariant_products(said: str) -> None:
 
 
 def check_early_launches(said: str) -> None:
-    """Of a decode's kernels; that they wait first is checked as they are compiled, and that what
-    products fetch ahead is of weights."""
+    """Checks the launches of a decode's kernels; that they wait first is checked as they are
+    compiled, and that what products fetch ahead is of weights."""
     found = LAUNCHED_EARLY.findall(said)
     assert {name for name, early in found if early} == EARLY
     assert not {name for name, early in found if not early} & EARLY

@@ -116,7 +116,7 @@ def test_all_rows_want_the_same_experts(device: torch.device) -> None:
 
 @pytest.mark.parametrize("tiles", [EXPERTS, EXPERTS_FEW, EXPERTS_MANY], ids=str)
 def test_products(tiles: object, dtype: torch.dtype, device: torch.device) -> None:
-    """Of rows that several pairs share, and of a row for each pair."""
+    """Several pairs share rows, and each pair has a row of its own."""
     experts, outputs, inputs, active = 4, 70, 130, 2
     weight = drawn(1, experts, outputs, inputs).to(dtype)
     bias = drawn(2, experts, outputs).to(dtype)
@@ -136,7 +136,7 @@ def test_products(tiles: object, dtype: torch.dtype, device: torch.device) -> No
 
 @pytest.mark.parametrize("kind", ["Q4_K", "MXFP4", "Q6_K", "Q8_0"])
 def test_packed_matrices(kind: str, device: torch.device) -> None:
-    """As products with the weights that the file means; a row's bits are its own."""
+    """They equal products with the weights that the file means; a row's bits are its own."""
     experts, outputs, inputs = 3, 70, 256
     weights = kept(kind, experts * outputs, inputs, device)
     weight = true(kind, experts * outputs, inputs).unflatten(0, (experts, outputs))
@@ -205,7 +205,7 @@ def test_tiles_by_number_of_pairs() -> None:
 def test_tiles_of_plain_weights_give_the_same_bits(
     narrow: torch.dtype, device: torch.device
 ) -> None:
-    """As wide on a GPU as a large model's experts are."""
+    """On a GPU they are as wide as a large model's experts are."""
     experts, outputs, inputs = (8, 1536, 2048) if device.type == "cuda" else (3, 70, 130)
     weight = drawn(1, experts, outputs, inputs).to(narrow).to(device)
     x = drawn(4, 37, inputs).to(narrow).to(device)

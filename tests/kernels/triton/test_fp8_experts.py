@@ -43,7 +43,7 @@ def meant(levels: Tensor, scales: Tensor) -> Tensor:
 def test_products_with_fp8(
     tiles: MatmulTiles, groups: int, dtype: torch.dtype, device: torch.device
 ) -> None:
-    """Of rows that several pairs share, and of a row for each pair. Neither weights nor rows are
+    """Several pairs share rows, and each pair has a row of its own. Neither weights nor rows are
     rounded."""
     levels, scales = weights(groups)
     bias = drawn(3, EXPERT_COUNT, OUTPUTS)
@@ -90,7 +90,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(
 def test_all_tiles_of_fp8_give_the_same_bits(
     narrow: torch.dtype, groups: int, device: torch.device
 ) -> None:
-    """As wide on a GPU as a large model's experts are."""
+    """On a GPU they are as wide as a large model's experts are."""
     outputs, inputs = (1536, 2048) if device.type == "cuda" else (OUTPUTS, INPUTS)
     groups = groups if groups == 1 else -(-inputs // 128)
     levels, scales = (each.to(device) for each in weights(groups, outputs, inputs))

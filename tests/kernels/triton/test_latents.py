@@ -39,8 +39,8 @@ def attended(
     device: object,
     scale: float | None = None,
 ) -> Tensor:
-    """Of `count` queries from `start` on, over scattered blocks; not-a-number elsewhere. `scale`:
-    of all keys."""
+    """Attends with `count` queries from `start` on, over scattered blocks; not-a-number elsewhere.
+    `scale`: of all keys."""
     table = np.array([3, 0, 6, 2, 5])
     cache = torch.full((7 * BLOCK, 1, TURNING + RANK), float("nan"), dtype=keys.dtype)
     at = np.arange(start + count)
@@ -93,7 +93,7 @@ def test_groups_of_heads() -> None:
 
 
 def test_products_of_heads(device: torch.device) -> None:
-    """Of heads that are a part of wider ones; a row's bits are its own."""
+    """The heads are a part of wider ones; a row's bits are its own."""
     weight = drawn(4, 3, 70, 20).bfloat16()
     x = drawn(5, 5, 3, 28).bfloat16()[..., 8:]
     there, held = x.to(device), weight.to(device)

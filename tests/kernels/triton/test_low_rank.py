@@ -14,7 +14,7 @@ from penstock_worker.adapters.row_tiles import tiles_of
 PLACES = 3
 RANK = 48
 RANKS = (0, 5, 48)
-"""Of each place's factors; the others are padding."""
+"""Ranks of each place's factors; the others are padding."""
 PARTS = (70, 16, 33)
 INPUTS = 1100
 """More than a program goes through."""

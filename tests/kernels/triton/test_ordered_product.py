@@ -26,7 +26,7 @@ def written_out(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
 
 
 def layouts(x: NDArray[Any]) -> list[NDArray[Any]]:
-    """The same values in other places."""
+    """The array's values in other places of memory."""
     wide = np.zeros((x.shape[0] * 2, x.shape[1] * 3), x.dtype)
     wide[1::2, ::3] = x
     return [x, np.asfortranarray(x), wide[1::2, ::3]]

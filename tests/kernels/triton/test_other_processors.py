@@ -30,7 +30,7 @@ SOME = (
     "(65 and 130) or (80 and float32) or (2-threads and float32 and (34 or 577-33))"
     " or (encoders and 2-threads)"
 )
-"""Of those that failed there, the quickest."""
+"""The quickest of the tests that failed there."""
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def test_linear(outputs: int, inputs: int, dtype: torch.dtype, device: torch.dev
 def test_batch_invariant_tiles_give_the_same_bits(
     narrow: torch.dtype, device: torch.device
 ) -> None:
-    """Of full tiles and of some that are partly empty; on a GPU, of a matrix of an 8B model."""
+    """Tiles are full, or partly empty; on a GPU, the matrix is one of an 8B model."""
     rows, outputs, inputs = (300, 4096, 4096) if device.type == "cuda" else (130, 70, 200)
     x, weight = drawn(1, rows, inputs).to(narrow), drawn(2, outputs, inputs).to(narrow)
     there = x.to(device), weight.to(device), drawn(3, outputs).to(narrow).to(device)
@@ -138,7 +138,7 @@ def test_weight_only(bits: int, group: int, dtype: torch.dtype, device: torch.de
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_weights_with_zeros(bits: int, device: torch.device) -> None:
-    """As AWQ and GPTQ have them; every level occurs."""
+    """AWQ and GPTQ have such weights; every level occurs."""
     generator = torch.Generator().manual_seed(1)
     low, high = (0, 16) if bits == 4 else (-128, 128)
     levels = torch.randint(low, high, (16, 64), generator=generator)

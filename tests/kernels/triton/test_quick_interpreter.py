@@ -75,7 +75,7 @@ def test_what_is_left_out_of_a_call_is_its_default() -> None:
 
 
 def test_bfloat16_is_the_upper_half_of_float32() -> None:
-    """As the interpreter has it, but for numbers so small that it loses them."""
+    """The interpreter has it so, but for numbers so small that it loses them."""
     own = of_its_own("triton.runtime.untouched_interpreter", interpreter.__file__)
     halves = np.arange(1 << 16, dtype=np.uint16)
     halves = halves[((halves >> 7) & 255 > 0) | (halves & 127 == 0)].reshape(2, -1)
@@ -179,7 +179,7 @@ def outcome(of: Any, operation: str, left: Any, right: Any) -> tuple[object, ...
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_operands_are_matched_as_they_would_be(untouched: Any, operation: str) -> None:
-    """Of each two types, shapes and numbers; the second time, numbers' tiles are known."""
+    """Each two types, shapes and numbers are matched; the second time, numbers' tiles are known."""
     ours = interpreter.interpreter_semantic
     assert (
         type(ours).binary_op_type_checking_impl is not type(untouched).binary_op_type_checking_impl

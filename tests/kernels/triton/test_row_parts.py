@@ -41,7 +41,7 @@ def test_vocabularies_around_a_part(vocab: int, device: torch.device) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "ties", "holes"])
 def test_many_parts(kind: str, device: torch.device) -> None:
-    """Of short lists, which are sorted, as of long ones."""
+    """Short lists, which are sorted, give the same as long ones."""
     logits, wants = logits_of(kind, 8, 331), asked(8, len(kind))
     tokens = expected(logits, wants)
     for short in (SORTED, 64, 16):
@@ -79,7 +79,7 @@ def test_all_but_one_can_not_be_drawn(place: int, device: torch.device) -> None:
 
 
 def test_draws_that_fall_on_a_parts_edge(device: torch.device) -> None:
-    """Of 256 equal logits, whose cumulative weights are whole numbers; and of some with a part
+    """There are 256 equal logits, whose cumulative weights are whole numbers; and some with a part
     that can't be drawn."""
     places = (0, 63, 64, 65, 128, 192, 255)
     draws = [place / 256 for place in places] + [math.nextafter(place / 256, 0) for place in places]

@@ -66,7 +66,7 @@ PRODUCTS = [
     (LOW_RANK, FP32, 122_880, 122_880),
 ]
 WIDENING = {16: (36_864, 40_960), 64: (49_152, 65_536), 128: (98_304, 131_072)}
-"""Of experts in FP8 whose rows are bfloat16, by the number of rows."""
+"""Bytes for experts in FP8 whose rows are bfloat16, by the number of rows."""
 
 
 class Driver:

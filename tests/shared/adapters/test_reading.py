@@ -118,7 +118,7 @@ def test_tensors_that_are_no_pair(tmp_path: Path) -> None:
 
 
 def test_two_factors_of_one_kind(tmp_path: Path) -> None:
-    """By the names of a layer and of an embedding."""
+    """A layer and an embedding are named."""
     factors = random_factors({Q: SHAPES[Q]}, 4, 1)
     more = {f"{Q}.lora_embedding_A": np.ones((4, 16), np.float32)}
     with pytest.raises(UnfitAdapter, match=r"has base_model.*lora_.* and base_model.*lora_"):

@@ -72,7 +72,7 @@ def template(request: pytest.FixtureRequest) -> Iterator[ChatTemplate]:
 
 @pytest.mark.parametrize(("family", "template"), TEMPLATES, indirect=["template"])
 def test_a_call_is_read_back(family: FormatCases, template: ChatTemplate) -> None:
-    """As the template would show it to the model later, so the model writes it."""
+    """The model writes a call as the template would show it to the model later."""
     user: dict[str, Any] = {"role": "user", "content": "What is the weather?"}
     call = {
         "id": "functions.get_weather:0",

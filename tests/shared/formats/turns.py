@@ -87,7 +87,7 @@ def as_dsml(call: Call) -> str:
 
 
 def as_python(call: Call) -> str:
-    """As LFM2's templates teach it: objects as in JSON, other values as in Python."""
+    """A call as LFM2's templates teach it: objects as in JSON, other values as in Python."""
     return ", ".join(f"{key}={_python(value)}" for key, value in call.arguments)
 
 
@@ -105,7 +105,7 @@ def as_loose(call: Call) -> str:
 
 
 class _Number(str):
-    """As it is spelled."""
+    """A number as it is spelled."""
 
 
 _NUMBERS = json.JSONDecoder(parse_float=_Number, parse_int=_Number)
@@ -202,7 +202,7 @@ GLM_ENDS = ("<|user|>", "<|observation|>")
 EOS_V3 = "<｜end▁of▁sentence｜>"
 DSML = '<｜DSML｜invoke name="{name}">\n{arguments}</｜DSML｜invoke>'
 EOS = ("<|im_end|>", "<|im_end|>")
-"""Of the tests' tokenizer, for templates that take the model's own from it."""
+"""The end of the tests' tokenizer, for templates that take the model's own from it."""
 END_TURN = "<|END_OF_TURN_TOKEN|>"
 
 QWEN3 = Hand(

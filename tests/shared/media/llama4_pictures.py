@@ -27,7 +27,7 @@ NEEDED = (
 
 
 def _functions() -> dict[str, Any]:
-    """Of the module, which can't be imported: it asks for torchvision."""
+    """Functions of the module, which can't be imported: it asks for torchvision."""
     found = find_spec("transformers.models.llama4")
     assert found is not None
     assert found.submodule_search_locations

@@ -55,7 +55,7 @@ async def here(host: str, port: int) -> list[str]:
 
 
 def fetcher(seconds: float = 20.0, **more: object) -> Fetcher:
-    """Of a world in which this machine is a public one."""
+    """The fetcher of a world in which this machine is a public one."""
     arguments = {"resolve": here, "permitted": lambda _: True, **more}
     return Fetcher(frozenset({"a.example", "b.example"}), seconds, **arguments)  # type: ignore[arg-type]
 

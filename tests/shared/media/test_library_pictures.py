@@ -55,7 +55,7 @@ GREY = np.asarray(picture().convert("L"))
 
 
 def forms(folder: Path) -> list[Any]:
-    """The same picture in every form that a caller may have it in."""
+    """One picture in every form that a caller may have it in."""
     file = folder / "a.png"
     file.write_bytes(saved(picture()))
     array = np.asarray(picture())

@@ -55,7 +55,7 @@ FORMS = tuple((24 * rows, 24 * columns) for rows in range(1, 4) for columns in r
 
 
 class _Split(GotOcr2ImageProcessorPil):
-    """As InternVL's processor of prompts calls it."""
+    """The processor of pictures as InternVL's processor of prompts calls it."""
 
     crop_to_patches = True
 

@@ -64,7 +64,7 @@ def test_samples_of_a_program() -> None:
 
 @pytest.mark.parametrize("mel", [WHISPER, CUT, MANY])
 def test_spectrograms_are_those_of_transformers(mel: LogMel) -> None:
-    """Of its path that computes with NumPy, bit for bit."""
+    """They equal its path that computes with NumPy, bit for bit."""
     theirs = WhisperFeatureExtractor(feature_size=mel.bins)
     for seconds in (0.04, 1.7) + ((31.2,) if mel.many else (30.0,)):
         samples = sound(seconds)

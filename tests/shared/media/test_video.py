@@ -76,8 +76,8 @@ def test_how_many_frames(total: int, rate: int, sampling: FrameSampling, count: 
 @pytest.mark.parametrize("count", [1, 4, 5])
 @pytest.mark.parametrize("size", [(30, 44), (100, 40), (56, 56)])
 def test_numbers_are_those_of_transformers(count: int, size: tuple[int, int]) -> None:
-    """Of its processor of pictures, which repeats a picture where a video has two frames: so the
-    two are put together of two pictures' patches."""
+    """Its processor of pictures repeats a picture where a video has two frames: so the two are put
+    together of two pictures' patches."""
     frames = noise(count, *size)
     theirs = Qwen2VLImageProcessorPil(
         size={"shortest_edge": VIDEO.min_pixels, "longest_edge": VIDEO.max_pixels},
@@ -211,7 +211,7 @@ FILES = [("libx264", "mp4"), ("libvpx-vp9", "webm"), ("mjpeg", "avi"), ("gif", "
 @pytest.mark.parametrize(("codec", "kind"), FILES)
 @pytest.mark.parametrize("wanted", [(0, 13, 14, 30, 49), (49,), (5, 40)])
 def test_frames_of_a_file(codec: str, kind: str, wanted: tuple[int, ...]) -> None:
-    """Those that are found by key frames are those that all of it has."""
+    """Frames that are found by key frames are those that all of it has."""
     pytest.importorskip("av")
     from penstock.media.clip import Clip
 
@@ -261,7 +261,7 @@ def test_bounds_of_a_file(change: dict[str, float], reason: str) -> None:
 
 
 def test_a_head_that_lies_about_the_size_of_frames() -> None:
-    """Of each that is shown the bound counts what was decoded."""
+    """For each frame that is shown the bound counts what was decoded."""
     pytest.importorskip("av")
     from penstock.media.clip import Clip
 

@@ -44,7 +44,7 @@ RELEASE: dict[str, Any] = {
     "temporal_patch_size": 2,
     "video_processor_type": "Qwen2VLVideoProcessor",
 }
-"""As later releases of Qwen2.5-VL have it, in part."""
+"""Settings that later releases of Qwen2.5-VL have, in part."""
 
 
 def facts(
@@ -77,7 +77,7 @@ def video_of(found: MediaFacts) -> VideoFrames:
 
 
 def test_onevisions_frames_have_the_size_of_its_tower(tmp_path: Path) -> None:
-    """Of a folder that is older than video processors."""
+    """The folder is older than video processors."""
     found = facts(tmp_path, family="llava_onevision")
     video = found.kinds["video"].preparation
     assert isinstance(video, FixedFrames)

@@ -158,7 +158,7 @@ def test_other_matrices_are_rounded_to_the_dtype_of_activations(
 def test_what_is_unpacked_is_said_once(
     tmp_path: Path, device: torch.device, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of a whole model, with a count: large ones have thousands of such matrices."""
+    """It is said of a whole model, with a count: large ones have thousands of such matrices."""
     checkpoint = write_checkpoint(tmp_path / "model", CASES["FP8, blocks"])
     weights = weights_of(checkpoint, device).cut_to(shard_of(checkpoint.config, RankPlace()))
     for module in (GATE, UP, DOWN):

@@ -39,7 +39,7 @@ SMALL = {
     "num_kv_heads": 1,
     "intermediate_size": 96,
 }
-"""Of the default model; for all of it the interpreter would take minutes."""
+"""A part of the default model; for all of it the interpreter would take minutes."""
 
 
 @pytest.fixture
@@ -195,8 +195,8 @@ def stored(kind: str, outputs: int, inputs: int) -> StoredTensor:
 
 @pytest.mark.parametrize("batch_invariant", [False, True])
 def test_one_product_of_several_types(batch_invariant: bool, device: torch.device) -> None:
-    """As in files whose values have more bits than queries and keys. The floating-point piece and
-    its bias are rounded to the activations' type, and its logits; nothing of the others is."""
+    """Some files have values of more bits than queries and keys. The floating-point piece and its
+    bias are rounded to the activations' type, and its logits; nothing of the others is."""
     kinds = {"q": ("Q4_K", 20), "k": ("Q4_K", 12), "v": ("Q6_K", 5), "f": ("F16", 3)}
     tensors = {name: stored(kind, rows, 256) for name, (kind, rows) in kinds.items()}
     parts = [(name, tensor.shape) for name, tensor in tensors.items()]

@@ -38,7 +38,7 @@ class Sequence:
 
 
 def drawn_sampling(rng: np.random.Generator, vocab: int) -> TokenSampling:
-    """Of any kind; half of the settings are off in most."""
+    """Draws sampling of any kind; half of the settings are off in most."""
 
     def maybe(value: object, default: object) -> object:
         return value if rng.random() < 0.35 else default

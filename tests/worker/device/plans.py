@@ -64,7 +64,7 @@ class Ahead:
         self.random.shuffle(self.free_blocks)
         self.free_slots = list(range(slots))
         self.places: dict[int, Place] = {}
-        """By the job's identity."""
+        """Places by the job's identity."""
         self.released: list[int] = []
         self._told: dict[int, list[TokenLogprobs]] = {}
         self.flight: deque[tuple[PendingStep, list[tuple[Place, SlotWork]]]] = deque()

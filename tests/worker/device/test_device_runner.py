@@ -43,7 +43,7 @@ ENDING = TokenSampling(8, temperature=1.4, min_tokens=3, held_back=tuple(range(0
 
 
 def jobs() -> list[Job]:
-    """Of each kind one, and a few that are long enough to be computed in chunks."""
+    """One job of each kind, and a few that are long enough to be computed in chunks."""
     long = [7 * n % 290 for n in range(90)]
     return [
         Job(PROMPT, 9),

@@ -43,7 +43,7 @@ class Failing:
 
 
 class BrokenQueue(HostQueue):
-    """Of a device whose error stays: every call that comes to it raises."""
+    """The queue of a device whose error stays: every call that comes to it raises."""
 
     def mark(self) -> QueueMark:
         raise RuntimeError("an illegal memory access was encountered")

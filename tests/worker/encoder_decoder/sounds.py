@@ -30,7 +30,7 @@ from tests.worker.runners import Observer, host_runner
 
 
 def features(theirs: Any, seed: int) -> Tensor:
-    """Of a sound: [mel bins, frames]."""
+    """Features of a sound: [mel bins, frames]."""
     bins = theirs.config.num_mel_bins
     return torch.randn(bins, 2 * ROWS, generator=torch.Generator().manual_seed(seed))
 

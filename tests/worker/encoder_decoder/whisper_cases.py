@@ -23,7 +23,7 @@ from tests.worker.cpu_model import CPUModel
 START = 190
 """decoder_start_token_id."""
 ROWS = 93
-"""Of the encoder's output: not a multiple of a block."""
+"""Rows of the encoder's output: not a multiple of a block."""
 TARGETS = 90
 """Positions of the decoder."""
 SETTINGS: dict[str, Any] = {
@@ -74,7 +74,7 @@ def make_theirs(case: str) -> Any:
 
 @dataclass(frozen=True)
 class Ours:
-    """The same model, read from the files that transformers wrote."""
+    """Our model, read from the files that transformers wrote."""
 
     config: ModelConfig
     decoder: DecoderModel

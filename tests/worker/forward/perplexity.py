@@ -26,8 +26,8 @@ def surprise(logits: Tensor, following: list[int]) -> float:
 
 @dataclass(frozen=True)
 class Penstock:
-    """By the CPU kernels. folder: of a prepared model.  The others: as the flags of these names
-    have them."""
+    """A model on the CPU kernels. folder: a prepared model's. The others: as the flags of these
+    names have them."""
 
     folder: Path
     dtype: str
@@ -65,7 +65,7 @@ def _batch(tokens: list[int], start: int) -> Batch:
 
 @dataclass(frozen=True)
 class Transformers:
-    """The same by a transformers model for causal language modelling."""
+    """A transformers model for causal language modelling, asked as Penstock is."""
 
     model: Any
 

@@ -68,7 +68,7 @@ def distances(ours: list[tuple[Job, torch.Tensor]], true: list[tuple[Job, torch.
 def mean_distance(
     ours: list[tuple[Job, torch.Tensor]], true: list[tuple[Job, torch.Tensor]]
 ) -> float:
-    """Of all logits, of their mean size."""
+    """The mean distance of all logits, in units of their mean size."""
     mine, theirs = (torch.cat([logits for _, logits in each]) for each in (ours, true))
     return float((mine - theirs).abs().mean() / theirs.abs().mean())
 

@@ -16,7 +16,7 @@ from tests.worker.quantised_checkpoints import CASES, Checkpoint, write_checkpoi
 pytestmark = pytest.mark.timeout(240)
 
 UNPACKED = ("act-order", "groups of 16", "FP8", "NF4")
-"""Of these cases, the CPU kernels have no exact counterpart."""
+"""Cases of which the CPU kernels have no exact counterpart."""
 
 
 @pytest.fixture(scope="module", params=CASES)

@@ -12,7 +12,7 @@ VALUES: tuple[Any, ...] = (None, True, False, 0, 1, 2, 2.5, -3, "", "x", "xy", '
 
 
 def leaves(*, opposite: bool = False) -> st.SearchStrategy[Any]:
-    """Of one value. opposite: mostly such whose opposite can be said in full."""
+    """Schemas of one value. opposite: mostly such whose opposite can be said in full."""
     scalars = [value for value in VALUES if not isinstance(value, list | dict)]
     values = [value for value in VALUES if not (opposite and value == ["x"])]
     types = ["null", "boolean", "number", "string", "array", "object"]
@@ -97,7 +97,7 @@ def _combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 @st.composite
 def schemas(draw: st.DrawFn) -> dict[str, Any]:
-    """Of objects. All names are listed, so a document's properties have an order."""
+    """Schemas of objects. All names are listed, so a document's properties have an order."""
     made: dict[str, Any] = {
         "type": "object",
         "properties": {name: draw(leaves()) for name in NAMES},
@@ -134,7 +134,7 @@ def documents() -> st.SearchStrategy[dict[str, Any]]:
 
 @st.composite
 def array_schemas(draw: st.DrawFn) -> dict[str, Any]:
-    """Of arrays of at most three items."""
+    """Schemas of arrays of at most three items."""
     made: dict[str, Any] = {"type": "array", "items": draw(leaves()), "maxItems": 3}
     if draw(st.booleans()):
         made["prefixItems"] = draw(st.lists(leaves(), min_size=1, max_size=2))

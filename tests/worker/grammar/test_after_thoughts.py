@@ -37,7 +37,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], str, str]] = {
     "lark": ({"type": "grammar", "grammar": 'start: "yes" | "no"'}, "no", "perhaps"),
     "gbnf": ({"type": "grammar", "grammar": 'root ::= "yes" | "no"'}, "yes", "perhaps"),
 }
-"""By kind: the format, an answer, and a text that is none."""
+"""The format, an answer, and a text that is none, by kind."""
 
 
 @pytest.fixture(scope="module")

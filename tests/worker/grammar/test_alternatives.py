@@ -16,7 +16,7 @@ GOOD = {"properties": {"a": {"type": "integer"}}}
 
 
 def calls(*schemas: Any) -> Grammar:
-    """As a gateway writes the schema of calls of which each is one of several tools'."""
+    """The grammar that a gateway writes for calls of which each is one of several tools'."""
     items = [{"properties": {"parameters": schema}} for schema in schemas]
     schema = {"type": "array", "minItems": 1, "items": {"anyOf": items}}
     return Grammar("json_schema", json.dumps(schema))

@@ -243,7 +243,7 @@ WRITTEN: dict[str, list[tuple[str, str, str, str]]] = {
         ("", f"<function=get_weather>{JSON}</function>", "", "<function=now>{}</function>")
     ],
 }
-"""By format: what the template's text has, a call, what stands between, and another."""
+"""What the template's text has, a call, what stands between, and another call, by format."""
 CASES = [
     pytest.param(name, *case, id=f"{name}-{index}")
     for name, cases in WRITTEN.items()
@@ -315,7 +315,7 @@ def test_calls_in_the_model_s_own_format(
 
 
 def test_values_of_every_kind(admits: Admits) -> None:
-    """Of keys with values: a string is as it is, whatever may be none is JSON."""
+    """Keys have values: a string is as it is, whatever may be none is JSON."""
     begin, end = "<tool_call>\n<function=get_weather>\n", "</function>\n</tool_call>"
 
     def says(**values: str) -> bool:

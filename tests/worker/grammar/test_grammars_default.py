@@ -66,12 +66,13 @@ AMBIGUOUS = Grammar(
     "lark",
     "start: e\ne: " + " | ".join(["e " * count for count in (8, 6, 5, 4, 3, 2)]) + '| "a" | "b"\n',
 )
-"""Of its first 40 masks most take tens of milliseconds; then there are too many ways of reading."""
+"""A grammar most of whose first 40 masks take tens of milliseconds; then there are too many ways of
+reading."""
 PROMPT = "Describe a person: "
 
 
 def conforms(number: int, text: str) -> bool:
-    """By none of the code under test."""
+    """Whether the text conforms, by none of the code under test."""
     if number == 1:
         person = json.loads(text)
         assert list(person) == list(PERSON["properties"])

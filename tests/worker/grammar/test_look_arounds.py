@@ -16,7 +16,7 @@ SIGNED = r"^(?!^[-+.]*$)[+-]?0*"
 
 
 def digits_and_places(digits: int, places: int) -> str:
-    """As Pydantic 2.12 writes it for a Decimal."""
+    """The pattern that Pydantic 2.12 writes for a Decimal."""
     whole = max(0, digits - places)
     ahead = rf"(?=[\d.]{{1,{digits + 1}}}0*$)"
     return rf"{SIGNED}(?:\d{{0,{whole}}}|{ahead}\d{{0,{whole}}}\.\d{{0,{places}}}0*$)"
@@ -37,8 +37,8 @@ TEXTS = ["".join(each) for size in range(7) for each in itertools.product("-.01+
 
 
 def ended(pattern: str) -> re.Pattern[str]:
-    """The same, whose every branch ends with the text, as is meant: Pydantic's first one doesn't,
-    so that it would take anything."""
+    """The pattern, with an end of the text in every branch, as is meant: Pydantic's first one lacks
+    it, so that it would take anything."""
     return re.compile(pattern.replace("}|(?=", "}$|(?=", 1))
 
 

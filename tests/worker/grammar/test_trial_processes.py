@@ -103,7 +103,8 @@ def test_its_forks_go_with_it(processes: TrialProcesses) -> None:
 def test_one_that_loads_for_nobody_yet_is_hurried_when_somebody_waits(
     processes: TrialProcesses, allowed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its priority; and where that may not be raised, by another one."""
+    """It gets another priority; and where that may not be raised, another process takes its
+    place."""
     processes.start(NICENESS)
     early = psutil.Process(processes.pid)
     early.suspend()  # So it can't be done yet.

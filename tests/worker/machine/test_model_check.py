@@ -43,7 +43,8 @@ def test_what_a_backend_lacks_is_named(tmp_path: Path) -> None:
 
 
 def test_states_and_their_copies_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 256 sequences, a layer of two tokens of each channel, a copy, and the latest results."""
+    """There are 256 sequences: a layer of two tokens of each channel, a copy, and the latest
+    results."""
     unknown = ("rms_norm_eps", "hidden_act")
     config = LLAMA_CONFIG | {"architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2"}
     config = {key: value for key, value in config.items() if key not in unknown}

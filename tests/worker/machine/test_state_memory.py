@@ -54,7 +54,7 @@ def test_more_states_than_memory_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize(("budget", "copies"), [(2048, 6), (7, 3), (1, 0)])
 def test_results_and_copies_of_states_are_counted(budget: int, copies: int) -> None:
-    """As many copies as sequences that have several tokens in a step."""
+    """There are as many copies as sequences that have several tokens in a step."""
     config = read("lfm2")
     asked = setup(max_num_seqs=6, max_num_batched_tokens=budget)
     states = slot_states(config, (FULL, KVGroup(every=16, blocks=1)), asked)

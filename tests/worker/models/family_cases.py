@@ -501,7 +501,7 @@ BITS_ON_DEVICE = (
     "gemma4-shared-kv",
     "llama4",
 )
-"""Of these, cases whose rows are compared bit by bit."""
+"""Cases whose rows are compared bit by bit on a device."""
 
 
 def config_class(family: str) -> Any:
@@ -529,4 +529,4 @@ RANKS_ON_DEVICE = (
     "stablelm-parallel",
     "glm4-a-quarter",
 )
-"""Of these, cases that two ranks compute. The first three run without --long."""
+"""Cases that two ranks compute on a device. The first three run without --long."""

@@ -120,6 +120,6 @@ RECURRENT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
 ON_DEVICE = tuple(RECURRENT_CASES)
 """Cases that the CUDA kernels compute, in Triton's interpreter."""
 BITS_ON_DEVICE = ("qwen3-next", "granite-moe-hybrid", "lfm2-biases-no-adjustment", "nemotron-h-moe")
-"""Of these, cases whose rows are compared bit by bit."""
+"""Cases whose rows are compared bit by bit on a device."""
 RANKS_ON_DEVICE = ("granite-moe-hybrid", "qwen35", "lfm2")
-"""Of these, cases that two ranks compute."""
+"""Cases that two ranks compute on a device."""

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 Writer = gguf.GGUFWriter
 Made = Callable[[str, str], Writer]
-"""Of a path and an architecture."""
+"""Makes a writer of a path and an architecture."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,8 @@ def add_heads(writer: Writer, config: Any, how: Conversion) -> None:
 
 
 def by_head(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
-    """As `separated`, with the maps of latents cut by head, those to keys transposed."""
+    """Separates tensors as `separated` does, with the maps of latents cut by head, those to keys
+    transposed."""
     if not name.endswith("kv_b_proj.weight"):
         yield from separated(name, tensor)
         return
@@ -224,7 +225,7 @@ CONVERSIONS = {
     "qwen2-plain": Conversion(ARCH.QWEN2),
     "qwen3-plain": Conversion(ARCH.QWEN3),
 }
-"""By case; those that aren't in CASES are in OWN."""
+"""Conversions by case; those that aren't in CASES are in OWN."""
 OWN: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3-of-six": ("Gemma3", CASES["gemma2"][1] | {"num_hidden_layers": 6}),
     "gemma2": ("Gemma2", CASES["gemma2"][1] | {"query_pre_attn_scalar": 16}),
@@ -266,7 +267,7 @@ def separated(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def unstacked(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """As `separated`, of gpt-oss, whose sinks are called weights besides."""
+    """Separates gpt-oss's tensors as `separated` does; its sinks are called weights besides."""
     stem = name.removesuffix("_bias")
     kind = "bias" if stem != name else "weight"
     if stem.endswith("experts.down_proj"):

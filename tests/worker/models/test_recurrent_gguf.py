@@ -237,7 +237,7 @@ def of_qwen35(name: str, tensor: Tensor, config: Any) -> Named:
 
 
 SMALL = {"initializer_range": 0.05}
-"""Of larger weights, rounding errors of transformers' chunks would be seen."""
+"""Small weights: with larger ones, rounding errors of transformers' chunks would be seen."""
 
 OWN = {
     "granite-moe-hybrid-unlimited": (
@@ -279,7 +279,7 @@ CONVERSIONS = {
     "qwen35-as-many-heads": Conversion(ARCH.QWEN35, qwen, of_qwen35),
     "qwen35-moe-of-four": Conversion(ARCH.QWEN35MOE, qwen, of_qwen35),
 }
-"""By case; those that aren't in RECURRENT_CASES are in OWN."""
+"""Conversions by case; those that aren't in RECURRENT_CASES are in OWN."""
 
 
 def stacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -97,7 +97,7 @@ def test_the_text_half_of_qwen35(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_experts_that_are_one_tensor_are_cut(tmp_path: Path) -> None:
-    """As the hub's files of Qwen3.5 have them; transformers writes them one by one."""
+    """The hub's files of Qwen3.5 have them so; transformers writes them one by one."""
     theirs = make_theirs(*RECURRENT_CASES["qwen35-moe"])
     theirs.save_pretrained(tmp_path)
     (one_by_one,) = RecurrentRun(hub_model(tmp_path, torch.float32, POSITIONS), 1).step(

@@ -45,7 +45,8 @@ def run_rank(endpoint: str, rank: int, log: str) -> None:
 
 
 def run_small_rank(endpoint: str, rank: int, log: str) -> None:
-    """As `run_rank`; rank 0's device has no memory for steps of more than SMALL tokens."""
+    """Runs a rank as `run_rank` does; rank 0's device has no memory for steps of more than SMALL
+    tokens."""
     from penstock_worker.forward.reference import ReferenceForward
 
     if rank == 0:
@@ -61,8 +62,9 @@ def run_small_rank(endpoint: str, rank: int, log: str) -> None:
 
 
 def run_held_rank(endpoint: str, rank: int, log: str) -> None:
-    """As `run_rank`; in a step of more than SHORT tokens, rank 1 stays until it is told to give up.
-    However late a rank hears that its session is over, no other ends itself for that."""
+    """Runs a rank as `run_rank` does; in a step of more than SHORT tokens, rank 1 stays until it is
+    told to give up. However late a rank hears that its session is over, no other ends itself for
+    that."""
     from penstock_worker.forward.reference import ReferenceForward
     from penstock_worker.parallel import membership
 

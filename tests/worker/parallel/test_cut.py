@@ -17,8 +17,8 @@ from penstock_worker.parallel.ranks import Ranks
 
 
 class Communicator:
-    """As one of NCCL's: aborting it frees the device at once, and returns when nobody holds it, nor
-    runs on another of the group's.
+    """A communicator that behaves like one of NCCL's: aborting it frees the device at once, and
+    returns when nobody holds it, nor runs on another of the group's.
 
     freed: the device goes on.  held: by graphs.
     """

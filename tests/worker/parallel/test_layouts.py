@@ -42,7 +42,7 @@ def jobs(sampling: TokenSampling = GREEDY, wanted: int = 8) -> list[Job]:
 
 
 def alone(config: ModelConfig, files: WeightFiles, sampling: TokenSampling = GREEDY) -> list[Job]:
-    """By one process, the usual way."""
+    """The jobs as one process computes them, the usual way."""
     runner = make_runner(load_model(config, files, torch.float32))
     done = Driver(runner).run(jobs(sampling))
     runner.close()
@@ -97,7 +97,7 @@ def test_stages_hold_their_layers_of_each_kv_group(tmp_path: Path) -> None:
 def logits_of(
     runner: object, watch: LogitsOf, company: list[list[int]], budget: int
 ) -> torch.Tensor:
-    """Of the first job's positions, among others."""
+    """Logits of the first job's positions, computed among others."""
     driver = Driver(runner, budget=budget, seed=len(company))
     subject = Job(PROMPTS[1], 6)
     rows: dict[int, torch.Tensor] = {}

@@ -33,7 +33,7 @@ def full(*ignored: object) -> None:
 
 
 def outcomes(together: Together) -> Iterator[type[Exception] | None]:
-    """Of each rank's step. Who fails hangs up, as a worker does."""
+    """Outcomes of each rank's step. Who fails hangs up, as a worker does."""
 
     def step(ranks: Ranks) -> type[Exception] | None:
         try:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 def whole_shapes(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
-    """Of a layer and of the ends, under our names."""
+    """Whole shapes of a layer and of the ends, under our names."""
     tensors = tiny_tensors(varied(config, num_layers=1, vocab_size=1))
     shapes = {
         name.removeprefix("model.").replace("layers.0.", f"layers.{layer}."): tuple(tensor.shape)
@@ -187,7 +187,7 @@ def test_a_head_beside_tied_embeddings_is_no_extra(tmp_path: Path) -> None:
 
 
 def test_ranks_share_the_heads_of_three_dimensions() -> None:
-    """As a GGUF file has the maps of latents."""
+    """A GGUF file has the maps of latents so."""
     values = np.arange(4 * 3 * 32, dtype=np.float32)
     tensor = StoredTensor("blk.0.attn_k_b.weight", (4, 3, 32), "F32", values.view(np.uint8))
     out = torch.empty(2, 3, 32)

@@ -200,7 +200,7 @@ def test_a_rank_that_looks_for_a_store_that_never_comes_gives_up_with_its_sessio
 
 
 def test_a_store_that_goes_frees_who_waits_for_an_agreement() -> None:
-    """As while weights are loaded, where nothing but the store connects the ranks."""
+    """Weights are being loaded, and nothing but the store connects the ranks."""
     with Formed(2) as formed:
         waiting = formed.pool.submit(formed.ranks[1].least, [3])
         with pytest.raises(TimeoutError):

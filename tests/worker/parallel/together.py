@@ -168,7 +168,7 @@ class Together:
         return report(self.runners[ranks].execute(plan), ranks.place, 0.0)
 
     def _with_tokens(self, plan: Plan, ranks: Ranks) -> Plan:
-        """As the engine core does it where there are stages."""
+        """The plan with tokens, as the engine core makes it where there are stages."""
         if ranks.place.pipeline == 1:
             return plan
         admitted = {new.slot for new in plan.admitted}

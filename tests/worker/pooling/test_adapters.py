@@ -51,7 +51,7 @@ def load_with_adapters(folder: Path, cache: Path, backend: str, **settings: Any)
 
 
 def factors_of(model: Any, rank: int, seed: int, but: tuple[str, ...] = ()) -> Factors:
-    """Of all linear layers but those whose names begin so."""
+    """Factors of all linear layers but those whose names begin so."""
     shapes = {
         name: (module.out_features, module.in_features)
         for name, module in model.named_modules()

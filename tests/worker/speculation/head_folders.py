@@ -87,7 +87,7 @@ SERVED = {
     "Qwen3_5": HYBRID | {"tie_word_embeddings": True},
     "Qwen3_5Moe": HYBRID | {"num_experts": 6, **HYBRID_EXPERTS},
 }
-"""By the first part of transformers' class."""
+"""What is served, by the first part of transformers' class."""
 
 
 def randomise(module: torch.nn.Module, seed: int) -> None:

@@ -142,7 +142,7 @@ class Eagle3:
         }
 
     def write(self, folder: Path) -> None:
-        """As SpecForge does."""
+        """Writes the head's files as SpecForge does."""
         folder.mkdir()
         own = torch.arange(len(self.ids))
         mask = torch.zeros(VOCAB, dtype=torch.bool)
@@ -152,7 +152,8 @@ class Eagle3:
         (folder / "config.json").write_text(json.dumps(self.config))
 
     def count_on(self) -> None:
-        """See above; of one draft only, as a hidden state stands for the token before."""
+        """Makes the head count on, by one draft only, as a hidden state stands for the token
+        before."""
         embeddings, step = circle()
         for name in ("self_attn.o_proj", "mlp.down_proj"):
             self._layer(name).mul_(0.1)
@@ -235,7 +236,7 @@ class MTP:
         self.eps = reference.hub.config.rms_norm_eps
 
     def count_on(self) -> None:
-        """See above: half by the embedding, half by the hidden state."""
+        """Makes the head count on: half by the embedding, half by the hidden state."""
         _, step = circle()
         for name in ("enorm", "hnorm", "shared_head.norm"):
             self._own(name).fill_(1.0 - self.plus)

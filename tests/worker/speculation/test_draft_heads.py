@@ -147,8 +147,8 @@ def test_drafts_are_those_of_the_definition(served: Served, backend: str) -> Non
 
 @pytest.mark.parametrize("served", ATTENDING, ids=named(ATTENDING), indirect=True)
 def test_rows_come_along_with_blocks(served: Served) -> None:
-    """Of a prefix that was found, the head's rows are there; those that it had not computed are
-    made of zeros, and cost a draft at most."""
+    """The head's rows of a prefix that was found are there; those that it had not computed are made
+    of zeros, and cost a draft at most."""
     run = Run(served, "cpu")
     tokens = torch.randint(VOCAB, (90,), generator=torch.Generator().manual_seed(7)).tolist()
     first = NewSequence(0, tokens[:60], 60, 0, GREEDY, list(range(6)))

@@ -61,7 +61,7 @@ class Sequence:
 
 
 class PassFailed(Exception):
-    """As a draft model's pass may fail."""
+    """An error with which a draft model's pass may fail."""
 
 
 class Flaky:
@@ -156,7 +156,7 @@ class Walk:
         self.free = list(range(BLOCKS))
         self.random.shuffle(self.free)
         self.cached: dict[tuple[int, ...], int] = {}
-        """By all tokens up to the end of a full block."""
+        """What is cached, by all tokens up to the end of a full block."""
         self.holders = [0] * BLOCKS
         self.slots = list(range(8))
         self.released: list[int] = []

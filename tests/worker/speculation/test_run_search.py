@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_the_library_has_the_constants_of_the_plain_search() -> None:
-    """Those that random texts may not reach, too."""
+    """Constants that random texts may not reach are compared, too."""
     source = (Path(penstock_kernels.cpu.__file__).parent / "csrc" / "runs.cpp").read_text()
     found = dict(re.findall(r"^constexpr \w+ ([A-Z]+) = (-?[\d.]+);", source, re.MULTILINE))
     names = {"CANDIDATES", "ENOUGH", "STRETCH", "LIKELY", "SEPARATOR"}

@@ -53,7 +53,7 @@ def mixer(layer: int) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def true_logits(tokens: list[int]) -> Tensor:
-    """Of each token, computed at once and by itself."""
+    """Logits of each token, computed at once and by itself."""
     rows = features_of(np.array(tokens))
     for layer in (0, 2):
         rows = rows + torch.sin(mixer(layer)(rows, torch.zeros(SIZES[layer])))
@@ -75,7 +75,7 @@ class ToyForward:
         self.in_scan: Callable[[int, Tensor], bool] = lambda layer, rows: False
         self.batches: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self.logits_of: dict[tuple[int, int], Tensor] = {}
-        """By slot and position."""
+        """Logits by slot and position."""
 
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
         self.batches.append((tuple(batch.starts.tolist()), tuple(batch.counts.tolist())))
@@ -111,8 +111,8 @@ class ToyForward:
 
 
 class ToyProgram(ToyForward):
-    """The same, as a program of the CPU kernels does it: what becomes of states is known before
-    anything is computed, and fails then."""
+    """The toy model as a program of the CPU kernels computes it: what becomes of states is known
+    before anything is computed, and fails then."""
 
     states: ProgramStates
 

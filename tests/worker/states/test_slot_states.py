@@ -26,7 +26,7 @@ from tests.worker.states.recurrent_sequences import (
 
 TOKENS = [3 + at * 7 % 40 for at in range(30)]
 BLOCKS = list(range(20, 28))
-"""Of the checkpoints behind tokens 8, 16, 24 and 32."""
+"""Blocks of the checkpoints after tokens 8, 16, 24 and 32."""
 
 EITHER = pytest.mark.parametrize("program", [False, True], ids=["by layers", "program"])
 
@@ -153,7 +153,7 @@ def test_a_scan_that_fails_halfway_ends_its_own_sequence_alone() -> None:
 @pytest.mark.parametrize("count", [1, 5, 8])
 @EITHER
 def test_the_last_token_may_be_asked_for_again(program: bool, count: int) -> None:
-    """As the engine core does when a grammar's mask was late."""
+    """The engine core asks for it when a grammar's mask was late."""
     toy = Toy(program=program)
     toy.run(SlotWork(1, 0, 8), admitted=(sequence(1, TOKENS, BLOCKS),))
     toy.run(SlotWork(1, 8, count))

@@ -66,13 +66,13 @@ def loaded(default_folder: str, default_model: PreparedModel, made: object) -> I
 
 @pytest.fixture
 def calls(made: list[str]) -> list[str]:
-    """The same, of one test."""
+    """The calls that are made in one test."""
     made.clear()
     return made
 
 
 def jobs(*samplings: TokenSampling) -> list[Job]:
-    """Of prompts that repeat themselves, so that drafts are found."""
+    """Jobs of prompts that repeat themselves, so that drafts are found."""
     random = np.random.default_rng(5)
     return [
         Job(np.tile(random.integers(0, 49_000, 7 + at), 4).tolist(), 12, sampling)

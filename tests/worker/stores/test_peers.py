@@ -60,7 +60,7 @@ class Two:
         self.endpoint = endpoint
         self.memory = BlockMemory(LAYOUT, 10 * PAYLOAD)
         self.counts, self.given = TransferCounts(), TransferCounts()
-        """Of who asks, and of who is asked."""
+        """Counts of who asks, and of who is asked."""
         self.server = KVServer(self.context, endpoint, self.memory, self.keys, self.given)
         dialled = self.dial(LAYOUT, KVKeys(self.context, other))
         self.asking = Asking()

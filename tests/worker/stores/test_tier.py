@@ -72,7 +72,7 @@ def found(disk: StoreTier, *numbers: int) -> int:
 
 
 def seconds(disk: StoreTier, *numbers: int) -> float:
-    """That reading a block is said to take."""
+    """Seconds that reading a block is said to take."""
     return looked_up(disk, *numbers).block_seconds
 
 

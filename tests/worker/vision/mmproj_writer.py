@@ -93,7 +93,7 @@ KINDS: dict[str, tuple[str, Callable[[Writer, Any], None]]] = {
     "qwen3_vl": ("qwen3vl_merger", qwen3_vl),
     "internvl": ("internvl", internvl),
 }
-"""By the model_type of the whole: clip.projector_type, and the family's own keys."""
+"""clip.projector_type and the family's own keys, by the model_type of the whole."""
 
 
 def write_keys(writer: Writer, config: Any) -> None:
@@ -196,7 +196,7 @@ def _of_internvl(name: str) -> str:
 
 
 def _of_old_llava(name: str, tensor: Tensor, layers: int) -> Iterator[tuple[str, Tensor]]:
-    """Of the converter in tools/mtmd/legacy-models, which calls fc1 ffn_down."""
+    """Names and tensors of the converter in tools/mtmd/legacy-models, which calls fc1 ffn_down."""
     name = name.removeprefix("vision_tower.vision_model.")
     if name.startswith("post_layernorm"):
         return

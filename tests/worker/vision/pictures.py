@@ -148,7 +148,7 @@ def job_of(parts: Sequence[Part], wanted: int, *, whole_spans: bool = False) -> 
 
 
 def text_of(tokens: list[int]) -> list[int]:
-    """Of an answer what is before a placeholder, which transformers would take for a picture."""
+    """What is before a placeholder in an answer, which transformers would take for a picture."""
     return tokens[: tokens.index(PLACEHOLDER)] if PLACEHOLDER in tokens else tokens
 
 
@@ -177,8 +177,8 @@ def theirs_of(model: Any, parts: Sequence[Part], more: Sequence[int] = ()) -> to
 
 
 def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, torch.Tensor]:
-    """As a processor of transformers gives pictures of different sizes: filled up with zeros, to be
-    cut off."""
+    """Pictures of different sizes as a processor of transformers gives them: filled up with zeros,
+    to be cut off."""
     pixels = [torch.from_numpy(each.inputs["pixel_values"]) for each in shown]
     sizes = [each.inputs.get("image_size") for each in shown]
     if any(size is not None for size in sizes):

@@ -24,7 +24,7 @@ CASE = "qwen2.5-vl"
 
 
 def logits_of(ours: Ours, folder: Path, **options: Any) -> torch.Tensor:
-    """Of a prompt with a picture, and of the token behind it."""
+    """Logits of a prompt with a picture, and of the token after it."""
     asked = prompts(CASES[CASE].preparation)[1]
     seen = LogitsOf()
     runner = runner_of(

@@ -353,7 +353,7 @@ def make_theirs(case: str) -> Any:
 
 @dataclass(frozen=True)
 class Ours:
-    """The same model, read from the files that transformers wrote."""
+    """Our model, read from the files that transformers wrote."""
 
     config: ModelConfig
     decoder: DecoderModel
@@ -376,7 +376,7 @@ def _facts(preparation: ImagePreparation) -> KindFacts:
 
 
 def prepared_folder(case: str, folder: Path) -> PreparedModel:
-    """As far as a worker reads it."""
+    """A case's prepared folder, as far as a worker reads it."""
     config, files = saved(make_theirs(case), folder)
     prepared = PreparedModel(
         format_version=FORMAT_VERSION,
@@ -403,7 +403,7 @@ def opened(config: ModelConfig, files: WeightFiles, dtype: torch.dtype = torch.f
 
 
 _FOLDERS: list[TemporaryDirectory[str]] = []
-"""Of what `both` has made, until the process ends."""
+"""Folders of what `both` has made, kept until the process ends."""
 
 
 @cache

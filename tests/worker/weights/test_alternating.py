@@ -93,7 +93,7 @@ def random_mxfp4(
 
 
 class Files:
-    """The same model twice: experts in MXFP4, and as floats."""
+    """Files of one model twice: experts in MXFP4, and as floats."""
 
     def __init__(self, folder: Path) -> None:
         rest = other_tensors(torch.Generator().manual_seed(1))

@@ -86,7 +86,7 @@ def test_every_part_reads_what_the_weights_mean(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", CASES)
 def test_rows_of_a_fused_matrix(name: str, tmp_path: Path) -> None:
-    """As families cut fused projections: what is cut off is a matrix of its own."""
+    """Families cut fused projections so: what is cut off is a matrix of its own."""
     checkpoint = write_checkpoint(tmp_path / "model", CASES[name])
     true = checkpoint.meant[f"model.{QUERY}.weight"]
     stored = tensor_of(opened(checkpoint), QUERY, checkpoint)
@@ -101,7 +101,7 @@ def test_rows_of_a_fused_matrix(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["AWQ", "INT8", "FP8, blocks"])
 def test_rows_in_another_order(name: str, tmp_path: Path) -> None:
-    """As families with adjacent rotary pairs have them."""
+    """Families with adjacent rotary pairs have them so."""
     checkpoint = write_checkpoint(tmp_path / "model", CASES[name])
     true = checkpoint.meant[f"model.{QUERY}.weight"]
     order = torch.randperm(len(true), generator=torch.Generator().manual_seed(2))
