@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import layers_that_read, one_group
 from penstock.model.layer_spec import LayerSpec
-from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.program import (
     Attention,
-    Buffer,
     Experts,
     NormWeights,
     Phase,
@@ -20,19 +18,22 @@ from penstock_kernels.cpu.program import (
     Program,
     RotationTable,
 )
-from penstock_kernels.cpu.recurrent import RecurrentKind
 from penstock_worker.adapters.adaptable import EMBEDDING, HEAD
 from penstock_worker.forward.cpu.adapters import AdaptedPhases
 from penstock_worker.forward.cpu.cross_layers import CrossLayerPhases
-from penstock_worker.forward.cpu.gates import forms_of, product_into
 from penstock_worker.forward.cpu.latent_layers import LatentLayerPhases
 from penstock_worker.forward.cpu.layer_inputs import finished, inputs_of_layers
-from penstock_worker.forward.cpu.layers import LayerPhases
+from penstock_worker.forward.cpu.layers import (
+    BesideLayerPhases,
+    HeadLayerPhases,
+    LayerPhases,
+    RecurrentLayerPhases,
+)
 from penstock_worker.forward.cpu.media import taken, tapped
 from penstock_worker.forward.cpu.split import WHOLE, Split
 from penstock_worker.forward.cpu.stream_layers import StreamLayerPhases, begun, ended
 from penstock_worker.forward.cpu.taps import CPUTaps
-from penstock_worker.forward.cpu.weights import LayerWeights, ModelWeights, RecurrentWeights
+from penstock_worker.forward.cpu.weights import LayerWeights, ModelWeights
 
 
 class ProgramEnds(Protocol):
@@ -60,16 +61,8 @@ def compile_program(
     may change; None: nothing. `taps`: take residuals out of it."""
     # A layer's attention to an encoder, if it has one, lies where its own does.
     places = (*(places or _in_one_group(config)),) * (2 if config.encoder_rows else 1)
-    phases = [*_phases(config, weights, split, ends, adapted=adapted, taps=taps)]
-    if weights.head is not None:
-        logits = _logits(config, weights.head, weights.norm)
-        if adapted is not None:
-            logits = adapted.of_end(logits, HEAD)
-        phases.append(split.logits(logits))
-    elif ends is not None:
-        phases += ends.end()
-    low_rank = None if adapted is None else adapted.targets()
-    return Program(tuple(_placed(phases, places)), config.vocab_size, low_rank)
+    model = _Model(config, weights, split, ends, adapted, taps)
+    return model.program(_placed(model.phases((*TO_LAST_LAYER, _logits)), places))
 
 
 def _in_one_group(config: ModelConfig) -> Sequence[tuple[int, int]]:
@@ -98,12 +91,9 @@ def compile_rows(
     """Returns what a step of a model does whose rows after the last norm are wanted instead of
     logits. whole: it is an encoder's, which keeps nothing of an input beyond the step. both_ways:
     attention looks ahead, too. adapted: as of compile_program."""
-    found = _phases(config, weights, whole=whole, both_ways=both_ways, adapted=adapted)
-    if not whole:
-        found = _placed(found, _in_one_group(config))
-    phases = (*found, rows_phase(config.hidden_size, weights.norm))
-    low_rank = None if adapted is None else adapted.targets()
-    return Program(phases, config.vocab_size, low_rank)
+    model = _Model(config, weights, adapted=adapted, whole=whole, both_ways=both_ways)
+    phases = model.phases((*TO_LAST_LAYER, _rows))
+    return model.program(phases if whole else _placed(phases, _in_one_group(config)))
 
 
 def rows_phase(width: int, norm: NormWeights | None = None) -> Phase:
@@ -111,74 +101,184 @@ def rows_phase(width: int, norm: NormWeights | None = None) -> Phase:
     return Phase(kind=PhaseKind.ROWS, width=width, norm=norm, waits=False)
 
 
-def _phases(
-    config: ModelConfig,
-    weights: ModelWeights,
-    split: Split = WHOLE,
-    ends: ProgramEnds | None = None,
-    *,
-    whole: bool = False,
-    both_ways: bool = False,
-    adapted: AdaptedPhases | None = None,
-    taps: CPUTaps | None = None,
-) -> Iterator[Phase]:
-    """Everything but what is made of the last layer's rows."""
-    if weights.embedding is not None:
-        embed = Phase(
-            kind=PhaseKind.EMBED,
-            matrices=(weights.embedding,),
-            scale=config.embedding_multiplier,
-        )
-        yield from split.embedded(embed if adapted is None else adapted.of_end(embed, EMBEDDING))
-    elif ends is not None:
-        yield from ends.begin()
-    if weights.positions is not None:
-        yield Phase(kind=PhaseKind.LOOK_UP, matrices=(weights.positions,))
-    if weights.embedding_norm is not None:
-        width, norm = config.hidden_size, weights.embedding_norm
+@dataclass(frozen=True)
+class _Model:
+    """What a program is compiled from."""
+
+    config: ModelConfig
+    weights: ModelWeights
+    split: Split = WHOLE
+    ends: ProgramEnds | None = None
+    adapted: AdaptedPhases | None = None
+    taps: CPUTaps | None = None
+    whole: bool = False
+    both_ways: bool = False
+    in_memory: list[Attention] = field(default_factory=list)
+    """Attention of each kind that layers of an encoder have (see _sharing)."""
+
+    def phases(self, makers: Iterable[PhaseMaker]) -> Iterator[Phase]:
+        for maker in makers:
+            yield from maker(self)
+
+    def program(self, phases: Iterable[Phase]) -> Program:
+        # Adapters' targets are known once all phases are made.
+        made = tuple(phases)
+        low_rank = None if self.adapted is None else self.adapted.targets()
+        return Program(made, self.config.vocab_size, low_rank)
+
+
+PhaseMaker = Callable[[_Model], Iterable[Phase]]
+"""Makes the phases of one part of a program; none where the model, or the rank, hasn't the part."""
+
+
+def _embedding(model: _Model) -> Iterable[Phase]:
+    if model.weights.embedding is None:
+        return () if model.ends is None else model.ends.begin()
+    embed = Phase(
+        kind=PhaseKind.EMBED,
+        matrices=(model.weights.embedding,),
+        scale=model.config.embedding_multiplier,
+    )
+    if model.adapted is not None:
+        embed = model.adapted.of_end(embed, EMBEDDING)
+    return model.split.embedded(embed)
+
+
+def _positions(model: _Model) -> Iterator[Phase]:
+    if model.weights.positions is not None:
+        yield Phase(kind=PhaseKind.LOOK_UP, matrices=(model.weights.positions,))
+
+
+def _embedding_norm(model: _Model) -> Iterator[Phase]:
+    width, norm = model.config.hidden_size, model.weights.embedding_norm
+    if norm is not None:
         yield Phase(kind=PhaseKind.NORM, width=width, norm=norm)
-    if weights.embedding is not None:
-        yield from taken(config)
-    if weights.layer_inputs is not None:
-        yield from inputs_of_layers(config, weights.layer_inputs)
-    if weights.streams is not None and config.streams is not None:
-        yield from begun(config, config.streams, weights.streams)
-    if taps is not None:
-        yield from taps.behind(0)
-    kinds: list[Attention] = []
-    for number, layer in enumerate(_at_their_states(weights.layers)):
-        spec = config.layer(number)
-        attention = _attention(config, spec, layer, weights.rotations, number, split)
-        if whole:
-            attention = _sharing(replace(attention, both_ways=both_ways), kinds)
-        kind = _kind(layer)
-        phases = kind(config, spec, layer, attention, _experts(spec, layer), split).phases()
-        if adapted is not None:
-            phases = adapted.of_layer(phases, layer, number)
-        all_phases = [*finished(phases, config, number, layer)]
-        if weights.embedding is not None:
-            all_phases += tapped(config, number)
-        *others, last = all_phases
-        yield from others
-        yield replace(last, ends_layer=True)
-        if taps is not None:
-            yield from taps.behind(number + 1)
-    if weights.streams is not None and config.streams is not None:
-        yield from ended(config, config.streams, weights.streams)
 
 
-def _kind(weights: LayerWeights) -> type[LayerPhases]:
-    if weights.cross is not None:
-        return CrossLayerPhases
-    if weights.beside_embedding:
-        return HeadLayerPhases
-    if weights.streams is not None:
-        return StreamLayerPhases
-    if weights.beside is not None:
-        return BesideLayerPhases
-    if weights.recurrent is not None:
-        return RecurrentLayerPhases
-    return LayerPhases if weights.latent is None else LatentLayerPhases
+def _media_rows(model: _Model) -> Iterable[Phase]:
+    return () if model.weights.embedding is None else taken(model.config)
+
+
+def _layer_inputs(model: _Model) -> Iterable[Phase]:
+    weights = model.weights.layer_inputs
+    return () if weights is None else inputs_of_layers(model.config, weights)
+
+
+def _streams_begun(model: _Model) -> Iterable[Phase]:
+    spec, weights = model.config.streams, model.weights.streams
+    return () if spec is None or weights is None else begun(model.config, spec, weights)
+
+
+def _embeddings_tapped(model: _Model) -> Iterable[Phase]:
+    return () if model.taps is None else model.taps.behind(0)
+
+
+def _layers(model: _Model) -> Iterator[Phase]:
+    for number, weights in enumerate(_at_their_states(model.weights.layers)):
+        phases = _layer(model, number, weights)
+        for part in LAYER_PARTS:
+            phases = part(model, phases, number, weights)
+        yield from phases
+
+
+def _streams_ended(model: _Model) -> Iterable[Phase]:
+    spec, weights = model.config.streams, model.weights.streams
+    return () if spec is None or weights is None else ended(model.config, spec, weights)
+
+
+def _logits(model: _Model) -> Iterable[Phase]:
+    config, weights = model.config, model.weights
+    if weights.head is None:
+        return () if model.ends is None else model.ends.end()
+    logits = Phase(
+        kind=PhaseKind.LOGITS,
+        matrices=(weights.head,),
+        norm=weights.norm,
+        scale=config.logits_multiplier,
+        soft_cap=config.logits_soft_cap,
+        waits=False,
+    )
+    if model.adapted is not None:
+        logits = model.adapted.of_end(logits, HEAD)
+    return (model.split.logits(logits),)
+
+
+def _rows(model: _Model) -> Iterable[Phase]:
+    return (rows_phase(model.config.hidden_size, model.weights.norm),)
+
+
+TO_LAST_LAYER: tuple[PhaseMaker, ...] = (
+    _embedding,
+    _positions,
+    _embedding_norm,
+    _media_rows,
+    _layer_inputs,
+    _streams_begun,
+    _embeddings_tapped,
+    _layers,
+    _streams_ended,
+)
+"""A program in order, but for what is made of the last layer's rows."""
+
+
+def _layer(model: _Model, number: int, weights: LayerWeights) -> Iterator[Phase]:
+    """A layer's own phases."""
+    config, spec = model.config, model.config.layer(number)
+    attention = _attention(config, spec, weights, model.weights.rotations, number, model.split)
+    if model.whole:
+        attention = _sharing(replace(attention, both_ways=model.both_ways), model.in_memory)
+    kind = next(kind for has, kind in LAYER_KINDS if has(weights))
+    return kind(config, spec, weights, attention, _experts(spec, weights), model.split).phases()
+
+
+LayerPart = Callable[[_Model, Iterator[Phase], int, LayerWeights], Iterator[Phase]]
+"""Maps the phases of a layer with this number and these weights to those with one more part."""
+
+
+def _adapted(
+    model: _Model, phases: Iterator[Phase], number: int, weights: LayerWeights
+) -> Iterator[Phase]:
+    return phases if model.adapted is None else model.adapted.of_layer(phases, weights, number)
+
+
+def _finished(
+    model: _Model, phases: Iterator[Phase], number: int, weights: LayerWeights
+) -> Iterator[Phase]:
+    return finished(phases, model.config, number, weights)
+
+
+def _tower_tapped(
+    model: _Model, phases: Iterator[Phase], number: int, weights: LayerWeights
+) -> Iterator[Phase]:
+    yield from phases
+    if model.weights.embedding is not None:
+        yield from tapped(model.config, number)
+
+
+def _counted(
+    model: _Model, phases: Iterator[Phase], number: int, weights: LayerWeights
+) -> Iterator[Phase]:
+    *others, last = phases
+    yield from others
+    yield replace(last, ends_layer=True)
+
+
+def _layer_tapped(
+    model: _Model, phases: Iterator[Phase], number: int, weights: LayerWeights
+) -> Iterator[Phase]:
+    yield from phases
+    if model.taps is not None:
+        yield from model.taps.behind(number + 1)
+
+
+LAYER_PARTS: tuple[LayerPart, ...] = (
+    _adapted,
+    _finished,
+    _tower_tapped,
+    _counted,
+    _layer_tapped,
+)
+"""What is added to a layer's phases, in order."""
 
 
 def _at_their_states(layers: Sequence[LayerWeights]) -> Iterator[LayerWeights]:
@@ -192,17 +292,6 @@ def _at_their_states(layers: Sequence[LayerWeights]) -> Iterator[LayerWeights]:
         placed = replace(weights.layer, state=state, last=last)
         yield replace(layer, recurrent=replace(weights, layer=placed))
         state, last = state + placed.state_numbers, last + placed.width
-
-
-def _logits(config: ModelConfig, head: PackedMatrix, norm: NormWeights | None) -> Phase:
-    return Phase(
-        kind=PhaseKind.LOGITS,
-        matrices=(head,),
-        norm=norm,
-        scale=config.logits_multiplier,
-        soft_cap=config.logits_soft_cap,
-        waits=False,
-    )
 
 
 def _sharing(attention: Attention, kinds: list[Attention]) -> Attention:
@@ -264,104 +353,13 @@ def _experts(spec: LayerSpec, weights: LayerWeights) -> Experts | None:
     )
 
 
-@dataclass(frozen=True)
-class BesideLayerPhases(LayerPhases):
-    """Both read the residual, each by norms of its own, and so does the router. No ranks share such
-    a layer."""
-
-    def _fed(self) -> Iterator[Phase]:
-        norms, experts, weights = self.weights.beside, self.weights.experts, self.weights
-        if norms is None or experts is None or weights.gate is None:
-            raise ValueError("no program has such a layer of experts")
-        yield self._input(norms.router, experts.router)
-        yield self._scores(experts.router)
-        yield self._input(norms.experts, *experts.gates, *experts.ups)
-        yield self._route(experts)
-        yield self._experts_up(experts)
-        yield Phase(kind=PhaseKind.EXPERTS_DOWN, experts=self.experts)
-        yield Phase(kind=PhaseKind.COMBINE, target=Buffer.RESULT, experts=self.experts, adds=False)
-        yield self._over(PhaseKind.NORM, Buffer.RESULT, Buffer.RESULT, norms.experts_output)
-        yield from self._dense()
-        # Attention has no more use for MIXED.
-        yield self._over(PhaseKind.ADD_NORM, Buffer.MIXED, Buffer.RESULT, norms.dense_output)
-        last = weights.feed_forward_output_norm
-        yield self._over(PhaseKind.ADD_NORM, Buffer.RESULT, Buffer.RESIDUAL, last)
-
-    def _dense(self) -> Iterator[Phase]:
-        """The feed-forward, as MIXED before its norm."""
-        weights = self.weights
-        if weights.gate is None or weights.up is None or weights.down is None:
-            raise ValueError("the feed-forward beside experts is gated")
-        yield self._input(weights.feed_forward_norm, weights.gate, weights.up)
-        yield self._gated_up()
-        yield product_into(weights.down, Buffer.MIXED, source=Buffer.INNER)
-
-    def _over(
-        self, kind: PhaseKind, source: Buffer, target: Buffer, norm: NormWeights | None
-    ) -> Phase:
-        width, scale = self.config.hidden_size, 1.0
-        if kind is PhaseKind.ADD_NORM and target is Buffer.RESIDUAL:
-            scale = self.spec.residual_multiplier
-        return Phase(kind=kind, source=source, target=target, width=width, norm=norm, scale=scale)
-
-
-@dataclass(frozen=True)
-class HeadLayerPhases(LayerPhases):
-    """A layer whose attention reads both normed vectors side by side, which are in MIXED."""
-
-    def _attention(self) -> Iterator[Phase]:
-        if self.spec.order != "pre" or self.weights.output_gate is not None:
-            raise ValueError("no program has such a layer of a head")
-        yield Phase(
-            kind=PhaseKind.MAKE_INPUT,
-            source=Buffer.MIXED,
-            target=Buffer.INPUT,
-            width=self.config.attention_inputs,
-            forms=forms_of(*self._heads_matrices()),
-        )
-        yield self._heads()
-        yield from self._placed()
-        yield from self._attended()
-
-
-@dataclass(frozen=True)
-class RecurrentLayerPhases(LayerPhases):
-    """A recurrent layer, which one rank has as a whole."""
-
-    def _attention(self) -> Iterator[Phase]:
-        weights = self._recurrent
-        layer, matrices = weights.layer, [matrix for matrix, _ in weights.products]
-        yield self._input(self.weights.attention_norm, *matrices)
-        for number, (matrix, first) in enumerate(weights.products):
-            yield Phase(
-                kind=PhaseKind.PRODUCT,
-                source=Buffer.INPUT,
-                target=Buffer.QUERIES,
-                matrices=(matrix,),
-                adds=False,
-                part=True,
-                first=first,
-                width=weights.features,
-                # Products of one input into columns of their own needn't wait for each other.
-                waits=number == len(weights.products) - 1,
-            )
-        if layer.kind is not RecurrentKind.SHORT_CONV:
-            yield Phase(kind=PhaseKind.CONVOLVE, source=Buffer.QUERIES, recurrent=layer)
-        yield Phase(
-            kind=PhaseKind.SCAN, source=Buffer.QUERIES, target=Buffer.MIXED, recurrent=layer
-        )
-        yield Phase(
-            kind=PhaseKind.MAKE_INPUT,
-            source=Buffer.MIXED,
-            target=Buffer.INPUT,
-            width=layer.width,
-            recurrent=layer,
-            forms=forms_of(self.weights.output),
-            waits=False,
-        )
-
-    @property
-    def _recurrent(self) -> RecurrentWeights:
-        if self.weights.recurrent is None:
-            raise ValueError("a layer that isn't recurrent has no such weights")
-        return self.weights.recurrent
+LAYER_KINDS: tuple[tuple[Callable[[LayerWeights], bool], type[LayerPhases]], ...] = (
+    (lambda weights: weights.cross is not None, CrossLayerPhases),
+    (lambda weights: weights.beside_embedding, HeadLayerPhases),
+    (lambda weights: weights.streams is not None, StreamLayerPhases),
+    (lambda weights: weights.beside is not None, BesideLayerPhases),
+    (lambda weights: weights.recurrent is not None, RecurrentLayerPhases),
+    (lambda weights: weights.latent is not None, LatentLayerPhases),
+    (lambda weights: True, LayerPhases),
+)
+"""Kinds of layers; the first one whose weights a layer has is its own."""
