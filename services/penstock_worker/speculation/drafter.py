@@ -1,0 +1,263 @@
+"""What drafts by passes of its own: a small model, or a head.
+
+It keeps its rows' keys and values under the served model's block numbers, comes after that model
+step by step, and samples with the draws that the served model is going to sample with (seed,
+sequence, index), so that both choose alike as often as their distributions allow. Its choices are
+checked like any other drafts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.protocol.common import TokenSampling
+from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
+from penstock_worker.batch.slots import Slot, Slots
+from penstock_worker.forward.interface import Batch
+from penstock_worker.sampler import SampleRequest
+from penstock_worker.sampler.queued import QueuedSampler
+from penstock_worker.speculation.draft_rows import DraftRows
+
+
+@dataclass(frozen=True)
+class DraftLimits:
+    """What drafts are asked for at most."""
+
+    drafts: int
+    """Tokens after a sequence's."""
+    positions: int
+    """Tokens that a sequence may have; after them, nothing is drafted."""
+    vocab: int
+    """Ids that both models have are below this."""
+    ends: frozenset[int]
+    """Ids after which nothing is drafted, as sequences mostly end there."""
+    catch_up: int
+    """Tokens, of all sequences together, that one step computes beside those that the served model
+    computes in it."""
+
+
+@dataclass
+class Followed:
+    """How far the drafter has come with the sequence in a slot."""
+
+    sampling: TokenSampling  # Without log-probabilities.
+    computed: int  # Rows that it has computed, from the first one on.
+    noted: int  # Tokens whose rows have been told to DraftRows.
+
+
+AnyFollowed = TypeVar("AnyFollowed", bound=Followed)
+
+
+@dataclass
+class Asked(Generic[AnyFollowed]):
+    """What one step computes for a slot: rows [start, stop), and then so many drafts."""
+
+    number: int  # The slot's.
+    slot: Slot
+    state: AnyFollowed
+    start: int
+    stop: int
+    most: int  # Drafts.
+    end: int  # Of what the served model computes.
+    drafts: list[int] = field(default_factory=list, kw_only=True)
+
+    @property
+    def caught_up(self) -> int:
+        """How many of the rows come out of DraftLimits.catch_up."""
+        return self.stop - self.start
+
+    def succeed(self) -> None:
+        """Called after passes that have all computed what they should."""
+
+    def fail(self) -> None:
+        """Called after a pass that failed: none of the rows counts as computed."""
+        self.stop = self.start
+        self.drafts.clear()
+
+
+AnyAsked = TypeVar("AnyAsked", bound=Asked[Any])
+
+
+class Drafter(ABC, Generic[AnyFollowed, AnyAsked]):
+    """A proposer. May be called from several threads at once, with works that have no slot in
+    common, where its passes may."""
+
+    ahead = 0
+    """How many tokens a row's own token is after the row's position."""
+
+    def __init__(
+        self,
+        sampler: QueuedSampler,
+        slots: Slots,
+        rows: DraftRows,
+        limits: DraftLimits,
+        groups: int = 1,
+    ) -> None:
+        """Passes have `groups` times as many blocks as `rows`: each of the drafter's KV groups has
+        all blocks of the first group's tables, one group after another."""
+        self._sampler = sampler
+        self._slots = slots
+        self._rows = rows
+        self._limits = limits
+        self._groups = groups
+        self._followed: dict[int, AnyFollowed] = {}
+
+    @abstractmethod
+    def _begin(self, sampling: TokenSampling, computed: int, noted: int) -> AnyFollowed:
+        """Returns what is known of a sequence that is met for the first time."""
+
+    @abstractmethod
+    def _ask(self, work: SlotWork, slot: Slot, state: AnyFollowed, spare: int) -> AnyAsked:
+        """Returns what is to be computed for a work. `spare`: rows that may be caught up with."""
+
+    @abstractmethod
+    def _first_pass(
+        self, asked: list[AnyAsked], batch: Batch, drafting: list[AnyAsked], rows: np.ndarray
+    ) -> Tensor:
+        """Computes all rows that are asked for. Returns logits of `rows`, the last ones of those
+        that are drafted for, [rows, vocab]."""
+
+    @abstractmethod
+    def _further_pass(self, drafting: list[AnyAsked], batch: Batch) -> Tensor:
+        """Computes a row of the newest draft of each. Returns their logits, [rows, vocab]."""
+
+    def take(self, plan: Plan) -> None:
+        """Takes note of a plan that was applied to the slots."""
+        self._rows.copied(plan.copies)
+        for work in plan.work:
+            self._rows.given(work.new_blocks)
+        for number in plan.released:
+            self._followed.pop(number, None)
+
+    def fetched(self, message: FetchKV) -> None:
+        """Follows copies of blocks. Fetched blocks have none of the drafter's rows, which are
+        computed where they are wanted."""
+        self._rows.copied(message.copies)
+        self._rows.given(message.blocks)
+
+    def first(self, number: int) -> int | None:
+        """Returns None: no draft is known before it is computed."""
+        return None
+
+    def undo(self, scheduled: Sequence[SlotWork]) -> None:
+        """Does nothing: rows that were computed are the slot's, and are right."""
+
+    def reset(self) -> None:
+        """Forgets all sequences."""
+        self._followed.clear()
+        self._rows.clear()
+
+    def proposed(self, number: int) -> int:
+        """Returns how many tokens can be proposed after the slot's."""
+        return min(self._limits.drafts, self._room(len(self._slots[number].token_ids)))
+
+    def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
+        """Computes what is to be computed for these works. Returns drafts after each work's tokens,
+        at most as many as it allows."""
+        spare, asked = self._limits.catch_up, []
+        for work, slot in zip(scheduled, self._slots.of(scheduled), strict=True):
+            own = self._ask(work, slot, self._state(work, slot), spare)
+            spare -= own.caught_up
+            asked.append(own)
+        computing = [own for own in asked if own.stop > own.start]
+        try:
+            if computing:
+                with torch.inference_mode():
+                    self._draft(computing)
+                for own in computing:
+                    own.succeed()
+        except BaseException:
+            for own in computing:
+                own.fail()
+            raise
+        finally:
+            for own in asked:
+                self._note(own)
+        return [own.drafts for own in asked]
+
+    def _note(self, asked: AnyAsked) -> None:
+        state = asked.state
+        state.computed = max(state.computed, asked.stop)
+        self._rows.note(asked.slot.blocks, min(asked.start, state.noted), asked.end, state.computed)
+        state.noted = asked.end
+
+    def _state(self, work: SlotWork, slot: Slot) -> AnyFollowed:
+        state = self._followed.get(work.slot)
+        if state is None:
+            found = self._rows.leading(slot.blocks, work.start)
+            state = self._begin(_without_logprobs(slot.sampling), found, work.start)
+            self._followed[work.slot] = state
+        return state
+
+    def _room(self, end: int) -> int:
+        return max(0, self._limits.positions - end)
+
+    def _draft(self, asked: list[AnyAsked]) -> None:
+        """Computes the rows that aren't computed yet in one pass, which gives the first drafts,
+        then one pass for each further draft."""
+        tokens = [
+            token
+            for own in asked
+            for token in own.slot.token_ids[own.start + self.ahead : own.stop + self.ahead]
+        ]
+        starts = np.array([own.start for own in asked], dtype=np.int64)
+        counts = np.array([own.stop - own.start for own in asked], dtype=np.int64)
+        drafting = [own for own in asked if own.most > 0]
+        last = (np.cumsum(counts) - 1)[[own.most > 0 for own in asked]]
+        batch = self._batch(asked, tokens, starts, counts)
+        logits = self._first_pass(asked, batch, drafting, last)
+        while drafting:
+            drafting = self._sampled(drafting, logits)
+            if not drafting:
+                break
+            newest = [own.drafts[-1] for own in drafting]
+            places = np.array([own.stop + len(own.drafts) - 1 for own in drafting], dtype=np.int64)
+            ones = np.ones(len(drafting), dtype=np.int64)
+            logits = self._further_pass(drafting, self._batch(drafting, newest, places, ones))
+
+    def _batch(
+        self, asked: list[AnyAsked], tokens: list[int], starts: np.ndarray, counts: np.ndarray
+    ) -> Batch:
+        widths = -(-(starts + counts) // self._slots.bounds.block_size)
+        numbers = [own.number for own in asked]
+        tables = self._slots.tables.of(numbers, widths)
+        more = tuple(
+            [table + group * self._rows.blocks for table in tables]
+            for group in range(1, self._groups)
+        )
+        return Batch(np.array(tokens, dtype=np.int64), tables, starts, counts, more, numbers)
+
+    def _sampled(self, drafting: list[AnyAsked], logits: Tensor) -> list[AnyAsked]:
+        """Appends a draft to each of these, by its row of logits, and returns those that are to get
+        another. Waits for a device."""
+        if logits.shape[1] > self._limits.vocab:
+            logits = logits[:, : self._limits.vocab].contiguous()
+        requests = [
+            SampleRequest(
+                each.state.sampling, each.slot.index, each.slot.emitted + len(each.drafts)
+            )
+            for each in drafting
+        ]
+        slots, going_on = [each.number for each in drafting], []
+        found = self._sampler.launch(logits, requests, slots).sampled()
+        for each, sampled in zip(drafting, found, strict=True):
+            if sampled.token is None:
+                continue  # The logits were not finite.
+            each.drafts.append(sampled.token)
+            if len(each.drafts) < each.most and sampled.token not in self._limits.ends:
+                going_on.append(each)
+        return going_on
+
+
+def _without_logprobs(sampling: TokenSampling) -> TokenSampling:
+    if sampling.logprobs is None:
+        return sampling
+    return msgspec.structs.replace(sampling, logprobs=None)
