@@ -72,7 +72,8 @@ class Compiler:
         for place, parameter in enumerate(kernel.params):
             value = bound[parameter.name]
             special = not parameter.do_not_specialize
-            if parameter.is_constexpr or (special and isinstance(value, int) and value == 1):
+            one = special and isinstance(value, int) and value == 1
+            if parameter.is_constexpr or value is None or one:
                 signature[parameter.name] = "constexpr"
                 constants[parameter.name] = value
                 continue

@@ -100,15 +100,15 @@ def _launch(source: Tensor, target: Tensor, sources: Tensor, targets: Tensor) ->
     source, target = _as_bytes(source), _as_bytes(target)
     parts, _, width = source.shape
     _copy[(sources.shape[0], parts, triton.cdiv(width, COPY_BLOCK))](
-        source,
-        target,
-        sources,
-        targets,
-        source.stride(1),
-        source.stride(0),
-        target.stride(1),
-        target.stride(0),
-        width,
+        source=source,
+        target=target,
+        source_places=sources,
+        target_places=targets,
+        source_block=source.stride(1),
+        source_part=source.stride(0),
+        target_block=target.stride(1),
+        target_part=target.stride(0),
+        width=width,
         BLOCK=COPY_BLOCK,
         num_warps=COPY_WARPS,
     )

@@ -20,7 +20,9 @@ chunks. With equal tiles and different splits, that is so among chunks, and amon
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -58,6 +60,9 @@ class Reach:
 
 
 FULL = Reach()
+
+PARTIALS = ("partial_values", "partial_peaks", "partial_weights")
+"""Parameters of the kernels for partial results of single splits."""
 
 
 def paged_attention(
@@ -155,12 +160,15 @@ class _Call:
         rows = tiles.queries * self.plan.group if partial else 0
         splits = self._splits(tiles, shape) if partial else 1
         at_once = min(count, tiles_at_once(kv_heads * splits * rows * head_dim))
-        values = self._partial(at_once, kv_heads, splits, rows, head_dim)
-        peaks = self._partial(at_once, kv_heads, splits, rows)
-        weights = self._partial(at_once, kv_heads, splits, rows)
+        partials: dict[str, Tensor | None] = dict.fromkeys(PARTIALS)
+        if partial:
+            sizes = (at_once, kv_heads, splits, rows)
+            partials["partial_values"] = self._partial(*sizes, head_dim)
+            partials["partial_peaks"] = self._partial(*sizes)
+            partials["partial_weights"] = self._partial(*sizes)
         for begin in range(0, count, at_once):
             part = slice(begin, begin + at_once)
-            self._launch(tiles.part(part), shape, rows, splits, (values, peaks, weights))
+            self._launch(tiles.part(part), shape, rows, splits, partials)
 
     def _launch(
         self,
@@ -168,17 +176,27 @@ class _Call:
         shape: AttentionTiles,
         rows: int,
         splits: int,
-        partials: tuple[Tensor, Tensor, Tensor],
+        partials: Mapping[str, Tensor | None],
     ) -> None:
-        """`rows` is the number of rows in a tile's partial results; 0 if there are none."""
+        """`rows` is the number of rows in a tile's partial results; 0 if there are none. Operands
+        of what isn't computed are None."""
         plan, reach = self.plan, self.reach
         kv_heads, head_dim = self.kv_heads, self.value_size
         count = tiles.sequences.shape[0]
-        ends = tiles.firsts if tiles.ends is None else tiles.ends
-        last_seen = plan.query_starts if plan.last_seen is None else plan.last_seen
-        tile = tiles.sequences, tiles.firsts, ends
-        where = plan.query_starts, plan.query_lens, plan.seq_lens
-        common = {
+        scales = self.scales
+        common: dict[str, Any] = {
+            **partials,
+            "out": self.out,
+            "sinks": self.sinks,
+            "tile_sequences": tiles.sequences,
+            "tile_firsts": tiles.firsts,
+            "tile_ends": tiles.ends,
+            "query_starts": plan.query_starts,
+            "query_lens": plan.query_lens,
+            "seq_lens": plan.seq_lens,
+            "value_scales": None if scales is None else scales.value,
+            "window": self._limit,
+            "splits": splits,
             "GROUP": plan.group,
             "HEAD_DIM": head_dim,
             "DIM_BLOCK": triton.next_power_of_2(head_dim),
@@ -188,38 +206,27 @@ class _Call:
             "CHUNKS": reach.chunk > 0,
             "SPANS": plan.last_seen is not None,
             "SINKS": self.sinks is not None,
-            "SCALED": self.scales is not None,
+            "SCALED": scales is not None,
             **launched_early(self.query.device),
         }
-        sinks = self.out if self.sinks is None else self.sinks
-        key_scales = self.out if self.scales is None else self.scales.key
-        value_scales = self.out if self.scales is None else self.scales.value
         scale, cap = self._score_scales()
         programs = count
         if rows:
             programs = min(count * splits, max(1, ATTENTION_PROGRAMS // kv_heads))
         attend[(programs, kv_heads)](
-            self.query,
-            self.key_cache,
-            self.value_cache,
-            self.out,
-            *partials,
-            sinks,
-            plan.tables,
-            *tile,
-            last_seen,
-            *where,
-            scale,
-            cap,
-            key_scales,
-            value_scales,
-            self._limit,
-            plan.tables.stride(0),
-            self.query.stride(0),
-            self.head_stride,
-            self.key_cache.stride(1),
-            splits,
-            count,
+            query=self.query,
+            key_cache=self.key_cache,
+            value_cache=self.value_cache,
+            tables=plan.tables,
+            last_seen=plan.last_seen,
+            scale=scale,
+            cap=cap,
+            key_scales=None if scales is None else scales.key,
+            table_stride=plan.tables.stride(0),
+            query_stride=self.query.stride(0),
+            head_stride=self.head_stride,
+            slot_stride=self.key_cache.stride(1),
+            tiles=count,
             TILES=LISTED_TILES,
             TURNING=self.turning,
             TURNING_BLOCK=max(16, triton.next_power_of_2(self.turning)),
@@ -234,14 +241,6 @@ class _Call:
         )
         if rows:
             combine[(count, kv_heads, rows)](
-                *partials,
-                sinks,
-                self.out,
-                *tile,
-                *where,
-                value_scales,
-                self._limit,
-                splits,
                 QUERIES=rows // plan.group,
                 STAGES=COMBINE_STAGES,
                 num_warps=1,

@@ -75,12 +75,14 @@ def _rope_write(
     ROTATE: tl.constexpr,
     GROWTH: tl.constexpr,
     SCALED: tl.constexpr,
+    VALUES: tl.constexpr,
     TILE: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
     REST_BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """The first 2 * HALF numbers of a head are taken as pairs."""
+    """The first 2 * HALF numbers of a head are taken as pairs. Without VALUES, no program has value
+    heads. An operand that a constant says isn't used is None."""
     await_earlier(EARLY)
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
@@ -92,7 +94,9 @@ def _rope_write(
     rest_column = 2 * HALF + tl.arange(0, REST_BLOCK)
     rest_inside = rest_column < HEAD_DIM
     dtype: tl.constexpr = query.dtype.element_ty
-    position = tl.load(positions + row).to(tl.int64)
+    position = row
+    if ROTATE:
+        position = tl.load(positions + row).to(tl.int64)
     angle = position * HALF + column
     slot = tl.load(slots + row).to(tl.int64)
     if part < QUERY_PARTS:
@@ -143,7 +147,7 @@ def _rope_write(
             if REST > 0:
                 rest = rounded(rest, dtype) * inverse
                 tl.store(key_cache + rest_stored, round_to(rest, kept), mask=rest_mask)
-        else:
+        elif VALUES:
             values = value + row * value_row
             first, second = heads_in_halves(values, place, mask, HALF)
             tl.store(value_cache + stored, round_to(first * inverse, kept), mask=mask)
@@ -197,27 +201,27 @@ def rope_write(
     half = head_dim // 2 if rotation is None else rotation.cos.shape[1]
     growth = None if rotation is None else rotation.growth
     _rope_write[(rows, parts)](
-        query,
-        key,
-        key if value is None else value,
-        out,
-        key_cache,
-        value_cache,
-        query if rotation is None else rotation.cos,
-        query if rotation is None else rotation.sin,
-        slots if rotation is None else rotation.positions,
-        query if growth is None else growth,
-        slots,
-        query if norms is None else norms.query,
-        key if norms is None else norms.key,
-        0.0 if norms is None else norms.eps,
-        key if scales is None else scales.key_inverse,
-        key if scales is None else scales.value_inverse,
-        query.stride(0),
-        key.stride(0),
-        0 if value is None else value.stride(0),
-        key_cache.stride(0),
-        key_cache.stride(1),
+        query=query,
+        key=key,
+        value=value,
+        query_out=out,
+        key_cache=key_cache,
+        value_cache=value_cache,
+        cos=None if rotation is None else rotation.cos,
+        sin=None if rotation is None else rotation.sin,
+        positions=None if rotation is None else rotation.positions,
+        growth=growth,
+        slots=slots,
+        query_weight=None if norms is None else norms.query,
+        key_weight=None if norms is None else norms.key,
+        eps=0.0 if norms is None else norms.eps,
+        key_inverse=None if scales is None else scales.key_inverse,
+        value_inverse=None if scales is None else scales.value_inverse,
+        query_row=query.stride(0),
+        key_row=key.stride(0),
+        value_row=0 if value is None else value.stride(0),
+        head_stride=key_cache.stride(0),
+        slot_stride=key_cache.stride(1),
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
@@ -226,6 +230,7 @@ def rope_write(
         ROTATE=rotation is not None,
         GROWTH=growth is not None,
         SCALED=scales is not None,
+        VALUES=value is not None,
         TILE=tile,
         HALF_BLOCK=triton.next_power_of_2(half),
         REST_BLOCK=triton.next_power_of_2(max(1, head_dim - 2 * half)),

@@ -198,20 +198,26 @@ def add_low_rank_experts(
         return
     shape = MatmulTiles(placed.rows, COLUMNS, INNER, WARPS, STAGES)
     launch = {"num_warps": WARPS, "num_stages": stages_that_fit(shape, x.dtype, x.device)}
-    lists = (of_row, placed.order, placed.experts, placed.firsts, placed.counts)
+    lists = {
+        "of_row": of_row,
+        "order": placed.order,
+        "experts": placed.experts,
+        "firsts": placed.firsts,
+        "counts": placed.counts,
+    }
     size = (splits, placed.pairs, parts * rank)
     shrunk = torch.empty(size, dtype=torch.float32, device=x.device)
     _shrink_pairs[(tiles, parts * rank // block, splits * places)](
-        x,
-        factors.down,
-        factors.ranks,
-        shrunk,
-        *lists,
-        placed.pairs,
-        inputs,
-        x.stride(0),
-        factors.down.stride(0),
-        factors.ranks.stride(0),
+        x=x,
+        down=factors.down,
+        ranks=factors.ranks,
+        shrunk=shrunk,
+        **lists,
+        pairs=placed.pairs,
+        inputs=inputs,
+        x_row=x.stride(0),
+        down_place=factors.down.stride(0),
+        ranks_place=factors.ranks.stride(0),
         PLACES=places,
         PAIRS=placed.pairs // x.shape[0],
         ACTIVE=placed.active,
@@ -226,17 +232,17 @@ def add_low_rank_experts(
     first, second = (*factors.parts, 0)[:MOST_PARTS]
     columns = triton.cdiv(first, COLUMNS) + triton.cdiv(second, COLUMNS)
     _expand_pairs[(tiles, columns, places)](
-        shrunk,
-        factors.up,
-        factors.ranks,
-        factors.gains,
-        out,
-        *lists,
-        placed.pairs,
-        splits,
-        factors.up.stride(0),
-        factors.ranks.stride(0),
-        factors.gains.stride(0),
+        shrunk=shrunk,
+        up=factors.up,
+        ranks=factors.ranks,
+        gains=factors.gains,
+        out=out,
+        **lists,
+        pairs=placed.pairs,
+        splits=splits,
+        up_place=factors.up.stride(0),
+        ranks_place=factors.ranks.stride(0),
+        gains_place=factors.gains.stride(0),
         FIRST=first,
         SECOND=second,
         ACTIVE=placed.active,

@@ -117,14 +117,20 @@ def place_rows(chosen: Tensor, experts: int, rows: int) -> ExpertTiles:
     if pairs:
         early = launched_early(device)
         _place[(experts,)](
-            chosen, order, counts, pairs, BLOCK=PLACE_BLOCK, num_warps=PLACE_WARPS, **early
+            chosen=chosen,
+            order=order,
+            counts=counts,
+            pairs=pairs,
+            BLOCK=PLACE_BLOCK,
+            num_warps=PLACE_WARPS,
+            **early,
         )
         _list_tiles[(triton.cdiv(tiles, TILE_LIST_BLOCK),)](
-            counts,
-            numbers,
-            firsts,
-            held,
-            tiles,
+            counts=counts,
+            tile_experts=numbers,
+            tile_firsts=firsts,
+            tile_counts=held,
+            tiles=tiles,
             EXPERTS=experts,
             EXPERT_BLOCK=triton.next_power_of_2(experts),
             ROWS=rows,

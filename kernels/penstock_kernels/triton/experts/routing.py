@@ -139,13 +139,13 @@ def route(raw: Tensor, rule: RoutingRule, correction: Tensor | None) -> tuple[Te
     per_group = rule.count // rule.groups
     if rows:
         _route[(rows,)](
-            raw,
-            weights if correction is None else correction,
-            chosen,
-            weights,
-            raw.stride(0),
-            rule.scale,
-            rule.sum_floor,
+            raw=raw,
+            correction=correction,
+            chosen=chosen,
+            weights=weights,
+            raw_row=raw.stride(0),
+            scale=rule.scale,
+            sum_floor=rule.sum_floor,
             GROUPS=rule.groups,
             PER_GROUP=per_group,
             ACTIVE=rule.active,

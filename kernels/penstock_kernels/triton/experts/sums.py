@@ -39,10 +39,10 @@ def sum_experts(x: Tensor, weights: Tensor) -> Tensor:
     out = torch.empty(rows, size, dtype=torch.float32, device=x.device)
     if rows:
         _sum_experts[(rows, triton.cdiv(size, GATE_BLOCK))](
-            x,
-            weights,
-            out,
-            size,
+            x=x,
+            weights=weights,
+            out=out,
+            size=size,
             ACTIVE=active,
             BLOCK=GATE_BLOCK,
             num_warps=GATE_WARPS,

@@ -78,14 +78,15 @@ def linear(
         tiles = invariant_tiles(rows, outputs, narrow=x.dtype != torch.float32)
     launch(
         _linear,
-        (x, weight),
-        bias,
         out,
-        inputs,
-        x.stride(0),
-        weight.stride(0),
+        bias,
         tiles=tiles,
         stages=stages_that_fit(tiles, x.dtype, x.device),
+        x=x,
+        weight=weight,
+        inputs=inputs,
+        x_row=x.stride(0),
+        weight_row=weight.stride(0),
         INNER=tiles.inner,
     )
     return out

@@ -51,11 +51,11 @@ def dequantise(weights: PackedWeights, dtype: torch.dtype) -> Tensor:
     out = torch.empty(outputs, inputs, dtype=dtype, device=weights.levels.device)
     if outputs:
         _dequantise[(outputs, triton.cdiv(inputs, UNPACK_BLOCK))](
-            weights.levels,
-            weights.scales,
-            weights.scales if weights.zeros is None else weights.zeros,
-            out,
-            inputs,
+            levels=weights.levels,
+            scales=weights.scales,
+            zeros=weights.zeros,
+            out=out,
+            inputs=inputs,
             ZEROS=weights.zeros is not None,
             BITS=weights.bits,
             GROUP=weights.group,

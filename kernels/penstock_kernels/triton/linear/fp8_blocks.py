@@ -51,12 +51,12 @@ def quantise_fp8_groups(x: Tensor) -> tuple[Tensor, Tensor]:
     scales = torch.empty(rows, groups, dtype=torch.float32, device=x.device)
     if rows:
         _quantise_groups[(rows, triton.cdiv(groups, QUANTISED_GROUPS))](
-            x,
-            levels,
-            scales,
-            size,
-            groups,
-            x.stride(0),
+            x=x,
+            levels=levels,
+            scales=scales,
+            size=size,
+            groups=groups,
+            x_row=x.stride(0),
             GROUP=GROUP,
             BLOCK=QUANTISED_GROUPS,
             num_warps=1,
@@ -132,6 +132,17 @@ def fp8_block_linear(
     outputs, groups = weight_scales.shape
     out = torch.empty(x.shape[0], outputs, dtype=dtype or x.dtype, device=x.device)
     levels, scales = quantise_fp8_groups(x)
-    operands = levels, scales, weight, weight_scales
-    launch(_fp8_blocks, operands, bias, out, x.shape[1], groups, tiles=tiles, GROUP=GROUP)
+    launch(
+        _fp8_blocks,
+        out,
+        bias,
+        tiles=tiles,
+        x=levels,
+        x_scales=scales,
+        weight=weight,
+        weight_scales=weight_scales,
+        inputs=x.shape[1],
+        groups=groups,
+        GROUP=GROUP,
+    )
     return out

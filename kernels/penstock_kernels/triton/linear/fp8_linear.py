@@ -43,11 +43,11 @@ def quantise_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
     if rows:
         block = row_block(size)
         _quantise[(rows,)](
-            x,
-            levels,
-            scales,
-            size,
-            x.stride(0),
+            x=x,
+            levels=levels,
+            scales=scales,
+            size=size,
+            x_row=x.stride(0),
             BLOCK=block,
             num_warps=row_warps(block),
             **launched_early(x.device),
@@ -114,6 +114,16 @@ def fp8_linear(
     """
     out = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype, device=x.device)
     levels, scales = quantise_fp8(x)
-    operands = levels, scales, weight, weight_scales
-    launch(_fp8_linear, operands, bias, out, x.shape[1], tiles=tiles, INNER=tiles.inner)
+    launch(
+        _fp8_linear,
+        out,
+        bias,
+        tiles=tiles,
+        x=levels,
+        x_scales=scales,
+        weight=weight,
+        weight_scales=weight_scales,
+        inputs=x.shape[1],
+        INNER=tiles.inner,
+    )
     return out

@@ -169,11 +169,11 @@ def gguf_linear(
     _launch(x, weights, None, sums, parts, tiles)
     size = rows * outputs
     _add_parts[(triton.cdiv(size, PART_BLOCK),)](
-        sums,
-        out if bias is None else bias,
-        out,
-        outputs,
-        size,
+        parts=sums,
+        bias=bias,
+        out=out,
+        outputs=outputs,
+        size=size,
         PARTS=parts,
         BIAS=bias is not None,
         BLOCK=PART_BLOCK,
@@ -193,14 +193,14 @@ def _launch(
 ) -> None:
     rows, outputs = x.shape[0], weights.outputs
     _gguf_product[(tiles.programs(rows, outputs), parts)](
-        x,
-        *weights.operands,
-        out if bias is None else bias,
-        out,
-        rows,
-        outputs,
-        weights.inputs,
-        x.stride(0),
+        x=x,
+        **weights.operands,
+        bias=bias,
+        out=out,
+        rows=rows,
+        outputs=outputs,
+        inputs=weights.inputs,
+        x_row=x.stride(0),
         BIAS=bias is not None,
         **weights.layout.constants,
         PARTS=parts,

@@ -75,11 +75,11 @@ def gguf_rows(weights: GGUFWeights, ids: Tensor | None, dtype: torch.dtype) -> T
     out = torch.empty(rows, inputs, dtype=dtype, device=weights.levels.device)
     if rows:
         _gguf_rows[(rows, triton.cdiv(inputs, UNPACK_TILE))](
-            out if ids is None else ids,
-            *weights.operands,
-            out,
-            weights.outputs,
-            inputs,
+            ids=ids,
+            **weights.operands,
+            out=out,
+            outputs=weights.outputs,
+            inputs=inputs,
             **weights.layout.constants,
             CHOSEN=ids is not None,
             BLOCK=UNPACK_TILE,

@@ -77,18 +77,14 @@ class GGUFWeights:
         return self.levels.shape[0] * GROUP
 
     @property
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors that exist, by name."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)[1:]}
-        return {name: tensor for name, tensor in found.items() if tensor is not None}
+    def operands(self) -> dict[str, Tensor | None]:
+        """What kernels read of the matrix, by the names of their parameters."""
+        return {each.name: getattr(self, each.name) for each in fields(self)[1:]}
 
     @property
-    def operands(self) -> tuple[Tensor, ...]:
-        """The kernels' arguments. One that the layout doesn't have is replaced by another tensor,
-        and never read."""
-        found = self.tensors
-        names = ("levels", "high", "scales", "minima", "units", "unit_minima")
-        return tuple(found.get(name, self.scales) for name in names)
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors that exist, by name."""
+        return {name: tensor for name, tensor in self.operands.items() if tensor is not None}
 
     @property
     def nbytes(self) -> int:

@@ -62,9 +62,14 @@ class AdapterTiles:
     """[rows]: the place of each row's factors, -1 for none."""
 
     @property
-    def lists(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What kernels read of the tiles."""
-        return self.order, self.places, self.firsts, self.counts
+    def lists(self) -> dict[str, Tensor]:
+        """What kernels read of the tiles, by the names of their parameters."""
+        return {
+            "order": self.order,
+            "places": self.places,
+            "firsts": self.firsts,
+            "counts": self.counts,
+        }
 
 
 @triton.jit(do_not_specialize=["rows", "ranks_place"])
@@ -209,16 +214,16 @@ def add_low_rank(x: Tensor, out: Tensor, factors: LowRankFactors, tiles: Adapter
     splits = triton.cdiv(inputs, LOW_RANK_PART)
     shrunk = torch.empty(splits, rows, parts * rank, dtype=torch.float32, device=x.device)
     _shrink[(count, parts * rank // block, splits)](
-        x,
-        factors.down,
-        factors.ranks,
-        shrunk,
-        *tiles.lists,
-        rows,
-        inputs,
-        x.stride(0),
-        factors.down.stride(0),
-        factors.ranks.stride(0),
+        x=x,
+        down=factors.down,
+        ranks=factors.ranks,
+        shrunk=shrunk,
+        **tiles.lists,
+        rows=rows,
+        inputs=inputs,
+        x_row=x.stride(0),
+        down_place=factors.down.stride(0),
+        ranks_place=factors.ranks.stride(0),
         PARTS=parts,
         RANK=rank,
         BLOCK=block,
@@ -240,18 +245,18 @@ def add_raised(shrunk: Tensor, out: Tensor, factors: LowRankFactors, tiles: Adap
     gains, sizes = factors.gains, (*factors.parts, 0, 0)[:MOST_PARTS]
     columns = sum(triton.cdiv(size, shape.columns) for size in factors.parts)
     _expand[(tiles.counts.shape[0], columns)](
-        shrunk,
-        factors.up,
-        factors.ranks,
-        factors.up if gains is None else gains,
-        out,
-        *tiles.lists,
-        tiles.order.shape[0],
-        shrunk.shape[0],
-        out.stride(0),
-        factors.up.stride(0),
-        factors.ranks.stride(0),
-        0 if gains is None else gains.stride(0),
+        shrunk=shrunk,
+        up=factors.up,
+        ranks=factors.ranks,
+        gains=gains,
+        out=out,
+        **tiles.lists,
+        rows=tiles.order.shape[0],
+        splits=shrunk.shape[0],
+        out_row=out.stride(0),
+        up_place=factors.up.stride(0),
+        ranks_place=factors.ranks.stride(0),
+        gains_place=0 if gains is None else gains.stride(0),
         GAINS=gains is not None,
         FIRST=sizes[0],
         SECOND=sizes[1],

@@ -61,14 +61,14 @@ def per_head(x: Tensor, weight: Tensor, *, tiles: MatmulTiles = INVARIANT) -> Te
     out = torch.empty(rows, heads, outputs, dtype=x.dtype, device=x.device)
     if rows:
         _per_head[(tiles.programs(rows, outputs), heads)](
-            x,
-            weight,
-            out,
-            rows,
-            outputs,
-            inputs,
-            x.stride(0),
-            x.stride(1),
+            x=x,
+            weight=weight,
+            out=out,
+            rows=rows,
+            outputs=outputs,
+            inputs=inputs,
+            x_row=x.stride(0),
+            x_head=x.stride(1),
             ROWS=tiles.rows,
             COLUMNS=tiles.columns,
             INNER=tiles.inner,

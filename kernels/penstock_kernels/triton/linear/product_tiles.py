@@ -6,7 +6,6 @@ A program computes COLUMNS outputs of ROWS rows, and no other program writes the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import triton
@@ -23,39 +22,34 @@ _GROUP = tl.constexpr(8)
 
 def launch(
     kernel: Any,
-    operands: Sequence[Tensor],
-    bias: Tensor | None,
     out: Tensor,
-    inputs: int,
-    *sizes: int,
+    bias: Tensor | None,
+    *,
     tiles: MatmulTiles,
     stages: int | None = None,
-    **constants: Any,
+    **arguments: Any,
 ) -> None:
     """Runs a product's kernel once for each tile of `out`, [rows, outputs], if it has any.
 
-    `kernel`: takes operands, bias, out, rows, outputs, inputs and `sizes`, and as constants BIAS
-    (whether there is one), ROWS, COLUMNS, EARLY and `constants`. It begins with await_earlier.
+    `kernel`: takes bias, out, rows and outputs, as constants BIAS (whether there is one), ROWS,
+    COLUMNS and EARLY, and `arguments`. It begins with await_earlier.
     `stages`: other than those of `tiles`.
     """
     rows, outputs = out.shape
     if not rows:
         return
     kernel[(tiles.programs(rows, outputs),)](
-        *operands,
-        out if bias is None else bias,
-        out,
-        rows,
-        outputs,
-        inputs,
-        *sizes,
+        bias=bias,
+        out=out,
+        rows=rows,
+        outputs=outputs,
         BIAS=bias is not None,
         ROWS=tiles.rows,
         COLUMNS=tiles.columns,
         num_warps=tiles.warps,
         num_stages=tiles.stages if stages is None else stages,
         **launched_early(out.device),
-        **constants,
+        **arguments,
     )
 
 

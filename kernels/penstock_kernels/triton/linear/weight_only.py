@@ -160,15 +160,17 @@ def weight_only_linear(
         few = batch_invariant or rows <= WEIGHT_ONLY.rows
         tiles = WEIGHT_ONLY if few else WEIGHT_ONLY_MANY
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
-    zeros = weights.scales if weights.zeros is None else weights.zeros
     launch(
         _weight_only,
-        (x, weights.levels, weights.scales, zeros),
-        bias,
         out,
-        inputs,
-        x.stride(0),
+        bias,
         tiles=tiles,
+        x=x,
+        levels=weights.levels,
+        scales=weights.scales,
+        zeros=weights.zeros,
+        inputs=inputs,
+        x_row=x.stride(0),
         ZEROS=weights.zeros is not None,
         BITS=weights.bits,
         GROUP=weights.group,

@@ -179,17 +179,17 @@ def causal_conv(
         return out
     tiles = triton.cdiv(channels, CHANNEL_BLOCK)
     x = features[:, first:]
-    gates = x if gate is None else features[:, gate:]
+    gates = None if gate is None else features[:, gate:]
     _convolve[(rows, tiles)](
-        x,
-        gates,
-        weight,
-        weight if bias is None else bias,
-        out,
-        layer.moves.sequences,
-        numbers,
-        channels,
-        *layer.arguments,
+        x=x,
+        gate=gates,
+        weight=weight,
+        bias=bias,
+        out=out,
+        sequences=layer.moves.sequences,
+        row_numbers=numbers,
+        channels=channels,
+        **layer.arguments,
         KERNEL=kernel,
         GATED=gate is not None,
         BIAS=bias is not None,
@@ -198,11 +198,11 @@ def causal_conv(
     )
     if kernel > 1:
         _move_inputs[(layer.num_sequences, tiles)](
-            x,
-            gates,
-            numbers,
-            channels,
-            *layer.arguments,
+            x=x,
+            gate=gates,
+            row_numbers=numbers,
+            channels=channels,
+            **layer.arguments,
             KERNEL=kernel,
             GATED=gate is not None,
             BLOCK=CHANNEL_BLOCK,

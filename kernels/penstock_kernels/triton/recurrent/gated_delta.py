@@ -153,24 +153,26 @@ def gated_delta(
         return mixed
     values = min(SCAN_VALUES, triton.next_power_of_2(heads.value_dim))
     grid = (layer.num_sequences, heads.value_heads, triton.cdiv(heads.value_dim, values))
+    rate, time_bias = constants
     _gated_delta[grid](
-        features,
-        convolved,
-        *constants,
-        mixed,
-        numbers,
-        strength,
-        strength + heads.value_heads,
-        convolved.shape[1],
-        heads.key_heads,
-        heads.value_heads // heads.key_heads,
-        heads.key_dim,
-        heads.value_dim,
-        layer.state + matrix,
-        eps / heads.key_dim,
-        heads.key_dim**-1.0,  # Queries are scaled by key_dim ** -0.5 besides.
-        heads.key_dim**-0.5,
-        *layer.arguments,
+        features=features,
+        convolved=convolved,
+        rate=rate,
+        time_bias=time_bias,
+        mixed=mixed,
+        row_numbers=numbers,
+        strength_first=strength,
+        time_first=strength + heads.value_heads,
+        channels=convolved.shape[1],
+        key_heads=heads.key_heads,
+        several=heads.value_heads // heads.key_heads,
+        key_dim=heads.key_dim,
+        value_dim=heads.value_dim,
+        matrix_first=layer.state + matrix,
+        eps=eps / heads.key_dim,
+        query_scale=heads.key_dim**-1.0,  # Queries are scaled by key_dim ** -0.5 besides.
+        key_scale=heads.key_dim**-0.5,
+        **layer.arguments,
         TILED=heads.tiled,
         KEYS=triton.next_power_of_2(heads.key_dim),
         VALUES=values,

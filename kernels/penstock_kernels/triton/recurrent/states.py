@@ -65,30 +65,30 @@ class LayerStates:
         return len(self.moves.slots)
 
     @property
-    def arguments(self) -> tuple[Tensor | int, ...]:
-        """Arguments of every kernel, from `live` on."""
+    def arguments(self) -> dict[str, Tensor | int]:
+        """What every kernel takes of the states, by the names of its parameters."""
         memory, moves = self.memory, self.moves
         parts, blocks, numbers = memory.pool.shape
-        return (
-            memory.live,
-            memory.last,
-            memory.pool,
-            moves.firsts,
-            moves.counts,
-            moves.slots,
-            moves.done,
-            moves.behind,
-            moves.blocks,
-            memory.live.shape[1],
-            memory.last.shape[1],
-            self.state,
-            self.last,
-            self.number,
-            blocks * numbers,
-            numbers,
-            parts * numbers,
-            moves.blocks.shape[1],
-        )
+        return {
+            "live": memory.live,
+            "last": memory.last,
+            "pool": memory.pool,
+            "firsts": moves.firsts,
+            "counts": moves.counts,
+            "slots": moves.slots,
+            "done": moves.done,
+            "behind": moves.behind,
+            "blocks": moves.blocks,
+            "live_numbers": memory.live.shape[1],
+            "last_numbers": memory.last.shape[1],
+            "state_first": self.state,
+            "last_first": self.last,
+            "number": self.number,
+            "part_stride": blocks * numbers,
+            "part_numbers": numbers,
+            "block_numbers": parts * numbers,
+            "pieces": moves.blocks.shape[1],
+        }
 
 
 @triton.jit

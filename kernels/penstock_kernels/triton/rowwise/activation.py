@@ -59,5 +59,7 @@ def activate(x: Tensor, kind: str) -> Tensor:
     if count:
         grid = (triton.cdiv(count, GATE_BLOCK),)
         early = launched_early(x.device)
-        _activate[grid](x, out, count, KIND=kind, BLOCK=GATE_BLOCK, num_warps=GATE_WARPS, **early)
+        _activate[grid](
+            x=x, out=out, count=count, KIND=kind, BLOCK=GATE_BLOCK, num_warps=GATE_WARPS, **early
+        )
     return out

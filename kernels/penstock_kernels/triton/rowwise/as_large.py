@@ -33,5 +33,13 @@ def as_large(x: Tensor, as_what: Tensor, least: float) -> Tensor:
     rows, size = x.shape
     if rows:
         block = row_block(size)
-        _as_large[(rows,)](x, as_what, out, size, least, BLOCK=block, num_warps=row_warps(block))
+        _as_large[(rows,)](
+            x=x,
+            as_what=as_what,
+            out=out,
+            size=size,
+            least=least,
+            BLOCK=block,
+            num_warps=row_warps(block),
+        )
     return out

@@ -79,5 +79,7 @@ def gated(
     if rows:
         grid = (rows, triton.cdiv(size, block))
         early = launched_early(gate_up.device)
-        _gate_mul[grid](gate_up, out, size, KIND=kind, BLOCK=block, num_warps=warps, **early)
+        _gate_mul[grid](
+            gate_up=gate_up, out=out, size=size, KIND=kind, BLOCK=block, num_warps=warps, **early
+        )
     return out

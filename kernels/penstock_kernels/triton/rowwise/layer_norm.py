@@ -29,7 +29,7 @@ def _layer_norm(
     row = tl.program_id(0).to(tl.int64) * size
     column = tl.arange(0, BLOCK)
     inside = column < size
-    wide = add_residual(x + row, residual + row, column, inside, ADD)
+    wide = add_residual(x, residual, row, column, inside, ADD)
     mean = tl.sum(wide, 0) / size
     apart = tl.where(inside, wide - mean, 0.0)
     variance = tl.sum(apart * apart, 0) / size
@@ -49,11 +49,11 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
     `x` is [rows, size], contiguous, of any float dtype; `weight` and `bias` are [size]; `bias` may
     be None. Computed in float32 and rounded once, to x's dtype. Returns x's shape.
     """
-    shift = weight if bias is None else bias
-    return launch_rows(_layer_norm, x, None, (weight, shift), eps, BIAS=bias is not None)
+    has_bias = bias is not None
+    return launch_rows(_layer_norm, x, None, eps, weight=weight, bias=bias, BIAS=has_bias)
 
 
 def add_layer_norm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """layer_norm(x + residual, weight, bias, eps), where the sum is rounded to its dtype before it
     is normalised. Shapes and dtypes as for layer_norm."""
-    return launch_rows(_layer_norm, x, residual, (weight, bias), eps, BIAS=True)
+    return launch_rows(_layer_norm, x, residual, eps, weight=weight, bias=bias, BIAS=True)

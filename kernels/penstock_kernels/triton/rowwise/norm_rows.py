@@ -18,12 +18,12 @@ from penstock_kernels.triton.tiles import row_block, row_warps
 
 
 @triton.jit
-def add_residual(x, residual, column, inside, ADD: tl.constexpr):
-    """Returns x, or residual + x rounded to residual's dtype, in float32. Both pointers are at the
-    row's beginning."""
-    wide = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
+def add_residual(x, residual, row, column, inside, ADD: tl.constexpr):
+    """Returns x, or residual + x rounded to residual's dtype, in float32. The row begins `row`
+    numbers from both pointers."""
+    wide = tl.load(x + row + column, mask=inside, other=0.0).to(tl.float32)
     if ADD:
-        wide += tl.load(residual + column, mask=inside, other=0.0).to(tl.float32)
+        wide += tl.load(residual + row + column, mask=inside, other=0.0).to(tl.float32)
         wide = rounded(wide, residual.dtype.element_ty)
     return wide
 
@@ -32,18 +32,16 @@ def launch_rows(
     kernel: Any,
     x: Tensor,
     residual: Tensor | None,
-    parameters: tuple[Tensor, ...],
     eps: float,
     warps: int | None = None,
-    **constants: bool,
+    **arguments: Tensor | bool | None,
 ) -> Tensor:
     """Launches one program per row of x's last dimension.
 
-    `kernel`: takes x, residual, the parameters, out, eps, size, ADD, BLOCK and EARLY, and begins
-    with await_earlier.
+    `kernel`: takes x, residual, out, eps, size, as constants ADD, BLOCK and EARLY, and `arguments`.
+    It begins with await_earlier.
     `residual`: like x, or None.
     `warps`: replaces row_warps.
-    `constants`: further ones of the kernel.
 
     Returns out, like x.
     """
@@ -53,16 +51,15 @@ def launch_rows(
     if rows:
         block = row_block(size)
         kernel[(rows,)](
-            x,
-            x if residual is None else residual,
-            *parameters,
-            out,
-            eps,
-            size,
+            x=x,
+            residual=residual,
+            out=out,
+            eps=eps,
+            size=size,
             ADD=residual is not None,
             BLOCK=block,
             num_warps=warps or row_warps(block),
             **launched_early(x.device),
-            **constants,
+            **arguments,
         )
     return out

@@ -57,11 +57,11 @@ def _launch(x: Tensor, starts: Tensor, lengths: Tensor, *, mean: bool) -> Tensor
     out = torch.empty(inputs, size, dtype=torch.float32, device=x.device)
     if inputs:
         _pool_rows[(inputs, triton.cdiv(size, POOL_COLUMNS))](
-            x,
-            starts,
-            lengths,
-            out,
-            size,
+            x=x,
+            starts=starts,
+            lengths=lengths,
+            out=out,
+            size=size,
             MEAN=mean,
             ROWS=POOL_ROWS,
             COLUMNS=POOL_COLUMNS,

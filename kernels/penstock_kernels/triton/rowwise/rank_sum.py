@@ -33,6 +33,11 @@ def rank_sum(parts: Tensor) -> Tensor:
     size = out.numel()
     if size:
         _rank_sum[(triton.cdiv(size, RANK_SUM_BLOCK),)](
-            parts, out, size, RANKS=len(parts), BLOCK=RANK_SUM_BLOCK, num_warps=RANK_SUM_WARPS
+            parts=parts,
+            out=out,
+            size=size,
+            RANKS=len(parts),
+            BLOCK=RANK_SUM_BLOCK,
+            num_warps=RANK_SUM_WARPS,
         )
     return out

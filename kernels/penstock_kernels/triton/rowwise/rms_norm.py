@@ -31,7 +31,7 @@ def _rms_norm(
     # row. Without the barrier, the compiler would delay its load until the row has arrived.
     gain = tl.load(weight + column, mask=inside, other=0.0)
     tl.debug_barrier()
-    wide = add_residual(x + row, residual + row, column, inside, ADD)
+    wide = add_residual(x, residual, row, column, inside, ADD)
     if ADD:
         tl.store(residual + row + column, round_to(wide, residual.dtype.element_ty), mask=inside)
     mean = tl.sum(wide * wide, 0) / size
@@ -46,7 +46,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, warps: int | None = None)
     Computed in float32 and rounded once, to x's dtype. `warps` replaces row_warps; another number
     may give other bits. Returns x's shape.
     """
-    return launch_rows(_rms_norm, x, None, (weight,), eps, warps)
+    return launch_rows(_rms_norm, x, None, eps, warps, weight=weight)
 
 
 def add_rms_norm(
@@ -54,4 +54,4 @@ def add_rms_norm(
 ) -> Tensor:
     """rms_norm(residual + x, weight, eps). `residual` becomes residual + x, rounded to its dtype
     before it is normalised. Shapes and dtypes as for rms_norm."""
-    return launch_rows(_rms_norm, x, residual, (weight,), eps, warps)
+    return launch_rows(_rms_norm, x, residual, eps, warps, weight=weight)

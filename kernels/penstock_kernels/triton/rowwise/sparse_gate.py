@@ -36,10 +36,10 @@ def sparse_gate(gate_up: Tensor, share: float) -> Tensor:
     if rows:
         block = row_block(size)
         _sparse_gate[(rows,)](
-            gate_up,
-            out,
-            size,
-            NormalDist().inv_cdf(share),
+            gate_up=gate_up,
+            out=out,
+            size=size,
+            deviations=NormalDist().inv_cdf(share),
             BLOCK=block,
             num_warps=row_warps(block),
         )

@@ -103,20 +103,20 @@ def adjust_rows(logits: Tensor, adjustments: DeviceRowAdjustments) -> Tensor:
     out = torch.empty(rows, vocab, dtype=torch.float32, device=logits.device)
     if rows:
         _adjust[(rows, triton.cdiv(vocab, ADJUST_BLOCK))](
-            logits,
-            out,
-            adjustments.bias_starts,
-            adjustments.bias_ids,
-            adjustments.biases,
-            adjustments.seen,
-            adjustments.seen_rows,
-            adjustments.presence,
-            adjustments.frequency,
-            adjustments.repetition,
-            adjustments.masks,
-            adjustments.mask_rows,
-            vocab,
-            adjustments.masks.shape[1],
+            logits=logits,
+            out=out,
+            bias_starts=adjustments.bias_starts,
+            bias_ids=adjustments.bias_ids,
+            biases=adjustments.biases,
+            seen=adjustments.seen,
+            seen_rows=adjustments.seen_rows,
+            presences=adjustments.presence,
+            frequencies=adjustments.frequency,
+            repetitions=adjustments.repetition,
+            masks=adjustments.masks,
+            mask_rows=adjustments.mask_rows,
+            vocab=vocab,
+            words=adjustments.masks.shape[1],
             BLOCK=ADJUST_BLOCK,
             num_warps=ADJUST_WARPS,
         )
@@ -140,4 +140,6 @@ def count_tokens(seen: Tensor, slots: Tensor, tokens: Tensor) -> None:
     `tokens`: [rows] int64; one outside of the vocabulary is ignored.
     """
     if slots.shape[0]:
-        _count[(slots.shape[0],)](seen, slots, tokens, seen.shape[1], num_warps=1)
+        _count[(slots.shape[0],)](
+            seen=seen, slots=slots, tokens=tokens, vocab=seen.shape[1], num_warps=1
+        )

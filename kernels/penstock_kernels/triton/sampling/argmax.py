@@ -80,16 +80,16 @@ def argmax(
         peaks = torch.empty(rows, parts, dtype=torch.float32, device=logits.device)
         ids = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
         _parts[(rows, parts)](
-            logits,
-            peaks,
-            ids,
-            vocab,
-            parts,
+            logits=logits,
+            peaks=peaks,
+            ids=ids,
+            vocab=vocab,
+            parts=parts,
             HOLES=holes,
             PART=part,
             BLOCK=block,
             num_warps=warps,
         )
         whole = max(2, triton.next_power_of_2(parts))
-        _join[(rows,)](peaks, ids, tokens, parts, BLOCK=whole, num_warps=1)
+        _join[(rows,)](peaks=peaks, ids=ids, tokens=tokens, parts=parts, BLOCK=whole, num_warps=1)
     return tokens

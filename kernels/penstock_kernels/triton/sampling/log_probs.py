@@ -109,14 +109,14 @@ def log_probs(logits: Tensor, given: Tensor, count: int) -> TopLogProbs:
     top = torch.empty(rows, count, dtype=torch.float32, device=device)
     if rows:
         _log_probs[(rows,)](
-            logits,
-            given,
-            own,
-            ids,
-            top,
-            torch.empty_like(ids),
-            vocab,
-            count,
+            logits=logits,
+            given=given,
+            own=own,
+            ids=ids,
+            top=top,
+            found=torch.empty_like(ids),
+            vocab=vocab,
+            count=count,
             BLOCK=SAMPLING_BLOCK,
             COUNT_BLOCK=triton.next_power_of_2(max(count, 2)),
             num_warps=SAMPLING_WARPS,

@@ -148,13 +148,13 @@ def weigh_parts(
     if cuts:
         counts = torch.empty(count, parts, LEVELS, dtype=torch.int32, device=device)
     _weigh_parts[(count, parts)](
-        logits,
-        rows.temperature,
-        rows.top_k,
-        stats,
-        stats if counts is None else counts,
-        vocab,
-        parts,
+        logits=logits,
+        temperatures=rows.temperature,
+        top_ks=rows.top_k,
+        stats=stats,
+        counts=counts,
+        vocab=vocab,
+        parts=parts,
         HOLES=holes,
         CUTS=cuts,
         PART=tiles.part,

@@ -310,20 +310,20 @@ def _sample_into(
     if counts is not None:
         ids, weights = list_survivors(logits, rows, stats, counts, tiles)
     _sample[(count,)](
-        logits,
-        stats,
-        ids,
-        weights,
-        tokens,
-        rows.temperature,
-        rows.top_k,
-        rows.top_p,
-        rows.min_p,
-        rows.seed,
-        rows.sequence,
-        rows.token,
-        vocab,
-        tiles.parts(vocab),
+        logits=logits,
+        stats=stats,
+        ids=ids,
+        weights=weights,
+        tokens=tokens,
+        temperatures=rows.temperature,
+        top_ks=rows.top_k,
+        top_ps=rows.top_p,
+        min_ps=rows.min_p,
+        seeds=rows.seed,
+        sequences=rows.sequence,
+        indices=rows.token,
+        vocab=vocab,
+        parts=tiles.parts(vocab),
         CUTS=cuts,
         PART=tiles.part,
         PARTS=tiles.part_block(vocab),
@@ -372,5 +372,7 @@ def uniform(seeds: Tensor, sequences: Tensor, tokens: Tensor) -> Tensor:
     given by its bit pattern). Returns [n] float64."""
     out = torch.empty(seeds.shape, dtype=torch.float64, device=seeds.device)
     if seeds.shape[0]:
-        _uniform[(seeds.shape[0],)](seeds, sequences, tokens, out, num_warps=1)
+        _uniform[(seeds.shape[0],)](
+            seeds=seeds, sequences=sequences, tokens=tokens, out=out, num_warps=1
+        )
     return out
