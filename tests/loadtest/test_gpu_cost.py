@@ -18,7 +18,7 @@ from loadtest.gpu.parts import mixed
 from loadtest.gpu.parts.steps import device_time, room, setup
 from loadtest.gpu.shapes import LLAMA_8B, MODELS, QWEN3_06B
 from loadtest.gpu.workload import output_tokens, requests
-from penstock_worker.forward.mixed_buckets import mixed_rows
+from penstock_worker.forward.buckets import mixed_rows
 
 
 def test_the_8b_shape_has_the_bytes_that_its_matrices_have() -> None:

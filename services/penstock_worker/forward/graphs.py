@@ -31,11 +31,10 @@ from torch import Tensor
 
 from penstock.process import logs
 from penstock_worker.attention.triton import TritonAttention
-from penstock_worker.forward.buckets import Bucket, Buckets
+from penstock_worker.forward.buckets import Bucket, Buckets, MixedBucket
 from penstock_worker.forward.captures import CapturedWork, Captures, Work
 from penstock_worker.forward.device_step import DeviceStep, HostStep
 from penstock_worker.forward.interface import Batch
-from penstock_worker.forward.mixed_buckets import MixedBucket
 from penstock_worker.forward.padded_inputs import InputSizes, PaddedInputs
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.parallel.errors import GroupLost

@@ -14,7 +14,6 @@ from penstock.model.kv_layout import kv_layout
 from penstock.model.media_facts import alignment_heads
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import pad_rows, padded_rows
-from penstock_worker.adapters.models import adaptable_decoder
 from penstock_worker.adapters.rows import RowAdapters, TorchAdapters
 from penstock_worker.alignment.interface import Crossing
 from penstock_worker.attention.encoded import (
@@ -33,9 +32,9 @@ from penstock_worker.forward.interface import (
     Recipe,
     Unable,
     require,
-    require_adaptable,
 )
 from penstock_worker.forward.layer_by_layer import LayerByLayer
+from penstock_worker.forward.purpose import LOGITS, Purpose
 from penstock_worker.forward.taps import taps_for
 from penstock_worker.layers.recurrent.interface import NO_STATES
 from penstock_worker.layers.step import RowMedia
@@ -127,15 +126,23 @@ def _forward(
     ranks: Ranks,
     states: SlotStates | None,
     adapters: RowAdapters | None,
+    purpose: Purpose,
     heads: Sequence[tuple[int, int]] = (),
 ) -> ReferenceForward | EncoderDecoderForward:
     rows = model.config.encoder_rows
     if rows:
         return EncoderDecoderForward(model, EncoderDecoderCache(attention, rows), ranks, heads)
-    return ReferenceForward(model, attention, ranks, states=states, adapters=adapters)
+    head = model.norm if purpose.headless else model.logits
+    return ReferenceForward(model, attention, ranks, head, states, adapters)
 
 
-def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
+def recipe(
+    prepared: PreparedModel,
+    setup: Setup,
+    threads: int,
+    ranks: Ranks = ALONE,
+    purpose: Purpose = LOGITS,
+) -> Recipe:
     """The recipe for any model that a family exists for, with any block size. Raises Unable for a
     quantization, because products here are of floats only."""
     if setup.quantization != "none":
@@ -155,19 +162,14 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     groups = groups_over_ranks(config, shape.groups, theirs, setup, ranks.place)
     states = slot_states(shard.own, groups, setup)
     media = ModelMedia(prepared, setup, ranks, dtype, threads=threads)
-    adapters, rows_of = None, None
-    if setup.max_loras:
-        require_adaptable(config, setup)
-        known = adaptable_decoder(
-            config, takes_whole=setup.lora_whole_matrices, takes_experts=setup.lora_experts
-        )
-        adapters = TorchAdapters(known, setup, dtype, Cut(shard))
-        rows_of = RowAdapters()
-
+    adapters, rows_of, known = None, None, purpose.adaptable(config, setup)
+    if known is not None:
+        adapters, rows_of = TorchAdapters(known, setup, dtype, Cut(shard)), RowAdapters()
     taps = taps_for(config, setup)
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, dtype, load_format=setup.load_format)
+        purpose.take(weights)
         model = DecoderModel(
             config, weights, setup.max_model_len, ranks=ranks, adapters=rows_of, taps=taps
         )
@@ -178,7 +180,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
             if states is not None:
                 states.allocate(attention.kv_blocks())
             made = _forward(
-                model, attention, ranks, states, rows_of, alignment_heads(prepared.media)
+                model, attention, ranks, states, rows_of, purpose, alignment_heads(prepared.media)
             )
             see(made.count_layer)
             return made

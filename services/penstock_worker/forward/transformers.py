@@ -29,7 +29,10 @@ from penstock_worker.forward.interface import (
     require_no_adapters,
 )
 from penstock_worker.forward.layer_by_layer import LayerByLayer
+from penstock_worker.forward.purpose import LOGITS, Purpose
 from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.weights.safetensors import safetensors_tensors
+from penstock_worker.weights.weights import Weights
 
 log = logs.get(__name__)
 
@@ -94,8 +97,8 @@ def cache_shape(prepared: PreparedModel, setup: Setup) -> CacheShape:
     return CacheShape.of(prepared.decoder, setup.block_size, cache)
 
 
-def computing_in(
-    prepared: PreparedModel, setup: Setup, ranks: Ranks, *, headless: bool = False
+def _computing_in(
+    prepared: PreparedModel, setup: Setup, ranks: Ranks, *, headless: bool
 ) -> tuple[str, str]:
     """Returns the dtype's name and the fingerprint. Raises what `recipe` does."""
     config = described(prepared.decoder)
@@ -120,12 +123,24 @@ def computing_in(
     return name, f"transformers {version} {name} KV {stored} torch {torch.__version__}"
 
 
-def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
+def recipe(
+    prepared: PreparedModel,
+    setup: Setup,
+    threads: int,
+    ranks: Ranks = ALONE,
+    purpose: Purpose = LOGITS,
+) -> Recipe:
     """The recipe for a decoder with attention through transformers' interface. Raises Unable for a
     model that a family describes, for a quantization, for several ranks, and without transformers;
     and UnsupportedModel for a class that can't be served."""
-    name, fingerprint = computing_in(prepared, setup, ranks)
+    headless = purpose.headless
+    name, fingerprint = _computing_in(prepared, setup, ranks, headless=headless)
     shape = cache_shape(prepared, setup)
+
+    def build() -> Callable[[int], Forward]:
+        purpose.take(Weights(safetensors_tensors(prepared.weights.files, str), torch.float32))
+        return load_forward(prepared, setup, shape, headless=headless)
+
     return Recipe(
         backend="transformers",
         dtype=name,
@@ -133,5 +148,5 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         block_bytes=ReferenceAttention.block_bytes(shape),
         kv_groups=shape.groups,
         threads_by_share=True,
-        build=lambda: load_forward(prepared, setup, shape),
+        build=build,
     )

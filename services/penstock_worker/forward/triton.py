@@ -7,7 +7,6 @@ With TRITON_INTERPRET=1 all of it runs on the CPU in Triton's interpreter: slow,
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ import triton
 from torch import Tensor
 
 from penstock.errors import StartupError
-from penstock.model.config import ModelConfig, PreparedModel
+from penstock.model.config import PreparedModel
 from penstock.model.kv_layout import kv_layout
 from penstock.process import logs
 from penstock.protocol.to_worker import Setup
@@ -23,7 +22,6 @@ from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_kernels.triton.rounding import INTERPRETED
 from penstock_kernels.triton.shared_memory import shared_memory
 from penstock_worker.adapters.device_adapters import DeviceAdapters
-from penstock_worker.adapters.models import AdaptableModel, adaptable_decoder
 from penstock_worker.attention.flash_choice import choose_flash
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention
@@ -37,6 +35,7 @@ from penstock_worker.dtype import (
     stays_quantised,
 )
 from penstock_worker.forward.buckets import buckets_of
+from penstock_worker.forward.common_mechanisms import COMMON
 from penstock_worker.forward.decoded_part import encoder_obstacle
 from penstock_worker.forward.device import capability, compute_device, device_name
 from penstock_worker.forward.interface import (
@@ -45,9 +44,8 @@ from penstock_worker.forward.interface import (
     DeviceRecipe,
     Unable,
     require,
-    require_adaptable,
 )
-from penstock_worker.forward.queued import RowsHead
+from penstock_worker.forward.purpose import LOGITS, Purpose
 from penstock_worker.forward.rehearsal import MediaSteps
 from penstock_worker.forward.taps import taps_for
 from penstock_worker.forward.triton_build import TritonBuild
@@ -59,7 +57,6 @@ from penstock_worker.forward.triton_limits import (
     quantised_experts,
     ranks_with_towers,
 )
-from penstock_worker.forward.triton_mechanisms import MECHANISMS
 from penstock_worker.layers.parts import DecoderOps
 from penstock_worker.machine.environment_checks import NO_C_COMPILER, c_compiler
 from penstock_worker.machine.torch_import import complete_torch
@@ -74,39 +71,10 @@ from penstock_worker.weights.cut import Cut
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Weights
 
+MECHANISMS = COMMON
+"""What this backend has beyond Llama's layers."""
 FP8_CAPABILITY = (8, 9)
 """Lowest compute capability that has fp8 conversions."""
-
-
-class Purpose(Protocol):
-    """What a model is used for: what comes after its layers."""
-
-    def take(self, weights: Weights) -> None:
-        """Takes the extra tensors that it needs. Called before the model takes its own."""
-
-    def of(self, model: DecoderModel) -> RowsHead:
-        """Returns what is computed from the last layer's rows."""
-
-    def adaptable(self, config: ModelConfig, setup: Setup) -> AdaptableModel:
-        """Returns what adapters may change, of a setup that asks for any."""
-
-
-class Logits:
-    """The purpose of a model that generates: logits."""
-
-    def take(self, weights: Weights) -> None:
-        """Takes nothing."""
-
-    def of(self, model: DecoderModel) -> RowsHead:
-        return model.logits
-
-    def adaptable(self, config: ModelConfig, setup: Setup) -> AdaptableModel:
-        return adaptable_decoder(
-            config, takes_whole=setup.lora_whole_matrices, takes_experts=setup.lora_experts
-        )
-
-
-LOGITS: Purpose = Logits()
 
 
 def recipe(
@@ -157,11 +125,8 @@ def recipe(
     if obstacle is not None:
         raise Unable(obstacle)
     flash = choose_flash(setup, shard.own, shape, dtype, device)
-    adapters = None
-    if setup.max_loras:
-        require_adaptable(config, setup)
-        adapters = DeviceAdapters(purpose.adaptable(config, setup), setup, dtype, Cut(shard))
-
+    adaptable = purpose.adaptable(config, setup)
+    adapters = None if adaptable is None else DeviceAdapters(adaptable, setup, dtype, Cut(shard))
     media = ModelMedia(prepared, setup, ranks, dtype, device)
     taps = taps_for(config, setup)
 
@@ -179,7 +144,7 @@ def recipe(
         ops = _ops(setup, device, dtype)
         purpose.take(weights)
         model = DecoderModel(config, weights, setup.max_model_len, ops, ranks, adapters, taps)
-        memory, head = memory_of(device), purpose.of(model)
+        memory, head = memory_of(device), model.norm if purpose.headless else model.logits
         if states is not None:
             states.allocate(device)
         if adapters is not None:

@@ -27,6 +27,7 @@ from penstock_worker.dtype import (
     may_keep,
     stays_quantised,
 )
+from penstock_worker.forward.common_mechanisms import COMMON
 from penstock_worker.forward.device import device_name
 from penstock_worker.forward.device_step import HostStep
 from penstock_worker.forward.heads import DeviceHeadRecipe, OpenHead, in_served_vocabulary
@@ -40,7 +41,6 @@ from penstock_worker.forward.triton_limits import (
     obstacle_of,
     quantised_experts,
 )
-from penstock_worker.forward.triton_mechanisms import MECHANISMS
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.layers.triton_ops import TritonOps
 from penstock_worker.models.draft_head import DraftHeadModel
@@ -169,7 +169,7 @@ def head_recipe(
         batch_invariant=setup.batch_invariant,
         shared=shared_memory(device),
     )
-    require(MECHANISMS, config)
+    require(COMMON, config)
     obstacle = (
         obstacle_of(shape, choices) or crowded_router(config) or quantised_experts(setup, config)
     )

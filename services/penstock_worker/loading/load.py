@@ -27,11 +27,12 @@ from penstock_worker.forward.interface import DeviceRecipe, Forward, LikeliestFo
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.loading.fingerprint import fingerprint
+from penstock_worker.loading.host import load_on_host
 from penstock_worker.loading.kernels import triton_kernels
 from penstock_worker.loading.loaded import Loaded
 from penstock_worker.loading.pooling import load_pooling
 from penstock_worker.machine.cpu import usable_threads
-from penstock_worker.machine.memory import mib, pool_blocks
+from penstock_worker.machine.memory import mib
 from penstock_worker.media.interface import NO_MEDIA
 from penstock_worker.media.planning import check_media, told_of
 from penstock_worker.metrics.phases import UNWATCHED, Phases
@@ -117,7 +118,7 @@ def _load_generator(
     shares = threads if recipe.threads_by_share else 1
     sampler = choose_sampler(threads // shares)
     with torch.inference_mode():
-        forward, blocks, host_blocks = _build(recipe, setup, ranks)
+        forward, blocks, host_blocks = load_on_host(recipe, setup, ranks)
         # What drafts computes its own part of a block again.
         parts = None if draft is None else draft.served_parts
         kv_blocks = forward.kv_blocks()
@@ -362,23 +363,3 @@ def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> SlotGramma
         compiler.start_trials()
         grammars.warm()
     return grammars
-
-
-def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, int]:
-    """Returns (the forward pass, its number of KV blocks, that of the host tier)."""
-    try:
-        with_blocks = recipe.build()
-    except (MemoryError, RuntimeError) as error:
-        raise StartupError(f"not enough memory for the weights: {error}") from error
-    own = 0 if recipe.states is None else recipe.states.own_blocks
-    states = planned_bytes(recipe.states, setup) + own * recipe.block_bytes
-    media = 0 if recipe.media is None else recipe.media.nbytes
-    adapters = 0 if recipe.adapters is None else recipe.adapters.nbytes
-    blocks = pool_blocks(setup, recipe.block_bytes, recipe.kv_groups, states, media, adapters)
-    host_blocks = setup.host_kv_bytes // recipe.block_bytes
-    blocks, host_blocks = ranks.least([blocks, host_blocks])
-    try:
-        return with_blocks(blocks + own), blocks, host_blocks
-    except (MemoryError, RuntimeError) as error:
-        also = f" and {mib(states)} of states" if states else ""
-        raise StartupError(f"not enough memory for {blocks} KV blocks{also}: {error}") from error

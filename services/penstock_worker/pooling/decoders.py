@@ -1,55 +1,36 @@
-"""Decoders as a Body: inputs are computed in chunks over the KV cache, and the last token's vector
-is the result."""
+"""Decoders that make vectors: the generating backends compute them, with the rows after the last
+norm in place of logits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
+import msgspec
+import torch
 from torch import Tensor
 
 from penstock.model.config import ModelConfig, PreparedModel
 from penstock.model.mechanisms import RECURRENT, mechanisms
-from penstock.model.pooling_config import PoolingConfig
-from penstock.protocol.to_worker import Setup, SlotWork
-from penstock_worker.adapters.rows import RowAdapters
-from penstock_worker.attention.interface import CacheShape
-from penstock_worker.attention.reference import ReferenceAttention
-from penstock_worker.batch.prepare_inputs import prepare_inputs
-from penstock_worker.batch.slots import Slots
-from penstock_worker.dtype import cache_dtype, compute_dtype
-from penstock_worker.forward.interface import Forward, Unable
-from penstock_worker.forward.reference import ReferenceForward
-from penstock_worker.models.decoder import DecoderModel, headless
+from penstock.protocol.to_worker import Setup
+from penstock_worker.adapters.models import AdaptableModel
+from penstock_worker.batch.block_copies import BlockCopies
+from penstock_worker.forward.interface import DeviceRecipe, Forward, Recipe, Unable
+from penstock_worker.forward.purpose import Purpose
+from penstock_worker.loading.host import load_on_host
+from penstock_worker.metrics.phases import Phases
+from penstock_worker.models.decoder import headless
+from penstock_worker.parallel.ranks import Ranks
+from penstock_worker.pooling.adaptable import adapted_decoder
 from penstock_worker.pooling.adapters import PoolAdapters
-from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, answer_head, decoder_head
-from penstock_worker.weights.opening import open_weights
+from penstock_worker.pooling.bodies import DecoderBody
+from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, head_of
+from penstock_worker.pooling.pooler import pooling_runner
+from penstock_worker.pooling.recipe import PoolingParts, PoolingRecipe, pooling_fingerprint
+from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.weights import Weights
 
-
-class DecoderBody:
-    """A decoder's layers and its last norm."""
-
-    def __init__(self, forward: Forward, adapters: PoolAdapters | None = None) -> None:
-        """`forward` has the model's last norm in place of its head, so that its "logits" are hidden
-        vectors. `adapters`: those of sequences."""
-        self._forward = forward
-        self._adapters = adapters or PoolAdapters()
-
-    @property
-    def layers_done(self) -> int:
-        return self._forward.layers_done
-
-    def rows(self, works: list[SlotWork], slots: Slots) -> list[Tensor]:
-        batch = replace(prepare_inputs(works, slots), adapters=self._adapters.of_batch(works))
-        return list(self._forward.logits(batch, np.cumsum(batch.counts) - 1).split(1))
-
-    def kv_blocks(self) -> list[np.ndarray]:
-        return self._forward.kv_blocks()
-
-    def cancel(self) -> None:
-        self._forward.cancel()
+if TYPE_CHECKING:
+    from penstock_worker.device.block_copies import DeviceBlockCopies
 
 
 def require_attention(config: ModelConfig) -> None:
@@ -59,46 +40,110 @@ def require_attention(config: ModelConfig) -> None:
         raise Unable(f"the model has {', '.join(recurrent)}: no vectors are made of those")
 
 
-def head_of(
-    weights: Weights, config: ModelConfig, pooling: PoolingConfig | None, ops: HeadOps = VECTORS
-) -> Head | None:
-    """Returns the classification head that is asked for, and passes over what else the file has of
-    heads. `config` is that of the whole model."""
-    head = None
-    if pooling is not None and pooling.answers is not None:
-        head = answer_head(weights, config, pooling.answers, ops)
-    elif pooling is not None and pooling.labels:
-        head = decoder_head(weights, len(pooling.labels), config.hidden_size, ops)
-    for name in ("score.weight", "lm_head.bias"):
-        weights.ignore(name)
-    return head
+class PooledVectors(Purpose):
+    """The purpose of a decoder of which the rows after the last norm are wanted, and what a head
+    makes of them."""
+
+    headless = True
+
+    def __init__(
+        self, prepared: PreparedModel, config: ModelConfig, setup: Setup, ops: HeadOps
+    ) -> None:
+        """`config`: the whole model's. `ops` compute heads. Raises Unable for a model that adapters
+        can change nothing in, if the setup asks for any."""
+        self.head: Head | None = None
+        self.adapted = adapted_decoder(prepared, config, setup, ops)
+        self._config = config
+        self._pooling = setup.pooling
+        self._ops = ops
+
+    def take(self, weights: Weights) -> None:
+        self.head = head_of(weights, self._config, self._pooling, self._ops)
+
+    def adaptable(self, config: ModelConfig, setup: Setup) -> AdaptableModel | None:
+        return None if self.adapted is None else self.adapted.model
 
 
-def build_decoder(
+class Generating(Protocol):
+    """A backend's `recipe` (see forward.backends), which follows a purpose."""
+
+    def __call__(
+        self,
+        prepared: PreparedModel,
+        setup: Setup,
+        threads: int,
+        ranks: Ranks = ...,
+        purpose: Purpose = ...,
+    ) -> Recipe: ...
+
+
+def decoder_recipe(
+    generating: Generating,
     prepared: PreparedModel,
+    config: ModelConfig,
     setup: Setup,
-    adapters: PoolAdapters | None = None,
-    rows: RowAdapters | None = None,
-) -> tuple[int, Callable[[int], DecoderBody], Head | None]:
-    """Reads the weights. `rows` say which of them have which of the adapters. Returns (bytes of a
-    KV block, a function that makes the Body for a number of blocks, the classification head)."""
-    config = prepared.config
-    if not isinstance(config, ModelConfig):
-        raise TypeError(f"{type(config).__name__} is no decoder's")
-    own = headless(config)
-    dtype = compute_dtype(setup.dtype, prepared.weights)
-    cache = cache_dtype(setup.kv_cache_dtype, dtype)
-    shape = CacheShape.of(config, setup.block_size, cache)
-    weights = open_weights(prepared.weights, own, dtype)
-    head = head_of(weights, config, setup.pooling)
-    model = DecoderModel(own, weights, setup.max_model_len, adapters=rows)
-    return (
-        ReferenceAttention.block_bytes(shape),
-        lambda blocks: DecoderBody(
-            ReferenceForward(
-                model, ReferenceAttention(shape, blocks), head=model.norm, adapters=rows
-            ),
-            adapters,
-        ),
-        head,
+    threads: int,
+    ranks: Ranks,
+    ops: HeadOps = VECTORS,
+) -> PoolingRecipe:
+    """`ops` compute heads. Raises what `generating` raises, and Unable for a model that gives no
+    vectors."""
+    require_attention(config)
+    vectors = PooledVectors(prepared, config, setup, ops)
+    # Nothing is decoded, so there are no steps to capture.
+    inner = generating(
+        msgspec.structs.replace(prepared, config=headless(config)),
+        msgspec.structs.replace(setup, enforce_eager=True),
+        threads,
+        ranks,
+        vectors,
     )
+
+    def load(phases: Phases) -> PoolingParts:
+        forward, device, copies, blocks = _loaded(inner, setup, ranks, vectors)
+        adapters = PoolAdapters()
+        if vectors.adapted is not None and inner.adapters is not None:
+            adapters = vectors.adapted.steps(inner.adapters, setup)
+        shares = threads if inner.threads_by_share else 1
+        runner = pooling_runner(
+            prepared,
+            setup,
+            DecoderBody(forward, device, adapters),
+            vectors.head,
+            blocks,
+            phases,
+            shares=None if isinstance(inner, DeviceRecipe) else shares,
+            kv_groups=inner.kv_groups,
+            copies=copies,
+            adapters=adapters,
+        )
+        seconds = copies.seconds()
+        return PoolingParts(
+            runner, blocks, copies.host_blocks, copies.device_bytes, seconds, inner.kv_groups
+        )
+
+    return PoolingRecipe(
+        inner.backend,
+        inner.dtype,
+        inner.device_name if isinstance(inner, DeviceRecipe) else "cpu",
+        f"pooling {inner.fingerprint} torch {torch.__version__} {pooling_fingerprint(setup)}",
+        load,
+    )
+
+
+def _loaded(
+    inner: Recipe, setup: Setup, ranks: Ranks, vectors: PooledVectors
+) -> tuple[Forward, torch.device, BlockCopies | DeviceBlockCopies, int]:
+    """Returns the forward pass, its device, copies of its KV blocks, and the number of these."""
+    if not isinstance(inner, DeviceRecipe):
+        forward, blocks, host_blocks = load_on_host(inner, setup, ranks)
+        return forward, CPU, BlockCopies(forward.kv_blocks(), host_blocks), blocks
+    # Imported here: a worker on a CPU needs no Triton.
+    from penstock_worker.loading.device import load_forward
+
+    def score(rows: Tensor) -> None:
+        if vectors.head is not None:
+            vectors.head(rows[: setup.max_num_seqs].float())
+
+    pool = load_forward(inner, setup, score, ranks)
+    return pool.forward, inner.device, pool.copies, pool.blocks

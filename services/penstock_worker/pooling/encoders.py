@@ -1,9 +1,9 @@
-"""Encoders as a Body: every work is a whole input."""
+"""How encoders are loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import numpy as np
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from penstock.families import ENCODERS
 from penstock.model.config import EncoderConfig, PreparedModel
-from penstock.protocol.to_worker import Setup, SlotWork
-from penstock_worker.adapters.interface import ProductAdapters
-from penstock_worker.adapters.rows import RowAdapters
-from penstock_worker.batch.slots import PlanError, Slots
+from penstock.protocol.to_worker import Setup
+from penstock_worker.adapters.interface import BatchAdapters, ProductAdapters
 from penstock_worker.forward.layer_by_layer import LayerByLayer
+from penstock_worker.metrics.phases import Phases
 from penstock_worker.pooling.adapters import PoolAdapters
+from penstock_worker.pooling.bodies import Body, Encoder, EncoderBody, Inputs, PoolInputs
 from penstock_worker.pooling.encoder.gguf import encoder_gguf_tensors
 from penstock_worker.pooling.encoder.layered import IN_TORCH, LayeredEncoder, LayeredKernels
 from penstock_worker.pooling.encoder.model import EncoderModel
@@ -25,6 +25,9 @@ from penstock_worker.pooling.encoder.names import encoder_name, space_name
 from penstock_worker.pooling.encoder.ops import EncoderOps
 from penstock_worker.pooling.encoder.reference_ops import REFERENCE
 from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, encoder_head, vector_head
+from penstock_worker.pooling.pooler import pooling_runner
+from penstock_worker.pooling.recipe import BLOCKS_EACH, PoolingParts
+from penstock_worker.pooling.space import Pictures, SpaceBody
 from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.files import safetensors_tensors
 from penstock_worker.weights.names import from_hub
@@ -35,7 +38,7 @@ HEADS = ("pooler.", "classifier.", "pre_classifier.", "head.", "decoder.")
 """How the names of a head's tensors begin."""
 
 
-class Encoder(Protocol):
+class TorchModel(Protocol):
     """An encoder in torch."""
 
     @property
@@ -51,63 +54,30 @@ class Encoder(Protocol):
         """Returns hidden states (see EncoderModel.hidden)."""
 
 
-class EncoderBody(LayerByLayer):
-    """An encoder's layers."""
+Adding = Callable[[BatchAdapters | None, np.ndarray], AbstractContextManager[None]]
+"""Returns a context in which products add the adapters of inputs of these lengths."""
 
-    def __init__(
-        self, model: Encoder, adapters: PoolAdapters | None = None, rows: RowAdapters | None = None
-    ) -> None:
-        """`rows`: says to the model which of them have which of the adapters."""
+
+class TorchEncoder(LayerByLayer):
+    """An Encoder that is a model in torch."""
+
+    def __init__(self, model: TorchModel, adding: Adding) -> None:
         super().__init__()
         self._model = model
-        self._adapters = adapters or PoolAdapters()
-        self._rows = rows or RowAdapters()
+        self._adding = adding
 
-    def rows(self, works: list[SlotWork], slots: Slots) -> list[Tensor]:
-        inputs = inputs_of(works, slots, self._model.config)
-        with self._rows.of(self._adapters.of_batch(works), np.array(inputs.lengths)):
-            hidden = self._model.hidden(
-                inputs.tokens, inputs.types, inputs.lengths, self._count_layer
-            )
-        return list(hidden[: len(inputs.tokens)].split(inputs.lengths))
+    @property
+    def config(self) -> EncoderConfig:
+        return self._model.config
 
-    def kv_blocks(self) -> list[np.ndarray]:
-        return []
+    def rows(self, inputs: Inputs, adapters: BatchAdapters | None) -> Tensor:
+        lengths = inputs.lengths
+        with self._adding(adapters, np.array(lengths, dtype=np.int32)):
+            return self._model.hidden(inputs.tokens, inputs.types, lengths, self._count_layer)
 
     def count_layer(self) -> None:
         """Counts a layer that was computed beside the model's. Raises StepCancelled."""
         self._count_layer()
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """The inputs of one step."""
-
-    tokens: np.ndarray
-    """[tokens] int64, one input after another."""
-    types: np.ndarray
-    """[tokens] int64, the token type of each."""
-    lengths: list[int]
-    """Number of tokens of each input."""
-
-
-def inputs_of(works: list[SlotWork], slots: Slots, config: EncoderConfig) -> Inputs:
-    """Raises PlanError for an input that isn't computed whole, and ValueError for a token type that
-    the model doesn't have."""
-    tokens: list[int] = []
-    types = bytearray()
-    for work in works:
-        slot = slots[work.slot]
-        if work.start or work.count != len(slot.token_ids):
-            raise PlanError(f"slot {work.slot}: an encoder's input is computed whole")
-        given = slot.pooling.token_types if slot.pooling is not None else b""
-        tokens += slot.token_ids
-        types += given or bytes(work.count)
-    known = np.frombuffer(types, dtype=np.uint8).astype(np.int64)
-    most = config.token_types
-    if most and known.size and int(known.max()) >= most:
-        raise ValueError(f"a token type is {known.max()}; the model has {most}")
-    return Inputs(np.array(tokens, dtype=np.int64), known, [work.count for work in works])
 
 
 def open_encoder(
@@ -155,7 +125,7 @@ def build_encoder(
     head_ops: HeadOps = VECTORS,
     device: torch.device = CPU,
     adapters: ProductAdapters | None = None,
-) -> tuple[Encoder, Head | None]:
+) -> tuple[TorchModel, Head | None]:
     """Reads the weights to `device`. `layered`: the kernels of a model with a decoder's layers,
     `ops` those of any other. Returns the model and its head, as `open_encoder`. Raises
     UnsupportedModel for weights that don't fit the configuration."""
@@ -163,7 +133,7 @@ def build_encoder(
     if not isinstance(config, EncoderConfig):
         raise TypeError(f"{type(config).__name__} is no encoder's")
     weights, head = open_encoder(prepared, config, setup, dtype, head_ops=head_ops, device=device)
-    model: Encoder
+    model: TorchModel
     if config.layers is None:
         model = EncoderModel(config, weights, ops, longest=setup.max_model_len, adapters=adapters)
         weights.finish()
@@ -172,3 +142,32 @@ def build_encoder(
             config, config.layers, weights, setup.max_model_len, adapters, layered
         )
     return model, head
+
+
+def load_encoder(
+    prepared: PreparedModel,
+    setup: Setup,
+    phases: Phases,
+    build: Callable[[], tuple[Encoder, Head | None]],
+    *,
+    pool: PoolInputs,
+    pictures: Pictures,
+    adapters: PoolAdapters,
+    device: torch.device = CPU,
+    shares: int | None,
+    profile: Callable[[EncoderBody, Head | None], None] = lambda body, head: None,
+) -> PoolingParts:
+    """`build`: reads the weights, and returns the layers and the head. `shares`: as of
+    pooling_runner. `profile`: runs the largest steps. Raises torch.OutOfMemoryError."""
+    encoder, head = build()
+    body = EncoderBody(encoder, pool, device, adapters)
+    space = pictures.load(head, body.count_layer)
+    profile(body, head)
+    whole: Body = body
+    if space is not None:
+        whole, head = SpaceBody(body, space), None
+    blocks, media = BLOCKS_EACH * setup.max_num_seqs, pictures.held
+    runner = pooling_runner(
+        prepared, setup, whole, head, blocks, phases, shares=shares, media=media, adapters=adapters
+    )
+    return PoolingParts(runner, blocks, media=media)

@@ -1,4 +1,4 @@
-"""Classification heads on the vectors of inputs."""
+"""What the vectors of inputs go through: classification heads, and dense layers of embeddings."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from torch import Tensor
 from penstock.errors import UnsupportedModel
 from penstock.families import ENCODERS
 from penstock.model.config import EncoderConfig, ModelConfig, SharedSpace
+from penstock.model.pooling_config import DenseLayer, PoolingConfig
 from penstock_worker.quantisation.interface import Product
+from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.weights import Weights
 
 Head = Callable[[Tensor], Tensor]
-"""Maps [hidden] to [labels], or [inputs, hidden] to [inputs, labels]; float32."""
+"""Maps [inputs, hidden] to [inputs, labels], float32; dense layers and products that are made for
+one input at a time map [hidden] to [labels]."""
 
 
 class HeadOps(Protocol):
@@ -27,6 +30,9 @@ class HeadOps(Protocol):
 
     def activate(self, x: Tensor, kind: str) -> Tensor:
         """`kind` is tanh, relu or gelu."""
+
+    def of_inputs(self, head: Head) -> Head:
+        """Returns what applies a head of these operations to [inputs, hidden]."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,10 @@ class VectorOps:
     def activate(self, x: Tensor, kind: str) -> Tensor:
         return _ACTIVATIONS[kind](x)
 
+    def of_inputs(self, head: Head) -> Head:
+        # Copies: the alignment of memory may affect BLAS's order of summation.
+        return lambda vectors: torch.stack([head(vector.clone()) for vector in vectors])
+
 
 VECTORS: HeadOps = VectorOps()
 
@@ -74,7 +84,9 @@ def encoder_head(
     first = _dense(weights, head.inner, size, size, ops, bias=config.head_bias)
     norm = _norm(weights, head.norm, config)
     second = _dense(weights, head.outer, labels, size, ops)
-    return lambda vectors: second(norm(ops.activate(first(vectors), head.activation)))
+    return ops.of_inputs(
+        lambda vectors: second(norm(ops.activate(first(vectors), head.activation)))
+    )
 
 
 def vector_head(
@@ -82,7 +94,8 @@ def vector_head(
 ) -> Head:
     """Returns the product that makes the vector of a text, [size], of a token's hidden state.
     Raises UnsupportedModel for missing tensors."""
-    return _dense(weights, "vector", space.size, config.hidden_size, ops, bias=space.bias)
+    vector = _dense(weights, "vector", space.size, config.hidden_size, ops, bias=space.bias)
+    return ops.of_inputs(vector)
 
 
 def _norm(weights: Weights, name: str, config: EncoderConfig) -> Head:
@@ -98,7 +111,23 @@ def _norm(weights: Weights, name: str, config: EncoderConfig) -> Head:
 
 def decoder_head(weights: Weights, labels: int, hidden: int, ops: HeadOps = VECTORS) -> Head:
     """Returns a head of one matrix without a bias."""
-    return ops.product(weights.take("score.weight", (labels, hidden), torch.float32))
+    score = weights.take("score.weight", (labels, hidden), torch.float32)
+    return ops.of_inputs(ops.product(score))
+
+
+def head_of(
+    weights: Weights, config: ModelConfig, pooling: PoolingConfig | None, ops: HeadOps
+) -> Head | None:
+    """Returns the classification head that is asked for, and passes over what else the file has of
+    heads. `config` is that of the whole model."""
+    head = None
+    if pooling is not None and pooling.answers is not None:
+        head = answer_head(weights, config, pooling.answers, ops)
+    elif pooling is not None and pooling.labels:
+        head = decoder_head(weights, len(pooling.labels), config.hidden_size, ops)
+    for name in ("score.weight", "lm_head.bias"):
+        weights.ignore(name)
+    return head
 
 
 def answer_head(
@@ -114,7 +143,7 @@ def answer_head(
     rows = torch.empty(2, 1, config.hidden_size)
     for row, token in zip(rows, answers, strict=True):
         stored.row_range(range(token, token + 1)).read_into(row)
-    return ops.product((rows[1] - rows[0]).to(weights.device))
+    return ops.of_inputs(ops.product((rows[1] - rows[0]).to(weights.device)))
 
 
 def _dense(
@@ -123,3 +152,24 @@ def _dense(
     matrix = weights.take(f"{name}.weight", (outputs, inputs), torch.float32)
     added = weights.take(f"{name}.bias", (outputs,), torch.float32) if bias else None
     return ops.product(matrix, added)
+
+
+def load_dense(layers: tuple[DenseLayer, ...]) -> Head:
+    """Reads the dense layers that an input's vector goes through (sentence-transformers' Dense).
+    Returns what maps [size of the first's inputs] to [the last's outputs], on the host, in float32
+    and for one input at a time. Raises UnsupportedModel or ModelNotFound."""
+    steps = [_dense_layer(layer) for layer in layers]
+
+    def through(vector: Tensor) -> Tensor:
+        for step in steps:
+            vector = step(vector)
+        return vector
+
+    return through
+
+
+def _dense_layer(layer: DenseLayer) -> Head:
+    weights = Weights(safetensors_tensors((layer.file,), lambda name: name), torch.float32)
+    product = _dense(weights, "linear", layer.outputs, layer.inputs, VECTORS, bias=layer.bias)
+    weights.finish()
+    return lambda x: torch.tanh(product(x)) if layer.activation == "tanh" else product(x)

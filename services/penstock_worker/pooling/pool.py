@@ -11,34 +11,25 @@ from torch import Tensor
 
 from penstock.model.pooling_config import Activation, PoolingConfig, PoolingMode
 from penstock.protocol.common import Pooling, Vectors
+from penstock_worker.pooling.bodies import PoolInputs
 from penstock_worker.pooling.heads import Head
 
 LEAST_NORM = 1e-12
 """Smallest length that a vector is divided by."""
 
 
-def pooled(
-    rows: Tensor,
-    asked: Pooling,
-    config: PoolingConfig,
-    head: Head | None,
-    dense: Head = lambda vector: vector,
-) -> Tensor:
-    """Returns what is asked of one input: [size], [labels] or [tokens, hidden], float32.
+def pooled_by(mode: PoolingMode) -> PoolInputs:
+    """Returns what pools the rows of inputs on the host."""
 
-    `rows` is [tokens, hidden]; if the mode is `last`, the last row suffices. `dense` is what an
-    embedding goes through.
-    """
-    wide = rows.float().clone()
-    if asked.task == "token_embed":
-        return finished(wide, asked, config)
-    vector = _pooled_vector(wide, config.mode)
-    own = scored(vector, head) if asked.task == "classify" else dense(vector)
-    return finished(own, asked, config)
+    def pooled(rows: Tensor, lengths: list[int]) -> Tensor:
+        parts = rows[: sum(lengths)].split(lengths)
+        return torch.stack([_pooled_vector(part.float().clone(), mode) for part in parts])
+
+    return pooled
 
 
 def scored(vectors: Tensor, head: Head | None) -> Tensor:
-    """Applies the head to [hidden] or [inputs, hidden]."""
+    """Applies the head to [inputs, hidden]."""
     if head is None:
         raise ValueError("the model has no classification head")
     return head(vectors)

@@ -8,10 +8,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.model.config import PreparedModel
 from penstock.model.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.to_worker import Setup
-from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.interface import HeldMedia
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.steps.runner import StepRunner
@@ -51,12 +49,3 @@ def pooling_fingerprint(setup: Setup) -> str:
     if setup.pooling is None:
         return ""
     return str(msgspec.structs.replace(setup.pooling, dense=(), template=None))
-
-
-def pooling_slots(
-    prepared: PreparedModel,
-    setup: Setup,
-    blocks: int,
-    kv_groups: tuple[KVGroup, ...] = ONE_GROUP,
-) -> Slots:
-    return Slots(SlotBounds.of(setup, prepared.config.vocab_size, blocks, kv_groups))

@@ -18,62 +18,15 @@ from penstock.model.config import EncoderConfig, PreparedModel, SharedSpace
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.forward.interface import HeldMedia
+from penstock_worker.forward.uploads import Uploads
 from penstock_worker.media.interface import NO_MEDIA, StepMedia
 from penstock_worker.media.loading import ModelMedia
 from penstock_worker.parallel.ranks import ALONE
-from penstock_worker.pooling.body import Body
+from penstock_worker.pooling.bodies import EncoderBody, Hidden
 from penstock_worker.pooling.heads import Head
 from penstock_worker.weights.placing import CPU
 
 MIXED = "a picture is an input by itself, without any text"
-
-
-class SpaceBody:
-    """Body whose rows are vectors: [1, size] for each input."""
-
-    def __init__(self, texts: Body, vector: Head, space: SharedSpace, media: StepMedia) -> None:
-        """`texts`: their hidden states. `vector`: makes a text's vector of one of them."""
-        self._texts = texts
-        self._vector = vector
-        self._space = space
-        self._media = media
-
-    @property
-    def layers_done(self) -> int:
-        return self._texts.layers_done
-
-    def rows(self, works: list[SlotWork], slots: Slots) -> list[Tensor]:
-        texts = [work for work in works if slots[work.slot].media is None]
-        found = self._texts.rows(texts, slots) if texts else []
-        hidden = dict(zip((work.slot for work in texts), found, strict=True))
-        return [
-            self._of_text(hidden[work.slot], slots[work.slot].token_ids)
-            if work.slot in hidden
-            else self._of_picture(work, slots)
-            for work in works
-        ]
-
-    def _of_text(self, hidden: Tensor, token_ids: list[int]) -> Tensor:
-        place = chosen_token(self._space, token_ids)
-        # A copy: the alignment of memory may affect BLAS's order of summation.
-        return self._vector(hidden[place].float().clone())[None]
-
-    def _of_picture(self, work: SlotWork, slots: Slots) -> Tensor:
-        """Returns a picture's vector; an empty tensor if the slot has failed."""
-        slot = slots[work.slot]
-        if not is_picture(slot):
-            slot.failed = slot.failed or MIXED
-            return torch.zeros(0, self._space.size)
-        batch = self._media.of_batch([work], slots)
-        if batch is None or batch.embeddings is None:
-            return torch.zeros(0, self._space.size)
-        return batch.embeddings
-
-    def kv_blocks(self) -> list[np.ndarray]:
-        return self._texts.kv_blocks()
-
-    def cancel(self) -> None:
-        self._texts.cancel()
 
 
 def is_picture(slot: Slot) -> bool:
@@ -101,6 +54,57 @@ class SpaceParts:
     space: SharedSpace
     media: StepMedia
     """Rows of pictures, which are their vectors."""
+
+
+class SpaceBody:
+    """Body whose vectors are those of texts and of pictures."""
+
+    def __init__(self, texts: EncoderBody, parts: SpaceParts) -> None:
+        """`texts`: their hidden states. `parts`: on the same device; their head makes vectors of
+        several texts at once."""
+        self.device = texts.device
+        self._texts = texts
+        self._vector = parts.vector
+        self._space = parts.space
+        self._media = parts.media
+        self._uploads = Uploads(texts.device)
+
+    @property
+    def layers_done(self) -> int:
+        return self._texts.layers_done
+
+    def hidden(self, works: list[SlotWork], slots: Slots) -> Hidden:
+        """The vector of a slot that has failed is zero."""
+        texts = [work for work in works if slots[work.slot].media is None]
+        pictures = [work for work in works if slots[work.slot].media is not None]
+        nothing = torch.zeros(1, self._space.size, device=self.device)
+        found = [nothing, *(self._of_picture(work, slots, nothing) for work in pictures)]
+        if texts:
+            found.append(self._of_texts(texts, slots))
+        slot_order = [work.slot for work in (*pictures, *texts)]
+        place = {slot: number for number, slot in enumerate(slot_order, 1)}
+        (order,) = self._uploads.send([np.array([place[work.slot] for work in works])])
+        return Hidden(torch.cat(found).index_select(0, order), None)
+
+    def _of_texts(self, texts: list[SlotWork], slots: Slots) -> Tensor:
+        rows = self._texts.rows(texts, slots)
+        starts = np.cumsum([0, *(work.count for work in texts)])[:-1]
+        own = [chosen_token(self._space, slots[work.slot].token_ids) for work in texts]
+        (places,) = self._uploads.send([starts + own])
+        return self._vector(rows.index_select(0, places).float())
+
+    def _of_picture(self, work: SlotWork, slots: Slots, nothing: Tensor) -> Tensor:
+        slot = slots[work.slot]
+        if not is_picture(slot):
+            slot.failed = slot.failed or MIXED
+            return nothing
+        batch = self._media.of_batch([work], slots)
+        if batch is None or batch.embeddings is None:
+            return nothing
+        return batch.embeddings.float()
+
+    def cancel(self) -> None:
+        self._texts.cancel()
 
 
 class Pictures:
@@ -137,13 +141,3 @@ class Pictures:
             raise UnsupportedModel("nothing makes the vector of a text")
         self._media.load()(count_layer)
         return SpaceParts(head, self._space, self.held or NO_MEDIA)
-
-    def beside(
-        self, texts: Body, head: Head | None, count_layer: Callable[[], None]
-    ) -> tuple[Body, Head | None]:
-        """Does what `load` does. Returns the body that makes vectors of texts and of pictures, and
-        the head that is left."""
-        parts = self.load(head, count_layer)
-        if parts is None:
-            return texts, head
-        return SpaceBody(texts, parts.vector, parts.space, parts.media), None

@@ -13,16 +13,18 @@ import torch
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec
 from penstock_worker.attention.interface import BatchLayout
-from penstock_worker.attention.layouts import ChunkTiles, MixedShape, write_mixed
-from penstock_worker.forward.buckets import MAX_GRAPHS, Buckets, buckets_of
-from penstock_worker.forward.interface import Batch
-from penstock_worker.forward.mixed_buckets import (
+from penstock_worker.attention.mixed_layout import ChunkTiles, MixedShape, write_mixed
+from penstock_worker.forward.buckets import (
+    MAX_GRAPHS,
     MIXED_GRAPHS,
     MIXED_ROWS,
+    Buckets,
     MixedBucket,
-    is_text,
+    buckets_of,
     mixed_rows,
 )
+from penstock_worker.forward.interface import Batch
+from penstock_worker.forward.padded_inputs import is_text
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.media.interface import BatchMedia
 from tests.worker.cuda.simulated.device import Device

@@ -22,7 +22,7 @@ from penstock_worker.forward.interface import Unable
 from penstock_worker.loading.loaded import Loaded
 from penstock_worker.loading.pooling import choose_pooling
 from penstock_worker.pooling import triton
-from penstock_worker.pooling.device_pooler import DevicePooler
+from penstock_worker.pooling.pooler import Pooler
 from tests.interpreted_triton import DEVICE
 from tests.worker.pooling.pooling_models import (
     cosine_distance,
@@ -47,7 +47,7 @@ def on_device(model: str, cache: Path, *, invariant: bool = False, **settings: A
         worker["device"] = "cpu"
     settings = {"budget": 34, "sequences": 3} | settings
     loaded = load_pooling(model, cache, worker=worker, **settings)
-    assert isinstance(loaded.runner._kind._pooler, DevicePooler)
+    assert isinstance(loaded.runner._kind._pooler, Pooler)
     return loaded
 
 

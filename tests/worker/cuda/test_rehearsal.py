@@ -21,7 +21,7 @@ from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.rehearsal import MediaSteps
 from penstock_worker.forward.triton_build import TritonBuild
-from penstock_worker.pooling.encoders import Inputs
+from penstock_worker.pooling.bodies import Inputs
 from testing.model_configs import varied
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.machine import small_setup

@@ -21,8 +21,8 @@ from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.buckets import Buckets
 from penstock_worker.forward.captures import EagerCaptures
-from penstock_worker.forward.decode_inputs import decodes_text, rotary_positions
 from penstock_worker.forward.interface import Batch, Forward
+from penstock_worker.forward.padded_inputs import decodes_text, rotary_positions
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.triton import recipe as on_device
 from penstock_worker.forward.triton_limits import ranks_with_towers

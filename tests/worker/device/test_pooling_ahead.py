@@ -14,9 +14,8 @@ from penstock.model.pooling_config import PoolingConfig
 from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import PlanError, SlotBounds, Slots
-from penstock_worker.pooling.device_body import Hidden
-from penstock_worker.pooling.device_pooler import DevicePooler
-from penstock_worker.pooling.kind import Pool
+from penstock_worker.pooling.bodies import Hidden
+from penstock_worker.pooling.pooler import Pool, Pooler
 from penstock_worker.steps.errors import DeviceLost, OutOfDeviceMemory
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.device.fake_device import FakeDevice
@@ -76,7 +75,7 @@ class Body:
 class Machine:
     def __init__(self) -> None:
         self.device, self.body = FakeDevice(), Body()
-        pooler = DevicePooler(
+        pooler = Pooler(
             self.body,
             None,
             PoolingConfig(mode="mean", normalize=False, size=SIZE),

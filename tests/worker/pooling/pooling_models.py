@@ -183,9 +183,9 @@ def run(
     runner.reset()
     digests = _held(loaded, adapters)
     wanted = list(asked) * len(inputs) if len(asked) == 1 else list(asked)
-    admitted, free = [], 0
+    admitted, free, groups = [], 0, len(loaded.ready.kv_groups)
     for slot, (tokens, pooling) in enumerate(zip(inputs, wanted, strict=True)):
-        blocks = list(range(free, free + -(-len(tokens) // size)))
+        blocks = list(range(free, free + groups * -(-len(tokens) // size)))
         free += len(blocks)
         new = NewSequence(slot, tokens, len(tokens), 0, TokenSampling(0), blocks, None, pooling)
         if adapters:

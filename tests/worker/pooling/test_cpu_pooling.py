@@ -230,7 +230,7 @@ def test_heads_of_decoders_equal_transformers(tmp_path: Path, kind: str, labels:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["gemma4-shared-kv", "gemma3n"])
 def test_layers_that_read_another_ones_keys(tmp_path: Path, case: str) -> None:
-    """Vectors of a decoder, whose layers all see one block table."""
+    """Vectors of a decoder some of whose layers have no keys and values of their own."""
     make_theirs(*CASES[case]).save_pretrained(tmp_path / "m")
     word_tokenizer(tmp_path / "m")
     inputs, asked, found = random_inputs([9, 60]), Pooling("embed"), []

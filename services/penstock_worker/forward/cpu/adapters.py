@@ -13,7 +13,6 @@ from typing import cast
 
 import numpy as np
 
-from penstock.model.config import ModelConfig
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.low_rank import (
     LowRankAdapter,
@@ -44,10 +43,9 @@ from penstock_worker.adapters.adaptable import (
 )
 from penstock_worker.adapters.fitting import Fitted, FittedMatrix, FittedModule
 from penstock_worker.adapters.interface import BatchAdapters
-from penstock_worker.adapters.models import AdaptableModel, adaptable_decoder
+from penstock_worker.adapters.models import AdaptableModel
 from penstock_worker.forward.cpu.split import Split
 from penstock_worker.forward.cpu.weights import LayerWeights
-from penstock_worker.forward.interface import require_adaptable
 
 _ADAPTED = (PhaseKind.HEADS, PhaseKind.PRODUCT, PhaseKind.GATE_UP)
 _OF_EXPERTS = (PhaseKind.EXPERTS_UP, PhaseKind.EXPERTS_DOWN)
@@ -249,18 +247,6 @@ def _chunks(matrix: FittedMatrix, rows: range) -> Iterator[np.ndarray]:
     """A few rows at a time, so that little memory is taken besides."""
     for start in range(rows.start, rows.stop, _CHUNK_ROWS):
         yield matrix.part(range(start, min(start + _CHUNK_ROWS, rows.stop))).numpy()
-
-
-def adapters_of(config: ModelConfig, setup: Setup, dtype: str) -> PackedAdapters | None:
-    """Returns None if the setup asks for none. Raises Unable for a model that adapters can change
-    nothing in."""
-    if not setup.max_loras:
-        return None
-    require_adaptable(config, setup)
-    model = adaptable_decoder(
-        config, takes_whole=setup.lora_whole_matrices, takes_experts=setup.lora_experts
-    )
-    return PackedAdapters(model, setup, dtype)
 
 
 def adapted_rows(batch: BatchAdapters | None, counts: np.ndarray) -> LowRankRows:

@@ -33,7 +33,7 @@ from penstock_kernels.cpu.recurrent import MAX_HEADS, MAX_KERNEL, MAX_KEY_DIM
 from penstock_worker.alignment.interface import Crossing
 from penstock_worker.attention.encoded import Division
 from penstock_worker.forward.common_mechanisms import COMMON
-from penstock_worker.forward.cpu.adapters import adapters_of
+from penstock_worker.forward.cpu.adapters import PackedAdapters
 from penstock_worker.forward.cpu.cross_layers import compile_stored
 from penstock_worker.forward.cpu.crossings import KEY, QUERY, ShownHeads, beside, showing
 from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
@@ -51,6 +51,7 @@ from penstock_worker.forward.interface import (
     Unable,
     require,
 )
+from penstock_worker.forward.purpose import LOGITS, Purpose
 from penstock_worker.forward.taps import taps_for
 from penstock_worker.media.interface import BatchMedia
 from penstock_worker.media.loading import ModelMedia
@@ -64,7 +65,13 @@ MECHANISMS = COMMON
 """What these kernels have beyond Llama's layers (see penstock.model.mechanisms)."""
 
 
-def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
+def recipe(
+    prepared: PreparedModel,
+    setup: Setup,
+    threads: int,
+    ranks: Ranks = ALONE,
+    purpose: Purpose = LOGITS,
+) -> Recipe:
     """Raises ImportError without the library, Unable for a model that it can't run, and
     StartupError for settings that no backend can follow."""
     config = prepared.decoder
@@ -77,12 +84,14 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     groups = groups_with_states(config, layout.groups, block_bytes, setup, ranks.place)
     states = program_states(config, groups, setup)
     media = ModelMedia(prepared, setup, ranks, TOWER_DTYPE, threads=threads)
-    adapters = adapters_of(config, setup, dtype)
+    adaptable = purpose.adaptable(config, setup)
+    adapters = None if adaptable is None else PackedAdapters(adaptable, setup, dtype)
     split = RankSplit(shard, ranks) if ranks.place.tensor > 1 else WHOLE
     taken = taps_for(config, setup)
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, torch.float32)
+        purpose.take(weights)
         loader = CPUWeights(config, weights, kind_of(dtype), threads)
         see, join, ends = media.load(), None, None
         taps = None if taken is None else CPUTaps(taken, config.hidden_size)
@@ -90,7 +99,8 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         adapted = None if adapters is None else adapters.phases(split, shard.layers)
         if ranks.place.ranks == 1:
             read = loader.read(setup.max_model_len)
-            program = compile_program(config, read, split, None, places, adapted, taps)
+            rows = purpose.headless
+            program = compile_program(config, read, split, None, places, adapted, taps, rows=rows)
             stored = compile_stored(config, read, places) if config.encoder_rows else None
         else:
             ends = CPUStageEnds(ranks, config.hidden_size) if ranks.place.pipeline > 1 else None

@@ -54,15 +54,19 @@ def compile_program(
     places: Sequence[tuple[int, int]] | None = None,
     adapted: AdaptedPhases | None = None,
     taps: CPUTaps | None = None,
+    *,
+    rows: bool = False,
 ) -> Program:
     """Returns what a step does on this rank. `config` has the rank's layers, and the whole model's
     sizes. `ends`: of a pipeline stage, or of a head that drafts. `places`: each layer's KV group,
     and its place in the group's blocks; None: all layers are in one group. `adapted`: what adapters
-    may change; None: nothing. `taps`: take residuals out of it."""
+    may change; None: nothing. `taps`: take residuals out of it. `rows`: those after the last norm
+    are wanted instead of logits."""
     # A layer's attention to an encoder, if it has one, lies where its own does.
     places = (*(places or _in_one_group(config)),) * (2 if config.encoder_rows else 1)
     model = _Model(config, weights, split, ends, adapted, taps)
-    return model.program(_placed(model.phases((*TO_LAST_LAYER, _logits)), places))
+    phases = model.phases((*TO_LAST_LAYER, _rows if rows else _logits))
+    return model.program(_placed(phases, places))
 
 
 def _in_one_group(config: ModelConfig) -> Sequence[tuple[int, int]]:
@@ -80,20 +84,18 @@ def _placed(phases: Iterable[Phase], places: Sequence[tuple[int, int]]) -> Itera
             yield replace(phase, attention=replace(attention, group=group, place=place))
 
 
-def compile_rows(
+def compile_encoder(
     config: ModelConfig,
     weights: ModelWeights,
     *,
-    whole: bool = False,
-    both_ways: bool = False,
+    both_ways: bool,
     adapted: AdaptedPhases | None = None,
 ) -> Program:
-    """Returns what a step of a model does whose rows after the last norm are wanted instead of
-    logits. whole: it is an encoder's, which keeps nothing of an input beyond the step. both_ways:
-    attention looks ahead, too. adapted: as of compile_program."""
-    model = _Model(config, weights, adapted=adapted, whole=whole, both_ways=both_ways)
-    phases = model.phases((*TO_LAST_LAYER, _rows))
-    return model.program(phases if whole else _placed(phases, _in_one_group(config)))
+    """Returns what a step of an encoder does, which gives rows after the last norm, and keeps
+    nothing of an input beyond the step. both_ways: attention looks ahead, too. adapted: as of
+    compile_program."""
+    model = _Model(config, weights, adapted=adapted, whole=True, both_ways=both_ways)
+    return model.program(model.phases((*TO_LAST_LAYER, _rows)))
 
 
 def rows_phase(width: int, norm: NormWeights | None = None) -> Phase:

@@ -16,6 +16,7 @@ from penstock_kernels.cpu.program import Program
 from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.forward.cpu.adapters import adapted_rows
 from penstock_worker.forward.interface import StepCancelled
+from penstock_worker.pooling.bodies import Inputs
 
 GROUP_ROWS = 128
 """Tokens that are computed together, so that what a layer makes of them stays in the second level
@@ -25,8 +26,7 @@ BLOCK = 16
 
 
 class CPUEncoder:
-    """An encoder with EncoderModel's interface, but not for several threads at once: it has
-    threads of its own."""
+    """An Encoder, but not for several threads at once: it has threads of its own."""
 
     def __init__(
         self, config: EncoderConfig, program: Program, *, longest: int, threads: int
@@ -50,15 +50,8 @@ class CPUEncoder:
         if self._decoder.cancelled:
             raise StepCancelled
 
-    def hidden(
-        self,
-        tokens: np.ndarray,
-        types: np.ndarray,
-        lengths: list[int],
-        adapters: BatchAdapters | None = None,
-    ) -> Tensor:
-        """Returns what EncoderModel.hidden does, without padding. `adapters`: of the inputs. Raises
-        ValueError for an input that is longer than any may be."""
+    def rows(self, inputs: Inputs, adapters: BatchAdapters | None = None) -> Tensor:
+        tokens, types, lengths = inputs.tokens, inputs.types, inputs.lengths
         if max(lengths) > self._longest:
             raise ValueError(f"an input has {max(lengths)} tokens; at most {self._longest} may be")
         out, start, first = [], 0, 0

@@ -19,12 +19,12 @@ from penstock_kernels.triton.attention.rope_write import QueryKeyNorms, rope_wri
 from penstock_kernels.triton.tiles import AttentionTiles, encoder_tiles
 from penstock_worker.attention.interface import PLAIN_RULE, HeadNorms, Rotation, ScoreRule
 from penstock_worker.attention.triton_step import rotary_tables
-from penstock_worker.forward.triton_mechanisms import MECHANISMS
+from penstock_worker.forward.common_mechanisms import COMMON
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.layers.triton_ops import TritonOps
 from penstock_worker.pooling.encoder.layered import LayeredStep
 
-ENCODER_MECHANISMS = MECHANISMS - {
+ENCODER_MECHANISMS = COMMON - {
     mechanism.CHUNKS,
     mechanism.SINKS,
     mechanism.LATENT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -53,7 +54,8 @@ def launching(
             compiled(kernel, *args, grid=grid, warmup=warmup, **kwargs)
         if run is not None and not (device.rehearsing and device.recording is None):
             inner = [getattr(each, "content", each) for each in args]
-            device.put(lambda: run(kernel, *inner, grid=grid, warmup=warmup, **kwargs))
+            named = {name: getattr(each, "content", each) for name, each in kwargs.items()}
+            device.put(lambda: run(kernel, *inner, grid=grid, warmup=warmup, **named))
 
     return launch
 
@@ -78,12 +80,16 @@ def _specialised(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """What Triton compiles a kernel anew for."""
     plain = set(getattr(kernel, "kwargs", {}).get("do_not_specialize") or ())
     plain |= {each.name for each in getattr(kernel, "params", ()) if each.do_not_specialize}
+    signature = inspect.signature(kernel.fn).parameters
+    constants = {name for name, each in signature.items() if "constexpr" in str(each.annotation)}
     key: list[object] = []
-    for name, value in zip(kernel.arg_names, args, strict=False):
+    for name, value in (dict(zip(kernel.arg_names, args, strict=False)) | kwargs).items():
         if isinstance(value, Tensor):
-            key.append((value.dtype, value.data_ptr() % 16 == 0))
+            key.append((name, value.dtype, value.data_ptr() % 16 == 0))
+        elif name in constants or name not in signature:  # Options of the launch, too.
+            key.append((name, value))
         elif isinstance(value, int) and name not in plain:
-            key.append((value == 1, value % 16 == 0, value >= 2**31))
+            key.append((name, value == 1, value % 16 == 0, value >= 2**31))
         else:
-            key.append(type(value))
-    return [*key, *sorted(kwargs.items())]
+            key.append((name, type(value)))
+    return sorted(key, key=str)

@@ -1,40 +1,53 @@
-"""Pooling on a device with a queue.
+"""Pooling steps.
 
-A whole step is queued, including the copies of its vectors to pinned memory. Its result waits for
-these, and does the rest on the host, since it differs between requests: truncation, normalisation,
-and probabilities.
+On a device with a queue, a whole step is queued, including the copies of its vectors to pinned
+memory. Its result waits for these, and does the rest on the host, since it differs between
+requests: truncation, normalisation, and probabilities.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from penstock.model.config import PreparedModel
+from penstock.model.kv_layout import ONE_GROUP, KVGroup
 from penstock.model.pooling_config import PoolingConfig
 from penstock.process import logs
 from penstock.protocol.from_worker import SlotResult
-from penstock.protocol.to_worker import SlotWork
-from penstock_worker.batch.slots import PlanError, Slot, Slots
+from penstock.protocol.to_worker import Setup, SlotWork
+from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
+from penstock_worker.batch.block_copies import NO_COPIES, Copies
+from penstock_worker.batch.slots import PlanError, Slot, SlotBounds, Slots
+from penstock_worker.device.queue import queue_of
+from penstock_worker.forward.interface import HeldMedia
+from penstock_worker.grammar import SlotGrammars
+from penstock_worker.media.interface import NO_MEDIA, StepMedia
+from penstock_worker.metrics.phases import Phases
 from penstock_worker.pooling.adapters import PoolAdapters
-from penstock_worker.pooling.dense import load_dense
-from penstock_worker.pooling.device_body import DeviceBody, Hidden
-from penstock_worker.pooling.heads import Head
+from penstock_worker.pooling.bodies import Body, Hidden
+from penstock_worker.pooling.heads import Head, load_dense
 from penstock_worker.pooling.pool import as_vectors, finished, scored
 from penstock_worker.sampler.transfers import Fetched, Transfers, transfers
+from penstock_worker.steps.guard import Guard
+from penstock_worker.steps.kinds import StepKind, StepStart
 from penstock_worker.steps.plans import failure
+from penstock_worker.steps.runner import StepRunner
+from penstock_worker.steps.threads import ShareThreads
 
 log = logs.get(__name__)
 
 
-class DevicePooler:
-    """Computes pooling requests on a device."""
+class Pooler:
+    """Computes what pooling requests ask for."""
 
     def __init__(
         self,
-        body: DeviceBody,
+        body: Body,
         head: Head | None,
         config: PoolingConfig,
         ways: Transfers | None = None,
@@ -49,8 +62,8 @@ class DevicePooler:
         self._dense = load_dense(config.dense)
         self._transfers = ways or transfers(body.device)
 
-    def launch(self, scheduled: list[SlotWork], slots: Slots) -> DevicePoolingLaunch:
-        launch = DevicePoolingLaunch.of(scheduled, slots, self._config, self._dense)
+    def launch(self, scheduled: list[SlotWork], slots: Slots) -> PoolingLaunch:
+        launch = PoolingLaunch.of(scheduled, slots, self._config, self._dense)
         heads = [self._adapters.head_of(work.slot, self._head) for work in scheduled]
         launch.fetch(self.body.hidden(scheduled, slots), heads, self._transfers)
         launch.advance()
@@ -58,7 +71,7 @@ class DevicePooler:
 
 
 @dataclass
-class DevicePoolingLaunch:
+class PoolingLaunch:
     """Inputs of a step that were queued together, until the host has their vectors."""
 
     works: list[SlotWork]
@@ -73,13 +86,13 @@ class DevicePoolingLaunch:
     @staticmethod
     def of(
         works: list[SlotWork], slots: Slots, config: PoolingConfig, dense: Head
-    ) -> DevicePoolingLaunch:
+    ) -> PoolingLaunch:
         """Raises PlanError for a slot that asks for text."""
         for work in works:
             if slots[work.slot].pooling is None:
                 raise PlanError(f"slot {work.slot} asks a pooling model for text")
         held = {work.slot: slots[work.slot] for work in works}
-        return DevicePoolingLaunch(works, held, config, dense)
+        return PoolingLaunch(works, held, config, dense)
 
     def fetch(self, hidden: Hidden, heads: Sequence[Head | None], transfers: Transfers) -> None:
         """Queues what is requested of inputs that end in this step, and the copies to the host.
@@ -149,3 +162,66 @@ def _token_rows(hidden: Hidden) -> Tensor:
     if hidden.rows is None:
         raise ValueError("the model gives no vector of each token")
     return hidden.rows
+
+
+class Pool(StepKind[PoolingLaunch]):
+    """The kind of step that pools. The code for generation doesn't know it. It never compiles a
+    grammar."""
+
+    pools = True
+
+    def __init__(
+        self,
+        pooler: Pooler,
+        slots: Slots,
+        *,
+        copies: Copies = NO_COPIES,
+        media: StepMedia = NO_MEDIA,
+        adapters: StepAdapters = NO_ADAPTERS,
+    ) -> None:
+        """`pooler`, `copies` and `media` work on the same queue. Without a KV cache there are no
+        copies. `adapters`: those that `pooler` computes with."""
+        super().__init__(pooler.body, slots, copies, SlotGrammars(), media=media, adapters=adapters)
+        self._pooler = pooler
+
+    def launch(self, scheduled: list[SlotWork], start: StepStart) -> PoolingLaunch:
+        launched = self._pooler.launch(scheduled, self.slots)
+        start.timeline.passed("forward")
+        return launched
+
+    def settle(self, queued: PoolingLaunch, guard: Guard) -> dict[int, SlotResult]:
+        with torch.inference_mode():
+            return guard(queued.settle)
+
+
+def pooling_runner(
+    prepared: PreparedModel,
+    setup: Setup,
+    body: Body,
+    head: Head | None,
+    blocks: int,
+    phases: Phases,
+    *,
+    shares: int | None,
+    kv_groups: tuple[KVGroup, ...] = ONE_GROUP,
+    copies: Copies = NO_COPIES,
+    media: HeldMedia | None = None,
+    adapters: PoolAdapters | None = None,
+) -> StepRunner[Any]:
+    """Returns what computes steps of a pooling model. `shares`: of a step, that are computed at
+    once on the CPU; None: the model's steps are queued on a device. `media`: None for a model that
+    takes none."""
+    if setup.pooling is None:
+        raise ValueError("the setup is of a model that generates")
+    adapters = adapters or PoolAdapters()
+    seen = NO_MEDIA if media is None else phases.watch(media, "encode", "encode")
+    slots = Slots(SlotBounds.of(setup, prepared.config.vocab_size, blocks, kv_groups))
+    if shares is not None:
+        body = phases.watch(body, "hidden", "forward")
+        copies = phases.watch(copies, "make", "copies")
+    pooler = Pooler(body, head, setup.pooling, adapters=adapters)
+    kind = Pool(pooler, slots, copies=copies, media=seen, adapters=adapters.steps)
+    queue = queue_of(body.device)
+    if shares is None:
+        return StepRunner(queue, kind, phases=phases)
+    return StepRunner(queue, kind, threads=ShareThreads(shares))
