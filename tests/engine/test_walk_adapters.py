@@ -14,7 +14,7 @@ from tests.engine.fake_adapters import adapter
 from tests.engine.fake_media import drawn_media
 from tests.engine.harness import Harness
 from tests.engine.test_walk import Drawn
-from tests.engine.walker import POLICIES, TENANTS, Choices, Seeded, Walker
+from tests.engine.walker import FEW, POLICIES, TENANTS, Choices, Seeded, Walker
 from tests.engine.walks import SHORT, walked
 
 
@@ -43,10 +43,7 @@ class AdapterWalker(Walker):
 
     def __init__(self, choose: Choices) -> None:
         super().__init__(make_harness(choose), choose)
-        names = ("submit", "step", "abort", "connect", "disconnect", "worker", "kill", "wait")
-        self._wheel = [name for name in (*names, "resume") for _ in range(self.walks[name][0])] + [
-            "adapter"
-        ] * 20
+        self.only(FEW, adapter=20)
 
     def walk(self) -> None:
         adapters = self.h.core.state.adapters
@@ -86,8 +83,7 @@ class AdapterWalker(Walker):
 
     def step(self) -> None:
         super().step()
-        for number in list(self.h.worker.asked) if self.h.worker is not None else ():
-            self.h.compiles(number)
+        self.compile_all()
 
     def end(self) -> None:
         super().end()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.model.kv_layout import paged, state_of
 from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
+from tests.engine import walks
 from tests.engine.rank_walker import RankWalker, make_rank_harness
 from tests.engine.test_walk import Drawn
 from tests.engine.test_walk_groups import Drawing, drawn_groups, drawn_with_states
@@ -71,10 +72,7 @@ class DraftWalker(Walker):
 
 
 def walked(choose: Choices, operations: int, groups: Drawing | None = None) -> Counter[str]:
-    walker = DraftWalker(choose, groups)
-    walker.connect()
-    for _ in range(operations):
-        walker.walk()
+    walker = walks.walked(DraftWalker(choose, groups), operations)
     walker.end()
     return walker.met
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.engine import walks
 from tests.engine.scores import RequestScore
 from tests.engine.test_walk import Drawn
 from tests.engine.walker import Choices, Seeded, Walker, make_harness
@@ -50,10 +51,7 @@ class FurtherWalker(Walker):
 
 
 def walked(choose: Choices, operations: int) -> Counter[str]:
-    walker = FurtherWalker(choose)
-    walker.connect()
-    for _ in range(operations):
-        walker.walk()
+    walker = walks.walked(FurtherWalker(choose), operations)
     walker.end()
     return walker.met
 

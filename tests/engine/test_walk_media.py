@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.engine.fake_media import drawn_media, picture
 from tests.engine.harness import Harness
 from tests.engine.test_walk import Drawn
-from tests.engine.walker import POLICIES, Choices, Seeded, Walker
+from tests.engine.walker import FEW, POLICIES, Choices, Seeded, Walker
 from tests.engine.walks import SHORT, walked
 
 
@@ -48,10 +48,7 @@ class MediaWalker(Walker):
         super().__init__(make_harness(choose), choose)
         self.has_media = True
         self._parts = 0
-        names = ("submit", "step", "abort", "connect", "disconnect", "worker", "kill", "wait")
-        self._wheel = [name for name in (*names, "resume") for _ in range(self.walks[name][0])] + [
-            "media"
-        ] * 60
+        self.only(FEW, media=60)
 
     def walk(self) -> None:
         super().walk()
@@ -89,8 +86,7 @@ class MediaWalker(Walker):
 
     def step(self) -> None:
         super().step()
-        for number in list(self.h.worker.asked) if self.h.worker is not None else ():
-            self.h.compiles(number)
+        self.compile_all()
 
 
 @SHORT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import typing
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from penstock.config.settings import SchedulingPolicy
@@ -34,6 +35,18 @@ class Seeded:
 
 
 POLICIES = typing.get_args(SchedulingPolicy)
+FEW = (
+    "submit",
+    "step",
+    "abort",
+    "connect",
+    "disconnect",
+    "worker",
+    "kill",
+    "wait",
+    "resume",
+)
+"""Operations of walks that are about something else."""
 TENANTS = "a:weight=3;b:max_requests=6,highest_priority=-1;*:highest_priority=-2"
 
 
@@ -98,6 +111,17 @@ class Walker:
             "adapter": (0, self.adapter),
         }
         self._wheel = [name for name, (weight, _) in self.walks.items() for _ in range(weight)]
+
+    def only(self, names: Sequence[str], **more: int) -> None:
+        """From now on, only operations of these names, as often as before, and of others so
+        often."""
+        own = [name for name in names for _ in range(self.walks[name][0])]
+        self._wheel = own + [name for name, weight in more.items() for _ in range(weight)]
+
+    def compile_all(self) -> None:
+        """The worker has compiled every grammar that it was asked for."""
+        for number in list(self.h.worker.asked) if self.h.worker is not None else ():
+            self.h.compiles(number)
 
     def _late(self) -> bool:
         late = self.choose.whole(0, 3) == 0

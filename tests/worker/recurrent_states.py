@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -50,3 +50,24 @@ class _Step:
             first += rows
         padding = features.shape[0] - first
         return torch.cat((*found, found[0].new_zeros(padding, found[0].shape[1])))
+
+
+TakesStep = Callable[[list[tuple[int, list[int]]]], list[Tensor]]
+"""Computes a step's tokens of some sequences, (sequence, tokens) each. Returns their logits."""
+
+
+def check_own_rows(alone: TakesStep, together: TakesStep) -> None:
+    """A sequence has the same bits in one step and in chunks beside another one. `together`: for
+    two sequences."""
+    mine, other = [*range(7, 107)], [*range(5, 75)]
+    (true,) = alone([(0, mine)])
+    found: list[Tensor] = []
+    beside = 0
+    for count, more in ((1, 7), (15, 1), (50, 60), (33, 1), (1, 1)):
+        start = sum(map(len, found))
+        work = [(1, other[beside : beside + more]), (0, mine[start : start + count])]
+        found.append(together(work)[1])
+        beside += more
+    assert bool(true.isfinite().all())
+    assert true.std() > 0
+    assert torch.equal(true, torch.cat(found))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import deque
 
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import AdapterFile
 from penstock.protocol.to_worker import NewSequence, Plan
+from penstock_engine.simulate.one_by_one import OneByOne
 
 MAX_LOAD_SECONDS = 100.0
 """Longer than this, an engine core may give an adapter up."""
@@ -27,32 +27,19 @@ def check_load(seconds: float) -> None:
         )
 
 
-class AdapterLoads:
-    """Adapters on their way to one worker, which loads one after the other beside its steps."""
+class AdapterLoads(OneByOne[str]):
+    """Adapters on their way to one worker, by their digests, loaded beside its steps."""
 
-    __slots__ = ("_added", "_free_at", "_seconds", "due")
+    __slots__ = ("_seconds",)
 
     def __init__(self, seconds: float) -> None:
         """seconds: that each takes."""
-        self.due: deque[str] = deque()
-        """Digests, the one that is being loaded first."""
-        self._added: list[float] = []
+        super().__init__()
         self._seconds = seconds
-        self._free_at = 0.0
 
     def add(self, digest: str, now: float) -> None:
         """The engine core asks for it."""
-        self._free_at = max(now, self._free_at) + self._seconds
-        self.due.append(digest)
-        self._added.append(self._free_at)
-
-    def begun(self) -> list[float]:
-        """Returns the times at which the adapters will be loaded that were added since the last
-        call."""
-        found = self._added
-        if found:
-            self._added = []
-        return found
+        self._begin(digest, self._seconds, now)
 
 
 class SlotsWithAdapters:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+from collections import OrderedDict
 
 from penstock.errors import InvalidRequest
 from penstock.protocol.from_worker import FetchedKV, FoundKV
 from penstock.protocol.to_worker import FetchKV, LookUpKV, Save
+from penstock_engine.simulate.one_by_one import OneByOne
 
 MAX_BLOCK_SECONDS = 100.0
 
@@ -26,24 +27,19 @@ Kept = OrderedDict[bytes, None]
 """Keys, those that were used last at the end."""
 
 
-class SimulatedStore:
+class SimulatedStore(OneByOne[FoundKV | FetchedKV]):
     """Outlives its workers. Writing takes no time; reading takes its time beside the steps, one
-    question after another. What was not used for longest goes first.
+    question after another, whose answers are due. What was not used for longest goes first."""
 
-    due: answers, the first of which comes next.
-    """
-
-    __slots__ = ("_added", "_block_seconds", "_blocks", "_free_at", "_kept", "due")
+    __slots__ = ("_block_seconds", "_blocks", "_kept")
 
     def __init__(self, blocks: int, block_seconds: float, kept: Kept | None = None) -> None:
         """blocks: that there is room for; 0: there is no such store.  kept: what several stores
         keep together; None: this one is alone."""
-        self.due: deque[FoundKV | FetchedKV] = deque()
+        super().__init__()
         self._blocks = blocks
         self._block_seconds = block_seconds
         self._kept: Kept = OrderedDict() if kept is None else kept
-        self._added: list[float] = []
-        self._free_at = 0.0
 
     def __bool__(self) -> bool:
         return self._blocks > 0
@@ -68,17 +64,7 @@ class SimulatedStore:
         else:
             self.save(message.saves)
             answer, seconds = FetchedKV(message.fetch, count), count * self._block_seconds
-        self._free_at = max(now, self._free_at) + seconds
-        self.due.append(answer)
-        self._added.append(self._free_at)
-
-    def begun(self) -> list[float]:
-        """Returns the times at which the questions will be answered that were asked since the last
-        call."""
-        found = self._added
-        if found:
-            self._added = []
-        return found
+        self._begin(answer, seconds, now)
 
     def forget_asked(self) -> None:
         """The worker has died, and answers nothing."""

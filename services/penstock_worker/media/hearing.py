@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch.nn import functional
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.gguf import GGUFFile
-from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.config import ModelConfig
 from penstock.model.tower_spec import AudioSpec, AudioTowerSpec, LinearProjector, StackProjector
 from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
@@ -22,10 +23,8 @@ from penstock_worker.media.unfit import UnfitItem
 from penstock_worker.vision.layer import TowerLayer, TowerNorm, TowerProduct
 from penstock_worker.vision.mmproj_names import IN_LAYER
 from penstock_worker.vision.rows import ONE_THREAD, RowThreads, attention_work
-from penstock_worker.weights.family_names import add_zero_biases
 from penstock_worker.weights.files import read_tensors
 from penstock_worker.weights.opening import open_tower_weights
-from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
 
@@ -76,28 +75,6 @@ MEL = "mel"
 
 class UnfitSound(UnfitItem):
     """The tower can't take the sound."""
-
-
-def open_audio_tower(
-    files: WeightFiles,
-    dtype: torch.dtype,
-    *,
-    device: torch.device = CPU,
-    load_format: str = "auto",
-) -> Weights:
-    """What a model hears with. Raises as `open_tower_weights` does."""
-    if files.mmproj and load_format != "dummy":
-        found = mmproj_sounds(files.mmproj)
-        add_zero_biases(found, ZERO_BIASES)
-        return Weights(found, dtype, device)
-    return open_tower_weights(
-        files,
-        dtype,
-        from_hub,
-        zero_biases=ZERO_BIASES,
-        device=device,
-        load_format=load_format,
-    )
 
 
 class AudioModel:
@@ -197,6 +174,12 @@ def mmproj_sounds(path: str) -> dict[str, StoredTensor]:
     """Returns a file's tensors by our names. Raises UnsupportedModel for a broken file,
     ModelNotFound for a missing one."""
     return read_tensors(GGUFFile(path, vocabulary=False), from_mmproj, _FLAT)
+
+
+open_audio_tower = partial(
+    open_tower_weights, from_hub=from_hub, read_mmproj=mmproj_sounds, zero_biases=ZERO_BIASES
+)
+"""Opens what a model hears with (see open_tower_weights)."""
 
 
 # From a tower's vectors of a sound to rows of the decoder's size.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.media.pixels import FRAMES, inputs, video_inputs
-from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel, WeightFiles
+from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
 from penstock.model.media_facts import FixedFrames, Preparation, VideoFrames
 from penstock.model.tower_spec import LearnedPositions, VisionSpec
 from penstock_worker.media.pieces import MILLION, Pieces, whole
@@ -81,19 +82,6 @@ def load_tower(
 
 
 # Encodes prepared pictures: tower and projector together.
-
-
-def open_tower(
-    files: WeightFiles,
-    dtype: torch.dtype,
-    *,
-    device: torch.device = CPU,
-    load_format: str = "auto",
-) -> Weights:
-    """What a model sees with. Raises as `open_tower_weights` does."""
-    if files.mmproj and load_format != "dummy":
-        return Weights(mmproj_tensors(files.mmproj), dtype, device)
-    return open_tower_weights(files, dtype, from_hub, device=device, load_format=load_format)
 
 
 class VisionModel:
@@ -284,6 +272,10 @@ def from_hub(name: str) -> str | None:
     if _OF_PICTURES.match(name):
         return _OF_PICTURES.sub("head.projection", name)
     return "projector.newline" if _NEWLINE.match(name) else None
+
+
+open_tower = partial(open_tower_weights, from_hub=from_hub, read_mmproj=mmproj_tensors)
+"""Opens what a model sees with (see open_tower_weights)."""
 
 
 def _in_tower(name: str) -> str:

@@ -91,6 +91,7 @@ def open_tower_weights(
     files: WeightFiles,
     dtype: torch.dtype,
     from_hub: Callable[[str], str | None],
+    read_mmproj: Callable[[str], dict[str, StoredTensor]],
     *,
     zero_biases: Sequence[str] = (),
     device: torch.device = CPU,
@@ -98,13 +99,17 @@ def open_tower_weights(
 ) -> Weights:
     """Maps a checkpoint's tensors of tower and projector. No tensor data is read yet.
 
-    from_hub: our name for a tensor; None for another half's.  zero_biases: modules of every layer
-    that get biases of zeros.  Raises UnsupportedModel for other files than safetensors.
+    from_hub: our name for a tensor; None for another half's.  read_mmproj: returns the tensors of a
+    GGUF projector's file by our names.  zero_biases: modules of every layer that get biases of
+    zeros.  Raises UnsupportedModel for files that are neither safetensors nor have such a file.
     """
     if load_format == "dummy":
         return DummyWeights(dtype, device)
-    if files.format != "safetensors":
+    if files.mmproj:
+        found = read_mmproj(files.mmproj)
+    elif files.format == "safetensors":
+        found = safetensors_tensors(files.files, from_hub, files.quantised)
+    else:
         raise UnsupportedModel("vision and audio parts are read only from safetensors files")
-    found = safetensors_tensors(files.files, from_hub, files.quantised)
     add_zero_biases(found, zero_biases)
     return Weights(found, dtype, device)

@@ -50,6 +50,16 @@ class Sequence_:
     adapter: HeldAdapter | None = None
 
 
+COMPUTED = (
+    ("reference", "float32", "none"),
+    ("reference", "bfloat16", "none"),
+    ("cpu", "float32", "none"),
+    ("cpu", "bfloat16", "none"),
+    ("cpu", "auto", "int8"),
+)
+"""Backend, dtype and quantization: what rows with adapters are computed in."""
+
+
 class AdapterRig:
     """A model that takes adapters."""
 

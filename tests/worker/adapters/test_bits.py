@@ -13,6 +13,7 @@ import torch
 from penstock.model.config import WeightFiles
 from tests.adapter_folders import write_peft
 from tests.worker.adapters.rig import (
+    COMPUTED,
     RANKS,
     SMALL,
     AdapterRig,
@@ -38,13 +39,7 @@ def tokens_of(seed: int, count: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("backend", "dtype", "quantization"),
-    [
-        ("reference", "float32", "none"),
-        ("reference", "bfloat16", "none"),
-        ("cpu", "float32", "none"),
-        ("cpu", "bfloat16", "none"),
-        ("cpu", "auto", "int8"),
-    ],
+    COMPUTED,
 )
 def test_alone_crowded_and_in_chunks(
     files: WeightFiles, tmp_path: Path, backend: str, dtype: str, quantization: str

@@ -21,7 +21,7 @@ from penstock_worker.adapters.adaptable import adaptable_modules, expert_modules
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.models import adaptable_decoder
 from tests.adapter_folders import Factors, random_factors, write_gguf, write_peft
-from tests.worker.adapters.rig import AdapterRig, Sequence_, logits_of
+from tests.worker.adapters.rig import COMPUTED, AdapterRig, Sequence_, logits_of
 from tests.worker.cpu_model import CPUModel
 from tests.worker.models.family_cases import CASES, SIZES, read
 from tests.worker.models.test_parity_families import make_theirs
@@ -152,13 +152,7 @@ def tokens_of(seed: int, count: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("backend", "dtype", "quantization"),
-    [
-        ("reference", "float32", "none"),
-        ("reference", "bfloat16", "none"),
-        ("cpu", "float32", "none"),
-        ("cpu", "bfloat16", "none"),
-        ("cpu", "auto", "int8"),
-    ],
+    COMPUTED,
 )
 def test_alone_crowded_and_in_chunks(
     model: CPUModel, tmp_path: Path, backend: str, dtype: str, quantization: str

@@ -16,6 +16,7 @@ from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter
 from penstock_worker.adapters.models import AdaptableModel, adaptable_decoder
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch
+from penstock_worker.forward.queued import TritonForward
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.weights.opening import open_weights
 from testing.model_configs import varied
@@ -106,3 +107,26 @@ class Served:
 def words(seed: int, count: int) -> list[int]:
     """Tokens."""
     return np.random.default_rng(seed).integers(0, CONFIG.vocab_size, count).tolist()
+
+
+def check_logits(
+    ours: Served, theirs: Served, steps: list[list[Row]], *, least: float
+) -> list[list[torch.Tensor]]:
+    """Returns the steps' logits on the CUDA kernels, which are the reference's, from captured steps
+    among others. An adapter changes them by the share `least` or more."""
+    found = [ours.logits(*step) for step in steps]
+    true = [theirs.logits(*step) for step in steps]
+    without = [theirs.logits(*((*row[:3], -1) for row in step)) for step in steps]
+    for step, mine, wanted, bases in zip(steps, found, true, without, strict=True):
+        close(mine, wanted)
+        for row, own, base in zip(step, mine, bases, strict=True):
+            assert row[3] < 0 or (own - base).abs().max() > least * base.abs().max()
+    assert isinstance(ours.forward, TritonForward)
+    assert ours.forward._graphs is not None
+    assert len(ours.forward._graphs)
+    return found
+
+
+def close(found: list[torch.Tensor], wanted: list[torch.Tensor], rounding: float = 1e-4) -> None:
+    for mine, true in zip(found, wanted, strict=True):
+        assert (mine - true).abs().max() < rounding * true.abs().max()

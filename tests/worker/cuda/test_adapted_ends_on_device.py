@@ -13,13 +13,12 @@ import torch
 
 from penstock.adapters import UnfitAdapter
 from penstock.model.config import ModelConfig
-from penstock_worker.forward.queued import TritonForward
 from testing.model_configs import varied
 from tests.adapter_folders import Factors, random_factors, write_peft
 from tests.interpreted_triton import one_kernel_at_a_time
 from tests.worker.adapters.rig import factors_of
 from tests.worker.checkpoints import tiny_files
-from tests.worker.cuda.adapted import CONFIG, Row, Served, words
+from tests.worker.cuda.adapted import CONFIG, Row, Served, check_logits, close, words
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.parallel.together import Formed
@@ -75,11 +74,6 @@ def steps() -> list[list[Row]]:
     return [first, decodes[:2], [decodes[3], decodes[2]]]
 
 
-def close(found: list[torch.Tensor], wanted: list[torch.Tensor], rounding: float = 1e-4) -> None:
-    for mine, true in zip(found, wanted, strict=True):
-        assert (mine - true).abs().max() < rounding * true.abs().max()
-
-
 @pytest.mark.parametrize("config", CONFIGS)
 def test_numbers_and_bits(tmp_path: Path, config: ModelConfig) -> None:
     files, paths = tiny_files(tmp_path, config), folders(tmp_path, config)
@@ -87,16 +81,7 @@ def test_numbers_and_bits(tmp_path: Path, config: ModelConfig) -> None:
         Served(files, paths, backend, config=config, whole=True)
         for backend in ("triton", "reference")
     )
-    found = [ours.logits(*step) for step in steps()]
-    true = [theirs.logits(*step) for step in steps()]
-    without = [theirs.logits(*((*row[:3], -1) for row in step)) for step in steps()]
-    for step, mine, wanted, bases in zip(steps(), found, true, without, strict=True):
-        close(mine, wanted)
-        for row, own, base in zip(step, mine, bases, strict=True):
-            assert row[3] < 0 or (own - base).abs().max() > 0.05 * base.abs().max()
-    assert isinstance(ours.forward, TritonForward)
-    assert ours.forward._graphs is not None
-    assert len(ours.forward._graphs)
+    found = check_logits(ours, theirs, steps(), least=0.05)
     for n in range(4):
         alone = [ours.logits(row)[0] for step in steps() for row in step if row[2] == n]
         crowd = [

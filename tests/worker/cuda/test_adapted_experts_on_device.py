@@ -12,12 +12,11 @@ import pytest
 import torch
 
 from penstock.adapters import UnfitAdapter
-from penstock_worker.forward.queued import TritonForward
 from tests.adapter_folders import Factors, write_peft
 from tests.interpreted_triton import one_kernel_at_a_time
 from tests.worker.adapters.test_experts import FUSED, factors_of, made, peft_model, saved
 from tests.worker.cpu_model import CPUModel
-from tests.worker.cuda.adapted import Row, Served
+from tests.worker.cuda.adapted import Row, Served, check_logits, close
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.parallel.together import Formed
@@ -65,27 +64,13 @@ def steps() -> list[list[Row]]:
     return [first, decodes[:2], [decodes[3], decodes[2]]]
 
 
-def close(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
-    for mine, true in zip(found, wanted, strict=True):
-        assert (mine - true).abs().max() < 1e-4 * true.abs().max()
-
-
 @pytest.mark.parametrize("case", ["qwen2-moe", "gpt-oss", "llama4"])
 def test_numbers_and_bits(tmp_path: Path, case: str) -> None:
     """With an expert that all rows have; with biases, by turns; with weighted inputs."""
     model = saved(made(case), tmp_path / "model")
     paths = folders(tmp_path, model)
     ours, theirs = (served(model, paths, backend) for backend in ("triton", "reference"))
-    found = [ours.logits(*step) for step in steps()]
-    true = [theirs.logits(*step) for step in steps()]
-    without = [theirs.logits(*((*row[:3], -1) for row in step)) for step in steps()]
-    for step, mine, wanted, bases in zip(steps(), found, true, without, strict=True):
-        close(mine, wanted)
-        for row, own, base in zip(step, mine, bases, strict=True):
-            assert row[3] < 0 or (own - base).abs().max() > 0.01 * base.abs().max()
-    assert isinstance(ours.forward, TritonForward)
-    assert ours.forward._graphs is not None
-    assert len(ours.forward._graphs)
+    found = check_logits(ours, theirs, steps(), least=0.01)
     for step, mine in zip(steps(), found, strict=True):
         for row, logits in zip(step, mine, strict=True):
             assert torch.equal(ours.logits(row)[0], logits)

@@ -14,7 +14,14 @@ from penstock.protocol.common import Pooling
 from tests.adapter_folders import random_factors, write_peft
 from tests.worker.cuda.test_pooling_on_device import on_device
 from tests.worker.pooling.pooling_models import random_inputs, run, save
-from tests.worker.pooling.test_adapters import DECODER, MODERN, SIZES, factors_of, merged
+from tests.worker.pooling.test_adapters import (
+    DECODER,
+    MODERN,
+    SIZES,
+    check_vectors,
+    factors_of,
+    merged,
+)
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
@@ -47,16 +54,9 @@ def test_vectors_of_layers_with_adapters(tmp_path: Path, kind: str) -> None:
     paths.append(write_peft(tmp_path / "b", other, alpha=ALPHA))
     inputs, chosen = random_inputs(LENGTHS), [0, 1, 2, 1]
     asked = Pooling("embed", normalize=False)
-    adapters = [paths[each] for each in chosen]
-    crowd = run(loaded, inputs, asked, adapters=adapters)
-    for tokens, which, vector in zip(inputs, chosen, crowd, strict=True):
-        (alone,) = run(loaded, [tokens], asked, adapters=[paths[which]])
-        assert np.array_equal(alone, vector)
-        with torch.inference_mode():
-            hidden = twins[which](torch.tensor([tokens])).last_hidden_state[0]
-        wanted = hidden[-1] if kind == "Qwen3Model" else hidden.mean(0)
-        assert np.abs(vector - wanted.numpy()).max() < 5e-4
+    crowd = check_vectors(loaded, kind, inputs, chosen, paths, twins)
     if kind == "Qwen3Model":
+        adapters = [paths[each] for each in chosen]
         parts = run(loaded, inputs, asked, chunk=5, adapters=adapters)
         assert all(map(np.array_equal, parts, crowd))
     loaded.runner.close()

@@ -32,7 +32,7 @@ from tests.worker.models.recurrent_cases import DELTA, RECURRENT_CASES
 from tests.worker.models.recurrent_runs import BLOCK, RecurrentRun, greedy
 from tests.worker.models.test_parity_families import make_theirs
 from tests.worker.random_weights import RandomWeights
-from tests.worker.recurrent_states import StatesInMemory
+from tests.worker.recurrent_states import StatesInMemory, check_own_rows
 
 POSITIONS = SIZES["max_position_embeddings"]
 WANTED = 12
@@ -120,19 +120,9 @@ def read(case: str) -> ModelConfig:
 @pytest.mark.parametrize("case", RECURRENT_CASES)
 def test_rows_depend_on_their_sequence_alone(case: str) -> None:
     config = read(case)
-    mine, other = [[*range(7, 107)], [*range(5, 75)]]
     for dtype in (torch.float32, torch.bfloat16):
         model = DecoderModel(config, RandomWeights(dtype), POSITIONS)
-        (alone,) = RecurrentRun(model, 1).step([(0, mine)])
-        together, found, beside = RecurrentRun(model, 2), [], 0
-        for count, more in ((1, 7), (15, 1), (50, 60), (33, 1), (1, 1)):
-            start = sum(map(len, found))
-            work = [(1, other[beside : beside + more]), (0, mine[start : start + count])]
-            found.append(together.step(work)[1])
-            beside += more
-        assert bool(alone.isfinite().all())
-        assert alone.std() > 0
-        assert torch.equal(alone, torch.cat(found))
+        check_own_rows(RecurrentRun(model, 1).step, RecurrentRun(model, 2).step)
 
 
 @pytest.mark.parametrize("case", ["qwen35", "nemotron-h"])

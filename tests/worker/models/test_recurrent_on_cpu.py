@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from penstock.model.config import WeightFiles
 from penstock_worker.forward.cpu import backend as cpu
@@ -17,6 +16,7 @@ from tests.worker.models.test_parity_families import make_theirs
 from tests.worker.models.test_parity_on_cpu import cpu_model
 from tests.worker.models.test_recurrent_models import POSITIONS, compare, read
 from tests.worker.random_weights import RandomWeights
+from tests.worker.recurrent_states import check_own_rows
 
 NO_FILES = WeightFiles(format="safetensors", files=(), dtype="float32")
 
@@ -42,15 +42,6 @@ def model(case: str, dtype: str = "float32") -> CPUModel:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("case", RECURRENT_CASES)
 def test_rows_depend_on_their_sequence_alone(case: str, random_weights: None) -> None:
-    mine, other = [[*range(7, 107)], [*range(5, 75)]]
     for dtype in ("float32", "bfloat16"):
-        (alone,) = CPURun(model(case, dtype), 1).step([(0, mine)])
-        together, found, beside = CPURun(model(case, dtype), 2, threads=2, every=BLOCK), [], 0
-        for count, more in ((1, 7), (15, 1), (50, 60), (33, 1), (1, 1)):
-            start = sum(map(len, found))
-            work = [(1, other[beside : beside + more]), (0, mine[start : start + count])]
-            found.append(together.step(work)[1])
-            beside += more
-        assert bool(alone.isfinite().all())
-        assert alone.std() > 0
-        assert torch.equal(alone, torch.cat(found))
+        together = CPURun(model(case, dtype), 2, threads=2, every=BLOCK)
+        check_own_rows(CPURun(model(case, dtype), 1).step, together.step)

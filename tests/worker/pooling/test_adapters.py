@@ -4,6 +4,7 @@ merged in, with its own bits whatever else is computed; so are the scores of hea
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,28 @@ EMBEDDERS: dict[str, dict[str, Any]] = {
 MPNET = {**SIZES, "pad_token_id": 1}
 LORA = {"enable_lora": True, "max_loras": 3, "max_lora_rank": 12}
 LENGTHS = [3, 31, 1, 17, 40, 8]
+
+
+def check_vectors(
+    loaded: Loaded,
+    kind: str,
+    inputs: list[list[int]],
+    chosen: list[int],
+    paths: Sequence[Path | None],
+    twins: Sequence[Any],
+) -> list[Any]:
+    """Returns the inputs' vectors, which are those of the models with the chosen adapters merged
+    in, and alone have the same bits."""
+    asked = Pooling("embed", normalize=False)
+    crowd = run(loaded, inputs, asked, adapters=[paths[each] for each in chosen])
+    for tokens, which, vector in zip(inputs, chosen, crowd, strict=True):
+        (alone,) = run(loaded, [tokens], asked, adapters=[paths[which]])
+        assert np.array_equal(alone, vector)
+        with torch.inference_mode():
+            hidden = twins[which](torch.tensor([tokens])).last_hidden_state[0]
+        wanted = hidden[-1] if kind == "Qwen3Model" else hidden.mean(0)
+        assert np.abs(vector - wanted.numpy()).max() < 5e-4
+    return crowd
 
 
 def load_with_adapters(folder: Path, cache: Path, backend: str, **settings: Any) -> Loaded:
@@ -90,14 +113,7 @@ def test_vectors_of_layers_with_adapters(tmp_path: Path, kind: str, backend: str
     chosen = [at % 3 for at in range(len(inputs))]
     asked = Pooling("embed", normalize=False)
     # An adapter's rows come first, between others, and last.
-    crowd = run(loaded, inputs, asked, adapters=[paths[each] for each in chosen])
-    for tokens, which, vector in zip(inputs, chosen, crowd, strict=True):
-        (alone,) = run(loaded, [tokens], asked, adapters=[paths[which]])
-        assert np.array_equal(alone, vector)
-        with torch.inference_mode():
-            hidden = twins[which](torch.tensor([tokens])).last_hidden_state[0]
-        wanted = hidden[-1] if kind == "Qwen3Model" else hidden.mean(0)
-        assert np.abs(vector - wanted.numpy()).max() < 5e-4
+    crowd = check_vectors(loaded, kind, inputs, chosen, paths, twins)
     if kind == "Qwen3Model":
         parts = run(loaded, inputs, asked, chunk=5, adapters=[paths[each] for each in chosen])
         assert all(map(np.array_equal, parts, crowd))
@@ -203,15 +219,7 @@ def test_vectors_of_embeddings_with_adapters(tmp_path: Path, kind: str, backend:
     ]
     inputs, twins = random_inputs(LENGTHS), [model, embedded, dora]
     chosen = [at % 3 for at in range(len(inputs))]
-    asked = Pooling("embed", normalize=False)
-    crowd = run(loaded, inputs, asked, adapters=[paths[each] for each in chosen])
-    for tokens, which, vector in zip(inputs, chosen, crowd, strict=True):
-        (alone,) = run(loaded, [tokens], asked, adapters=[paths[which]])
-        assert np.array_equal(alone, vector)
-        with torch.inference_mode():
-            hidden = twins[which](torch.tensor([tokens])).last_hidden_state[0]
-        wanted = hidden[-1] if kind == "Qwen3Model" else hidden.mean(0)
-        assert np.abs(vector - wanted.numpy()).max() < 5e-4
+    check_vectors(loaded, kind, inputs, chosen, paths, twins)
     loaded.runner.close()
 
 

@@ -22,6 +22,7 @@ from penstock_worker.sampler import (
     adjustments_of,
 )
 from tests.thinning import part
+from tests.worker.sampler.test_sampler import check_distribution
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -222,16 +223,7 @@ def test_distribution_with_penalties(sampler: Sampler, fields: dict[str, Any]) -
     asks = [SampleRequest(sampling, 0, at, None, rules) for at in range(count)]
     chosen = sampler.sample(logits.expand(count, vocab).contiguous(), asks)
     seen = np.bincount([choice.token or 0 for choice in chosen], minlength=vocab)
-    assert not seen[probabilities == 0].any()
-    common = probabilities * count >= 5
-    expected = np.append(probabilities[common], probabilities[~common].sum()) * count
-    found = np.append(seen[common], seen[~common].sum())
-    cells = expected > 0
-    statistic = ((found[cells] - expected[cells]) ** 2 / expected[cells]).sum()
-    freedom = cells.sum() - 1
-    # Wilson and Hilferty's approximation of the 99.9% quantile.
-    bound = freedom * (1 - 2 / (9 * freedom) + 3.09 * math.sqrt(2 / (9 * freedom))) ** 3
-    assert statistic < bound
+    check_distribution(seen, probabilities)
 
 
 def test_greedy_obeys_them_all(sampler: Sampler) -> None:

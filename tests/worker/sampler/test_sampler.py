@@ -32,6 +32,21 @@ def sampler(request: pytest.FixtureRequest) -> Sampler:
     return CPUSampler(threads=2) if request.param == "cpu" else ReferenceSampler()
 
 
+def check_distribution(seen: np.ndarray, probabilities: np.ndarray) -> None:
+    """Chi-square of so many draws of each token, over those that are expected 5 times or more."""
+    count = seen.sum()
+    assert not seen[probabilities == 0].any()
+    common = probabilities * count >= 5
+    expected = np.append(probabilities[common], probabilities[~common].sum()) * count
+    found = np.append(seen[common], seen[~common].sum())
+    cells = expected > 0
+    statistic = ((found[cells] - expected[cells]) ** 2 / expected[cells]).sum()
+    freedom = cells.sum() - 1
+    # Wilson and Hilferty's approximation of the 99.9% quantile.
+    bound = freedom * (1 - 2 / (9 * freedom) + 3.09 * math.sqrt(2 / (9 * freedom))) ** 3
+    assert statistic < bound
+
+
 def ask(emitted: int = 0, index: int = 0, **fields: object) -> SampleRequest:
     return SampleRequest(TokenSampling(**{"seed": 1, **fields}), index, emitted)
 
@@ -97,22 +112,12 @@ def test_equals_the_slow_sampler(cuts: SamplingCuts) -> None:
 
 @pytest.mark.parametrize("cuts", [CUTS[0], CUTS[2], CUTS[3], CUTS[7]], ids=str)
 def test_distribution(cuts: SamplingCuts) -> None:
-    """Chi-square of 4,000 draws over the tokens that are expected 5 times or more."""
     count = 4000
     logits = torch.randn(60, generator=torch.Generator().manual_seed(4)) * 2
     probabilities = slow_distribution(logits.numpy(), cuts)
     draws = reference.uniform([123] * count, [0] * count, list(range(count)))
     seen = np.bincount([sample_row(logits, cuts, draw) for draw in draws], minlength=60)
-    assert not seen[probabilities == 0].any()
-    common = probabilities * count >= 5
-    expected = np.append(probabilities[common], probabilities[~common].sum()) * count
-    found = np.append(seen[common], seen[~common].sum())
-    cells = expected > 0
-    statistic = ((found[cells] - expected[cells]) ** 2 / expected[cells]).sum()
-    freedom = cells.sum() - 1
-    # Wilson and Hilferty's approximation of the 99.9% quantile.
-    bound = freedom * (1 - 2 / (9 * freedom) + 3.09 * math.sqrt(2 / (9 * freedom))) ** 3
-    assert statistic < bound
+    check_distribution(seen, probabilities)
 
 
 def test_a_draw_never_falls_on_an_impossible_token() -> None:

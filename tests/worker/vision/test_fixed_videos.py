@@ -17,27 +17,32 @@ from penstock.model.media_facts import FixedFrames
 from penstock.protocol.common import MediaItem
 from penstock.protocol.from_worker import MediaFailed
 from penstock_worker.vision.sight import Sight
-from tests.worker.driver import Driver, Job, LogitsOf
-from tests.worker.models.parity import RELATIVE_TOLERANCE, compare_answer, run_recorded
+from tests.worker.driver import Job, LogitsOf
+from tests.worker.models.parity import RELATIVE_TOLERANCE, compare_answer
 from tests.worker.vision.pictures import (
     Prepared,
     answered,
     backend_of,
-    load,
     message_of,
     picture,
     pixels_of,
     runner_of,
     words,
 )
-from tests.worker.vision.test_videos import BACKENDS, VIDEO, Parts, prompt_of
+from tests.worker.vision.test_videos import (
+    BACKENDS,
+    VIDEO,
+    WANTED,
+    Parts,
+    answers_of,
+    prompt_of,
+)
 from tests.worker.vision.vision_cases import CASES, COLOURS, PLACEHOLDER, both
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 CASE = "llava-onevision"
 FRAMES = FixedFrames(pixels=COLOURS, height=24, width=24, rows=4)
-WANTED = 8
 
 
 def video(frames: int, seed: int) -> Prepared:
@@ -85,19 +90,7 @@ def run(
     seen, pictures = LogitsOf(), CASES[CASE].preparation
     runner = runner_of(ours, pictures, observer=seen, cpu=backend_of(ours, backend))
     runner.media.see_with(Sight(ours.tower, pictures, lambda: None, FRAMES))  # type: ignore[attr-defined]
-    shown = {
-        part.item.name: part for parts in prompts for part in parts if isinstance(part, Prepared)
-    }
-    load(runner, folder, *shown.values())
-    driver = Driver(runner, num_blocks=128, slots=8, budget=budget)
-    driver.encode = list(shown)
-    jobs = []
-    for parts in prompts:
-        tokens, media = prompt_of(parts)
-        jobs.append(Job(tokens, WANTED, media=media))
-    answers = run_recorded(driver, jobs, seen)
-    assert all(job.error is None for job in jobs)
-    return answers
+    return answers_of(runner, folder, prompts, seen, budget)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

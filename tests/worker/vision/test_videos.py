@@ -117,14 +117,11 @@ def seeing_runner(
     return runner
 
 
-def run(
-    case: str, folder: Path, asked: Sequence[Parts], *, budget: int, backend: str = "reference"
+def answers_of(
+    runner: StepRunner[Any], folder: Path, asked: Sequence[Parts], seen: LogitsOf, budget: int
 ) -> list[tuple[Job, torch.Tensor]]:
-    """Each prompt's answer, and every logit of it. They are one batch, in steps of `budget`
-    tokens."""
-    _, ours = both(case)
-    seen = LogitsOf()
-    runner = seeing_runner(ours, case, seen, backend)
+    """Each prompt's answer, and every logit of it, which `seen` has. They are one batch, in steps
+    of `budget` tokens. folder: for what was prepared."""
     shown = {
         part.item.name: part for parts in asked for part in parts if isinstance(part, Prepared)
     }
@@ -138,6 +135,17 @@ def run(
     answers = run_recorded(driver, jobs, seen)
     assert all(job.error is None for job in jobs)
     return answers
+
+
+def run(
+    case: str, folder: Path, asked: Sequence[Parts], *, budget: int, backend: str = "reference"
+) -> list[tuple[Job, torch.Tensor]]:
+    """Each prompt's answer, and every logit of it. They are one batch, in steps of `budget`
+    tokens."""
+    _, ours = both(case)
+    seen = LogitsOf()
+    runner = seeing_runner(ours, case, seen, backend)
+    return answers_of(runner, folder, asked, seen, budget)
 
 
 def asked_of(case: str) -> tuple[list[Parts], float]:

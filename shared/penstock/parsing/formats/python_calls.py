@@ -81,18 +81,7 @@ LFM2 = CallFormat(
     call=MarkPair("<|tool_call_start|>", "<|tool_call_end|>"),
     bodies=("list", "object", "python"),
     list_of="python",
-    written=(
-        Written(
-            before="<|tool_call_start|>[",
-            begin="",
-            head_end="(",
-            key_end="=",
-            values=PYTHON,
-            end=")",
-            between=", ",
-            after="]<|tool_call_end|>",
-        ),
-    ),
+    written=(replace(_LIST, before="<|tool_call_start|>[", after="]<|tool_call_end|>"),),
     tokens=("<|tool_call_start|>", "<|tool_call_end|>"),
 )
 
