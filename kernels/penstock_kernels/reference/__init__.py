@@ -20,9 +20,9 @@ from penstock_kernels.reference.activations import (
     gelu_mul,
     plain_activation,
     silu_mul,
+    soft_cap,
     sparse_gate,
 )
-from penstock_kernels.reference.adjustments import RowAdjustments, adjust_row
 from penstock_kernels.reference.attention import AttentionPlan, paged_attention, plan_attention
 from penstock_kernels.reference.encoder import layer_norm
 from penstock_kernels.reference.kv_cache import (
@@ -32,10 +32,7 @@ from penstock_kernels.reference.kv_cache import (
     write_kv,
     write_rows,
 )
-from penstock_kernels.reference.linear import linear
-from penstock_kernels.reference.log_softmax import log_softmax_row
-from penstock_kernels.reference.philox import philox_4x32_10, uniform
-from penstock_kernels.reference.rank_sum import rank_sum
+from penstock_kernels.reference.linear import linear, rank_sum
 from penstock_kernels.reference.recurrent import (
     causal_conv,
     gated_delta,
@@ -53,9 +50,16 @@ from penstock_kernels.reference.rope import (
     rope_table,
     yarn_scaled,
 )
-from penstock_kernels.reference.sampling import SamplingCuts, sample_row
-from penstock_kernels.reference.soft_cap import soft_cap
-from penstock_kernels.reference.top_ids import top_ids
+from penstock_kernels.reference.sampling import (
+    RowAdjustments,
+    SamplingCuts,
+    adjust_row,
+    log_softmax_row,
+    philox_4x32_10,
+    sample_row,
+    top_ids,
+    uniform,
+)
 
 __all__ = [
     "AttentionPlan",

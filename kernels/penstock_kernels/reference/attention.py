@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from penstock_kernels.reference.activations import soft_cap as capped
 from penstock_kernels.reference.batched import batched_product
 from penstock_kernels.reference.kv_cache import KVRows
-from penstock_kernels.reference.soft_cap import soft_cap as capped
 
 KEY_SPLIT = 64
 """Token positions per key split. Results depend on it. 32 is slow at long contexts (43 ms for one

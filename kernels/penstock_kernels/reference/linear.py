@@ -109,3 +109,14 @@ def _tiles_aligned(x: Tensor) -> bool:
     another one, BLAS may sum in another order."""
     tile_bytes = ROW_TILE * x.shape[1] * x.element_size()
     return tile_bytes % ALIGNMENT == 0 and x.data_ptr() % ALIGNMENT == 0
+
+
+def rank_sum(parts: Tensor) -> Tensor:
+    """parts[0] + parts[1] + …, added one after another in float32 and rounded once.
+
+    `parts` is [ranks, *shape], of any float dtype. Returns [*shape] in the same dtype.
+    """
+    total = parts[0].to(torch.float32, copy=True)
+    for part in parts[1:]:
+        total += part
+    return total.to(parts.dtype)

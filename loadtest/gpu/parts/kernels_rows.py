@@ -14,7 +14,7 @@ from penstock.model.config import ModelConfig
 from penstock_kernels import reference
 from penstock_kernels.reference.sampling import SamplingCuts
 from penstock_kernels.triton.attention import block_copies, rope_write
-from penstock_kernels.triton.rowwise import gated, rms_norm
+from penstock_kernels.triton.rowwise import activation, norms
 from penstock_kernels.triton.sampling import sample
 from penstock_kernels.triton.tiles import PartTiles
 
@@ -41,7 +41,7 @@ def norm(config: ModelConfig, rows: int) -> Case:
     def make(device: torch.device) -> Bench:
         x, weight = drawn(device, rows, size), drawn(device, size)
         return Bench(
-            lambda tiles: lambda: rms_norm.rms_norm(x, weight, eps, **chosen(tiles)),
+            lambda tiles: lambda: norms.rms_norm(x, weight, eps, **chosen(tiles)),
             lambda: functional.rms_norm(x.float(), (size,), weight.float(), eps),
             torch=lambda: functional.rms_norm(x, (size,), weight, eps),
         )
@@ -57,7 +57,7 @@ def add_norm(config: ModelConfig, rows: int) -> Case:
         x, residual = drawn(device, rows, size), drawn(device, rows, size)
         weight = drawn(device, size)
         return Bench(
-            lambda _: lambda: rms_norm.add_rms_norm(x, residual, weight, eps),
+            lambda _: lambda: norms.add_rms_norm(x, residual, weight, eps),
             torch=lambda: functional.rms_norm(residual.add_(x), (size,), weight, eps),
         )
 
@@ -71,7 +71,7 @@ def gate(config: ModelConfig, rows: int) -> Case:
     def make(device: torch.device) -> Bench:
         both = drawn(device, rows, 2 * size)
         return Bench(
-            lambda tiles: lambda: gated.silu_mul(both, **chosen(tiles)),
+            lambda tiles: lambda: activation.silu_mul(both, **chosen(tiles)),
             lambda: functional.silu(both[:, :size].float()) * both[:, size:].float(),
             torch=lambda: functional.silu(both[:, :size]) * both[:, size:],
         )

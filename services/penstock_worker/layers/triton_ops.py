@@ -22,8 +22,7 @@ from penstock_kernels.triton.recurrent.causal_conv import causal_conv
 from penstock_kernels.triton.recurrent.gated_delta import DeltaHeads, gated_delta
 from penstock_kernels.triton.recurrent.mamba2 import SelectiveSizes, mamba2
 from penstock_kernels.triton.recurrent.states import LayerStates
-from penstock_kernels.triton.rowwise import activation, as_large, layer_norm, rms_norm, sparse_gate
-from penstock_kernels.triton.rowwise import gated as gates
+from penstock_kernels.triton.rowwise import activation, as_large, norms
 from penstock_worker.layers.parts import LayerExperts, Parts, Recurrence
 from penstock_worker.layers.recurrent.mixers import (
     LENGTH_EPS,
@@ -172,19 +171,19 @@ class TritonOps:
         return kind(weight.to(self._device, self._dtype))
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return rms_norm.rms_norm(x, weight, eps)
+        return norms.rms_norm(x, weight, eps)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return rms_norm.add_rms_norm(x, residual, weight, eps)
+        return norms.add_rms_norm(x, residual, weight, eps)
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-        return layer_norm.layer_norm(x, weight, bias, eps)
+        return norms.layer_norm(x, weight, bias, eps)
 
     def activate(self, x: Tensor, kind: str, *, gated: bool) -> Tensor:
-        return gates.gated(x, kind) if gated else activation.activate(x, kind)
+        return activation.gated(x, kind) if gated else activation.activate(x, kind)
 
     def sparse_gate(self, gate_up: Tensor, share: float) -> Tensor:
-        return sparse_gate.sparse_gate(gate_up, share)
+        return activation.sparse_gate(gate_up, share)
 
     def as_large(self, x: Tensor, as_what: Tensor, least: float) -> Tensor:
         return as_large.as_large(x.contiguous(), as_what.contiguous(), least)

@@ -32,8 +32,7 @@ from penstock_worker.pooling.adaptable import adapted_encoder
 from penstock_worker.pooling.adapters import PoolAdapters
 from penstock_worker.pooling.bodies import Encoder
 from penstock_worker.pooling.decoders import decoder_recipe, require_attention
-from penstock_worker.pooling.encoder.cpu_model import BLOCK, CPUEncoder
-from penstock_worker.pooling.encoder.cpu_program import EncoderCompiler
+from penstock_worker.pooling.encoder.cpu import BLOCK, CPUEncoder, EncoderCompiler
 from penstock_worker.pooling.encoders import load_encoder, open_encoder
 from penstock_worker.pooling.heads import Head
 from penstock_worker.pooling.pool import pooled_by

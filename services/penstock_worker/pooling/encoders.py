@@ -18,12 +18,10 @@ from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.pooling.adapters import PoolAdapters
 from penstock_worker.pooling.bodies import Body, Encoder, EncoderBody, Inputs, PoolInputs
-from penstock_worker.pooling.encoder.gguf import encoder_gguf_tensors
 from penstock_worker.pooling.encoder.layered import IN_TORCH, LayeredEncoder, LayeredKernels
 from penstock_worker.pooling.encoder.model import EncoderModel
-from penstock_worker.pooling.encoder.names import encoder_name, space_name
-from penstock_worker.pooling.encoder.ops import EncoderOps
-from penstock_worker.pooling.encoder.reference_ops import REFERENCE
+from penstock_worker.pooling.encoder.names import encoder_gguf_tensors, encoder_name, space_name
+from penstock_worker.pooling.encoder.ops import REFERENCE, EncoderOps
 from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, encoder_head, vector_head
 from penstock_worker.pooling.pooler import pooling_runner
 from penstock_worker.pooling.recipe import BLOCKS_EACH, PoolingParts

@@ -35,8 +35,7 @@ from penstock_worker.pooling.adaptable import adapted_encoder
 from penstock_worker.pooling.adapters import PoolAdapters
 from penstock_worker.pooling.bodies import Encoder, EncoderBody, Inputs, PoolInputs
 from penstock_worker.pooling.decoders import decoder_recipe
-from penstock_worker.pooling.encoder.triton_layered import ENCODER_MECHANISMS, TritonLayered
-from penstock_worker.pooling.encoder.triton_ops import TritonEncoderOps
+from penstock_worker.pooling.encoder.triton import ENCODER_MECHANISMS, TritonEncoderKernels
 from penstock_worker.pooling.encoders import TorchEncoder, build_encoder, load_encoder
 from penstock_worker.pooling.heads import Head
 from penstock_worker.pooling.recipe import PoolingParts, PoolingRecipe, pooling_fingerprint
@@ -87,12 +86,15 @@ def encoder_recipe(
         use_device(device)
 
         def build() -> tuple[Encoder, Head | None]:
+            kernels = TritonEncoderKernels(
+                device, dtype, config.head_dim, batch_invariant=invariant
+            )
             model, head = build_encoder(
                 prepared,
                 setup,
                 dtype,
-                ops=TritonEncoderOps(device, dtype, config.head_dim, batch_invariant=invariant),
-                layered=TritonLayered(device, dtype, config.head_dim, batch_invariant=invariant),
+                ops=kernels,
+                layered=kernels,
                 head_ops=head_ops,
                 device=device,
                 adapters=layers,

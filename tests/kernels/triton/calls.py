@@ -26,12 +26,9 @@ from penstock_kernels.triton.linear import (
 from penstock_kernels.triton.rowwise import (
     activation,
     as_large,
-    gated,
-    layer_norm,
+    norms,
     pool_rows,
     rank_sum,
-    rms_norm,
-    sparse_gate,
 )
 from penstock_kernels.triton.sampling import adjustments, argmax, log_probs, sample
 from tests.kernels.triton.calls_of_adapters import ADAPTER_CALLS
@@ -46,20 +43,20 @@ def rows(*sizes: int, dtype: torch.dtype = BF16) -> torch.Tensor:
     return torch.zeros(sizes).to(dtype)
 
 
-def norms() -> None:
-    rms_norm.rms_norm(rows(2, 4096), rows(4096), 1e-5)
-    rms_norm.add_rms_norm(rows(2, 1024), rows(2, 1024), rows(1024), 1e-5)
+def normalisations() -> None:
+    norms.rms_norm(rows(2, 4096), rows(4096), 1e-5)
+    norms.add_rms_norm(rows(2, 1024), rows(2, 1024), rows(1024), 1e-5)
 
 
 def gates() -> None:
-    gated.silu_mul(rows(2, 2 * 14336))
-    for kind in gated.KINDS:
-        gated.gated(rows(2, 2 * 1024), kind)
+    activation.silu_mul(rows(2, 2 * 14336))
+    for kind in activation.GATED_KINDS:
+        activation.gated(rows(2, 2 * 1024), kind)
     for kind in ("silu", "gelu", "gelu_tanh", "relu2"):
         activation.activate(rows(2, 1024), kind)
-    sparse_gate.sparse_gate(rows(2, 2 * 16384), 0.95)
+    activation.sparse_gate(rows(2, 2 * 16384), 0.95)
     as_large.as_large(rows(2, 2048), rows(2, 2048), 1e-5)
-    layer_norm.layer_norm(rows(2, 1024), rows(1024), None, 1e-5)
+    norms.layer_norm(rows(2, 1024), rows(1024), None, 1e-5)
 
 
 def rank_sums() -> None:
@@ -177,8 +174,8 @@ def encode(size: int, heads: int, dtype: torch.dtype = BF16, *, bias: bool = Fal
     query, key, value = rows(49, 3, heads, dim, dtype=dtype).unbind(1)
     encoder.encoder_attention(query, key, value, plan, table)
     hidden, gain = rows(49, size, dtype=dtype), rows(size, dtype=dtype)
-    layer_norm.layer_norm(hidden, gain, gain, 1e-12)
-    layer_norm.add_layer_norm(hidden, hidden, gain, gain, 1e-12)
+    norms.layer_norm(hidden, gain, gain, 1e-12)
+    norms.add_layer_norm(hidden, hidden, gain, gain, 1e-12)
     for kind in activation.KINDS:
         activation.activate(hidden, kind)
     for pool in (pool_rows.mean_rows, pool_rows.max_rows):
@@ -273,7 +270,7 @@ def fp8() -> None:
 
 
 CALLS: dict[str, Callable[[], object]] = {
-    "norms": norms,
+    "norms": normalisations,
     "gates": gates,
     **EXPERT_CALLS,
     **RECURRENT_CALLS,

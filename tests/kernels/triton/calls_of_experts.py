@@ -12,7 +12,7 @@ from penstock_kernels.triton.experts import fp8_products, gguf_products, placing
 from penstock_kernels.triton.experts.products import expert_linear
 from penstock_kernels.triton.linear import gguf_weights
 from penstock_kernels.triton.matmul_tiles import EXPERTS_FP8, expert_tiles
-from penstock_kernels.triton.rowwise import gated
+from penstock_kernels.triton.rowwise import activation
 
 CPU = torch.device("cpu")
 FP32 = torch.float32
@@ -33,7 +33,7 @@ def experts(count: int = 128, active: int = 8, **rule: Any) -> None:
         placed = placing.place_rows(chosen, count, shape.rows)
         up, down = rows(count, 128, 64), rows(count, 64, 64)
         x = expert_linear(rows(number, 64), up, placed, tiles=shape)
-        inner = gated.silu_mul(x)
+        inner = activation.silu_mul(x)
         x = expert_linear(inner, down, placed, down[:, 0], tiles=shape)
         sums.sum_experts(x, weights)
 

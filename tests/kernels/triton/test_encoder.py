@@ -15,7 +15,7 @@ from penstock_kernels.triton.attention.encoder import (
     plan_inputs,
 )
 from penstock_kernels.triton.rowwise.activation import activate
-from penstock_kernels.triton.rowwise.layer_norm import add_layer_norm, layer_norm
+from penstock_kernels.triton.rowwise.norms import add_layer_norm, layer_norm
 from penstock_kernels.triton.rowwise.pool_rows import max_rows, mean_rows
 from penstock_kernels.triton.tiles import encoder_tiles
 from tests.kernels.triton.closeness import UNITS, assert_close

@@ -16,7 +16,7 @@ import triton.language as tl
 from triton.language import semantic
 from triton.runtime import interpreter
 
-from penstock_kernels.triton.rowwise.rms_norm import rms_norm
+from penstock_kernels.triton.rowwise.norms import rms_norm
 from tests.interpreted_triton import DEVICE
 
 pytestmark = pytest.mark.skipif(DEVICE.type != "cpu", reason="the kernels are compiled")

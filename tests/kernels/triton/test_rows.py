@@ -13,10 +13,8 @@ from penstock_kernels.triton.attention.rope_write import (
     RotaryTables,
     rope_write,
 )
-from penstock_kernels.triton.rowwise.activation import activate
-from penstock_kernels.triton.rowwise.gated import gated, gelu_mul, silu_mul
-from penstock_kernels.triton.rowwise.layer_norm import layer_norm
-from penstock_kernels.triton.rowwise.rms_norm import add_rms_norm, rms_norm
+from penstock_kernels.triton.rowwise.activation import activate, gated, gelu_mul, silu_mul
+from penstock_kernels.triton.rowwise.norms import add_rms_norm, layer_norm, rms_norm
 from penstock_worker.attention.interface import HeadNorms, Rotation
 from penstock_worker.attention.reference import normalised_and_rotated
 from tests.kernels.triton.closeness import assert_close

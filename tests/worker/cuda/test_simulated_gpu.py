@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock_kernels.triton.rowwise.rms_norm import rms_norm
+from penstock_kernels.triton.rowwise.norms import rms_norm
 from tests.worker.cuda.simulated.device import Device, Misuse
 from tests.worker.cuda.simulated.tensors import CUDA
 from tests.worker.cuda.simulated.torch_cuda import simulated

@@ -18,12 +18,12 @@ from penstock_worker.attention.interface import (
     HeadNorms,
     Rotation,
     ScoreRule,
-    StepAttention,
 )
 from penstock_worker.attention.reference import normalised_and_rotated
 from penstock_worker.layers.parts import DecoderOps
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.models.decoder import DecoderModel, headless
+from penstock_worker.pooling.encoder.ops import EncoderStep
 from penstock_worker.weights.weights import Weights
 
 
@@ -75,18 +75,6 @@ def _within(query: Tensor, key: Tensor, value: Tensor, rule: ScoreRule, *, causa
     return (torch.softmax(scores, -1) @ values).transpose(0, 1).to(query.dtype)
 
 
-@dataclass(frozen=True)
-class LayeredStep:
-    """The inputs of a step where they are computed, one after another, then padding if the kernels
-    need it."""
-
-    tokens: Tensor
-    """Token id of each row, [rows] int64."""
-    positions: Tensor
-    """Position of each row in its text, [rows] int64."""
-    attention: StepAttention
-
-
 class LayeredKernels(Protocol):
     """One set of kernels. An input's result never depends on the others (for products see
     TritonOps)."""
@@ -95,10 +83,16 @@ class LayeredKernels(Protocol):
     def ops(self) -> DecoderOps: ...
 
     def lay_out(
-        self, tokens: np.ndarray, positions: np.ndarray, lengths: list[int], *, causal: bool
-    ) -> LayeredStep:
-        """`tokens`, `positions`: [tokens] int64 on the host; `lengths`: tokens of each input;
-        `causal`: whether they see those before them only."""
+        self,
+        tokens: np.ndarray,
+        positions: np.ndarray,
+        types: np.ndarray,
+        lengths: list[int],
+        bias: Tensor | None = None,
+        *,
+        causal: bool = False,
+    ) -> EncoderStep:
+        """See EncoderOps."""
 
 
 class ReferenceLayered:
@@ -107,14 +101,18 @@ class ReferenceLayered:
     ops = REFERENCE
 
     def lay_out(
-        self, tokens: np.ndarray, positions: np.ndarray, lengths: list[int], *, causal: bool
-    ) -> LayeredStep:
+        self,
+        tokens: np.ndarray,
+        positions: np.ndarray,
+        types: np.ndarray,
+        lengths: list[int],
+        bias: Tensor | None = None,
+        *,
+        causal: bool = False,
+    ) -> EncoderStep:
         padding = (0, padded_rows(len(tokens)) - len(tokens))
-        return LayeredStep(
-            torch.from_numpy(np.pad(tokens, padding)),
-            torch.from_numpy(np.pad(positions, padding)),
-            WithinInputs(lengths, causal),
-        )
+        padded = [torch.from_numpy(np.pad(each, padding)) for each in (tokens, positions, types)]
+        return EncoderStep(padded[0], padded[1], padded[2], WithinInputs(lengths, causal))
 
 
 IN_TORCH: LayeredKernels = ReferenceLayered()
@@ -150,6 +148,7 @@ class LayeredEncoder:
     ) -> Tensor:
         """Returns hidden states (see EncoderModel.hidden). The model has no token types."""
         positions = np.concatenate([np.arange(length) for length in lengths])
-        step = self._kernels.lay_out(tokens, positions, lengths, causal=self.config.causal)
+        causal = self.config.causal
+        step = self._kernels.lay_out(tokens, positions, types, lengths, causal=causal)
         rows = self._model.hidden(step.tokens, step.positions, step.attention, layer_done)
         return self._model.norm(rows)

@@ -17,10 +17,9 @@ from torch import Tensor
 from penstock.model.config import EncoderConfig
 from penstock_kernels import reference
 from penstock_worker.adapters.interface import ProductAdapters
-from penstock_worker.attention.interface import Rotation
+from penstock_worker.attention.interface import Rotation, StepAttention
 from penstock_worker.layers.rotary import Rotary
-from penstock_worker.pooling.encoder.ops import EncoderOps, InputAttention
-from penstock_worker.pooling.encoder.reference_ops import REFERENCE
+from penstock_worker.pooling.encoder.ops import REFERENCE, EncoderOps
 from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights.weights import Weights
 
@@ -79,17 +78,18 @@ class _Layer:
         self.down = dense([f"{at}.output.dense"], size, inner)
         self.norm = _Norm(ops, weights, f"{at}.output.LayerNorm", size, eps)
         self._ops = ops
+        self._number = number
         self._heads = (3, config.num_heads, config.head_dim)
         self._activation = config.activation
         self._gated = gated
 
     def __call__(
-        self, hidden: Tensor, attention: InputAttention, rotation: Rotation | None = None
+        self, hidden: Tensor, attention: StepAttention, rotation: Rotation | None = None
     ) -> Tensor:
         query, key, value = self.qkv(hidden).unflatten(1, self._heads).unbind(1)
         if rotation is not None:
             query, key = (reference.apply_rope(each, *rotation.rows) for each in (query, key))
-        mixed = attention.attend(query, key, value).flatten(1)
+        mixed = attention.attend(self._number, query, key, value, None).flatten(1)
         hidden = self.attention_norm.added(self.mixed(mixed), hidden)
         return self.norm.added(self.down(self._inner(hidden)), hidden)
 

@@ -1,4 +1,5 @@
-"""LayeredKernels on CUDA."""
+"""The CUDA kernels of encoders: EncoderOps of BERT and its relatives, and LayeredKernels of those
+with a decoder's layers."""
 
 from __future__ import annotations
 
@@ -16,13 +17,15 @@ from penstock_kernels.triton.attention.encoder import (
     plan_inputs,
 )
 from penstock_kernels.triton.attention.rope_write import QueryKeyNorms, rope_write
+from penstock_kernels.triton.rowwise import activation, norms
 from penstock_kernels.triton.tiles import AttentionTiles, encoder_tiles
 from penstock_worker.attention.interface import PLAIN_RULE, HeadNorms, Rotation, ScoreRule
 from penstock_worker.attention.triton_step import rotary_tables
 from penstock_worker.forward.common_mechanisms import COMMON
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.layers.triton_ops import TritonOps
-from penstock_worker.pooling.encoder.layered import LayeredStep
+from penstock_worker.pooling.encoder.ops import EncoderStep
+from penstock_worker.quantisation.interface import Product
 
 ENCODER_MECHANISMS = COMMON - {
     mechanism.CHUNKS,
@@ -39,6 +42,8 @@ ENCODER_MECHANISMS = COMMON - {
 class TritonWithinInputs:
     """StepAttention within each input. It keeps nothing."""
 
+    bias: Tensor | None
+    """The bias that EncoderOps.lay_out takes."""
     plan: InputPlan
     rows: Tensor
     """[rows] int32: their own numbers."""
@@ -57,7 +62,9 @@ class TritonWithinInputs:
         if rotation is not None or norms is not None:
             query, key, value = self._turned(query, key, value, rotation, norms)
         reach = InputReach(rule.window or 0, self.causal, rule.soft_cap or 0.0)
-        return encoder_attention(query, key, value, self.plan, scale=rule.scale, reach=reach)
+        return encoder_attention(
+            query, key, value, self.plan, self.bias, scale=rule.scale, reach=reach
+        )
 
     def _turned(
         self,
@@ -82,24 +89,46 @@ class TritonWithinInputs:
         return query, keys, values
 
 
-class TritonLayered:
-    """The CUDA kernels for one encoder with a decoder's layers."""
+class TritonEncoderKernels:
+    """The CUDA kernels for one encoder."""
 
     def __init__(
         self, device: torch.device, dtype: torch.dtype, head_dim: int, *, batch_invariant: bool
     ) -> None:
-        """For the arguments see TritonEncoderOps."""
+        """`dtype` is that of weights and activations, `head_dim` the model's. With
+        `batch_invariant`, products sum in one order whatever the number of rows, as all other
+        operations here do in any case."""
         self.ops = TritonOps(device, dtype, batch_invariant=batch_invariant)
         self._tiles: AttentionTiles = encoder_tiles(head_dim, dtype)
         self._uploads = Uploads(device)
 
+    def product(self, weight: Tensor, bias: Tensor) -> Product:
+        return self.ops.product(weight, bias)
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        return norms.layer_norm(x, weight, bias, eps)
+
+    def add_layer_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> Tensor:
+        return norms.add_layer_norm(x, residual, weight, bias, eps)
+
+    def activate(self, x: Tensor, kind: str) -> Tensor:
+        return activation.activate(x, kind)
+
     def lay_out(
-        self, tokens: np.ndarray, positions: np.ndarray, lengths: list[int], *, causal: bool
-    ) -> LayeredStep:
+        self,
+        tokens: np.ndarray,
+        positions: np.ndarray,
+        types: np.ndarray,
+        lengths: list[int],
+        bias: Tensor | None = None,
+        *,
+        causal: bool = False,
+    ) -> EncoderStep:
         """Copies the inputs to the device in one transfer, without waiting for it."""
         rows = np.arange(len(tokens))
-        arrays = [tokens, positions, rows, *plan_inputs(lengths, self._tiles)]
+        arrays = [tokens, positions, types, rows, *plan_inputs(lengths, self._tiles)]
         sent = self._uploads.send(arrays)
-        plan = InputPlan(self._tiles, *sent[3:])
-        attention = TritonWithinInputs(plan, sent[2], causal)
-        return LayeredStep(sent[0].long(), sent[1].long(), attention)
+        attention = TritonWithinInputs(bias, InputPlan(self._tiles, *sent[4:]), sent[3], causal)
+        return EncoderStep(sent[0].long(), sent[1].long(), sent[2].long(), attention)
