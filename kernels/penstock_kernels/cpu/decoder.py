@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock_kernels.cpu.decoder_step import DecoderStep
+from penstock_kernels.cpu.decoder_step import DecoderStep, StepArguments
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Scratch, zeroed
 from penstock_kernels.cpu.program import Exchange, Phase, PhaseKind, Program
-from penstock_kernels.cpu.step_arguments import StepArguments
 from penstock_kernels.cpu.structs import NUM_BUFFERS, PkExchange, PkPhase, PkProgram
 from penstock_kernels.cpu.thread_count import ThreadCount
 

@@ -34,8 +34,7 @@ from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.sampler.queued import QueuedSampler
 from penstock_worker.speculation.beside import Beside, HiddenNotes
 from penstock_worker.speculation.draft_head import PENDING, DraftHead
-from penstock_worker.speculation.draft_rows import DraftRows
-from penstock_worker.speculation.drafter import DraftLimits
+from penstock_worker.speculation.drafter import DraftLimits, DraftRows
 from penstock_worker.speculation.hidden_rows import HiddenRows
 from penstock_worker.speculation.on_device import BuildWithHead, DeviceBeside
 from penstock_worker.weights.heads import eagle3_weights, mtp_weights

@@ -24,8 +24,7 @@ from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.sampler.queued import QueuedSampler
 from penstock_worker.speculation.beside import Beside
 from penstock_worker.speculation.draft_model import DraftModel
-from penstock_worker.speculation.draft_rows import DraftRows
-from penstock_worker.speculation.drafter import DraftLimits
+from penstock_worker.speculation.drafter import DraftLimits, DraftRows
 from penstock_worker.speculation.head_loading import HeadLoader
 from penstock_worker.speculation.interface import Proposer
 from penstock_worker.speculation.on_device import BuildWithDraft, DeviceBeside

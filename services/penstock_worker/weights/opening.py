@@ -17,7 +17,7 @@ from penstock_worker.weights.names import ROPE_FACTORS
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.quantised import QuantisedWeights
 from penstock_worker.weights.repacking import LAYOUTS
-from penstock_worker.weights.stored import Place
+from penstock_worker.weights.stored import Place, StoredTensor
 from penstock_worker.weights.weights import Readable, Weights
 
 # Random weights in a model's shapes, for measuring speed without a checkpoint.

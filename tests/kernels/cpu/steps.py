@@ -9,8 +9,7 @@ from itertools import chain
 import numpy as np
 
 from penstock_kernels.cpu.decoder import Decoder
-from penstock_kernels.cpu.decoder_step import DecoderStep
-from penstock_kernels.cpu.given_rows import NOTHING_GIVEN, GivenRows
+from penstock_kernels.cpu.decoder_step import NOTHING_GIVEN, DecoderStep, GivenRows
 
 Work = list[tuple[int, int]]
 """One step: (number of a sequence, how many of its tokens), in the order of the batch."""

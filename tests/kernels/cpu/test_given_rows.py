@@ -12,7 +12,7 @@ import pytest
 
 from penstock.model.layer_spec import AttentionSpec, LayerSpec
 from penstock_kernels.cpu.decoder import Decoder
-from penstock_kernels.cpu.given_rows import GivenRows
+from penstock_kernels.cpu.decoder_step import GivenRows
 from penstock_kernels.cpu.matrix import MatrixKind
 from tests.kernels.cpu.slow_given import SeeingSizes, SlowGiven, SlowSeeing, joined
 from tests.kernels.cpu.steps import Run, Work, chunks, random_tokens

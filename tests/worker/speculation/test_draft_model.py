@@ -23,8 +23,7 @@ from penstock_worker.sampler import SampleRequest, choose
 from penstock_worker.sampler.host import HostSampler
 from penstock_worker.speculation.beside import Beside
 from penstock_worker.speculation.draft_model import DraftModel
-from penstock_worker.speculation.draft_rows import DraftRows
-from penstock_worker.speculation.drafter import DraftLimits
+from penstock_worker.speculation.drafter import DraftLimits, DraftRows
 from testing.model_configs import llama_config
 from tests.worker.checkpoints import tiny_files
 from tests.worker.cpu_model import CPUModel

@@ -14,8 +14,7 @@ from penstock.model.config import HeadConfig, WeightFiles
 from penstock.model.kv_layout import kv_layout
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import Decoder, halves_of
-from penstock_kernels.cpu.decoder_step import DecoderStep
-from penstock_kernels.cpu.given_rows import GivenRows
+from penstock_kernels.cpu.decoder_step import DecoderStep, GivenRows
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.program import Buffer, NormWeights, Phase, PhaseKind, Program
 from penstock_worker.forward.cpu.backend import shapes_of

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from penstock.model.config import ModelConfig
-from penstock_kernels.cpu.given_rows import NOTHING_GIVEN, GivenRows
+from penstock_kernels.cpu.decoder_step import NOTHING_GIVEN, GivenRows
 from penstock_kernels.cpu.program import Phase, PhaseKind
 from penstock_worker.media.interface import BatchMedia
 
