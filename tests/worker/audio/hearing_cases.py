@@ -25,7 +25,7 @@ from penstock.media.prepared import write
 from penstock.model.config import ModelConfig, WeightFiles
 from penstock.model.media_facts import LogMel
 from penstock.prepare.hub_config import read_config
-from penstock.protocol.common import Media, MediaItem, MediaSpan
+from penstock.protocol.common import Media, MediaItem
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.slots import SlotBounds, Slots
@@ -40,6 +40,7 @@ from penstock_worker.weights.opening import open_weights
 from tests.shared.media.sounds import RATE, sound
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Job
+from tests.worker.media_prompts import media_prompt
 from tests.worker.runners import Observer, host_runner
 from tests.worker.vision.vision_cases import PLACEHOLDER, POSITIONS, TEXT
 
@@ -170,6 +171,10 @@ class Heard:
     content: bytes
     item: MediaItem
 
+    @property
+    def spans(self) -> tuple[int, ...]:
+        return (self.item.rows,)
+
 
 def heard(case: str, seconds: float, seed: int) -> Heard:
     preparation, samples = CASES[case].mel, sound(seconds, seed=seed)
@@ -185,18 +190,7 @@ Part = list[int] | Heard
 
 
 def prompt_of(parts: Sequence[Part]) -> tuple[list[int], Media | None]:
-    tokens: list[int] = []
-    items: list[MediaItem] = []
-    spans: list[MediaSpan] = []
-    for part in parts:
-        if isinstance(part, list):
-            tokens += part
-            continue
-        if part.item not in items:
-            items.append(part.item)
-        spans.append(MediaSpan(items.index(part.item), len(tokens), part.item.rows))
-        tokens += [PLACEHOLDER] * part.item.rows
-    return tokens, Media(tuple(items), tuple(spans)) if items else None
+    return media_prompt(parts)
 
 
 def words(count: int, seed: int) -> list[int]:

@@ -322,6 +322,11 @@ def write(path: Path, theirs: Any, how: Conversion, made: Made = Writer) -> None
             found = name if name.endswith(".scale") else found
             assert found is not None, name
             writer.add_tensor(found, tensor.contiguous().float().numpy())
+    finish(writer)
+
+
+def finish(writer: Writer) -> None:
+    """Writes the file."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -20,6 +20,7 @@ from penstock.prepare.from_gguf import read_config
 from tests.worker.checkpoints import load_model
 from tests.worker.cpu_model import CPUModel
 from tests.worker.models.recurrent_cases import DELTA, LINEAR, RECURRENT_CASES
+from tests.worker.models.test_gguf_families import finish
 from tests.worker.models.test_parity_families import make_theirs
 from tests.worker.models.test_recurrent_models import POSITIONS, compare
 
@@ -314,10 +315,7 @@ def write(path: Path, hub: Path, config: Any, how: Conversion) -> None:
             found = names.get_name(name, try_suffixes=(".weight", ".bias"))
             assert found is not None, name
             writer.add_tensor(found, tensor.contiguous().float().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
 
 
 @pytest.mark.timeout(240)

@@ -29,7 +29,7 @@ from penstock.model.media_facts import (
     PatchImages,
     RowImages,
 )
-from penstock.protocol.common import Media, MediaItem, MediaSpan
+from penstock.protocol.common import Media, MediaItem
 from penstock.protocol.from_worker import MediaFailed, MediaReady
 from penstock.protocol.worker_resources import LoadMedia
 from penstock_worker.attention.interface import CacheShape
@@ -43,6 +43,7 @@ from penstock_worker.steps.runner import StepRunner
 from penstock_worker.vision.sight import Sight
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Job
+from tests.worker.media_prompts import media_prompt
 from tests.worker.runners import Observer, host_runner
 from tests.worker.vision.vision_cases import PLACEHOLDER, POSITIONS, TEXT, Ours
 
@@ -108,21 +109,7 @@ Part = list[int] | Prepared
 
 def prompt_of(parts: Sequence[Part]) -> tuple[list[int], Media | None]:
     """Token ids with placeholders, and what these stand for. A tile is followed by a token."""
-    tokens: list[int] = []
-    items: list[MediaItem] = []
-    spans: list[MediaSpan] = []
-    for part in parts:
-        if isinstance(part, list):
-            tokens += part
-            continue
-        if part.item not in items:
-            items.append(part.item)
-        first = 0
-        for count in part.spans:
-            spans.append(MediaSpan(items.index(part.item), len(tokens), count, first))
-            tokens += [PLACEHOLDER] * count + [7] * (len(part.spans) > 1)
-            first += count
-    return tokens, Media(tuple(items), tuple(spans)) if items else None
+    return media_prompt(parts, after=[7])
 
 
 def words(count: int, seed: int) -> list[int]:

@@ -14,11 +14,12 @@ import torch
 from penstock.media.pixels import inputs, video_inputs
 from penstock.media.prepared import write
 from penstock.model.media_facts import PatchImages, VideoFrames
-from penstock.protocol.common import Media, MediaItem, MediaSpan
+from penstock.protocol.common import Media, MediaItem
 from penstock.protocol.from_worker import MediaFailed
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.vision.sight import Sight
 from tests.worker.driver import Driver, Job, LogitsOf
+from tests.worker.media_prompts import media_prompt
 from tests.worker.models.parity import RELATIVE_TOLERANCE, compare_answer, run_recorded
 from tests.worker.vision.pictures import (
     Prepared,
@@ -60,24 +61,11 @@ def video(
     return Prepared(item, content, video_inputs(FRAMES, arrays), spans)
 
 
-def prompt_of(parts: Sequence[list[int] | Prepared]) -> tuple[list[int], Media]:
-    tokens: list[int] = []
-    items: list[MediaItem] = []
-    spans: list[MediaSpan] = []
-    for part in parts:
-        if isinstance(part, list):
-            tokens += part
-            continue
-        if part.item not in items:
-            items.append(part.item)
-        number, first = items.index(part.item), 0
-        token = VIDEO if part.item.kind == "video" else PLACEHOLDER
-        for count in part.spans:
-            tokens += [9, 8] * (len(part.spans) > 1)  # a time
-            spans.append(MediaSpan(number, len(tokens), count, first))
-            tokens += [token] * count
-            first += count
-    return tokens, Media(tuple(items), tuple(spans))
+def prompt_of(parts: Sequence[list[int] | Prepared]) -> tuple[list[int], Media | None]:
+    def token_of(item: MediaItem) -> int:
+        return VIDEO if item.kind == "video" else PLACEHOLDER
+
+    return media_prompt(parts, token_of, before=[9, 8])  # a time
 
 
 def theirs_of(
