@@ -11,9 +11,14 @@ import numpy as np
 
 from penstock_kernels.triton.matmul_tiles import LOW_RANK
 from penstock_worker.adapters.row_tiles import HostAdapterTiles, tiles_shapes, write_tiles
-from penstock_worker.attention.decode_layout import decode_shapes, write_decode
 from penstock_worker.attention.interface import BatchLayout
-from penstock_worker.attention.mixed_layout import ChunkTiles, MixedShape, write_mixed
+from penstock_worker.attention.layouts import (
+    ChunkTiles,
+    MixedShape,
+    decode_shapes,
+    write_decode,
+    write_mixed,
+)
 from penstock_worker.attention.triton import HostLayout, TritonAttention
 from penstock_worker.forward.device_step import HostStep
 from penstock_worker.forward.interface import Batch

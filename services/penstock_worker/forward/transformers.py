@@ -31,7 +31,7 @@ from penstock_worker.forward.interface import (
 from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.forward.purpose import LOGITS, Purpose
 from penstock_worker.parallel.ranks import ALONE, Ranks
-from penstock_worker.weights.safetensors import safetensors_tensors
+from penstock_worker.weights.files import safetensors_tensors
 from penstock_worker.weights.weights import Weights
 
 log = logs.get(__name__)

@@ -14,7 +14,7 @@ from penstock.families import ENCODERS
 from penstock.model.config import EncoderConfig, ModelConfig, SharedSpace
 from penstock.model.pooling_config import DenseLayer, PoolingConfig
 from penstock_worker.quantisation.interface import Product
-from penstock_worker.weights.safetensors import safetensors_tensors
+from penstock_worker.weights.files import safetensors_tensors
 from penstock_worker.weights.weights import Weights
 
 Head = Callable[[Tensor], Tensor]

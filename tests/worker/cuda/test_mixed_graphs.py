@@ -13,7 +13,7 @@ import torch
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec
 from penstock_worker.attention.interface import BatchLayout
-from penstock_worker.attention.mixed_layout import ChunkTiles, MixedShape, write_mixed
+from penstock_worker.attention.layouts import ChunkTiles, MixedShape, write_mixed
 from penstock_worker.forward.buckets import (
     MAX_GRAPHS,
     MIXED_GRAPHS,
