@@ -9,7 +9,7 @@ import pytest
 
 from loadtest.peers.servers import default_model
 from loadtest.roofline import probe
-from loadtest.roofline.__main__ import report
+from loadtest.roofline.__main__ import markdown, report
 from loadtest.roofline.cost import model_cost
 from loadtest.roofline.probe import Limits, ProbeUnavailable, measure, median
 from penstock.formats.gguf import GGUFFile
@@ -61,6 +61,11 @@ def test_what_is_not_measured_limits_nothing() -> None:
     shown = report(cost, [limits])
     assert shown["prefill_tokens_per_s"] is None
     assert shown["limits"][0]["int8_ops_per_s"] is None
+    machine = {"cpu": "c", "cores": 1.0, "memory_bytes": 2**30, "python": "3"}
+    facts = {"command": "x", "started": "2026-01-01T", "machine": machine, "model": "m"}
+    text = markdown({**facts, **shown})
+    assert "not measured" in text.splitlines()[4]  # The row below the table's head.
+    assert text.endswith("prompts not measured.\n")
     # A step of one stream is bound by reading.
     reading = limits.read_bytes_per_s / cost.weight_bytes
     assert shown["decode_1_stream_tokens_per_s"] == pytest.approx(reading)
