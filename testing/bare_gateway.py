@@ -48,7 +48,7 @@ READY = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class Body(msgspec.Struct):
-    """Of a request, what the null engine core cares about."""
+    """What the null engine core cares about in a request's body."""
 
     max_tokens: int
     seed: int

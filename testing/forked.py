@@ -66,7 +66,7 @@ def become(wanted: Wanted, files: Sequence[int], before: Callable[[], None]) -> 
 
 
 def _forget_signals() -> None:
-    """As Python has them when it begins."""
+    """Sets signals as Python has them when it begins."""
     signal.set_wakeup_fd(-1)
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if callable(signal.getsignal(signum)):
@@ -125,7 +125,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """As Python ends."""
+    """Leaves as Python ends."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

@@ -56,7 +56,7 @@ class Answers:
         self._slots.clear()
 
     def results(self, plan: Plan) -> list[SlotResult]:
-        """Of a step: a token for each slot whose tokens are all computed after it."""
+        """Results of a step: a token for each slot whose tokens are all computed after it."""
         for number in plan.released:
             del self._slots[number]
         for new in plan.admitted:
@@ -64,7 +64,7 @@ class Answers:
         return [self._work(work) for work in plan.work]
 
     def _slot(self, new: NewSequence) -> Slot:
-        """Of a sequence that takes it."""
+        """The slot of a sequence that takes it."""
         if new.like is None:
             return Slot(new.sampling.seed, new.num_prompt, len(new.tokens))
         other = self._slots[new.like]

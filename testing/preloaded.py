@@ -65,7 +65,7 @@ PR_SET_CHILD_SUBREAPER = 36
 MESSAGE = 1 << 18
 """Bytes of a request, at most."""
 FILES = 64
-"""Of a process, at most."""
+"""Files of a process, at most."""
 
 _PYTHON = sys.executable
 _EXECUTED = subprocess.Popen
@@ -120,7 +120,7 @@ class Preloaded:
 
 
 class _Forking:
-    """As `Preloaded`, of a process that was forked itself: it has everything, and asks nobody."""
+    """A `Preloaded` in a process that was forked itself: it has everything, and asks nobody."""
 
     programs = False
 

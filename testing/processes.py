@@ -100,7 +100,7 @@ def _stopped(thread: Path) -> bool:
 
 
 def processor_seconds(pid: int) -> float:
-    """That the process and its living descendants have computed."""
+    """Processor seconds that the process and its living descendants have computed."""
     process = psutil.Process(pid)
     family = (process, *process.children(recursive=True))
     return float(sum(sum(each.cpu_times()[:2]) for each in family))

@@ -49,7 +49,7 @@ class SlowStore:
 
 
 def install_slow_store(site: Path) -> None:
-    """As a package at `site`, which has to be on the module path."""
+    """Installs the store as a package at `site`, which has to be on the module path."""
     points = {"penstock.kv_stores": {"slow": "testing.slow_store:SlowStore"}}
     write_package(site, "slow-store", "1.0", points)
 

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 MOST_PROCESSES = 4
 MEMORY_EACH = 3 << 30
-"""Of pytest: each holds torch, some models and the processes of a system. Bytes."""
+"""Bytes of a process of pytest: each holds torch, some models and the processes of a system."""
 PER_CORE, PER_CORE_OF_UNITS = 1.5, 2
 """Processes of pytest for each core: some wait for a clock, for a system that starts, for a
 browser, while others compute. More of them where no whole system is started."""

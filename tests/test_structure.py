@@ -51,7 +51,7 @@ def imports() -> dict[str, set[str]]:
 
 
 def packages_of(module: str) -> Iterator[str]:
-    """Those whose `__init__` runs before the module does."""
+    """Packages whose `__init__` runs before the module does."""
     parts = module.split(".")
     yield from (".".join(parts[:depth]) for depth in range(1, len(parts)))
 

@@ -78,11 +78,11 @@ SHARES = {
     "tests/worker/vision/test_vision_files.py::test_a_naming_changes_nothing": 1 / 2,
     "tests/worker/vision/test_vision_ranks.py": 1 / 2,
 }
-"""Of the cases of tests whose name begins so: the share that runs without --long. They take seconds
-each, or are many, and another case of the same test has most of what each finds."""
+"""The share of the cases that runs without --long, by the beginning of a test's name. They take
+seconds each, or are many, and another case of the same test has most of what each finds."""
 
 INTERPRETED = 1 / 4
-"""The same of the tests of interpreted Triton kernels."""
+"""The share of the tests of interpreted Triton kernels."""
 SANITIZED = 1 / 8
 """And of the CPU kernels' tests under the sanitizers."""
 
@@ -91,7 +91,8 @@ every = False
 
 
 def part(count: int, share: float) -> int:
-    """Of so many examples, steps or rounds inside of one test: all with --long, else a share."""
+    """How many of so many examples, steps or rounds inside of one test run: all with --long, else a
+    share."""
     return count if every else max(1, round(count * share))
 
 
@@ -137,7 +138,7 @@ GOLDEN = 0.6180339887
 """Multiples of it, modulo 1, lie evenly: what they choose follows no period of the parameters."""
 
 Values = frozenset[tuple[str, int]]
-"""Of a case: each of its test's parameters with its value's identity."""
+"""The values of a case: each of its test's parameters with its value's identity."""
 MANY = 14
 """Values of one parameter that are points of a range, or shapes: a share of them will do."""
 
@@ -166,7 +167,7 @@ def share_of(nodeid: str) -> float:
 
 
 def interpreted_share(nodeid: str) -> float:
-    """The same of a test of interpreted kernels."""
+    """The share of the cases that runs without --long, of a test of interpreted kernels."""
     named = (share for begin, share in SHARES.items() if nodeid.startswith(begin))
     return next(named, INTERPRETED)
 
@@ -196,7 +197,8 @@ def choose(cases: Sequence[Values], share: float) -> set[int]:
 
 
 def values_to_meet(cases: Sequence[Values]) -> Values:
-    """Of parameters that vary apart. Names that are given values together count as one."""
+    """The values of parameters that vary apart. Names that are given values together count as
+    one."""
     courses: dict[str, list[int]] = {}
     for values in cases:
         for name, value in sorted(values):

@@ -39,7 +39,7 @@ def without_compiling(tree: Path) -> Path:
 
 
 def as_users_make_it(tree: Path) -> Path:
-    """By `make wheel`, with this environment's Python."""
+    """The wheel that `make wheel` makes, with this environment's Python."""
     here = f"BIN={Path(sys.executable).parent}"
     _run(["make", "--old-file=setup", here, "wheel"], tree, os.environ.copy())
     return only(tree / "dist")
@@ -64,7 +64,7 @@ def install(wheel: Path, folder: Path) -> Path:
 
 
 def bare_environment(programs: Path, home: Path) -> dict[str, str]:
-    """Of a user who has no compiler, no checkout and no prepared models."""
+    """The environment of a user who has no compiler, no checkout and no prepared models."""
     return {"PATH": str(programs), "HOME": str(home), "LANG": "C.UTF-8"}
 
 

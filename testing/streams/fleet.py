@@ -26,7 +26,7 @@ class Score:
 
 
 Position = dict[int, tuple[Reading, list[int]]]
-"""Of each stream: which reading it was in, and how far each choice had come."""
+"""Which reading each stream was in, and how far each choice had come."""
 
 
 class Fleet:

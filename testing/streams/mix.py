@@ -81,7 +81,7 @@ KINDS: dict[str, tuple[Maker, Maker]] = {
         lambda n: {"temperature": 0.8, "seed": n, "n": 2, "logprobs": True, "top_logprobs": 2},
     ),
 }
-"""By name, what is asked and how, of the request with that number."""
+"""What is asked and how, of the request with that number, by name."""
 
 
 def mix(tokens: int, size: int = STREAMS) -> list[Request]:

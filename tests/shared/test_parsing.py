@@ -343,7 +343,7 @@ def test_auto_reads_the_template(template: str, name: str) -> None:
     ],
 )
 def test_line_breaks_in_strings_are_escaped(name: str, text: str) -> None:
-    """As models write them; the arguments are JSON all the same, wherever the text is cut."""
+    """Models write them so; the arguments are JSON all the same, wherever the text is cut."""
     raw = text.format('{"a\n": "b\n\tc\\\\n\x00", \n"d": 1}')
     for pieces in ([raw], [*raw]):
         parser = tool_parser(name, "")(TOOLS)

@@ -89,7 +89,7 @@ def test_settings_know_the_names_of_plugins(
 
 
 class Engine(msgspec.Struct):
-    """As a policy sees one."""
+    """An engine as a policy sees one."""
 
     endpoint: str
     load: int = 0

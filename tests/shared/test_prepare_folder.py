@@ -125,7 +125,7 @@ def test_another_format_version_is_not_used(
 
 
 def test_a_manifest_of_an_unknown_family(tmp_path: Path, model: Path) -> None:
-    """As a later release may have written it."""
+    """A later release may have written it."""
     folder = prepare(str(model), cache_dir=tmp_path)
     manifest = folder / "manifest.json"
     text = manifest.read_text()

@@ -239,7 +239,7 @@ def test_space_prefix_can_be_switched_off(tmp_path: Path) -> None:
 
 
 def test_extra_spaces_can_be_removed(tmp_path: Path) -> None:
-    """As SentencePiece's own normaliser does it where the model says so."""
+    """SentencePiece's own normaliser does it where the model says so."""
     plain = write_gguf(tmp_path / "plain.gguf", vocabulary=add_sentencepiece_vocabulary)
     without = write_gguf(
         tmp_path / "spm.gguf",

@@ -252,7 +252,7 @@ def test_well_known_models_are_read(
 
 
 def test_numbers_of_a_state() -> None:
-    """By the shapes that the releases' own code keeps."""
+    """They are those of the shapes that the releases' own code keeps."""
     assert state_numbers(ShortConvSpec(width=2048, kernel=3)) == 2 * 2048
     next_spec = read("qwen3-next-80b").layers[0].recurrent
     assert isinstance(next_spec, GatedDeltaSpec)

@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def block_until(done: Callable[[], object]) -> None:
-    """As `until`, and the event loop stands still meanwhile."""
+    """Waits as `until` does, while the event loop stands still."""
     deadline = time.monotonic() + 60
     while not done():
         assert time.monotonic() < deadline, "it didn't happen in time"

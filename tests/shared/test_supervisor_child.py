@@ -71,7 +71,7 @@ async def test_one_that_goes_on_in_between_is_left_alone(
     states: list[str] = []
 
     def state_of(pid: int) -> str:
-        """By turns: never stopped as often in a row as it takes."""
+        """The state of a process, in turns: never stopped as often in a row as it takes."""
         states.append("S" if len(states) % 9 == 8 else "T")
         return states[-1]
 

@@ -71,7 +71,7 @@ def test_what_is_to_stop_prepares_nothing(tmp_path: Path, preparation: Preparati
 def test_a_model_that_brings_its_process_down_is_named(
     tmp_path: Path, preparation: Preparation, monkeypatch: pytest.MonkeyPatch, signal: str
 ) -> None:
-    """As a file that becomes shorter while it is read does."""
+    """A file that becomes shorter while it is read does so."""
 
     async def start(*_: object, stdout: int) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec("sh", "-c", f"kill -{signal} $$", stdout=stdout)

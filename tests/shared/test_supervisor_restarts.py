@@ -58,7 +58,7 @@ def test_lack_of_memory_is_final_until_the_system_was_ready() -> None:
 
 
 def test_who_is_killed_at_every_start_is_told_what_takes_less_memory() -> None:
-    """As under a container's limit that is too small: the kernel says no more than SIGKILL."""
+    """Under a container's limit that is too small the kernel says no more than SIGKILL."""
     why = {}
     for code in (-9, -11):
         policy = RestartPolicy()

@@ -324,7 +324,7 @@ def test_what_goes_wrong_inside_is_the_clients_error(source: str, reason: str) -
 
 
 def test_a_template_may_change_its_own_lists() -> None:
-    """As llama.cpp's for Kimi K2 do: the ids of calls wait for their results."""
+    """Templates of llama.cpp for Kimi K2 do: the ids of calls wait for their results."""
     source = (
         "{% set ns = namespace(ids=[]) %}{% for m in messages %}"
         "{% set _ = ns.ids.append(m.role) %}{% set _ = ns.ids.extend(m.parts) %}{% endfor %}"

@@ -39,7 +39,7 @@ def chatml() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def without_special() -> Backend:
-    """The same vocabulary and merges, but nothing in it is a special token."""
+    """A tokenizer of equal vocabulary and merges, in which nothing is a special token."""
     described = json.loads(byte_level_tokenizer().to_str())
     described["added_tokens"] = []
     return Backend.from_str(json.dumps(described))

@@ -34,11 +34,12 @@ FIRST_ONLY = """{%- for m in messages %}
 {%- endif %}
 {{- '<|' + m.role + '|>' + m.content }}
 {%- endfor %}"""
-"""As those of Qwen3.5 have it."""
+"""The rule of Qwen3.5's templates."""
 DROPS_OTHERS = """{%- if messages[0].role == 'system' %}{{ '<|system|>' + messages[0].content }}
 {%- endif %}
 {%- for m in messages if m.role != 'system' %}{{ '<|' + m.role + '|>' + m.content }}{% endfor %}"""
-"""As gpt-oss's, MiniMax's and SmolLM3's: other system messages are left out without a word."""
+"""The rule of gpt-oss's, MiniMax's and SmolLM3's templates: other system messages are left out
+without a word."""
 ALTERNATES = """{%- set turns = namespace(n=0) %}
 {%- for m in messages %}
 {%- if m.role != 'system' or not loop.first %}
@@ -49,11 +50,11 @@ ALTERNATES = """{%- set turns = namespace(n=0) %}
 {%- endif %}
 {{- '<|' + m.role + '|>' + m.content }}
 {%- endfor %}"""
-"""As Mistral's newer ones."""
+"""The rule of Mistral's newer templates."""
 NO_SYSTEM = (
     "{%- if messages[0].role == 'system' %}{{ raise_exception('No.') }}{% endif %}" + ALTERNATES
 )
-"""As Gemma 2's."""
+"""The rule of Gemma 2's template."""
 PARTS = """{%- for m in messages %}
 {%- if m.role == 'system' and not loop.first %}{{ raise_exception('No.') }}{% endif %}
 {{- '<|' + m.role + '|>' }}
@@ -176,9 +177,9 @@ ONE_CALL = (
     "{%- for m in messages if (m.tool_calls or [])|length > 1 %}{{ raise_exception('One!') }}"
 )
 ONE_CALL += "{% endfor %}" + SAYS_CALLS.replace("CALLS", "m.tool_calls or []")
-"""As Llama 3.1's."""
+"""The rule of Llama 3.1's template."""
 FIRST_CALL = SAYS_CALLS.replace("CALLS", "(m.tool_calls or [])[:1]")
-"""As gpt-oss's: other calls are left out without a word."""
+"""The rule of gpt-oss's template: other calls are left out without a word."""
 
 
 def _calls(*words: str) -> list[dict[str, Any]]:

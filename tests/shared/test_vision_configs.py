@@ -655,7 +655,7 @@ def test_a_hostile_tower_is_refused_by_name(
 
 
 def test_a_tower_that_nobody_knows_is_left_out() -> None:
-    """As before: the text half is served."""
+    """The text half is served without it."""
     values = CONFIGS["gemma-4-e2b"]
     hostile = values | {"vision_config": {"hidden_size": 10**12}}
     assert read_config(Fields(hostile, "gemma 4")).vision is None

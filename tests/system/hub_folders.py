@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 TEXT_ENDS = {"bos_token": "<s>", "eos_token": "</s>"}
-"""Of the tokenizer that models share which see or hear."""
+"""The ends of the tokenizer that models share which see or hear."""
 
 
 def write_folder(

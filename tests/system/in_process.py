@@ -53,7 +53,7 @@ class Heard:
     finished: bool = False
     drafted: int = 0
     kept: int = 0
-    """Of those that were drafted."""
+    """How many of the drafted tokens were kept."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class Numerics:
     dtype: str
     kv_cache: str = "auto"
     batch_invariant: bool = False
-    """Of a backend that computes otherwise if it isn't told so."""
+    """Whether results don't depend on the batch, of a backend that computes otherwise if it isn't
+    told so."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Way:
     peers: str = ""
     """Where others are asked, with commas."""
     key_file: str = ""
-    """By which blocks are encrypted; empty: they aren't."""
+    """The file of the key that blocks are encrypted with; empty: they aren't."""
 
 
 class System:
@@ -109,7 +110,7 @@ class System:
     ) -> None:
         self.core = EngineCore(make_facts(folder, numerics, way, tokenizer))
         self.heard: dict[tuple[int, int], Heard] = {}
-        """By request and index."""
+        """What was heard, by request and index."""
         self.loaded: Loaded | None = None
         self.now = 0.0
         self.reused = 0

@@ -1,4 +1,5 @@
-"""The same with media, with a front end that has their bytes, and with deaths of either process."""
+"""A system in one process with media, with a front end that has their bytes, and with deaths of
+either process."""
 
 from __future__ import annotations
 

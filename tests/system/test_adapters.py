@@ -35,7 +35,7 @@ SHAPES = {
     "blk.0.ffn_up": (48, 24),
     "blk.0.ffn_down": (24, 48),
 }
-"""Of tests.shared.tiny_models: outputs and inputs."""
+"""Outputs and inputs of the modules of tests.shared.tiny_models."""
 
 KERNEL_SIZES = {"hidden_size": 48, "intermediate_size": 80, "num_attention_heads": 3}
 QUERIES = {
@@ -43,7 +43,7 @@ QUERIES = {
     for layer in range(2)
     for part in ("query", "value")
 }
-"""Of a small BERT."""
+"""Outputs and inputs of a small BERT's modules."""
 
 PLACES = 4
 FROM_START = ("one", "two", "three")

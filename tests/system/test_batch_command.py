@@ -43,7 +43,7 @@ def texts(output: Path) -> dict[str, str]:
 
 
 def test_broken_off_at_any_time_it_goes_on(tiny_model: str, tmp_path: Path) -> None:
-    """By kill -9, which leaves it no time to say where it was."""
+    """A kill -9 leaves it no time to say where it was."""
     file = write(tmp_path / "in.jsonl")
     partial = tmp_path / "out.jsonl.partial"
     words = (tiny_model, file, "-o", tmp_path / "out.jsonl", "--concurrency", 2)

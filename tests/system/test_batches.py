@@ -336,7 +336,7 @@ def test_a_response_in_the_background_outlives_every_process(
 
 
 def seen(client: OpenAI, id: str) -> Response:
-    """As it is now."""
+    """The response as it is now."""
     while True:
         try:
             return client.responses.retrieve(id)
@@ -345,7 +345,7 @@ def seen(client: OpenAI, id: str) -> Response:
 
 
 def test_nothing_is_left_in_the_folder(server: Server, client: OpenAI, folder: Path) -> None:
-    """Of files that were deleted, and of uploads that were broken off."""
+    """Files were deleted, and uploads broken off."""
     kept = folder / "data" / "files"
     before = set(kept.iterdir())
     file = client.files.create(file=("a.jsonl", b"{}\n"), purpose="batch")

@@ -69,8 +69,8 @@ file."""
 def set_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executed: None
 ) -> Callable[[int], None]:
-    """Of processes that are started from now on. They are executed: a forked one has its C library
-    already."""
+    """Sets the clock of processes that are started from now on. They are executed: a forked one has
+    its C library already."""
     if shutil.which("cc") is None:
         pytest.skip("the clock's library wants a C compiler")
     (source := tmp_path / "clock.c").write_text(CLOCK)
@@ -88,7 +88,7 @@ def set_clock(
 
 
 class Client:
-    """Of a server whose clock is set."""
+    """A client of a server whose clock is set."""
 
     def __init__(self, server: Server) -> None:
         self._http = httpx.Client(base_url=server.url, timeout=2 * PATIENCE)

@@ -46,7 +46,7 @@ def called(server: Server, method: str, **body: Any) -> httpx.Response:
 
 
 def texts(server: Server) -> list[str]:
-    """Of requests that come one after another."""
+    """Texts of requests that come one after another."""
     found = []
     for seed in range(10):
         body = {**BODY, "seed": seed}
@@ -56,7 +56,7 @@ def texts(server: Server) -> list[str]:
 
 
 class Beside(threading.Thread):
-    """The same while something else goes on."""
+    """Asks for texts while something else goes on."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(daemon=True)

@@ -43,7 +43,7 @@ def all_asked(server: Server, meanwhile: Callable[[], None] = lambda: None) -> l
 
 
 def timeline(server: Server, prompt: list[int]) -> dict[str, Any]:
-    """Of the only sequence."""
+    """The timeline of the only sequence."""
     body = {"model": server.model, "prompt": prompt, "max_tokens": 1}
     headers = {"x-penstock-timeline": "1"}
     reply = httpx.post(f"{server.url}/v1/completions", json=body, headers=headers, timeout=PATIENCE)

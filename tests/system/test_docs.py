@@ -454,7 +454,7 @@ def test_every_endpoint_has_an_example(server: Server) -> None:
 
 
 def documented(path: str, model: str) -> str:
-    """As pages write it."""
+    """A path as pages write it."""
     path = path.replace("/messages/batches/{id}", "/messages/batches/msgbatch_ID")
     for kind in ("file", "batch"):
         path = path.replace(f"/{kind}s/{{id}}", f"/{kind}s/{kind}-ID")

@@ -34,7 +34,7 @@ class Made:
     model: Path
     adapters: Path
     said: dict[str, str]
-    """By the adapter's name; empty for the model alone."""
+    """What was said, by the adapter's name; empty for the model alone."""
 
 
 def greedy(theirs: Any) -> str:

@@ -34,7 +34,7 @@ def weights(seed: int) -> Any:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Of two models that differ by their weights."""
+    """Folders of two models that differ by their weights."""
     made = []
     for seed in range(2):
         folder = tmp_path_factory.mktemp("weights")

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.timeout(600)]
 PATIENCE = 200.0
 """Seconds that a refusal may take here, on a machine that may have other work."""
 MOST_SECONDS = 5.0
-"""Of the gateway's processor time, which other work doesn't add to."""
+"""Seconds of the gateway's processor time, which other work doesn't add to."""
 
 PIECE = 1 << 20
 MESSAGE = b'{"messages":[{"role":"user","content":"Hi"}],"max_tokens":1,'

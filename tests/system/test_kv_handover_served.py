@@ -83,7 +83,7 @@ def ready(server: Server) -> bool:
 
 
 def fetched(page: str) -> tuple[float, float]:
-    """Of an engine core, so far: requests that it went on with, and blocks that it has fetched."""
+    """What an engine core has fetched so far: requests that it went on with, and blocks."""
     told = read_page(page)
     return (
         told.value("penstock:requests_resumed_total"),
@@ -132,7 +132,7 @@ def test_streams_move_away_from_an_engine_core_that_drains(
 
 @pytest.mark.parametrize("killed", ["worker 0", "worker 1", "engine 1"])
 def test_whoever_is_killed_meanwhile(two: Server, undisturbed: list[str], killed: str) -> None:
-    """Of who leaves, and of who is to go on."""
+    """Who leaves is killed, and who is to go on."""
     leaving, victim = two.child("engine 0"), two.child(killed)
 
     def disturb() -> None:

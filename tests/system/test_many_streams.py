@@ -20,7 +20,7 @@ STREAMS = 200
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Of a tiny model: what is counted here is streams, and not what they say."""
+    """The server of a tiny model: what is counted here is streams, and not what they say."""
 
     def adjust(writer: gguf.GGUFWriter) -> None:
         writer.add_context_length(2048)

@@ -148,7 +148,7 @@ def ways(request: pytest.FixtureRequest) -> list[tuple[bool, int, PreemptionMode
 
 @pytest.fixture
 def unhurried_ways(request: pytest.FixtureRequest) -> list[tuple[bool, int, int]]:
-    """Those without preemption: half of them, or all with --long."""
+    """Ways without preemption: half of them, or all with --long."""
     every = request.config.getoption("--long")
     return [
         (caching, budget, steps)

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PROMPTS = [[3 + number] * 100 for number in range(128)]
 MANY = {"prompt": PROMPTS, "n": 8, "max_tokens": 20, "logprobs": 5}
-"""As many sequences as a request may have."""
+"""A request of as many sequences as one may have."""
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ def system(tiny_model: str) -> Iterator[Server]:
 
 
 def pages(server: Server) -> dict[str, Page]:
-    """Of all three, once the engine core is idle and what it says is no older than that."""
+    """Pages of all three, once the engine core is idle and what it says is no older than that."""
     engine = port_of(server, "engine")
 
     def idle() -> bool:

@@ -60,7 +60,7 @@ def said(server: Server, path: str, **query: str) -> Any:
 
 
 def paused(server: Server) -> bool:
-    """As both gateways have it: another connection may reach the other one."""
+    """Whether both gateways say that it is paused: another connection may reach the other one."""
     return all(said(server, "is_paused")["is_paused"] for _ in range(8))
 
 

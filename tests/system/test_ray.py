@@ -98,7 +98,7 @@ def test_two_ranks_on_two_nodes_say_what_one_worker_says(
 def test_a_rank_that_dies_is_started_again(
     cluster: Any, start_server: Any, tiny_model: str
 ) -> None:
-    """By itself, and with its actor."""
+    """The rank dies by itself, and with its actor."""
     server = start_server("--model", tiny_model, "--executor", "ray")
     undisturbed = answers(server)
     for victim in (lambda worker: worker, lambda worker: worker.parent()):

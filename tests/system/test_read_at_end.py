@@ -23,7 +23,8 @@ TOKENS = 300
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Of a tiny model with a long context: its steps are short, so plans are for many tokens."""
+    """The server of a tiny model with a long context: its steps are short, so plans are for many
+    tokens."""
 
     def adjust(writer: gguf.GGUFWriter) -> None:
         writer.add_context_length(2048)
@@ -35,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 Answer = dict[int, dict[str, Any]]
-"""By choice: text, token ids, log-probabilities, and what it ended with."""
+"""Text, token ids, log-probabilities, and what it ended with, by choice."""
 
 
 def grown(answer: Answer, choice: dict[str, Any]) -> None:

@@ -65,7 +65,7 @@ async def append(client: ClientConnection, samples: bytes, chunk: int = CHUNK) -
 
 
 async def text_of(client: ClientConnection) -> tuple[str, list[str]]:
-    """Of an utterance, with its deltas."""
+    """The text of an utterance, with its deltas."""
     deltas = []
     while (message := await told(client))["type"] == "transcription.delta":
         deltas.append(message["delta"])

@@ -74,7 +74,7 @@ def test_a_stream_goes_on_when_a_process_is_killed_under_it(own_server, undistur
 
 @pytest.mark.parametrize("victim", ["engine", "worker 0"])
 def test_tokens_that_a_killed_process_held_come_out_the_same(own_server, victim):
-    """Of the library, which nobody reads as they come: the worker goes on by itself, and the engine
+    """Nobody reads the library's tokens as they come: the worker goes on by itself, and the engine
     core holds what it gave."""
     (socket,) = own_server.runtime_base.rglob("frontend*")
     params = SamplingParams(max_tokens=900, temperature=0.8, seed=5, ignore_eos=True)
@@ -99,7 +99,7 @@ def test_tokens_that_a_killed_process_held_come_out_the_same(own_server, victim)
 
 @pytest.mark.parametrize("victim", ["engine", "worker 0"])
 def test_a_reply_that_is_not_streamed_comes_out_the_same(own_server, victim):
-    """Of a gateway, whose tokens nobody reads before the end either."""
+    """A gateway's tokens are read by nobody before the end either."""
     body = {"prompt": BODY["prompt"], "max_tokens": 900, "temperature": 0.8, "seed": 5}
 
     def steps() -> int:

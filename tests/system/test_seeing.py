@@ -21,9 +21,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PICTURES = 200
 LEAST = 0.95
-"""Of the answers that must be right."""
+"""The share of the answers that must be right."""
 LEAST_OF_NEW = 0.7
-"""The same of combinations of number, colour and shape that training left out; by chance one in
+"""The share for combinations of number, colour and shape that training left out; by chance one in
 ninety-six is right."""
 
 

@@ -89,7 +89,7 @@ def test_outputs_are_those_without(
 def test_what_pays_is_drafted_and_changes_nothing(
     folder: Path, undisturbed: Callable[[Numerics], Results]
 ) -> None:
-    """As it is served: the policy decides, by measured seconds."""
+    """The policy decides, by measured seconds, as it does where models are served."""
     system = System(folder, NUMERICS[1], Way(16, 2048, 256, speculation='{"method": "suffix"}'))
     for number, ours in OURS.items():
         system.submit(number, *ours)

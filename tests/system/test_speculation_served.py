@@ -83,7 +83,7 @@ def plain() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def drafting() -> Iterator[Server]:
-    """By default on a CPU."""
+    """A server that drafts by default on a CPU."""
     with Server(*SMALL, "--speculative-config", "auto") as server:
         yield server
 

@@ -39,7 +39,7 @@ FLAGS = ("--max-model-len", "512", "--num-kv-blocks", "256", "--dtype", "float32
 WORDS = "What happens?"
 SHOWN = "<|vision_start|><|video_pad|><|vision_end|>"
 FRAMES = [noise(4, 32, 40, seed) for seed in (1, 2)]
-"""Of sizes that aren't resized."""
+"""Frames of sizes that aren't resized."""
 
 
 @pytest.fixture(scope="module")

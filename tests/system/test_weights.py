@@ -188,7 +188,7 @@ def test_library(folder: Path, expected: list[list[str]]) -> None:
 
 
 def test_kv_on_disk_is_that_of_the_weights(folder: Path, tmp_path: Path) -> None:
-    """Of a prompt whose blocks are there for both: each finds its own."""
+    """Blocks of a prompt are there for both: each finds its own."""
     prompt = {"prompt_token_ids": [n % 200 + 1 for n in range(100)]}
     params = SamplingParams(max_tokens=20, temperature=0.8, ignore_eos=True, seed=3)
     kept = {"dtype": "float32", "disk_kv_dir": str(tmp_path / "kv"), "disk_kv_gib": 0.01}

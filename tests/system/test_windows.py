@@ -44,7 +44,7 @@ class Case:
     model: str
     numerics: Numerics
     blocks: int
-    """Of the pool, where sequences are to be preempted."""
+    """Blocks of the pool, where sequences are to be preempted."""
 
     def __str__(self) -> str:
         return f"{self.model}-{self.numerics.backend}-{self.numerics.kv_cache}"

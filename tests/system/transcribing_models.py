@@ -18,7 +18,7 @@ from testing.recordings import RATE
 from tests.system.hub_folders import write_folder
 
 SECONDS = 4
-"""Of a window."""
+"""Seconds of a window."""
 FRAMES = SECONDS * 100
 TARGETS = 40
 SPECIAL = [
@@ -49,7 +49,7 @@ def tokenizer() -> Tokenizer:
 
 
 def generation_config(ids: dict[str, int]) -> dict[str, Any]:
-    """As releases of Whisper have it."""
+    """A generation_config.json as releases of Whisper have it."""
     return {
         "begin_suppress_tokens": [ids["Ġ"], ids["<|endoftext|>"]],
         "suppress_tokens": [ids["!"], ids["#"], *(ids[each] for each in SPECIAL[1:8])],

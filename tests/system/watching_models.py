@@ -16,7 +16,7 @@ from tests.system.hub_folders import continued, write_folder
 
 PATCH, SECONDS = 4, 1.0
 SIDE = 20
-"""Of LLaVA-OneVision's pictures, pixels: five patches in a row."""
+"""The side of LLaVA-OneVision's pictures, pixels: five patches in a row."""
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }}:{% if m['content'] is string %}{{ m['content'] }}"
     "{% else %}{% for c in m['content'] %}{% if c['type'] == 'image' %}<|image_pad|>"
@@ -80,7 +80,7 @@ def write_qwen(folder: Path) -> Path:
 
 
 def write_onevision(folder: Path) -> Path:
-    """The same of a tiny LLaVA-OneVision."""
+    """Writes the folder of a tiny LLaVA-OneVision."""
     import torch
     from transformers import LlavaOnevisionConfig, Qwen2Config, SiglipVisionConfig
     from transformers import LlavaOnevisionForConditionalGeneration as OneVision

@@ -13,7 +13,7 @@ from tests.system.hub_folders import write_folder
 
 SECONDS = 2
 ROWS = 50 * SECONDS
-"""Of the encoder's output."""
+"""Rows of the encoder's output."""
 TARGETS = 64
 RATE = 16_000
 START, END = "<|startoftranscript|>", "<|endoftext|>"

@@ -17,7 +17,7 @@ from testing.trained.hearing.synthesiser import DIGITS, RATE
 MEL = LogMel(sampling_rate=RATE, bins=BINS, n_fft=400, hop=160, seconds=SECONDS, row_frames=2)
 IGNORED = -100
 SILENT, CUT = 0.06, 0.4
-"""Of all windows: with nothing said; cut out of something longer."""
+"""Shares of all windows: with nothing said; cut out of something longer."""
 WORDS = list(DIGITS)
 
 
@@ -55,7 +55,8 @@ class Examples:
         return Example(_mel(samples), ids, _heard(recording, begin))
 
     def _written(self, recording: SpokenText, begin: int, end: int) -> list[int]:
-        """As Whisper writes a window: of a segment that it cuts, only the beginning's time."""
+        """Tokens of a window as Whisper writes it: of a segment that it cuts, only the beginning's
+        time."""
         ids = [self._ids[each] for each in (START, "<|en|>", "<|transcribe|>")]
         for segment in recording.segments():
             first, last = segment[0].start, segment[-1].end

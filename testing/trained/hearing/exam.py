@@ -7,11 +7,12 @@ import numpy as np
 from testing.trained.hearing.recordings import SpokenText, say
 
 SEED = 20_261_122
-"""Of what is asked; training has others."""
+"""The seed of what is asked; training has others."""
 
 
 def unheard(count: int, seconds: float, words: int | None = None) -> list[SpokenText]:
-    """The same ones each time. words: of each; None: as many as fit."""
+    """Texts that training hasn't heard, equal ones each time. words: of each; None: as many as
+    fit."""
     rng = np.random.default_rng([SEED, round(10 * seconds), 99 if words is None else words])
     return [say(rng, seconds, words) for _ in range(count)]
 

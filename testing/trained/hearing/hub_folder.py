@@ -16,7 +16,7 @@ from transformers import (
 from testing.trained.hearing.synthesiser import DIGITS
 
 SECONDS = 3
-"""Of a window."""
+"""Seconds of a window."""
 FRAMES = 100 * SECONDS
 BINS = 40
 TARGETS = 40
@@ -83,7 +83,7 @@ def config(ids: dict[str, int]) -> WhisperConfig:
 
 
 def generation_config(ids: dict[str, int]) -> dict[str, Any]:
-    """As releases of Whisper have it."""
+    """A generation_config.json as releases of Whisper have it."""
     return {
         "begin_suppress_tokens": [ids["Ġ"], ids[END]],
         "suppress_tokens": [ids[each] for each in SPECIAL[1:7]],

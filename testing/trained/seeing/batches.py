@@ -18,7 +18,7 @@ IGNORED = -100
 SIDES = (40, 260)
 """Pixels of the pictures that are drawn."""
 TWO = 0.15
-"""Of the steps, that are about two pictures at a time."""
+"""The share of the steps that are about two pictures at a time."""
 
 
 class Album:
@@ -50,7 +50,7 @@ class Album:
 
 
 def _pixels(things: Things, seed: int, size: tuple[int, int]) -> np.ndarray:
-    """As the processor resizes it, without its normalisation."""
+    """The picture as the processor resizes it, without its normalisation."""
     picture = draw(things, seed, *size).resize((TINY.side, TINY.side), 3)
     return np.asarray(picture).transpose(2, 0, 1)
 

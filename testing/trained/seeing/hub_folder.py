@@ -21,7 +21,7 @@ VOCABULARY = 384
 
 @dataclass(frozen=True)
 class Shape:
-    """Of tower and decoder, which are equally wide."""
+    """The shape of tower and decoder, which are equally wide."""
 
     side: int = 56  # pixels, of a picture as the tower gets it
     patch: int = 8  # pixels
@@ -51,7 +51,7 @@ TEMPLATE = """\
 {{ eos_token if message['role'] == 'assistant' else '' }}\
 {% endfor %}\
 {% if add_generation_prompt %}<|assistant|>{% endif %}"""
-"""Of a system prompt it says nothing: the model knows only what it sees."""
+"""The chat template, which says nothing of a system prompt: the model knows only what it sees."""
 
 
 def tokenizer() -> PreTrainedTokenizerFast:

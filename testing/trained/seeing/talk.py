@@ -89,7 +89,8 @@ def about_one(choose: random.Random, things: Sequence[Things]) -> list[Turn]:
 
 
 def about_two(choose: random.Random, things: Sequence[Things]) -> list[Turn]:
-    """Of two pictures at once, or of one after the other: then the last one is meant."""
+    """Turns about two pictures at once, or about one after the other: then the last one is
+    meant."""
     both = choose.choice(things), choose.choice(things)
     if choose.random() < 0.5:
         words = " ".join(each.words for each in both)

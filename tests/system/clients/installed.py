@@ -64,7 +64,7 @@ def run_script(name: str, *arguments: str, **environment: str) -> dict[str, Any]
 
 
 def run_node_script(name: str, *arguments: str) -> dict[str, Any]:
-    """The same with Node and what npm has installed. Skips the test where there is none."""
+    """Runs a script with Node and what npm has installed. Skips the test where there is none."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("there is no node and npm to run Vercel's AI SDK with")
     packages = str(venv() / "node")

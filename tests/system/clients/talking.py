@@ -84,7 +84,7 @@ def final(prompt: str) -> str:
 
 
 def names(prompt: str) -> list[str]:
-    """Of the tools that it shows."""
+    """Names of the tools that it shows."""
     return [json.loads(line)["function"]["name"] for line in tools(prompt).splitlines()]
 
 

@@ -73,7 +73,7 @@ def test_likelihoods_of_answers(server: Server, folder: Path) -> None:
 
 
 def likelihood(server: Server, question: dict[str, Any], choice: str) -> float:
-    """Of an answer, one request each, the prompt as text and echoed alone."""
+    """The likelihood of an answer, one request each, the prompt as text and echoed alone."""
     prompt = f"The capital of {question['country']} is"
     body = {
         "model": server.model,

@@ -14,8 +14,8 @@ from tests.system.clients.installed import clean_environment, venv
 pytestmark = [pytest.mark.timeout(400)]
 
 SECONDS, LONG_SECONDS = 12, 120
-"""Of sending cases, without and with --long: the first ones are the same in every run, and a fast
-machine gets further."""
+"""Seconds of sending cases, without and with --long: the first ones are the same in every run, and
+a fast machine gets further."""
 CHECKS = (
     "not_a_server_error",
     "status_code_conformance",

@@ -423,6 +423,6 @@ def test_without_an_admins_key_it_says_so(
 
 
 def give_key(view: View, key: str) -> None:
-    """By the page's own dialog, which is open."""
+    """Gives the key in the page's own dialog, which is open."""
     view.page.get_by_label("Key", exact=True).fill(key)
     view.page.get_by_role("button", name="Save").click()

@@ -71,7 +71,7 @@ def sounds_of(message: dict[str, Any]) -> list[bytes]:
 
 
 def check(file: bytes) -> int:
-    """That the pitch is in it. Returns samples a second."""
+    """Checks that the pitch is in it. Returns samples a second."""
     with wave.open(io.BytesIO(file)) as found:
         assert (found.getnchannels(), found.getsampwidth()) == (1, 2)
         rate = found.getframerate()

@@ -27,7 +27,7 @@ EVENTS = [
 
 @pytest.fixture
 def tab(module_tab: Tab) -> Iterator[Tab]:
-    """The same for all: they ask functions of the page's modules, and change nothing of it."""
+    """One tab for all tests: they ask functions of the page's modules, and change nothing of it."""
     yield module_tab
     assert module_tab.complaints == []
 

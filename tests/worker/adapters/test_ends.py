@@ -46,7 +46,7 @@ def matrix(config: ModelConfig, seed: int) -> np.ndarray:
 
 
 def folders(root: Path, config: ModelConfig) -> list[Path]:
-    """Of all kinds."""
+    """Folders of all kinds."""
     whole = {f"{name}.weight": matrix(config, at) for at, name in enumerate((EMBEDDING, HEAD))}
     head = {f"{HEAD}.weight": whole[f"{HEAD}.weight"]}
     one = ends(config, 1)
@@ -135,7 +135,7 @@ def test_as_a_model_with_the_adapter_merged_in(
 def logprobs(
     folder: Path, config: ModelConfig, tensors: dict[str, torch.Tensor], sequence: Sequence_
 ) -> torch.Tensor:
-    """Of a model whose embedding and head are two."""
+    """Log-probabilities of a model whose embedding and head are two."""
     save_file(tensors, folder / "merged.safetensors")
     files = WeightFiles(
         format="safetensors", files=(str(folder / "merged.safetensors"),), dtype="float32"
@@ -229,7 +229,7 @@ def test_a_matrix_that_is_not_finite(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_numbers_that_become_too_large(tmp_path: Path, backend: str) -> None:
-    """By the scale, or in the dtype that steps compute with."""
+    """The scale makes them so, or the dtype that steps compute with."""
     rig = AdapterRig(CPUModel(SMALL, files_of(tmp_path, SMALL), "bfloat16", backend=backend))
     with pytest.raises(UnfitAdapter, match="too large"):
         rig.hold(write_peft(tmp_path / "scale", ends(SMALL, 1), alpha=1e300))

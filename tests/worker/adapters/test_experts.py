@@ -100,7 +100,7 @@ def test_parameters_of_all_experts(case: str, settings: dict[str, Any], tmp_path
 
 
 def test_experts_of_their_own(tmp_path: Path) -> None:
-    """As they were before transformers had all experts in one parameter."""
+    """They are as before transformers had all experts in one parameter."""
     import peft
 
     theirs = made("mixtral")
@@ -130,7 +130,7 @@ def test_experts_of_their_own(tmp_path: Path) -> None:
 def factors_of(
     config: ModelConfig, rank: int, seed: int, ends: tuple[str, ...] = ("",), size: float = 0.15
 ) -> Factors:
-    """By the names that files have, of modules whose names end so."""
+    """Factors of modules whose names end so, by the names that files have."""
     known = adaptable_modules(config) | expert_modules(config)
     shapes = {
         f"model.{name.replace('mlp.router', 'mlp.gate')}": shape
@@ -198,7 +198,7 @@ def test_on_every_instruction_set(isa: str, model: CPUModel, tmp_path: Path, dty
 def merge(
     theirs: Any, factors: Factors, lengths: dict[str, np.ndarray] | None, scale: float
 ) -> None:
-    """By hand, into parameters of all experts where the file has modules of each."""
+    """Merges by hand, into parameters of all experts where the file has modules of each."""
     for name, (down, up) in factors.items():
         layer, _, module = name.partition(".mlp.")
         mlp, parts = theirs.get_submodule(f"{layer}.mlp"), module.split(".")

@@ -30,7 +30,7 @@ TOKENS = np.random.default_rng(1).integers(0, SIZES["vocab_size"], 40).tolist()
 
 
 def rig_of(theirs: Any, folder: Path) -> AdapterRig:
-    """Of a model that transformers made, in float32."""
+    """The rig of a model that transformers made, in float32."""
     theirs.save_pretrained(folder)
     path = folder / "config.json"
     files = tuple(str(file) for file in find_safetensors(folder))

@@ -56,7 +56,7 @@ def loaded(default_folder: Path, default_model: PreparedModel) -> Iterator[Loade
 def folders(
     tmp_path_factory: pytest.TempPathFactory, default_model: PreparedModel
 ) -> dict[str, Path]:
-    """By digest."""
+    """Folders by digest."""
     found = {}
     for number, rank in enumerate((4, 16, 24, 8)):
         folder = tmp_path_factory.mktemp(f"adapter-{number}")
@@ -155,7 +155,7 @@ def test_memory_goes_back(loaded: Loaded, folders: dict[str, Path]) -> None:
 def test_a_process_that_loads_and_drops_adapters_stays_as_large(
     loaded: Loaded, folders: dict[str, Path]
 ) -> None:
-    """As the system sees it: not only Python lets go."""
+    """The size is what the system sees: not only Python lets go."""
     session, digests, sizes = Session(loaded), list(folders), []
     for turn in range(16):
         digest = digests[turn % len(digests)]

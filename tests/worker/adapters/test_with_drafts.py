@@ -41,8 +41,8 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """By digest: of layers, embedding and head; and of rows with lengths of their own, with a whole
-    embedding and a whole head."""
+    """Folders of adapters, by digest: of layers, embedding and head; and of rows with lengths of
+    their own, with a whole embedding and a whole head."""
     vocab, hidden = SERVED.vocab_size, SERVED.hidden_size
     ends = {"model.embed_tokens": (hidden, vocab), "lm_head": (vocab, hidden)}
     low, layers = factors_of(SERVED, 4, 4), factors_of(SERVED, 16, 16)

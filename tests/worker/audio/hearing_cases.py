@@ -109,7 +109,7 @@ CASES: dict[str, HearingCase] = {
 
 @dataclass(frozen=True)
 class HearingModel:
-    """The same model, read from the files that transformers wrote."""
+    """Our model, read from the files that transformers wrote."""
 
     config: ModelConfig
     decoder: DecoderModel
@@ -159,7 +159,7 @@ def both(case: str) -> tuple[Any, HearingModel]:
 
 
 _FOLDERS: list[TemporaryDirectory[str]] = []
-"""Of the weights that the CPU kernels map, until the tests end."""
+"""Folders of the weights that the CPU kernels map, kept until the tests end."""
 
 
 @dataclass(frozen=True)

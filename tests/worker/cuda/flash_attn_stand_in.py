@@ -49,8 +49,8 @@ def flash_attn_with_kvcache(
     sm_margin: int = 0,
     return_softmax_lse: bool = False,
 ) -> Tensor:
-    """Of queries that follow one another, [rows, heads, size], over a paged cache.  Rows of a
-    sequence without keys are 0."""
+    """Attends with queries that follow one another, [rows, heads, size], over a paged cache. Rows
+    of a sequence without keys are 0."""
     if page_table is None or cu_seqlens_q is None or cache_seqlens is None or max_seqlen_q is None:
         raise NotImplementedError("only queries of unequal lengths over pages are stood in for")
     _check(q, k_cache, v_cache, page_table, cu_seqlens_q, cache_seqlens)

@@ -80,7 +80,7 @@ def reference(config: ModelConfig) -> ReferenceForward:
 
 
 def batch(*works: tuple[list[int], list[int], int]) -> Batch:
-    """Of (new tokens, all blocks, tokens before) of each sequence."""
+    """The batch of (new tokens, all blocks, tokens before) of each sequence."""
     return Batch(
         tokens=np.array([token for tokens, _, _ in works for token in tokens], dtype=np.int64),
         tables=[np.array(table, dtype=np.int64) for _, table, _ in works],

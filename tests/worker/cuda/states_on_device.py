@@ -70,7 +70,7 @@ class OneLayer:
                 return list(scan(features, own).split(counts))
 
     def _padded(self, moves: HostMoves, rows: int) -> HostMoves:
-        """As a graph of such steps has them, of at most SLOTS sequences."""
+        """Moves as a graph of such steps has them, of at most SLOTS sequences."""
         shapes = mixed_moves_shapes(rows, SLOTS, self.pieces)
         arrays = [np.full(shape, 7_777_777, np.int32) for shape in shapes]
         write_mixed_moves(arrays, moves)

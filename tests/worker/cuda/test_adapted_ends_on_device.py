@@ -94,7 +94,7 @@ def test_numbers_and_bits(tmp_path: Path, config: ModelConfig) -> None:
 
 
 def test_activations_of_16_bits(tmp_path: Path) -> None:
-    """As near to the numbers of float32 as the reference with 16 bits."""
+    """They are as near to the numbers of float32 as the reference with 16 bits is."""
     files, paths = tiny_files(tmp_path, BIASED), folders(tmp_path, BIASED)
     ours, theirs, exact = (
         Served(files, paths, backend, config=BIASED, whole=True, dtype=dtype)

@@ -34,7 +34,7 @@ def served(model: CPUModel, folders: list[Path], backend: str, **options: Any) -
 
 
 def factors(model: CPUModel, rank: int, seed: int, ends: tuple[str, ...] = ("",)) -> Factors:
-    """By the names of the family's files."""
+    """Factors by the names of the family's files."""
     router = {"gpt-oss": "mlp.router", "llama4": "feed_forward.router"}
     name = router.get(model.config.architecture.replace("_", "-"), "mlp.gate")
     found = factors_of(model.config, rank, seed, ends)
@@ -95,7 +95,7 @@ def test_over_packed_experts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["mixtral", "llama4"])
 def test_parameters_of_all_experts(tmp_path: Path, case: str) -> None:
-    """As PEFT computes them, beside a router."""
+    """They equal what PEFT computes, beside a router."""
     theirs = made(case)
     model = saved(theirs, tmp_path / "model")
     settings = {"target_modules": [], "target_parameters": [f"experts.{each}" for each in FUSED]}

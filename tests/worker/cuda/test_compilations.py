@@ -33,7 +33,7 @@ def counts() -> Any:
 
 
 def late(counts: WorkerCounts) -> float:
-    """As Prometheus reads it."""
+    """The count as Prometheus reads it."""
     (family,) = (
         each
         for each in families_of(counts, Phases())

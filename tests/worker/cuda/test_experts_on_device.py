@@ -29,7 +29,7 @@ NO_FILES = WeightFiles(format="safetensors", files=(), dtype="float32")
 
 
 def logits(forward: Forward, groups: int) -> torch.Tensor:
-    """Of a prompt of five tokens. Each KV group has blocks of its own."""
+    """Logits of a prompt of five tokens. Each KV group has blocks of its own."""
     tables = [[np.array([group * EACH])] for group in range(groups)]
     tokens = np.array([7, 3, 40, 11, 2])
     batch = Batch(tokens, tables[0], np.array([0]), np.array([5]), tuple(tables[1:]))

@@ -27,7 +27,7 @@ BLOCK, BLOCKS, HEADS, DIM = 4, 40, 4, 16
 HALF = torch.bfloat16
 NAME = "FlashAttention 3 of no version"
 CLOSE = 0.02
-"""Of the largest number: results are rounded to bfloat16."""
+"""The distance allowed, as a share of the largest number: results are rounded to bfloat16."""
 TWO_HEADS = KVHeadsSpec(count=2, size=DIM)
 KINDS = {
     "plain": (CacheShape(2, HEADS, 2, DIM, BLOCK, HALF), ScoreRule()),
@@ -61,7 +61,7 @@ def attention(shape: CacheShape, layers: frozenset[int] = frozenset((0, 1))) -> 
 
 
 def layout(*sequences: tuple[list[int], int, int]) -> BatchLayout:
-    """Of (blocks, tokens before, new tokens)."""
+    """The layout of sequences, (blocks, tokens before, new tokens) each."""
     return BatchLayout(
         [np.array(table) for table, _, _ in sequences],
         np.array([start for _, start, _ in sequences]),

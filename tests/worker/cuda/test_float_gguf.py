@@ -48,7 +48,8 @@ NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def mixed(name: str) -> str:
-    """As quantising programs leave a file: the ends as they were, and of the layers a part."""
+    """The type of a tensor as quantising programs leave a file: the ends as they were, and of the
+    layers a part."""
     if "embed_tokens" in name or "v_proj" in name:
         return "F16"
     if "lm_head" in name:

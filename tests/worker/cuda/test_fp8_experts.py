@@ -34,7 +34,7 @@ INNER, HIDDEN, COUNT = (
 
 
 def for_wide_activations(case: Case) -> Case:
-    """The same weights, meant for products with activations of 16 bits."""
+    """A case of equal weights, meant for products with activations of 16 bits."""
     groups = {"group_0": case.settings["config_groups"]["group_0"] | {"input_activations": None}}
     return replace(case, settings=case.settings | {"config_groups": groups})
 
@@ -64,7 +64,7 @@ def twin_of(checkpoint: Checkpoint) -> Forward:
 
 
 def logits(forward: Forward) -> Tensor:
-    """Of a prompt of five tokens."""
+    """Logits of a prompt of five tokens."""
     tokens = np.array([7, 3, 40, 11, 2])
     batch = Batch(tokens, [np.array([1])], np.array([0]), np.array([5]))
     with torch.inference_mode():

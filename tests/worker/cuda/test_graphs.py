@@ -96,8 +96,8 @@ def test_the_shortest_contexts_have_the_finest_buckets() -> None:
 
 
 def test_contexts_that_cost_no_more_than_short_ones_share_graphs() -> None:
-    """Of an 8B model with 32 heads of 128: 256 sequences' partial results of 32 splits fit one
-    launch, and so do their tables one quick copy."""
+    """The model is an 8B one with 32 heads of 128: 256 sequences' partial results of 32 splits fit
+    one launch, and so do their tables one quick copy."""
     first = first_context(256, 16, 32 * 128)
     assert first == 16_384
     assert {each.context for each in Buckets(256, 8192, 16, first=first).all} == {8192}

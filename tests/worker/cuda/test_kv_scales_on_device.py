@@ -67,7 +67,7 @@ def built(files: WeightFiles, **changes: Any) -> TritonBuild:
 
 
 def logits(build: TritonBuild) -> Tensor:
-    """Of a prompt in two chunks and a decode."""
+    """Logits of a prompt in two chunks and a decode."""
     tokens, table, rows = prompt(GROUPED, 22, 5), list(range(6)), []
     with torch.inference_mode():
         forward = build(BLOCKS)

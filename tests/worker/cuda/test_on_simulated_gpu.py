@@ -89,7 +89,7 @@ def machine(
 
 
 def jobs() -> list[Job]:
-    """Of each kind one; some are longer than a step, and one than a split of the keys."""
+    """One job of each kind; some are longer than a step, and one than a split of the keys."""
     wants = [GREEDY, DRAWN, COUNTED, BANNED, LISTED, ENDING, MANY]
     made = [Job(prompt(GROUPED, 9 + 4 * n, n), 5, each, n) for n, each in enumerate(wants)]
     telling = Job(prompt(GROUPED, 50, 8), 4, TELLING)
@@ -272,7 +272,7 @@ LLAMA = varied(
 def test_the_largest_steps_fit_beside_the_pool(
     utilization: float, eager: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a long context alone, with prompts, with many short pieces, and decodes of all."""
+    """They are a long context alone, with prompts, with many short pieces, and decodes of all."""
     monkeypatch.setattr(buckets, "MAX_GRAPHS", 9)  # The largest is among them.
     told = TokenSampling(0, top_p=0.9, logprobs=20, adjustments=LogitsAdjustments(presence=1.0))
     table = list(range(2048))

@@ -112,7 +112,7 @@ def prefilled(cache: torch.dtype = torch.float32) -> TritonForward:
 
 
 def decode(*tokens: int, at: int = 0) -> Batch:
-    """Of the sequences of `prefilled`, after `at` tokens more."""
+    """A decode of the sequences of `prefilled`, after `at` tokens more."""
     tables, starts = [[2, 5], [9, 14], [1]], [6, 3, 1]
     works = zip(tokens, tables, starts, strict=False)
     return batch(*(([token], table, start + at) for token, table, start in works))

@@ -41,7 +41,7 @@ def jobs(wanted: int) -> list[Job]:
 def outputs(
     folder: Path, said: dict[str, Any] | None, *wanted: list[Job], **whims: int
 ) -> list[Job]:
-    """Of some jobs after others, with steps in flight, and checkpoints between drafts."""
+    """Outputs of some jobs after others, with steps in flight, and checkpoints between drafts."""
     loaded = loaded_with(folder, said, num_kv_blocks=400, state_checkpoint_tokens=EVERY)
     sizes: dict[str, Any] = {"block_size": 4, "num_blocks": 400, "slots": 4, "budget": 24}
     states = state_of(loaded.ready.kv_groups)

@@ -152,7 +152,8 @@ def test_rows_that_see_further(device: Device) -> None:
 
 @pytest.mark.parametrize("invariant", [False, True])
 def test_positions_of_three_numbers(invariant: bool, device: Device) -> None:
-    """Of a model that sees, as Qwen2-VL turns its rows; and of its prompts of text alone."""
+    """The model sees, and turns its rows as Qwen2-VL does; its prompts of text alone are tried,
+    too."""
     rope = msgspec.structs.replace(CONFIG.ropes[0], sections=(8, 4, 4))
     config = msgspec.structs.replace(CONFIG, ropes=(rope,))
     steps = MediaSteps(sections=True, whole_spans=False)

@@ -1,4 +1,4 @@
-"""That the simulated GPU refuses what a real one does, or would suffer for."""
+"""The simulated GPU refuses what a real one does, or would suffer for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""That the simulated GPUs order what ranks say to one another as NCCL's streams do, and refuse what
+"""The simulated GPUs order what ranks say to one another as NCCL's streams do, and refuse what
 would go wrong there."""
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def test_what_all_say_is_part_of_a_graph(tensor_ranks: Pair) -> None:
 
 
 def test_a_stage_may_overwrite_what_it_has_handed_on(stages: Pair) -> None:
-    """As the graphs of its next step do."""
+    """The graphs of its next step do so."""
     ranks, received = stages.formed.ranks, []
 
     def ends(rank: int) -> StageEnds:

@@ -129,8 +129,8 @@ POISON = 96
 
 
 def few() -> list[Job]:
-    """Of chunks that follow one another, and with log-probabilities of the prompt, which can't be
-    had in one."""
+    """Jobs of chunks that follow one another, and with log-probabilities of the prompt, which can't
+    be had in one."""
     plain = TokenSampling(3, temperature=0.0)
     told = TokenSampling(4, temperature=0.8, prompt_logprobs=1)
     return [

@@ -51,7 +51,7 @@ class Caches:
         self.cache.reserve(ROOM)
 
     def step_writes(self, block: int, value: int) -> None:
-        """As a step does, on the stream that computes."""
+        """Writes as a step does, on the stream that computes."""
         for each in self.tensors:
             each[:, block].fill_(value)
 
@@ -171,7 +171,7 @@ def test_there_are_no_more_copies_than_there_is_room_for(caches: Caches) -> None
 
 
 def test_blocks_come_after_all_that_may_still_use_them(caches: Caches, device: Device) -> None:
-    """As copies to the host tier, of the contents before."""
+    """Copies to the host tier still use them, with the contents before."""
     swap = DeviceBlockCopies(caches.tensors, 1)
     before = caches.expected(4)
     swap.make([Copy("out", 4, 0)])

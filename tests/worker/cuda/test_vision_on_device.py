@@ -89,7 +89,7 @@ class Stepping:
         self.slots.apply(plan)
 
     def step(self, *works: tuple[int, int, int]) -> torch.Tensor:
-        """Of (slot, start, count)."""
+        """Computes a step of (slot, start, count) each."""
         scheduled = [msgspec.structs.replace(work(0, 0, [1]), slot=slot, start=start, count=count)
                      for slot, start, count in works]  # fmt: skip
         batch = prepare_inputs(scheduled, self.slots, self.media)
@@ -191,7 +191,8 @@ def test_several_gpus_take_no_pictures(tmp_path: Path) -> None:
 
 
 def test_which_decodes_are_captured() -> None:
-    """Those whose rows are text: they turn by one number, which isn't the token's place."""
+    """Decodes whose rows are text are captured: they turn by one number, which isn't the token's
+    place."""
     one = np.ones(2, np.int64)
     plain = Batch(one, [one, one], np.array([4, 9]), one)
     assert decodes_text(plain)

@@ -1,4 +1,4 @@
-"""That Triton's compiler takes what a worker launches, in a large model's shapes, for Hopper."""
+"""Triton's compiler takes what a worker launches, in a large model's shapes, for Hopper."""
 
 from __future__ import annotations
 

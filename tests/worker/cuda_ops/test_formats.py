@@ -61,5 +61,5 @@ def test_what_is_refused() -> None:
 
 
 def test_a_decode_of_all_slots_unpacks_nothing() -> None:
-    """By default, where no more sequences than these run at once."""
+    """It holds by default, where no more sequences than these run at once."""
     assert SchedulerSettings().max_num_seqs < product.UNPACKED_ROWS

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def logits(ops: DecoderOps, folder: Path) -> torch.Tensor:
-    """Of a prompt of 9 tokens, and of one token more."""
+    """Logits of a prompt of 9 tokens, and of one token more."""
     weights = open_weights(tiny_files(folder), TINY, torch.float32)
     model = DecoderModel(TINY, weights, 64, ops)
     heads = (TINY.num_layers, TINY.num_heads, TINY.num_kv_heads, TINY.head_dim)

@@ -34,7 +34,7 @@ KEPT = {
     "MXFP4": 8,
 }
 UNPACKED = ("GPTQ, act-order", "GPTQ, groups of 16", "INT8", "FP8, blocks", "NF4")
-"""Of these, INT8 has inputs that groups of 32 don't divide."""
+"""Cases that are unpacked: INT8 among them has inputs that groups of 32 don't divide."""
 
 GATE, UP, DOWN = (f"layers.1.mlp.{part}_proj" for part in ("gate", "up", "down"))
 
@@ -122,7 +122,7 @@ def test_fp8_in_blocks_meets_activations_in_groups(tmp_path: Path, device: torch
 
 
 def test_a_ranks_columns_of_fp8_in_blocks(tmp_path: Path, device: torch.device) -> None:
-    """As they are where they begin with a block; unpacked where they don't."""
+    """They stay as they are where they begin with a block; unpacked where they don't."""
     checkpoint = write_checkpoint(tmp_path / "model", CASES["FP8, blocks of 128"])
     stored = weights_of(checkpoint, device).stored(f"{DOWN}.weight", (160, 288))
     assert fp8_kind(stored, range(128, 288), device) == BY_BLOCK

@@ -27,7 +27,7 @@ def chat() -> Any:
 
 
 def as_vllm() -> Any:
-    """By its provider for vLLM servers, with fields that only those know."""
+    """An answer by its provider for vLLM servers, with fields that only those know."""
     reply = litellm.completion(model=f"hosted_vllm/{MODEL}", top_k=1, **COMMON)
     return reply.choices[0].message.content
 

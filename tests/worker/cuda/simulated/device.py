@@ -98,7 +98,7 @@ class Device:
         self.default = CudaStream(self, self.main)
         self.stream = self.default
         self.here = threading.local()
-        """Of each thread: `beside`, the stream that it queues to instead of `stream`, if any;
+        """What each thread has: `beside`, the stream that it queues to instead of `stream`, if any;
         `aside`, whether it may wait for the device."""
         self._lock: AbstractContextManager[Any] = threading.RLock()
         """Held by the thread that queues something, or does what was queued."""
@@ -159,7 +159,7 @@ class Device:
             self.hosts.until(lambda stream=stream, end=end: self._run(stream, end))
 
     def go_ahead(self) -> None:
-        """As far as may be, or as its pace allows, while another device waits for it."""
+        """Goes on as far as may be, or as its pace allows, while another device waits for it."""
         self._run(self.main, self.main.end if self._pace is None else self._some(self.main))
 
     def _some(self, stream: Stream) -> int:

@@ -18,7 +18,8 @@ GRACE = 3.0
 
 
 class Hosts:
-    """As long as all wait for devices, and no device can go on, none ever will: a Misuse."""
+    """Hosts that wait for devices: where all wait, and no device can go on, none ever will: a
+    Misuse."""
 
     def __init__(self, devices: list[Device]) -> None:
         self.devices = devices
@@ -31,11 +32,11 @@ class Hosts:
             device.share(self, self._turn)
 
     def device(self) -> Device:
-        """Of the host that asks, or of the one that has started the thread that asks."""
+        """The device of the host that asks, or of the one that has started the thread that asks."""
         return self._here.device
 
     def asking(self) -> Device | None:
-        """As `device`; None for a thread that has none."""
+        """The `device` of who asks; None for a thread that has none."""
         return getattr(self._here, "device", None)
 
     def beside(self, device: Device, call: Callable[[], Any]) -> None:

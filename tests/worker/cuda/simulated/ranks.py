@@ -55,7 +55,7 @@ class OnDevices(Formed):
         self.form()
 
     def computing(self, call: Callable[[Ranks], Any]) -> list[Any]:
-        """As `each`, on their devices."""
+        """Results of `each`, computed on the ranks' devices."""
         self.hosts.expect(len(self.ranks))
         return self.each(lambda ranks: self.hosts.run(self.devices[ranks], lambda: call(ranks)))
 
@@ -158,7 +158,7 @@ class Pipeline(Together):
         self._on_each(lambda runner: runner.close())
 
     def _on_each(self, call: Callable[[Any], None]) -> None:
-        """Of ranks whose process is there."""
+        """Calls each rank whose process is there."""
 
         def on(ranks: Ranks) -> None:
             if ranks in self.runners:
@@ -192,7 +192,7 @@ class PipelineStep:
 
 
 class AheadInStages(Ahead):
-    """As the engine core plans where there are stages: nothing follows a step that samples."""
+    """Plans as the engine core does where there are stages: nothing follows a step that samples."""
 
     def _work(self, place: Place, left: int) -> Any:
         sampled = len(place.job.prompt) + len(place.job.tokens)

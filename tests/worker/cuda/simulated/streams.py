@@ -18,7 +18,7 @@ class Meeting(ABC):
 
     @abstractmethod
     def again(self) -> Meeting:
-        """The same in another replay of its graph."""
+        """The meeting in another replay of its graph."""
 
 
 Work = Callable[[], object] | Meeting
@@ -41,7 +41,7 @@ class Stream:
         return self.run_until(lambda: self.done >= place)
 
     def run_until(self, reached: Callable[[], bool]) -> bool:
-        """As little as may be. False: it stands still before that."""
+        """Runs as little as may be. False: it stands still before that."""
         if self._running:  # Whoever asks is needed by what it does.
             return reached()
         self._running = True

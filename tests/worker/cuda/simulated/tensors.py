@@ -75,7 +75,7 @@ class CudaTensor(Tensor):
         raise Misuse(f"{caller()} wants a device's tensor as an array")
 
     def data_ptr(self) -> int:
-        """Of a memory that begins at 0: its alignment is right."""
+        """The address in a memory that begins at 0: its alignment is right."""
         return self.storage_offset() * self.itemsize
 
     def __repr__(self) -> str:
@@ -230,7 +230,7 @@ class Dispatch(TorchDispatchMode):
         return tree_unflatten(made, form)
 
     def _new(self, like: Tensor) -> CudaTensor:
-        """Of no value yet."""
+        """A tensor of no value yet."""
         memory = self._device.allocate(like.untyped_storage().nbytes())
         if not self._device.computes:
             return CudaTensor(like, like, memory)
