@@ -54,8 +54,6 @@ class EngineCore:
         self._status = StatusReport(self.state)
         self._timed: tuple[HasDeadline, ...] = (
             self._status,
-            self._from_frontends,
-            self._from_workers,
             self._idle,
             *self.state.timed_parts(),
         )
@@ -161,10 +159,7 @@ class EngineCore:
 
     def next_deadline(self) -> float:
         """The time at which `step` must be called again, even if no message comes."""
-        due = min([part.next_deadline() for part in self._timed])
-        if self._from_workers.failing:
-            return due  # Nothing is called on a group that has failed.
-        return min(due, self.state.calls.next_deadline())
+        return min([part.next_deadline() for part in self._timed])
 
     def _hand_over(self, now: float) -> None:
         """Once, while it drains: front ends are told to take away what is open, and its KV is kept
@@ -184,7 +179,7 @@ class EngineCore:
             scheduling.cache.save_again(islice(chain.from_iterable(tables), MAX_SAVED_AGAIN))
 
     def _call_and_plan(self, now: float) -> None:
-        if self._from_workers.failing:
+        if self.state.workers.failing:
             return
         self.state.calls.advance(now)
         if not self.state.plans_nothing and not self.state.calls.holds_steps():
@@ -218,7 +213,7 @@ class EngineCore:
 
     def _ask_for_missing(self, now: float) -> None:
         """Asks for the items and adapters that the plan has found to be missing."""
-        if self._from_workers.failing:
+        if self.state.workers.failing:
             return
         self.state.adapters.advance(now)
         self.state.media.advance(now)

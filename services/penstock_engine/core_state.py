@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, runtime_checkable
 
 from penstock_engine.facts import EngineFacts
 from penstock_engine.media.manager import MediaManager
@@ -52,6 +52,7 @@ class ContextLimit:
         return f"the whole KV pool ({pool.num_blocks} blocks of {size} tokens) holds"
 
 
+@runtime_checkable
 class HasDeadline(Protocol):
     """A part of the engine core that has something to do at a certain time, even if no message
     comes."""
@@ -60,9 +61,38 @@ class HasDeadline(Protocol):
         """Returns the next such time, in seconds of the core's clock; infinity for none."""
 
 
+@runtime_checkable
+class HoldsSequences(Protocol):
+    """A part of the engine core that has sequences wait outside the queue."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of these sequences."""
+
+
+@runtime_checkable
+class ReportsStatus(Protocol):
+    """A part of the engine core of which front ends are told."""
+
+    def status(self) -> dict[str, Any]:
+        """Returns fields of Status by name, none of which another part reports."""
+
+
+@runtime_checkable
+class ServesFrontends(Protocol):
+    """A part of the engine core that does what front ends ask for, beside requests."""
+
+    def frontend_ended(self, session: bytes) -> None:
+        """Called when a front end is gone."""
+
+
 @dataclass(slots=True)
 class CoreState:
-    """The state of one engine core. Each part guards what it owns; handlers combine them."""
+    """The state of one engine core. Each part guards what it owns; handlers combine them.
+
+    What a part takes part in follows from its methods: see the protocols above. So a new one is a
+    field here, which `make_core_state` fills.
+    """
 
     facts: EngineFacts  # what doesn't change in a life, but for the version of the weights
     scheduling: SchedulerState  # queue, slots, KV blocks, and the steps in flight
@@ -88,26 +118,32 @@ class CoreState:
     drain: Drain  # the engine core's orderly end, if it has begun
     paused: bool = False  # whether a front end has had steps paused
 
-    def timed_parts(self) -> tuple[HasDeadline, ...]:
-        """Returns the parts that may have a deadline, without `calls`, whose deadlines don't count
-        while the group of ranks fails. A new part with deadlines is added here."""
-        return (
-            self.grammars,
-            self.remote_kv,
-            self.media.loads,
-            self.adapters,
-            self.kv_sessions,
-            self.expected_prompts,
-            self.weights,
-            self.drain,
-        )
+    def timed_parts(self) -> list[HasDeadline]:
+        """Returns the parts that may have a deadline."""
+        return [part for part in self._parts() if isinstance(part, HasDeadline)]
+
+    def holding_parts(self) -> list[HoldsSequences]:
+        """Returns the parts in which sequences may wait."""
+        return [part for part in self._parts() if isinstance(part, HoldsSequences)]
+
+    def reporting_parts(self) -> list[ReportsStatus]:
+        """Returns the parts of which front ends are told."""
+        return [part for part in self._parts() if isinstance(part, ReportsStatus)]
+
+    def serving_parts(self) -> list[ServesFrontends]:
+        """Returns the parts that do what front ends ask for."""
+        return [part for part in self._parts() if isinstance(part, ServesFrontends)]
+
+    def _parts(self) -> list[object]:
+        return [getattr(self, field.name) for field in fields(self)]
 
     @property
     def num_waiting(self) -> int:
         """Number of sequences that wait, in the queue or for a grammar, media, an adapter or KV
         blocks."""
-        parked = (self.grammars, self.media, self.remote_kv, self.adapters)
-        return self.scheduling.queue.num_sequences + sum(each.num_waiting for each in parked)
+        return self.scheduling.queue.num_sequences + sum(
+            part.num_waiting for part in self.holding_parts()
+        )
 
     def enter(self, sequence: Sequence) -> None:
         """Puts a WAITING sequence that needs nothing but its turn into the queue, or has it wait

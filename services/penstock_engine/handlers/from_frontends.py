@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from penstock.errors import InvalidRequest
@@ -55,6 +54,7 @@ class FromFrontends:
     ) -> None:
         self._after_error = after_error
         self._state = state
+        self._asked = state.serving_parts()
         self._finisher = finisher
         self._media = MediaHandler(state, finisher)
         self._adapters = AdapterHandler(state, finisher)
@@ -104,9 +104,8 @@ class FromFrontends:
                 "front end disconnected", name=frontend.name, reason=reason, open=open_requests
             )
             self._finisher.close_session(session)
-            self._state.calls.forget(session)
-            self._state.weights.forget(session)
-            self._state.expected_prompts.forget_session(session)
+            for part in self._asked:
+                part.frontend_ended(session)
 
     def expire(self, now: float) -> None:
         """Ends the requests whose time is over, wherever they are; and whoever has waited for
@@ -116,11 +115,6 @@ class FromFrontends:
         for sequence in self._state.remote_kv.over(now):
             self._state.enter(sequence)
         self._media.expire(now)
-
-    def next_deadline(self) -> float:
-        """The time at which `expire` has something to do next."""
-        due = self._state.frontends.deadlines.next()
-        return math.inf if due is None else due
 
     def _refuse(self, session: bytes, reason: str) -> None:
         self.ended(session, reason)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import msgspec
@@ -69,7 +68,7 @@ class FromWorkers:
         self._state = state
         self._finisher = finisher
         self._losses = GroupLosses(state, finisher)
-        self._faults = self._losses.faults
+        self._faults = state.workers.faults
         self._results = ResultHandler(state, finisher)
         self._grammars = GrammarHandler(state, finisher)
         self._media = MediaHandler(state, finisher)
@@ -221,16 +220,6 @@ class FromWorkers:
         if not self._state.scheduling.has_work:
             self._state.counts.recovered(now)
 
-    @property
-    def failing(self) -> bool:
-        """Whether a rank of the group has failed, and nothing more is to be sent to any."""
-        return self._faults.until is not None
-
-    def next_deadline(self) -> float:
-        """The time at which `expire` must be called, even if no message comes."""
-        until = self._faults.until
-        return math.inf if until is None else until
-
     def expire(self, now: float) -> None:
         """Ends the group of a rank that has failed, once the others had time to say why, and one
         that is stuck; has grammars compiled that are wanted, and gives up those that take too
@@ -242,7 +231,7 @@ class FromWorkers:
         self._weights.expire(now)
         self._grammars.expire(now)
         self._adapters.expire(now)
-        if not self.failing:
+        if not self._state.workers.failing:
             self._state.grammars.send_wanted(now)
             self._state.adapters.advance(now)
 
@@ -252,7 +241,7 @@ class FromWorkers:
 
     def _take_fault(self, worker: WorkerSession, fault: Fault, now: float) -> None:
         log.error("worker fault", rank=worker.rank, message=fault.message, final=fault.final)
-        if not self.failing or not fault.rank_lost:
+        if not self._state.workers.failing or not fault.rank_lost:
             # That another is gone is no reason, where one is known.
             self._state.workers.fault = f"the worker failed: {fault.message}"
         in_step = self._state.scheduling.num_in_flight > 0

@@ -16,7 +16,6 @@ from penstock_engine.request.request import Sequence
 from penstock_engine.sessions.fault_attribution import (
     MAX_DEATHS,
     FaultAttribution,
-    RankFaults,
     Suspect,
 )
 from penstock_engine.sessions.ranks import WorkerSession
@@ -36,14 +35,10 @@ class LossCause(enum.Enum):
 
 
 class GroupLosses:
-    """Ends groups, and blames for their loss whom it is to be attributed to.
-
-    faults: of the present group's ranks.
-    """
+    """Ends groups, and blames for their loss whom it is to be attributed to."""
 
     def __init__(self, state: CoreState, finisher: Finisher) -> None:
         self._ranks = state.workers.ranks
-        self.faults = RankFaults(self._ranks.size)
         self._state = state
         self._finisher = finisher
         self._attribution = FaultAttribution()
@@ -100,7 +95,7 @@ class GroupLosses:
             self._state.counts.lost(self._state.clock.now)
         self._state.effects.end_workers += [(session, reason) for session in sessions]
         lives = self._ranks.disband()
-        self.faults.clear()
+        self._state.workers.faults.clear()
         self._state.workers.results.clear()
         self._state.step_clock.forget()
         if self._state.scheduling.cache is not None:

@@ -50,7 +50,7 @@ class IdleSleep:
     def _has_work(self) -> bool:
         calls = self._state.calls
         open_ones = next(self._state.frontends.requests(), None)
-        return open_ones is not None or calls.running or calls.num_waiting > 0
+        return open_ones is not None or calls.running or calls.num_calls > 0
 
     def _stays(self) -> bool:
         """Whether it is to stay as it is without work: it isn't loaded, an operator has a hand in

@@ -12,6 +12,7 @@ class StatusReport:
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
+        self._parts = state.reporting_parts()
         self._due = 0.0
         self._last_health: tuple[object, ...] | None = None
 
@@ -36,41 +37,16 @@ class StatusReport:
         return self._filled(healthy=healthy, reason=reason, paused=paused)
 
     def _filled(self, *, healthy: bool, reason: str, paused: bool) -> Status:
-        state, scheduling, workers = self._state, self._state.scheduling, self._state.workers
-        ready, pool, cache, counts = workers.ready, scheduling.pool, scheduling.cache, state.counts
+        """Returns what the parts report, and what follows from several of them."""
+        state = self._state
+        reported = {name: value for part in self._parts for name, value in part.status().items()}
         return Status(
             ready=healthy,
             reason=reason,
-            fingerprint=None if ready is None else ready.fingerprint,
-            weights=None if ready is None else state.facts.model.digest,
+            weights=None if state.workers.ready is None else state.facts.model.digest,
             waiting=state.num_waiting,
-            running=len(scheduling.running),
-            blocks_total=0 if pool is None else pool.num_blocks,
-            blocks_free=0 if pool is None else pool.num_free,
-            block_size=scheduling.block_size,
-            steps=scheduling.num_steps,
-            preemptions=scheduling.num_preemptions,
-            blocks_cached=0 if cache is None else cache.num_cached,
-            compute_seconds=round(workers.compute_seconds, 6),
-            tokens_computed=workers.tokens_computed,
-            tokens_generated=workers.tokens_generated,
-            frontends=len(state.frontends),
-            workers=workers.num_ready,
-            draining=state.draining,
-            hands_over=state.drain.hands_over,
-            step_tokens=counts.iteration_tokens.counts,
-            host_blocks=0 if cache is None else cache.num_host_blocks,
             prefix_caching=state.facts.config.cache.enable_prefix_caching,
-            media_items_encoded=counts.media_encoded,
-            media_items_found=counts.media_found,
-            media_bytes=counts.media_bytes,
-            drafts=counts.drafts,
-            drafted_tokens=counts.drafted_tokens,
-            kept_tokens=counts.kept_tokens,
-            aligns=ready is None or ready.aligns,
             paused=paused,
-            sleeping=state.sleep.level,
             asleep=state.asleep,
-            waking=state.sleep.waking,
-            missing=tuple(workers.ranks.missing),
+            **reported,
         )

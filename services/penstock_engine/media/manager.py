@@ -73,6 +73,10 @@ class MediaManager(KeepsParked, ChunkLimit):
         """Whether there is a worker that takes media."""
         return self.encodings.capacity > 0
 
+    def next_deadline(self) -> float:
+        """The next time at which items that are on their way are late."""
+        return self.loads.next_deadline()
+
     @property
     def loads(self) -> Loads:
         """Items on their way."""

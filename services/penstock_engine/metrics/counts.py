@@ -6,7 +6,7 @@ asks, and counted for good when a sequence ends.
 
 from __future__ import annotations
 
-import typing
+from typing import Any, get_args
 
 from penstock.metrics.histogram import Histogram
 from penstock.metrics.vllm_names import STEP_TOKENS
@@ -49,7 +49,7 @@ class EngineCounts:
         self.iteration_tokens = Histogram(STEP_TOKENS)
         self.recovery_seconds = Histogram(RECOVERY_SECONDS)
         self.dispatch_seconds = 0.0
-        self.ended: dict[str, int] = dict.fromkeys(typing.get_args(FinishReason), 0)
+        self.ended: dict[str, int] = dict.fromkeys(get_args(FinishReason), 0)
         self.rejected: dict[str, int] = dict.fromkeys(REJECTIONS, 0)
         self.resumed = self.handed_over = 0
         self.worker_deaths = 0
@@ -65,6 +65,18 @@ class EngineCounts:
         self.generation_tokens: dict[str, int] = {}
         self._dispatch = 0.0
         self._lost_at: float | None = None
+
+    def status(self) -> dict[str, Any]:
+        """Returns the counts that front ends are told: fields of Status."""
+        return {
+            "step_tokens": self.iteration_tokens.counts,
+            "media_items_encoded": self.media_encoded,
+            "media_items_found": self.media_found,
+            "media_bytes": self.media_bytes,
+            "drafts": self.drafts,
+            "drafted_tokens": self.drafted_tokens,
+            "kept_tokens": self.kept_tokens,
+        }
 
     # ---- steps and workers
 

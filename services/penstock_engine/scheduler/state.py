@@ -7,6 +7,7 @@ ends and stop rules are the core's.
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import msgspec
 
@@ -118,6 +119,20 @@ class SchedulerState:
     def num_aside(self) -> int:
         """Sequences that have left the queue for a while."""
         return self.media.num_waiting + self.adapters.num_waiting
+
+    def status(self) -> dict[str, Any]:
+        """Returns what front ends are told of steps, slots and blocks: fields of Status."""
+        pool, cache = self.pool, self.cache
+        return {
+            "running": len(self.running),
+            "steps": self.num_steps,
+            "preemptions": self.num_preemptions,
+            "block_size": self.block_size,
+            "blocks_total": 0 if pool is None else pool.num_blocks,
+            "blocks_free": 0 if pool is None else pool.num_free,
+            "blocks_cached": 0 if cache is None else cache.num_cached,
+            "host_blocks": 0 if cache is None else cache.num_host_blocks,
+        }
 
     def may_start(self, head: Sequence, computed: int) -> bool:
         """Whether the head of the queue may start after so many tokens. If not, it has left the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from penstock.config.cache_settings import CacheSettings
 
@@ -41,6 +42,10 @@ class Drain:
     def may_leave(self, now: float, *, has_open: bool) -> bool:
         """Whether nothing is left to do for anybody."""
         return self.began is not None and not has_open and now >= self._kept_until
+
+    def status(self) -> dict[str, Any]:
+        """Returns what front ends are told of the drain: fields of Status."""
+        return {"draining": self.began is not None, "hands_over": self.hands_over}
 
     def next_deadline(self) -> float:
         """The time at which open requests are handed over; infinity once they are."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator
+from typing import Any
 
 from penstock.protocol.to_frontend import (
     Accepted,
@@ -109,6 +111,15 @@ class Frontends:
         """The last of it has ended."""
         self.open_requests.ended(request)
         self.deadlines.forget(request)
+
+    def next_deadline(self) -> float:
+        """The earliest deadline of an open request; infinity if none has one."""
+        due = self.deadlines.next()
+        return math.inf if due is None else due
+
+    def status(self) -> dict[str, Any]:
+        """Returns what front ends are told of their sessions: fields of Status."""
+        return {"frontends": len(self)}
 
     def moved(self, requests: list[Request]) -> None:
         """Requests whose first sequence has got a slot, or whose last has lost it."""

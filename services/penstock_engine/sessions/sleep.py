@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from penstock.protocol.common import WAKE_TAGS, SleepLevel, WakeTag
 
@@ -64,6 +65,10 @@ class SleepState:
     def rousing(self, now: float) -> bool:
         """Whether the model is being loaded because there is work for it."""
         return now < self._rousing_until
+
+    def status(self) -> dict[str, Any]:
+        """Returns what front ends are told of the sleep: fields of Status."""
+        return {"sleeping": self.level, "waking": self.waking}
 
     @property
     def noted(self) -> SleepLevel:

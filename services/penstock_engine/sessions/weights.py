@@ -144,7 +144,7 @@ class WeightsChange:
         comes."""
         return min(self._group_until, math.inf if self.asked is None else self.asked.until)
 
-    def forget(self, session: bytes) -> None:
+    def frontend_ended(self, session: bytes) -> None:
         """A front end is gone; what it asked for doesn't begin any more."""
         if self.asked is not None and self.asked.session == session:
             self.asked = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from typing import Any
 
 import msgspec
 
@@ -33,6 +35,7 @@ class Workers:
         """
         self.ranks = RankSessions(parallel, created)
         self.results = RankResults(parallel)
+        self.faults = RankFaults(self.ranks.size)
         self.fault: str | None = None  # what the last worker said that it died of
         self.final = False  # no other worker will do better
         self.compute_seconds = 0.0
@@ -56,6 +59,29 @@ class Workers:
     def num_ready(self) -> int:
         """Workers that steps are sent to."""
         return 0 if self.ranks.ready is None else self.ranks.size
+
+    @property
+    def failing(self) -> bool:
+        """Whether a rank of the group has failed, and nothing more is to be sent to any."""
+        return self.faults.until is not None
+
+    def next_deadline(self) -> float:
+        """The time at which a group that is failing ends; infinity if none is."""
+        until = self.faults.until
+        return math.inf if until is None else until
+
+    def status(self) -> dict[str, Any]:
+        """Returns what front ends are told of the workers: fields of Status."""
+        ready = self.ready
+        return {
+            "fingerprint": None if ready is None else ready.fingerprint,
+            "compute_seconds": round(self.compute_seconds, 6),
+            "tokens_computed": self.tokens_computed,
+            "tokens_generated": self.tokens_generated,
+            "workers": self.num_ready,
+            "aligns": ready is None or ready.aligns,
+            "missing": tuple(self.ranks.missing),
+        }
 
     def send(self, message: ToWorker) -> None:
         """Sends a message to every rank of the group, if there is one."""
@@ -162,3 +188,44 @@ class RankResults:
             )
         slowest = max(result.compute_seconds for result in results)
         return msgspec.structs.replace(last_stage[0], compute_seconds=slowest)
+
+
+FAULT_PATIENCE = 1.0
+"""Seconds from the first fault on.  A rank that failed has told so before it hung up, so all that
+stands between two faults is their way here; one that was killed says nothing at all."""
+
+
+class RankFaults:
+    """Ranks fail together: when one is gone the others notice, and what they report may arrive
+    before its own reason does.  The reason matters: running out of memory is nobody's fault.  So
+    the first fault doesn't end the group: it ends when every rank has spoken, or after
+    FAULT_PATIENCE.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.until: float | None = None  # when the group ends at the latest; None: none has failed
+        self.own = False  # one has failed by itself, and not for want of another
+        self._size = size
+        self._ranks: list[int] = []
+
+    def add(self, rank: int, now: float, *, own: bool) -> bool:
+        """One has failed. Whether all have now."""
+        self.own = self.own or own
+        if self.until is None:
+            self.until = now + FAULT_PATIENCE
+        if rank not in self._ranks:
+            self._ranks.append(rank)
+        return len(self._ranks) == self._size
+
+    def has(self, rank: int) -> bool:
+        return rank in self._ranks
+
+    def due(self, now: float) -> bool:
+        """Whether nobody is waited for any more."""
+        return self.until is not None and now >= self.until
+
+    def clear(self) -> None:
+        """A group begins anew."""
+        self.until = None
+        self.own = False
+        self._ranks.clear()

@@ -71,7 +71,7 @@ class ExpectedPrompts:
         if prompt is not None:
             self._num_keys -= len(prompt.keys)
 
-    def forget_session(self, session: bytes) -> None:
+    def frontend_ended(self, session: bytes) -> None:
         """The front end is gone."""
         for name in [name for name in self._prompts if name[0] == session]:
             self.forget(*name)

@@ -57,7 +57,8 @@ class WorkerCalls:
         """Whether one has ended, and steps have their turn before the next one."""
 
     @property
-    def num_waiting(self) -> int:
+    def num_calls(self) -> int:
+        """Number of calls that wait."""
         return len(self._waiting)
 
     @property
@@ -108,6 +109,8 @@ class WorkerCalls:
 
     def next_deadline(self) -> float:
         """The time at which `advance` must be called, even if no message comes."""
+        if self._workers.failing:
+            return math.inf  # Nothing is called on a group that has failed.
         if self.holds_steps() and not self.running and not self._scheduling.in_flight:
             return 0.0  # Steps had their turn, and none could be planned.
         return min((call.until for call in self._waiting), default=math.inf)
@@ -138,7 +141,7 @@ class WorkerCalls:
             )
         self._end()
 
-    def forget(self, session: bytes) -> None:
+    def frontend_ended(self, session: bytes) -> None:
         """A front end is gone; what runs for it goes on, and nobody hears of it."""
         self._waiting = deque(one for one in self._waiting if one.session != session)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.protocol.from_worker import Fault
-from penstock_engine.sessions.fault_attribution import PATIENCE
+from penstock_engine.sessions.workers import FAULT_PATIENCE
 from tests.engine.rank_workers import RankHarness
 from tests.engine.sessions.test_ranks import ask, finishes, started
 
@@ -59,12 +59,12 @@ def test_a_rank_that_says_nothing_is_not_waited_for_long() -> None:
     h = started(2)
     (request,) = ask(h)
     h.rank_says(0, LOST)
-    assert h.core.next_deadline() <= h.now + PATIENCE
-    h.now += PATIENCE / 2
+    assert h.core.next_deadline() <= h.now + FAULT_PATIENCE
+    h.now += FAULT_PATIENCE / 2
     ask(h)
     assert not h.ends
     assert len(h.plans) == 1, "nothing more is sent"
-    h.now += PATIENCE / 2
+    h.now += FAULT_PATIENCE / 2
     h.settle()
     assert len(h.ends) == 2
     assert deaths(h) == [0, 0], "nobody has died yet, as far as is known"
