@@ -12,26 +12,7 @@ from penstock.config.settings import TransportSettings
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
 from penstock.process import logs
 from penstock.protocol.from_worker import Asleep, Fault, FromWorker, Result
-from penstock.protocol.to_worker import (
-    FetchKV,
-    LookUpKV,
-    Plan,
-    SaveKV,
-    Setup,
-    Sleep,
-    Stop,
-    ToWorker,
-    WorkerCall,
-)
-from penstock.protocol.worker_resources import (
-    CompileGrammar,
-    DropAdapter,
-    DropGrammar,
-    DropMedia,
-    LoadAdapter,
-    LoadMedia,
-    LoadMediaChunk,
-)
+from penstock.protocol.to_worker import Plan, Setup, Sleep, Stop, ToWorker, WorkerCall
 from penstock_worker.engine_session import CoreSession, Heard
 from penstock_worker.left_over import HUNG_SECONDS, end_hung
 from penstock_worker.machine import gc_tuning
@@ -137,17 +118,11 @@ class Worker:
                     self._sleep(heard.session, level)
                 case Plan() if not heard.first:
                     self._begin(heard.session, message)
-                case SaveKV(saves) if self._loaded is not None and not heard.first:
-                    self._loaded.runner.stored.save(saves)
-                case FetchKV() if self._loaded is not None and not heard.first:
-                    self._loaded.runner.fetch(message, self._answer(heard.session))
                 case WorkerCall() if self._extensions is not None and self._loaded is not None:
-                    self._loaded.runner.stored.leave_alone()  # It may change weights.
+                    self._loaded.runner.features.weights_change()  # It may change them.
                     self._session.send(heard.session, self._extensions.answer(message))
-                case DropGrammar() if self._loaded is not None:
-                    self._loaded.runner.grammars.drop(message.grammar)
-                case DropAdapter() if self._loaded is not None:
-                    self._loaded.runner.adapters.drop()
+                case _ if self._loaded is not None and not heard.first:
+                    self._loaded.runner.receive(message, self._answer(heard.session))
                 case _:
                     raise RuntimeError(f"{type(message).__name__} was not expected in this state")
 
@@ -174,34 +149,12 @@ class Worker:
             self._forget()
 
     def _take_aside(self, heard: Heard) -> bool:
-        """Grammars are compiled, adapters loaded, and media received, while a step goes on. In the
-        session's thread."""
-        loaded, session, message = self._loaded, heard.session, heard.message
-        if loaded is None or session != self._current:
+        """Features hear their messages while a step goes on. In the session's thread."""
+        loaded, session = self._loaded, heard.session
+        if loaded is None or heard.message is None or session != self._current:
             return False
-        match message:
-            case CompileGrammar():
-                loaded.runner.grammars.compile(
-                    message.grammar,
-                    message.definition,
-                    lambda answer: self._session.send(session, answer),
-                )
-            case LoadMedia() | LoadMediaChunk() | DropMedia():
-                loaded.runner.media.receive(
-                    message, heard.frames, lambda answer: self._session.send(session, answer)
-                )
-            case LoadAdapter():
-                loaded.runner.adapters.load(
-                    message, lambda answer: self._session.send(session, answer)
-                )
-            case LookUpKV():
-                loaded.runner.stored.look_up(message, self._answer(session))
-            case DropAdapter():
-                loaded.runner.adapters.leave(message)
-                return False
-            case _:
-                return False
-        return True
+        features, answer = loaded.runner.features, self._answer(session)
+        return features.hear(heard.message, heard.frames, answer)
 
     def _answer(self, session: int) -> Callable[[FromWorker], None]:
         """Sends to that session's engine core. From any thread."""
@@ -244,8 +197,8 @@ class Worker:
             self._loaded.kernels.tell_of_compilations(self.counts.compiled_late)
             self.counts.load_seconds = self._loaded.ready.load_seconds
             self.counts.kv_bytes = self._loaded.kv_bytes
-            self.counts.disk_blocks = self._loaded.runner.stored.blocks
-            self.counts.transfers = self._loaded.runner.stored.transfers
+            self.counts.forget_features()
+            self._loaded.runner.features.show_counts(self.counts)
         else:
             log.info("the model is loaded already")
             ready = ready_again(self._loaded, ranks)

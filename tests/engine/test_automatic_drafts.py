@@ -14,7 +14,6 @@ from penstock_engine.facts import EngineFacts
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.speculation.choose import choose_proposer
-from penstock_worker.speculation.interface import NO_PROPOSER
 from tests.engine.small_facts import facts
 
 AUTO = SpeculativeConfig(method="suffix", automatic=True)
@@ -53,4 +52,4 @@ def test_on_a_gpu_they_have_to_be_asked_for(config: SpeculativeConfig, runs_ahea
     setup: Setup = msgspec.structs.replace(facts().setup(1), speculation=config)
     slots = Slots(SlotBounds(4, 32, 16, 300, 128))
     proposer = choose_proposer(setup, slots, RankPlace(), runs_ahead=runs_ahead)
-    assert (proposer is NO_PROPOSER) == (config.automatic and runs_ahead)
+    assert (proposer is None) == (config.automatic and runs_ahead)

@@ -164,7 +164,7 @@ class System:
             answer = self._compiled(message)
         elif isinstance(message, SaveKV):
             assert self.loaded is not None
-            self.loaded.runner.stored.save(message.saves)
+            self.loaded.runner.receive(message, self._answer)
             return
         elif isinstance(message, LookUpKV | FetchKV):
             answer = self._from_disk(message)
@@ -184,16 +184,14 @@ class System:
     def _compiled(self, message: CompileGrammar) -> GrammarReady | GrammarFailed:
         assert self.loaded is not None
         answers: queue.SimpleQueue[GrammarReady | GrammarFailed] = queue.SimpleQueue()
-        self.loaded.runner.grammars.compile(message.grammar, message.definition, answers.put)
+        self.loaded.runner.features.hear(message, (), answers.put)
         return answers.get(timeout=60)
 
     def _from_disk(self, message: LookUpKV | FetchKV) -> FoundKV | FetchedKV:
         assert self.loaded is not None
         answers: queue.SimpleQueue[FoundKV | FetchedKV] = queue.SimpleQueue()
-        if isinstance(message, LookUpKV):
-            self.loaded.runner.stored.look_up(message, answers.put)
-        else:
-            self.loaded.runner.fetch(message, answers.put)
+        if not self.loaded.runner.features.hear(message, (), answers.put):
+            self.loaded.runner.receive(message, answers.put)
         return answers.get(timeout=60)
 
     def _hear(self, outputs: Outputs) -> None:

@@ -147,7 +147,7 @@ class _Parts(System):
     def _receive(self, message: LoadMedia | DropMedia) -> None:
         assert self.loaded is not None
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.loaded.runner.media.receive(message, (), answers.put)
+        self.loaded.runner.features.hear(message, (), answers.put)
         if isinstance(message, LoadMedia):
             answer: MediaReady | MediaFailed = answers.get(timeout=60)
             assert isinstance(answer, MediaReady), answer

@@ -51,9 +51,7 @@ LONG = {
 
 def tier_of(system: System) -> StoreTier:
     assert system.loaded is not None
-    disk = system.loaded.runner.stored
-    assert isinstance(disk, StoreTier)
-    return disk
+    return system.loaded.runner.feature(StoreTier)
 
 
 def finished(system: System) -> Results:

@@ -22,7 +22,7 @@ from penstock_worker.grammar import SlotGrammars
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.sampler import choose
 from penstock_worker.speculation.drafting import Drafting
-from penstock_worker.speculation.interface import NO_PROPOSER, Proposer
+from penstock_worker.speculation.interface import Proposer
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.cpu_model import CPUModel
 from tests.worker.runners import Observer, host_runner
@@ -40,21 +40,20 @@ def make_runner(
     threads: int = 1,
     observer: Observer | None = None,
     grammars: SlotGrammars | None = None,
-    proposer: Callable[[Slots], Proposer] = lambda slots: NO_PROPOSER,
+    proposer: Callable[[Slots], Proposer] | None = None,
 ) -> StepRunner:
     config: ModelConfig = model.config
     bounds = SlotBounds(slots, num_blocks, block_size, config.vocab_size, max_tokens)
     if isinstance(model, CPUModel):
         forward = model.forward(block_size=block_size, num_blocks=num_blocks, threads=threads)
         slots_ = Slots(replace(bounds, groups=model.recipe().kv_groups))
-        drafting = Drafting(slots_, proposer(slots_))
         return host_runner(
             forward,
             choose(threads),
             slots_,
             observer=observer,
             grammars=grammars,
-            drafting=drafting,
+            drafting=None if proposer is None else Drafting(slots_, proposer(slots_)),
         )
     shape = CacheShape.of(config, block_size, model.embedding.dtype)
     forward = ReferenceForward(model, ReferenceAttention(shape, num_blocks))
@@ -66,7 +65,7 @@ def make_runner(
         threads=threads,
         observer=observer,
         grammars=grammars,
-        drafting=Drafting(slots_, proposer(slots_)),
+        drafting=None if proposer is None else Drafting(slots_, proposer(slots_)),
     )
 
 

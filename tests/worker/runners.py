@@ -18,7 +18,7 @@ from penstock_worker.batch.slots import Slots
 from penstock_worker.device.queue import HostQueue
 from penstock_worker.forward.interface import Forward
 from penstock_worker.grammar import SlotGrammars
-from penstock_worker.media.interface import NO_MEDIA, StepMedia
+from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.sampler import Sampler
 from penstock_worker.sampler.host import HostSampler
 from penstock_worker.speculation.drafting import NO_DRAFTS, Drafting, Drafts
@@ -40,7 +40,7 @@ class Observed(Generate):
     def logits(
         self, scheduled: list[SlotWork], rows: np.ndarray, drafts: Drafts = NO_DRAFTS
     ) -> Tensor:
-        batch = prepare_inputs(scheduled, self.slots, self.media, drafts)
+        batch = prepare_inputs(scheduled, self.slots, self.features.extending, drafts)
         everything = self._forward.logits(batch, np.arange(len(batch.tokens)))
         row = 0
         for work in scheduled:
@@ -59,7 +59,7 @@ def host_runner(
     threads: int = 1,
     together: bool = False,
     observer: Observer | None = None,
-    media: StepMedia = NO_MEDIA,
+    media: MediaEncodings | None = None,
     drafting: Drafting | None = None,
     alignment: Alignment | None = None,
 ) -> StepRunner[Any]:
@@ -67,11 +67,8 @@ def host_runner(
     aligning = alignments(slots, media, forward, alignment)
     options: dict[str, Any] = {
         "copies": copies or BlockCopies(forward.kv_blocks(), 0),
-        "grammars": grammars,
         "together": together,
-        "media": media,
-        "drafting": drafting,
-        "features": [each for each in (aligning,) if each is not None],
+        "features": [each for each in (media, grammars, drafting, aligning) if each is not None],
     }
     if observer is None:
         kind = Generate(queue, forward, sampling, slots, **options)

@@ -17,6 +17,7 @@ from loadtest.gpu.parts.steps import BLOCK, release_memory, runner_of, setup_of
 from penstock.prepare import prepare
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import FetchKV, LookUpKV, NewSequence, Plan, Save, Setup, SlotWork
+from penstock_worker.stores.tier import StoreTier
 
 PATIENCE = 60.0
 """Seconds for whatever goes on beside steps."""
@@ -112,7 +113,7 @@ def compute(job: Job, runner: Any) -> None:
 
 
 def keep(job: Job, runner: Any, what: str) -> None:
-    count, tier = job.extent.stored_blocks, runner.stored
+    count, tier = job.extent.stored_blocks, runner.feature(StoreTier)
     begun = time.perf_counter()
     # As many at a time as may wait.
     for first in range(0, count, 32):
@@ -127,7 +128,7 @@ def keep(job: Job, runner: Any, what: str) -> None:
 
 def come_back(job: Job, runner: Any, what: str) -> None:
     """Raises RuntimeError where they aren't what was computed here, or other tokens follow."""
-    count, tier = job.extent.stored_blocks, runner.stored
+    count, tier = job.extent.stored_blocks, runner.feature(StoreTier)
     keys = [_key(number) for number in range(count)]
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
     until = time.perf_counter() + PATIENCE
@@ -137,7 +138,7 @@ def come_back(job: Job, runner: Any, what: str) -> None:
         found = answers.get(timeout=PATIENCE).count
     expected = answer(job, runner, range(count))
     begun = time.perf_counter()
-    runner.fetch(FetchKV(1, keys, [*range(count + 2, 2 * count + 2)]), answers.put)
+    runner.receive(FetchKV(1, keys, [*range(count + 2, 2 * count + 2)]), answers.put)
     fetched = answers.get(timeout=PATIENCE).count
     seconds = time.perf_counter() - begun
     if fetched < count:

@@ -1,4 +1,4 @@
-"""What steps, sessions and backends know of adapters."""
+"""What batches and backends know of adapters."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from penstock.protocol.from_worker import AdapterFailed, AdapterReady
-from penstock.protocol.to_worker import Plan, SlotWork
-from penstock.protocol.worker_resources import DropAdapter, LoadAdapter
 from penstock_worker.adapters.fitting import Fitted
-from penstock_worker.batch.slots import PlanError
 from penstock_worker.quantisation.interface import Product, Table
 
 Tell = Callable[[AdapterReady | AdapterFailed], None]
@@ -72,74 +69,3 @@ class ProductAdapters(Protocol):
 
     def head(self, product: Product) -> Product:
         """Returns the output head with what the rows' adapters add; or itself, if none can."""
-
-
-class StepAdapters(Protocol):
-    """The adapters of all sequences. `load`, `leave`, `drop` and `reset` belong to the session; the
-    others to the runner."""
-
-    def load(self, message: LoadAdapter, tell: Tell) -> None:
-        """Returns soon; `tell` is called from this thread or another. In the session's thread."""
-
-    def leave(self, message: DropAdapter) -> None:
-        """The message has come, and `drop` will be called when the plans before it have begun. In
-        the session's thread."""
-
-    def drop(self) -> None:
-        """Forgets the adapter of the first `leave` that was not followed by `drop` yet."""
-
-    def take(self, plan: Plan) -> None:
-        """Follows the plan's releases and admissions. Raises PlanError for an adapter that isn't
-        loaded."""
-
-    def ordered(self, scheduled: list[SlotWork]) -> list[SlotWork]:
-        """Returns the works with those of one adapter together, so that its factors are read once
-        for all of them. The same on all ranks."""
-
-    def held_by(self, slot: int) -> HeldAdapter | None:
-        """Returns a slot's adapter; None if it has none."""
-
-    def of_batch(self, scheduled: Sequence[SlotWork]) -> BatchAdapters | None:
-        """Returns the adapters of a batch of these works; None if there are none."""
-
-    def reset(self) -> None:
-        """Forgets everything: a new session with the engine core begins."""
-
-    def close(self) -> None:
-        """Ends the threads."""
-
-
-class NoAdapters:
-    """Adapters of a worker that serves none."""
-
-    def load(self, message: LoadAdapter, tell: Tell) -> None:
-        tell(AdapterFailed(message.adapter, "this server was started without adapters"))
-
-    def leave(self, message: DropAdapter) -> None:
-        """Does nothing: no adapter was loaded."""
-
-    def drop(self) -> None:
-        """Does nothing: no adapter was loaded."""
-
-    def take(self, plan: Plan) -> None:
-        for new in plan.admitted:
-            if new.adapter:
-                raise PlanError(f"slot {new.slot}: adapter {new.adapter} is not loaded")
-
-    def ordered(self, scheduled: list[SlotWork]) -> list[SlotWork]:
-        return scheduled
-
-    def held_by(self, slot: int) -> HeldAdapter | None:
-        return None
-
-    def of_batch(self, scheduled: Sequence[SlotWork]) -> BatchAdapters | None:
-        return None
-
-    def reset(self) -> None:
-        """Does nothing: nothing is kept."""
-
-    def close(self) -> None:
-        """Does nothing: there are no threads."""
-
-
-NO_ADAPTERS: StepAdapters = NoAdapters()

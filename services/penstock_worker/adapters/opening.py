@@ -8,7 +8,7 @@ import torch
 
 from penstock.model.config import PreparedModel
 from penstock.protocol.to_worker import Setup
-from penstock_worker.adapters.interface import NO_ADAPTERS, HoldsAdapters, StepAdapters
+from penstock_worker.adapters.interface import HoldsAdapters
 from penstock_worker.adapters.models import adaptable_decoder
 from penstock_worker.adapters.slot_adapters import AdapterBounds, SlotAdapters
 from penstock_worker.weights.opening import open_weights
@@ -16,10 +16,10 @@ from penstock_worker.weights.opening import open_weights
 
 def step_adapters(
     holds: HoldsAdapters | None, prepared: PreparedModel, setup: Setup
-) -> StepAdapters:
-    """`holds`: the backend's half; None: none are served."""
+) -> SlotAdapters | None:
+    """`holds`: the backend's half. None: none are served."""
     if holds is None:
-        return NO_ADAPTERS
+        return None
     weights = partial(
         open_weights,
         prepared.weights,

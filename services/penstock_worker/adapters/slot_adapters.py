@@ -12,8 +12,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,14 +22,18 @@ import torch
 from penstock.adapters import UnfitAdapter, read_adapter
 from penstock.process import logs
 from penstock.protocol.from_worker import AdapterFailed, AdapterReady
-from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock.protocol.to_worker import NewSequence, Plan, SlotWork, ToWorker
 from penstock.protocol.worker_resources import DropAdapter, LoadAdapter
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter, HoldsAdapters, Tell
 from penstock_worker.adapters.models import AdaptableModel
-from penstock_worker.batch.slots import PlanError
+from penstock_worker.batch.slots import PlanError, Slots
 from penstock_worker.machine.priority import step_back
+from penstock_worker.steps.feature import StepFeature
 from penstock_worker.weights.weights import Weights
+
+if TYPE_CHECKING:
+    from penstock_worker.forward.interface import Batch
 
 log = logs.get(__name__)
 
@@ -53,8 +58,12 @@ class _Entry:
     held: HeldAdapter | None = None
 
 
-class SlotAdapters:
+class SlotAdapters(StepFeature):
     """Loads adapters in a thread, and knows which slots have which."""
+
+    name = "adapters"
+    heard = (LoadAdapter, DropAdapter)
+    received = (DropAdapter,)
 
     def __init__(
         self,
@@ -76,7 +85,17 @@ class SlotAdapters:
 
     # ---- the session's
 
+    def hear(self, message: ToWorker, frames: Sequence[bytes], tell: Tell) -> None:
+        if isinstance(message, LoadAdapter):
+            self.load(message, tell)
+        elif isinstance(message, DropAdapter):
+            self.leave(message)
+
+    def receive(self, message: ToWorker, tell: Tell) -> None:
+        self.drop()
+
     def load(self, message: LoadAdapter, tell: Tell) -> None:
+        """Returns soon; `tell` is called from this thread or another. In the session's thread."""
         entry = _Entry(message.adapter)
         with self._lock:
             leaving = {id(each) for each in self._leaving}
@@ -91,10 +110,13 @@ class SlotAdapters:
         self._reader.submit(self._load, entry, Path(message.path), tell)
 
     def leave(self, message: DropAdapter) -> None:
+        """The message has come, and `drop` will be called when the plans before it have begun. In
+        the session's thread."""
         with self._lock:
             self._leaving.append(self._entries.get(message.adapter))
 
     def drop(self) -> None:
+        """Forgets the adapter of the first `leave` that was not followed by `drop` yet."""
         with self._lock:
             entry = self._leaving.popleft() if self._leaving else None
             if entry is not None:
@@ -155,6 +177,8 @@ class SlotAdapters:
     # ---- the runner's
 
     def take(self, plan: Plan) -> None:
+        """Follows the plan's releases and admissions. Raises PlanError for an adapter that isn't
+        loaded."""
         for slot in plan.released:
             self._slots.pop(slot, None)
         for new in plan.admitted:
@@ -174,6 +198,8 @@ class SlotAdapters:
         return entry
 
     def ordered(self, scheduled: list[SlotWork]) -> list[SlotWork]:
+        """Returns the works with those of one adapter together, so that its factors are read once
+        for all of them."""
         if not self._slots:
             return scheduled
 
@@ -184,10 +210,16 @@ class SlotAdapters:
         return sorted(scheduled, key=digest)
 
     def held_by(self, slot: int) -> HeldAdapter | None:
+        """Returns a slot's adapter; None if it has none."""
         entry = self._slots.get(slot)
         return None if entry is None else entry.held
 
+    def extend(self, batch: Batch, scheduled: Sequence[SlotWork], slots: Slots) -> Batch:
+        adapters = self.of_batch(scheduled)
+        return batch if adapters is None else replace(batch, adapters=adapters)
+
     def of_batch(self, scheduled: Sequence[SlotWork]) -> BatchAdapters | None:
+        """Returns the adapters of a batch of these works; None if there are none."""
         if not self._slots:
             return None
         places: dict[int, int] = {}

@@ -16,7 +16,7 @@ from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.alignment.interface import Crosses, Crossing
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slot, Slots
-from penstock_worker.media.interface import StepMedia
+from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.sampler import SampledToken
 from penstock_worker.steps.feature import StepFeature
 
@@ -38,10 +38,12 @@ class Alignments(StepFeature):
 
     name = "word times"
 
-    def __init__(self, slots: Slots, media: StepMedia, forward: Crosses, spec: Alignment) -> None:
+    def __init__(
+        self, slots: Slots, media: MediaEncodings | None, forward: Crosses, spec: Alignment
+    ) -> None:
         """`media`: those of the sequences. `spec`: that of the model."""
         self._slots = slots
-        self._media = media
+        self._extending = () if media is None else (media,)
         self._forward = forward
         self._spec = spec
         self._parts: dict[int, dict[int, Crossing]] = {}
@@ -53,11 +55,11 @@ class Alignments(StepFeature):
     def reset(self) -> None:
         self._parts.clear()
 
-    def compute(self, works: list[SlotWork], launch: Launch) -> list[SlotWork]:
-        held = self._slots.of(works)
+    def compute(self, scheduled: list[SlotWork], launch: Launch) -> list[SlotWork]:
+        held = self._slots.of(scheduled)
         if all(slot.pooling is None for slot in held):
-            return works
-        pairs = list(zip(works, held, strict=True))
+            return scheduled
+        pairs = list(zip(scheduled, held, strict=True))
         for work, slot in pairs:
             if slot.pooling is not None:
                 self._align(work, slot, launch)
@@ -66,7 +68,7 @@ class Alignments(StepFeature):
     def _align(self, work: SlotWork, slot: Slot, launch: Launch) -> None:
         """Computes a work. Tells the launch the times of a sequence that has all of its tokens now,
         and what stands for its token; or that it has failed."""
-        batch = prepare_inputs([work], self._slots, self._media)
+        batch = prepare_inputs([work], self._slots, self._extending)
         if slot.failed is not None:
             return
         parts = self._parts.setdefault(work.slot, {})
@@ -82,7 +84,7 @@ class Alignments(StepFeature):
 
 
 def alignments(
-    slots: Slots, media: StepMedia, forward: object, spec: Alignment | None
+    slots: Slots, media: MediaEncodings | None, forward: object, spec: Alignment | None
 ) -> Alignments | None:
     """Returns what tells the times of tokens; None where this forward pass, or the model, can't say
     them."""

@@ -7,22 +7,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.protocol.to_worker import SlotWork
-from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
 from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.interface import Batch
-from penstock_worker.media.interface import NO_MEDIA, StepMedia
 from penstock_worker.speculation.drafting import NO_DRAFTS, Drafts
+from penstock_worker.steps.feature import StepFeature
 
 
 def prepare_inputs(
     scheduled: Sequence[SlotWork],
     slots: Slots,
-    media: StepMedia = NO_MEDIA,
+    features: Sequence[StepFeature] = (),
     drafts: Drafts = NO_DRAFTS,
-    adapters: StepAdapters = NO_ADAPTERS,
 ) -> Batch:
     """Returns the input of a forward pass over these works, in their order, and over what is
-    drafted after them."""
+    drafted after them. `features` extend it."""
     tokens: list[int] = []
     if drafts:
         scheduled = [_with_draft(work, drafts) for work in scheduled]
@@ -38,16 +36,17 @@ def prepare_inputs(
     first, *others = (
         slots.tables.of(numbers, widths, group) for group in range(len(slots.bounds.groups))
     )
-    return Batch(
+    batch = Batch(
         tokens=np.array(tokens, dtype=np.int64),
         tables=first,
         starts=starts,
         counts=counts,
         more_tables=tuple(others),
         slots=numbers,
-        media=media.of_batch(scheduled, slots),
-        adapters=adapters.of_batch(scheduled),
     )
+    for feature in features:
+        batch = feature.extend(batch, scheduled, slots)
+    return batch
 
 
 def _with_draft(work: SlotWork, drafts: Drafts) -> SlotWork:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,9 +16,12 @@ from penstock.model.mechanisms import OF_PICTURES, mechanisms
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.adaptable import adaptable_modules, expert_modules
 from penstock_worker.adapters.interface import BatchAdapters, HoldsAdapters
-from penstock_worker.media.interface import BatchMedia, StepMedia
+from penstock_worker.media.interface import BatchMedia
 from penstock_worker.models.taps import Taps
-from penstock_worker.states.interface import States
+
+if TYPE_CHECKING:
+    from penstock_worker.media.encoder import MediaEncodings
+    from penstock_worker.states.live_states import LiveStates
 
 WITHOUT_PICTURES = "; with --language-model-only it has not"
 
@@ -141,43 +144,6 @@ class DeviceForward(Forward, Protocol):
         All ranks call it at the same time. Raises GroupLost."""
 
 
-class HeldStates(States, Protocol):
-    """States, and the memory that they take."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all slots together."""
-
-    @property
-    def own_blocks(self) -> int:
-        """KV blocks that they take beside those that the engine core knows of, with higher
-        numbers."""
-
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes that a slot takes besides while a step computes several of its tokens."""
-
-
-class HeldMedia(StepMedia, Protocol):
-    """The media of all sequences, and what they take."""
-
-    @property
-    def rows(self) -> int:
-        """Rows of encodings that are kept at a time."""
-
-    @property
-    def load_bytes(self) -> int:
-        """Bytes of prepared items that may wait at a time."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of encodings and prepared items together."""
-
-    @property
-    def whole_spans(self) -> bool:
-        """Whether a span must be computed in one step."""
-
-
 @dataclass(frozen=True)
 class Recipe:
     """How a model will be computed, known before its weights are read."""
@@ -193,9 +159,9 @@ class Recipe:
     build: Callable[[], Callable[[int], Forward]]
     """Reads the weights, and returns a function that makes the Forward for a given number of KV
     blocks."""
-    states: HeldStates | None = field(default=None, kw_only=True)
+    states: LiveStates | None = field(default=None, kw_only=True)
     """The states of sequences in recurrent layers, whose memory the Forward takes."""
-    media: HeldMedia | None = field(default=None, kw_only=True)
+    media: MediaEncodings | None = field(default=None, kw_only=True)
     """What encodes and keeps media; None if the model takes none."""
     adapters: HoldsAdapters | None = field(default=None, kw_only=True)
     """What keeps loaded adapters; None if the setup asks for none."""

@@ -20,13 +20,14 @@ import numpy as np
 from penstock.process import logs
 from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady
-from penstock.protocol.to_worker import NewSequence, Plan
-from penstock.protocol.worker_resources import MAX_COMPILING
+from penstock.protocol.to_worker import NewSequence, Plan, ToWorker
+from penstock.protocol.worker_resources import MAX_COMPILING, CompileGrammar, DropGrammar
 from penstock_worker.batch.slots import PlanError
-from penstock_worker.grammar.interface import Compile, Compiled, Matcher, unsupported
+from penstock_worker.grammar.interface import Compile, Compiled, Matcher
 from penstock_worker.grammar.mask import Mask
 from penstock_worker.grammar_text.errors import GrammarError, GrammarUnavailable
 from penstock_worker.machine.priority import step_back
+from penstock_worker.steps.feature import StepFeature
 
 log = logs.get(__name__)
 
@@ -58,19 +59,23 @@ class _Held:
         """What follows its tokens without a choice: known before the mask is."""
 
 
-class SlotGrammars:
+class SlotGrammars(StepFeature):
     """budget: seconds that a step may wait for masks, all its rounds together. Threads that compute
     shares of it wait at the same time, each so long.
     agree: makes one answer of what several ranks say of the same masks (whether each is late);
     called in every step that has grammars.  prepare: called first in each thread that compiles,
     before it gives way to those that compute steps.  end: what `close` calls last.
 
-    `compile`, `drop` and `reset` are the session's; `apply`, `masks` and `advance` the runner's.
+    `compile`, `drop` and `reset` are the session's; `take`, `masks` and `advance` the runner's.
     """
+
+    name = "grammars"
+    heard = (CompileGrammar,)
+    received = (DropGrammar,)
 
     def __init__(
         self,
-        compile: Compile = unsupported,
+        compile: Compile,
         *,
         budget: float = 0.0,
         agree: Agree = _by_itself,
@@ -100,6 +105,14 @@ class SlotGrammars:
     def _ready(self) -> None:
         self._prepare()
         step_back()
+
+    def hear(self, message: ToWorker, frames: Sequence[bytes], tell: Tell) -> None:
+        if isinstance(message, CompileGrammar):
+            self.compile(message.grammar, message.definition, tell)
+
+    def receive(self, message: ToWorker, tell: Tell) -> None:
+        if isinstance(message, DropGrammar):
+            self.drop(message.grammar)
 
     def compile(self, number: int, definition: Grammar, tell: Tell) -> None:
         """Returns at once; `tell` is called from another thread. From any thread."""
@@ -141,7 +154,7 @@ class SlotGrammars:
 
     # ---- slots
 
-    def apply(self, plan: Plan) -> None:
+    def take(self, plan: Plan) -> None:
         """Follows the plan's releases and admissions. Raises PlanError for an unknown grammar."""
         self._waited.clear()
         for slot in plan.released:

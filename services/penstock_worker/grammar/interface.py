@@ -8,7 +8,6 @@ from typing import Protocol
 import numpy as np
 
 from penstock.protocol.common import Grammar
-from penstock_worker.grammar_text.errors import GrammarError
 
 
 class Matcher(Protocol):
@@ -35,8 +34,3 @@ class Compiled(Protocol):
 
 Compile = Callable[[Grammar], Compiled]
 """Raises GrammarError or GrammarUnavailable. Called from several threads."""
-
-
-def unsupported(definition: Grammar) -> Compiled:
-    """The Compile of a worker that has no grammar library."""
-    raise GrammarError(f"this worker can't compile a {definition.kind} grammar")

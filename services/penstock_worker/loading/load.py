@@ -33,26 +33,26 @@ from penstock_worker.loading.loaded import Loaded
 from penstock_worker.loading.pooling import load_pooling
 from penstock_worker.machine.cpu import usable_threads
 from penstock_worker.machine.memory import mib
-from penstock_worker.media.interface import NO_MEDIA
 from penstock_worker.media.planning import check_media, told_of
 from penstock_worker.metrics.phases import UNWATCHED, Phases
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler import CPUSampler, Sampler
 from penstock_worker.sampler import choose as choose_sampler
 from penstock_worker.sampler.host import HostSampler
 from penstock_worker.sampler.queued import SamplerMemory
 from penstock_worker.speculation.choose import drafting_for
+from penstock_worker.speculation.interface import Proposer
 from penstock_worker.speculation.loaders import LoadsDrafts, draft_loader
-from penstock_worker.states.interface import STATELESS
 from penstock_worker.states.planning import planned_bytes
 from penstock_worker.steps.feature import StepFeature
 from penstock_worker.steps.generate import Generate, Likeliest
 from penstock_worker.steps.runner import StepRunner
-from penstock_worker.steps.stage import EarlierStage
+from penstock_worker.steps.stage import EarlierStage, GrammarsElsewhere
 from penstock_worker.steps.threads import ShareThreads
 from penstock_worker.stores.host_cache import HostCache
 from penstock_worker.stores.opening import open_store, refuse_store
-from penstock_worker.stores.tier import NO_STORE
+from penstock_worker.stores.tier import StoreTier
 
 log = logs.get(__name__)
 
@@ -143,7 +143,7 @@ def _load_generator(
         num_kv_blocks=blocks,
         device="cpu",
         fingerprint=named,
-        disk_kv=stored is not NO_STORE,
+        disk_kv=stored is not None,
         load_seconds=time.monotonic() - begun,
         num_host_blocks=host_blocks,
         copy_seconds=copies.seconds(),
@@ -171,44 +171,33 @@ def _load_generator(
     )
     of_model, forward = forward, phases.watch(forward, "logits", "forward")
     timed = phases.watch(copies, "make", "copies")
-    queue, media = HostQueue(), NO_MEDIA
     if recipe.media is not None:
-        media = phases.watch(recipe.media, "encode", "encode")
+        phases.time(recipe.media, "encode", "encode")
+    host_sampler = HostSampler(sampler)
+    features = features_of(
+        prepared,
+        setup,
+        recipe,
+        ranks.place,
+        slots,
+        forward,
+        stored=stored,
+        grammars=phases.time(grammars, "masks", "masks"),
+        model=None if draft is None else draft.proposer(slots, host_sampler, host_blocks),
+    )
+    queue = HostQueue()
     if not ranks.place.last:
-        states = recipe.states or STATELESS
-        stage = EarlierStage(
-            forward,
-            slots,
-            timed,
-            media,
-            states,
-            step_adapters(recipe.adapters, prepared, setup),
-            stored,
-        )
+        stage = EarlierStage(forward, slots, timed, features)
         runner: StepRunner[Any] = StepRunner(queue, stage)
         return Loaded(setup, runner, ready, copies.device_bytes, give_back=copies.give_back)
-    host_sampler = HostSampler(sampler)
     generate = Generate(
         queue,
         forward,
         HostSampler(phases.watch(sampler, "sample", "sample")),
         slots,
         copies=timed,
-        grammars=phases.watch(grammars, "masks", "masks"),
+        features=features,
         together=ranks.place.ranks > 1,
-        states=recipe.states or STATELESS,
-        media=media,
-        drafting=drafting_for(
-            prepared,
-            setup,
-            slots,
-            ranks.place,
-            grammars=grammars,
-            model=None if draft is None else draft.proposer(slots, host_sampler, host_blocks),
-        ),
-        adapters=step_adapters(recipe.adapters, prepared, setup),
-        stored=stored,
-        features=_present(alignments(slots, media, forward, alignment_of(prepared.media))),
         likeliest=_likeliest(of_model, sampler, phases),
     )
     runner = StepRunner(queue, generate, threads=ShareThreads(shares))
@@ -263,7 +252,7 @@ def _load_on_device(
         num_kv_blocks=parts.blocks,
         device=recipe.device_name,
         fingerprint=named,
-        disk_kv=stored is not NO_STORE,
+        disk_kv=stored is not None,
         load_seconds=time.monotonic() - begun,
         num_host_blocks=parts.copies.host_blocks,
         copy_seconds=copy_seconds,
@@ -289,14 +278,23 @@ def _load_on_device(
     bounds = SlotBounds.of(setup, prepared.config.vocab_size, parts.blocks, recipe.kv_groups, rows)
     slots = Slots(bounds, tokens_from_plans=not ranks.place.last)
     queue = queue_of(recipe.device)
+    features = features_of(
+        prepared,
+        setup,
+        recipe,
+        ranks.place,
+        slots,
+        parts.forward,
+        stored=stored,
+        grammars=grammars,
+        memory=SamplerMemory(parts.sampler, slots),
+        model=None
+        if draft is None
+        else draft.proposer(slots, parts.sampler, parts.copies.host_blocks),
+        runs_ahead=True,
+    )
     if not ranks.place.last:
-        states, adapters = (
-            recipe.states or STATELESS,
-            step_adapters(recipe.adapters, prepared, setup),
-        )
-        stage = EarlierStage(
-            parts.forward, slots, parts.copies, states=states, adapters=adapters, stored=stored
-        )
+        stage = EarlierStage(parts.forward, slots, parts.copies, features)
         runner: StepRunner[Any] = StepRunner(ReportedWhenQueued(queue), stage)
         return Loaded(setup, runner, ready, parts.copies.device_bytes, kernels)
     generate = Generate(
@@ -305,38 +303,49 @@ def _load_on_device(
         parts.sampler,
         slots,
         copies=parts.copies,
-        grammars=grammars,
+        features=features,
         newest=parts.forward.newest,
         together=ranks.place.ranks > 1,
         check=ranks.check,
-        states=recipe.states or STATELESS,
-        media=recipe.media or NO_MEDIA,
-        drafting=drafting_for(
-            prepared,
-            setup,
-            slots,
-            ranks.place,
-            grammars=grammars,
-            runs_ahead=True,
-            model=None
-            if draft is None
-            else draft.proposer(slots, parts.sampler, parts.copies.host_blocks),
-        ),
-        adapters=step_adapters(recipe.adapters, prepared, setup),
-        stored=stored,
-        features=_present(
-            SamplerMemory(parts.sampler, slots),
-            alignments(
-                slots, recipe.media or NO_MEDIA, parts.forward, alignment_of(prepared.media)
-            ),
-        ),
     )
     runner = StepRunner(queue, generate, phases=phases)
     return Loaded(setup, runner, ready, parts.copies.device_bytes, kernels)
 
 
-def _present(*features: StepFeature | None) -> tuple[StepFeature, ...]:
-    return tuple(each for each in features if each is not None)
+def features_of(
+    prepared: PreparedModel,
+    setup: Setup,
+    recipe: Recipe,
+    place: RankPlace,
+    slots: Slots,
+    forward: Forward,
+    *,
+    stored: StoreTier | None,
+    grammars: SlotGrammars,
+    memory: SamplerMemory | None = None,
+    model: Proposer | None = None,
+    runs_ahead: bool = False,
+) -> list[StepFeature]:
+    """Returns the features of a rank's steps, in the order in which each hook asks them: see
+    `steps.feature`. `memory`: of a sampler that keeps some; for `model` and `runs_ahead` see
+    `drafting_for`."""
+    earlier: tuple[StepFeature | None, ...] = (
+        stored,
+        recipe.states,
+        recipe.media,
+        step_adapters(recipe.adapters, prepared, setup),
+    )
+    last: tuple[StepFeature | None, ...] = (GrammarsElsewhere(),)
+    if place.last:
+        last = (
+            grammars,
+            memory,
+            drafting_for(
+                prepared, setup, slots, place, grammars=grammars, runs_ahead=runs_ahead, model=model
+            ),
+            alignments(slots, recipe.media, forward, alignment_of(prepared.media)),
+        )
+    return [feature for feature in (*earlier, *last) if feature is not None]
 
 
 def _memory_of(recipe: Recipe) -> dict[str, str]:

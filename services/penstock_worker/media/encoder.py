@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,23 +14,30 @@ from torch import Tensor
 from penstock.process import logs
 from penstock.protocol.common import MediaSpan
 from penstock.protocol.from_worker import MediaFailed
-from penstock.protocol.to_worker import PartlyEncoded, Plan, SlotWork
+from penstock.protocol.to_worker import PartlyEncoded, Plan, SlotWork, ToWorker
 from penstock.protocol.worker_resources import DropMedia, LoadMedia, LoadMediaChunk
 from penstock_worker.batch.slot_media import TEXT, SlotMedia
 from penstock_worker.batch.slots import PlanError, Slot, Slots
-from penstock_worker.media.interface import BatchMedia, Incoming, Sees, Tell
+from penstock_worker.media.interface import BatchMedia, Sees, Tell
 from penstock_worker.media.memory import held_bytes
 from penstock_worker.media.pieces import DividedEncoding
 from penstock_worker.media.store import MediaStore, StoreBounds, Tensors
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.steps.errors import StepLost
+from penstock_worker.steps.feature import StepFeature
+
+if TYPE_CHECKING:
+    from penstock_worker.forward.interface import Batch
 
 log = logs.get(__name__)
 
 
-class MediaEncodings:
+class MediaEncodings(StepFeature):
     """The media of a model that sees or hears. Of pipeline stages, only the first one's ranks have
     embeddings; all of them have positions."""
+
+    name = "media"
+    heard = (LoadMedia, LoadMediaChunk, DropMedia)
 
     def __init__(
         self,
@@ -64,7 +72,7 @@ class MediaEncodings:
 
     # ---- the session's
 
-    def receive(self, message: Incoming, frames: Sequence[bytes], tell: Tell) -> None:
+    def hear(self, message: ToWorker, frames: Sequence[bytes], tell: Tell) -> None:
         if self._store is None:
             return
         self._tell = tell
@@ -91,18 +99,20 @@ class MediaEncodings:
 
     # ---- the runner's
 
-    def encode(self, plan: Plan) -> None:
+    def encode(self, plan: Plan) -> bool:
+        """Drops encodings, and makes those that the plan asks for, or parts of them. Raises
+        PlanError for more than are kept, and for a second item that is begun and not done."""
         for name in plan.dropped_media:
             self._rows.pop(name, None)
             self._failed.discard(name)
             if self._begun is not None and self._begun.encoding.name == name:
                 self._begun = None
-        if self._store is None or self._sees is None:
-            return
-        for name in plan.encode:
-            self._encode_one(name, self._store, self._sees)
-        for part in plan.partly:
-            self._go_on(part, self._store, self._sees)
+        if self._store is not None and self._sees is not None:
+            for name in plan.encode:
+                self._encode_one(name, self._store, self._sees)
+            for part in plan.partly:
+                self._go_on(part, self._store, self._sees)
+        return bool(plan.encode or plan.partly)
 
     def _encode_one(self, name: str, store: MediaStore, sees: Sees) -> None:
         """Encodes an item to the end."""
@@ -176,7 +186,13 @@ class MediaEncodings:
             )
         self._rows[name] = rows
 
+    def extend(self, batch: Batch, scheduled: Sequence[SlotWork], slots: Slots) -> Batch:
+        media = self.of_batch(scheduled, slots)
+        return batch if media is None else replace(batch, media=media)
+
     def of_batch(self, scheduled: Sequence[SlotWork], slots: Slots) -> BatchMedia | None:
+        """Returns what stands in place of placeholders in a batch of these works; None if the
+        batch is text. A slot whose rows are missing fails."""
         held = slots.of(scheduled)
         if all(slot.media is None for slot in held):
             return None

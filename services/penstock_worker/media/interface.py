@@ -1,8 +1,8 @@
-"""What a kind of step and the session ask of media."""
+"""What media are to a batch, and what encodes them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,9 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
-from penstock.protocol.to_worker import Plan, SlotWork
 from penstock.protocol.worker_resources import DropMedia, LoadMedia, LoadMediaChunk
-from penstock_worker.batch.slots import Slots
 from penstock_worker.media.pieces import Pieces
 
 Tell = Callable[[MediaTaken | MediaReady | MediaFailed], None]
@@ -50,48 +48,3 @@ class Sees(Protocol):
 
     def pieces(self, tensors: Mapping[str, np.ndarray]) -> Pieces[Tensor]:
         """`encode` with pauses."""
-
-
-class StepMedia(Protocol):
-    """The media of all sequences. `receive` and `reset` belong to the session; the others to the
-    runner."""
-
-    def receive(self, message: Incoming, frames: Sequence[bytes], tell: Tell) -> None:
-        """Returns soon; `tell` is called from this thread or another. From any thread."""
-
-    def encode(self, plan: Plan) -> None:
-        """Drops encodings, and makes those that the plan asks for, or parts of them. Raises
-        PlanError for more than are kept, and for a second item that is begun and not done."""
-
-    def of_batch(self, scheduled: Sequence[SlotWork], slots: Slots) -> BatchMedia | None:
-        """Returns what stands in place of placeholders in a batch of these works; None if the
-        batch is text. A slot whose rows are missing fails."""
-
-    def reset(self) -> None:
-        """Forgets everything: a new session with the engine core begins."""
-
-    def close(self) -> None:
-        """Ends the threads."""
-
-
-class NoMedia:
-    """The media of a model that takes none."""
-
-    def receive(self, message: Incoming, frames: Sequence[bytes], tell: Tell) -> None:
-        if isinstance(message, LoadMedia):
-            tell(MediaFailed(message.name, "the model takes no media", "unfit"))
-
-    def encode(self, plan: Plan) -> None:
-        """Plans ask for nothing."""
-
-    def of_batch(self, scheduled: Sequence[SlotWork], slots: Slots) -> BatchMedia | None:
-        return None
-
-    def reset(self) -> None:
-        """Does nothing: nothing is kept."""
-
-    def close(self) -> None:
-        """Does nothing: there are no threads."""
-
-
-NO_MEDIA: StepMedia = NoMedia()

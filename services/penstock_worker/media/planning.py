@@ -10,7 +10,6 @@ from penstock.errors import StartupError
 from penstock.model.config import ModelConfig, PreparedModel
 from penstock.process import logs
 from penstock.protocol.to_worker import Setup
-from penstock_worker.forward.interface import HeldMedia
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.memory import load_bytes, media_rows
 
@@ -47,7 +46,7 @@ def media_of(prepared: PreparedModel, setup: Setup, dtype: torch.dtype) -> Media
     )
 
 
-def told_of(media: HeldMedia | None) -> dict[str, Any]:
+def told_of(media: MediaEncodings | None) -> dict[str, Any]:
     """Fields of Ready."""
     if media is None:
         return {}

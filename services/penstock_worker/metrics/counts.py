@@ -34,10 +34,15 @@ class WorkerCounts:
         self.kv_bytes = 0
         self.late_compilations = 0
         self.tokens = 0
-        self.disk_blocks: Callable[[], dict[str, int]] = dict
-        self.transfers: Callable[[], TransferCounts] = TransferCounts
+        self.disk_blocks: Callable[[], dict[str, int]]
+        self.transfers: Callable[[], TransferCounts]
+        self.forget_features()
         self.busy_seconds = 0.0
         self.step_seconds = Histogram(STEP_SECONDS)
+
+    def forget_features(self) -> None:
+        """Nothing is counted by features any more, until they say where."""
+        self.disk_blocks, self.transfers = dict, TransferCounts
 
     def stepped(self, plan: Plan, result: Result) -> None:
         """A step was computed."""

@@ -12,13 +12,7 @@ from penstock.adapters import UnfitAdapter
 from penstock.errors import UnsupportedModel
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_worker.adapters.fitting import Fitted, FittedMatrix, FittedModule
-from penstock_worker.adapters.interface import (
-    NO_ADAPTERS,
-    BatchAdapters,
-    HeldAdapter,
-    HoldsAdapters,
-    StepAdapters,
-)
+from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter, HoldsAdapters
 from penstock_worker.adapters.models import AdaptableModel
 from penstock_worker.adapters.slot_adapters import AdapterBounds, SlotAdapters
 from penstock_worker.pooling.heads import Head
@@ -38,13 +32,13 @@ class PooledAdapter:
 class PoolAdapters:
     """The adapters of a pooling model's steps."""
 
-    def __init__(self, steps: StepAdapters = NO_ADAPTERS) -> None:
-        """`steps` hold a PooledAdapter each."""
+    def __init__(self, steps: SlotAdapters | None = None) -> None:
+        """`steps` hold a PooledAdapter each; None: none are served."""
         self.steps = steps
 
     def of_batch(self, works: Sequence[SlotWork]) -> BatchAdapters | None:
         """Returns what layers have of these works' adapters; None for nothing."""
-        batch = self.steps.of_batch(works)
+        batch = None if self.steps is None else self.steps.of_batch(works)
         if batch is None:
             return None
         held = cast(tuple[PooledAdapter, ...], batch.held)
@@ -52,6 +46,8 @@ class PoolAdapters:
 
     def head_of(self, slot: int, own: Head | None) -> Head | None:
         """Returns the head of a slot's adapter. `own`: the model's."""
+        if self.steps is None:
+            return own
         held = cast(PooledAdapter | None, self.steps.held_by(slot))
         return own if held is None or held.head is None else held.head
 

@@ -7,7 +7,7 @@ requests: truncation, normalisation, and probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,19 +20,17 @@ from penstock.model.pooling_config import PoolingConfig
 from penstock.process import logs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import Setup, SlotWork
-from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
 from penstock_worker.batch.block_copies import NO_COPIES, Copies
 from penstock_worker.batch.slots import PlanError, Slot, SlotBounds, Slots
 from penstock_worker.device.queue import queue_of
-from penstock_worker.forward.interface import HeldMedia
-from penstock_worker.grammar import SlotGrammars
-from penstock_worker.media.interface import NO_MEDIA, StepMedia
+from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.pooling.adapters import PoolAdapters
 from penstock_worker.pooling.bodies import Body, Hidden
 from penstock_worker.pooling.heads import Head, load_dense
 from penstock_worker.pooling.pool import as_vectors, finished, scored
 from penstock_worker.sampler.transfers import Fetched, Transfers, transfers
+from penstock_worker.steps.feature import StepFeature
 from penstock_worker.steps.guard import Guard
 from penstock_worker.steps.kinds import StepKind, StepStart
 from penstock_worker.steps.plans import failure
@@ -165,8 +163,8 @@ def _token_rows(hidden: Hidden) -> Tensor:
 
 
 class Pool(StepKind[PoolingLaunch]):
-    """The kind of step that pools. The code for generation doesn't know it. It never compiles a
-    grammar."""
+    """The kind of step that pools. The code for generation doesn't know it. It has no
+    grammars."""
 
     pools = True
 
@@ -176,12 +174,11 @@ class Pool(StepKind[PoolingLaunch]):
         slots: Slots,
         *,
         copies: Copies = NO_COPIES,
-        media: StepMedia = NO_MEDIA,
-        adapters: StepAdapters = NO_ADAPTERS,
+        features: Iterable[StepFeature] = (),
     ) -> None:
-        """`pooler`, `copies` and `media` work on the same queue. Without a KV cache there are no
-        copies. `adapters`: those that `pooler` computes with."""
-        super().__init__(pooler.body, slots, copies, SlotGrammars(), media=media, adapters=adapters)
+        """`pooler`, `copies` and `features` work on the same queue. Without a KV cache there are no
+        copies."""
+        super().__init__(pooler.body, slots, copies, features)
         self._pooler = pooler
 
     def launch(self, scheduled: list[SlotWork], start: StepStart) -> PoolingLaunch:
@@ -205,7 +202,7 @@ def pooling_runner(
     shares: int | None,
     kv_groups: tuple[KVGroup, ...] = ONE_GROUP,
     copies: Copies = NO_COPIES,
-    media: HeldMedia | None = None,
+    media: MediaEncodings | None = None,
     adapters: PoolAdapters | None = None,
 ) -> StepRunner[Any]:
     """Returns what computes steps of a pooling model. `shares`: of a step, that are computed at
@@ -214,13 +211,16 @@ def pooling_runner(
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
     adapters = adapters or PoolAdapters()
-    seen = NO_MEDIA if media is None else phases.watch(media, "encode", "encode")
+    if media is not None:
+        phases.time(media, "encode", "encode")
+    # In their order (see StepFeature).
+    features = [feature for feature in (media, adapters.steps) if feature is not None]
     slots = Slots(SlotBounds.of(setup, prepared.config.vocab_size, blocks, kv_groups))
     if shares is not None:
         body = phases.watch(body, "hidden", "forward")
         copies = phases.watch(copies, "make", "copies")
     pooler = Pooler(body, head, setup.pooling, adapters=adapters)
-    kind = Pool(pooler, slots, copies=copies, media=seen, adapters=adapters.steps)
+    kind = Pool(pooler, slots, copies=copies, features=features)
     queue = queue_of(body.device)
     if shares is None:
         return StepRunner(queue, kind, phases=phases)

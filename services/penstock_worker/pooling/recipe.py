@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.model.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.to_worker import Setup
-from penstock_worker.forward.interface import HeldMedia
+from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.steps.runner import StepRunner
 
@@ -29,7 +29,7 @@ class PoolingParts:
     kv_bytes: int = 0  # Size of the KV cache.
     copy_seconds: float = 0.0  # Time of copying a block to the host and back.
     kv_groups: tuple[KVGroup, ...] = ONE_GROUP  # Each has a block table for every sequence.
-    media: HeldMedia | None = None  # Of a model that takes some.
+    media: MediaEncodings | None = None  # Of a model that takes some.
 
 
 @dataclass(frozen=True)

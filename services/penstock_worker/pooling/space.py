@@ -17,9 +17,8 @@ from penstock.errors import UnsupportedModel
 from penstock.model.config import EncoderConfig, PreparedModel, SharedSpace
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_worker.batch.slots import Slot, Slots
-from penstock_worker.forward.interface import HeldMedia
 from penstock_worker.forward.uploads import Uploads
-from penstock_worker.media.interface import NO_MEDIA, StepMedia
+from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.loading import ModelMedia
 from penstock_worker.parallel.ranks import ALONE
 from penstock_worker.pooling.bodies import EncoderBody, Hidden
@@ -52,7 +51,7 @@ class SpaceParts:
     vector: Head
     """Makes a text's of one of its hidden states."""
     space: SharedSpace
-    media: StepMedia
+    media: MediaEncodings
     """Rows of pictures, which are their vectors."""
 
 
@@ -128,16 +127,16 @@ class Pictures:
             self._media = ModelMedia(prepared, setup, ALONE, dtype, device, threads)
 
     @property
-    def held(self) -> HeldMedia | None:
+    def held(self) -> MediaEncodings | None:
         return None if self._media is None else self._media.encodings
 
     def load(self, head: Head | None, count_layer: Callable[[], None]) -> SpaceParts | None:
         """Reads the tower. Returns None for a model that takes no pictures. `head` is what makes
         the vector of a text; `count_layer` is called after each of the tower's layers. Raises
         UnsupportedModel for weights that don't fit."""
-        if self._space is None or self._media is None:
+        if self._space is None or self._media is None or self.held is None:
             return None
         if head is None:
             raise UnsupportedModel("nothing makes the vector of a text")
         self._media.load()(count_layer)
-        return SpaceParts(head, self._space, self.held or NO_MEDIA)
+        return SpaceParts(head, self._space, self.held)

@@ -74,8 +74,8 @@ class SamplerMemory(StepFeature):
         for number in plan.released:
             self._sampler.forget(number)
 
-    def undo(self, works: Sequence[SlotWork]) -> None:
-        for work in works:
+    def undo(self, scheduled: Sequence[SlotWork]) -> None:
+        for work in scheduled:
             self._sampler.forget(work.slot)
 
     def reset(self) -> None:

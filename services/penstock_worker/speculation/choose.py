@@ -15,7 +15,7 @@ from penstock_worker.grammar import SlotGrammars
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.speculation.drafting import Drafting
 from penstock_worker.speculation.following import FollowedSlot
-from penstock_worker.speculation.interface import NO_PROPOSER, Proposer, proposed_otherwise
+from penstock_worker.speculation.interface import Proposer, proposed_otherwise
 from penstock_worker.speculation.lookup import Lookup, LookupProposer, RunLengths
 from penstock_worker.speculation.matches import FoundRun, longest_matches
 from penstock_worker.speculation.recent import RecentOutputs
@@ -34,16 +34,18 @@ def drafting_for(
     grammars: SlotGrammars,
     runs_ahead: bool = False,
     model: Proposer | None = None,
-) -> Drafting:
-    """Returns what drafts for a model. `model` (a draft model, or a head) drafts where nothing can
-    be looked up. For the other parameters see `choose_proposer`."""
+) -> Drafting | None:
+    """Returns what drafts for a model; None: nothing does. `model` (a draft model, or a head)
+    drafts where nothing can be looked up. For the other parameters see `choose_proposer`."""
     config = setup.speculation
     if model is None or config is None:
-        proposer = choose_proposer(setup, slots, place, runs_ahead=runs_ahead)
+        proposer: Proposer | None = choose_proposer(setup, slots, place, runs_ahead=runs_ahead)
     else:
         lookup = _beside_model(config, slots, together=place.ranks > 1)
         proposer = LookupFirst(lookup, model)
-    if config is not None and proposer is not NO_PROPOSER and place.ranks == 1:
+    if config is None or proposer is None:
+        return None
+    if place.ranks == 1:
         proposer = ForcedTokens(grammars, proposer, config.num_speculative_tokens)
     ends = prepared.generation.eos_token_ids
     return Drafting(slots, proposer, ends=ends, together=place.ranks > 1)
@@ -55,18 +57,18 @@ def choose_proposer(
     place: RankPlace,
     *,
     runs_ahead: bool = False,
-) -> Proposer:
-    """Returns what drafts for these slots: nothing, where that is not asked for or not possible.
+) -> Proposer | None:
+    """Returns what drafts for these slots; None where that is not asked for or not possible.
 
     `runs_ahead`: whether steps are begun before the host knows the tokens of those before.
     """
     config = setup.speculation
     if config is None:
-        return NO_PROPOSER
+        return None
     reason = _hindrance(config, place, runs_ahead=runs_ahead)
     if reason is not None:
         log.info("no tokens are drafted", reason=reason)
-        return NO_PROPOSER
+        return None
     log.info("tokens are drafted", method=config.method, most=config.num_speculative_tokens)
     return lookup_proposer(config, slots, together=place.ranks > 1, runs_ahead=runs_ahead)
 
@@ -139,7 +141,7 @@ WAIT = 0.0005
 """Seconds that a step's hints may wait for grammars, all slots together."""
 
 
-class ForcedTokens:
+class ForcedTokens(Proposer):
     """Proposes what a slot's grammar forces (the keys of a JSON schema, the rest of a word), and
     asks another proposer where it forces nothing.
 
@@ -193,7 +195,7 @@ class ForcedTokens:
         self._other.reset()
 
 
-class LookupFirst:
+class LookupFirst(Proposer):
     """Looks drafts up, and has a draft model or a head compute those of which nothing was found."""
 
     def __init__(self, lookup: LookupProposer, model: Proposer) -> None:

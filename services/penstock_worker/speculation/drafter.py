@@ -24,6 +24,7 @@ from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.forward.interface import Batch
 from penstock_worker.sampler import SampleRequest
 from penstock_worker.sampler.queued import QueuedSampler
+from penstock_worker.speculation.interface import Proposer
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class Asked(Generic[AnyFollowed]):
 AnyAsked = TypeVar("AnyAsked", bound=Asked[Any])
 
 
-class Drafter(ABC, Generic[AnyFollowed, AnyAsked]):
+class Drafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
     """A proposer. May be called from several threads at once, with works that have no slot in
     common, where its passes may."""
 
@@ -197,21 +198,14 @@ class Drafter(ABC, Generic[AnyFollowed, AnyAsked]):
         self._rows.copied(message.copies)
         self._rows.given(message.blocks)
 
-    def first(self, number: int) -> int | None:
-        """Returns None: no draft is known before it is computed."""
-        return None
-
-    def undo(self, scheduled: Sequence[SlotWork]) -> None:
-        """Does nothing: rows that were computed are the slot's, and are right."""
-
     def reset(self) -> None:
         """Forgets all sequences."""
         self._followed.clear()
         self._rows.clear()
 
-    def proposed(self, number: int) -> int:
+    def proposed(self, slot: int) -> int:
         """Returns how many tokens can be proposed after the slot's."""
-        return min(self._limits.drafts, self._room(len(self._slots[number].token_ids)))
+        return min(self._limits.drafts, self._room(len(self._slots[slot].token_ids)))
 
     def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
         """Computes what is to be computed for these works. Returns drafts after each work's tokens,

@@ -8,9 +8,10 @@ import msgspec
 
 from penstock.process import logs
 from penstock.protocol.from_worker import SlotResult
-from penstock.protocol.to_worker import SlotWork
+from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 from penstock_worker.batch.slots import Slot, Slots
-from penstock_worker.speculation.interface import NO_PROPOSER, Proposer
+from penstock_worker.speculation.interface import Proposer
+from penstock_worker.steps.feature import StepFeature
 
 log = logs.get(__name__)
 
@@ -24,13 +25,15 @@ left out."""
 NO_DRAFTS: Drafts = {}
 
 
-class Drafting:
+class Drafting(StepFeature):
     """Asks a proposer, and takes of its answer what may be computed."""
+
+    name = "drafting"
 
     def __init__(
         self,
         slots: Slots,
-        proposer: Proposer = NO_PROPOSER,
+        proposer: Proposer,
         *,
         ends: Collection[int] = (),
         together: bool = False,
@@ -40,12 +43,25 @@ class Drafting:
         self._slots = slots
         self._ends = frozenset(ends)
         self._together = together
+        self.looks = True
+        """Whether the latest plan's results are to say what could be drafted next."""
+
+    def take(self, plan: Plan) -> None:
+        self.looks = plan.looks
+        self.proposer.take(plan)
+
+    def fetched(self, message: FetchKV) -> None:
+        self.proposer.fetched(message)
+
+    def undo(self, scheduled: Sequence[SlotWork]) -> None:
+        self.proposer.undo(scheduled)
+
+    def reset(self) -> None:
+        self.proposer.reset()
 
     def drafts(self, scheduled: Sequence[SlotWork]) -> Drafts:
         """Returns what is computed after these works. A failure of the proposer costs its drafts,
         and no slot anything."""
-        if self.proposer is NO_PROPOSER:
-            return NO_DRAFTS
         try:
             proposed = self.proposer.propose(scheduled)
         except Exception:
@@ -65,8 +81,6 @@ class Drafting:
         """Adds what can be said of the next drafts to the results of slots that have tokens and are
         there still. `launched` returns the slots that were computed, by number; `looks`: whether
         anything new is to be looked up for it."""
-        if self.proposer is NO_PROPOSER:
-            return results
         slots = launched()
         return {
             number: self._hint(result, looks=looks)

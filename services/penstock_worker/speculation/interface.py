@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import msgspec
 
 from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 
 
-class Proposer(Protocol):
-    """Guesses what comes next in each slot.
+class Proposer:
+    """Guesses what comes next in each slot; a subclass says what.
 
     A guess changes no output, but its rows are computed: so it has to be the same on every tensor
     rank, and depends on nothing but the slots' tokens and the order of plans.
@@ -33,48 +32,23 @@ class Proposer(Protocol):
         to have no draft. The newest token of a slot that has `draft` is known. May be called from
         several threads at once, with works that have no slot in common.
         """
+        return [[] for _ in scheduled]
 
     def proposed(self, slot: int) -> int:
         """Returns how many ids `propose` could give for this slot now (SlotResult.proposed).
         Called when the slot's tokens of a step are known, and quick."""
+        return 0
 
     def first(self, slot: int) -> int | None:
         """Returns the first of the ids that `proposed` has counted for this slot before its newest
         token; None if there were none, or if they are not known before they are computed."""
+        return None
 
     def undo(self, scheduled: Sequence[SlotWork]) -> None:
         """Called when a launch has failed, before its works are launched once more."""
 
     def reset(self) -> None:
         """Forgets all sequences, because a new session with the engine core begins."""
-
-
-class NoProposer:
-    """Drafts nothing."""
-
-    def take(self, plan: Plan) -> None:
-        """Does nothing: no slot is followed."""
-
-    def fetched(self, message: FetchKV) -> None:
-        """Does nothing: nothing is kept in blocks."""
-
-    def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
-        return [[] for _ in scheduled]
-
-    def proposed(self, slot: int) -> int:
-        return 0
-
-    def first(self, slot: int) -> int | None:
-        return None
-
-    def undo(self, scheduled: Sequence[SlotWork]) -> None:
-        """Does nothing: nothing was launched."""
-
-    def reset(self) -> None:
-        """Does nothing: nothing is kept."""
-
-
-NO_PROPOSER: Proposer = NoProposer()
 
 
 def proposed_otherwise(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
+from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.batch.slots import Slots
 from penstock_worker.speculation.following import FollowedSlot, FollowedSlots
+from penstock_worker.speculation.interface import Proposer
 
 
 class RunLengths(NamedTuple):
@@ -31,7 +32,7 @@ class Lookup(Protocol):
         """Forgets everything, because a new session with the engine core begins."""
 
 
-class LookupProposer:
+class LookupProposer(Proposer):
     """Asks several ways in turn; the first that has an idea is followed."""
 
     def __init__(
@@ -49,9 +50,6 @@ class LookupProposer:
         for followed in self._followed.take(plan):
             for way in self._ways:
                 way.ended(followed)
-
-    def fetched(self, message: FetchKV) -> None:
-        """Does nothing: nothing is kept in blocks."""
 
     def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
         return [self._of_work(work) if work.draft else [] for work in scheduled]
@@ -78,9 +76,6 @@ class LookupProposer:
         if not followed.guess or followed.guessed_at != followed.known - 1:
             return None
         return followed.guess[0]
-
-    def undo(self, scheduled: Sequence[SlotWork]) -> None:
-        """Slots are as they were, and all that is kept follows them."""
 
     def reset(self) -> None:
         self._followed.clear()

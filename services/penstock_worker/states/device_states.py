@@ -86,7 +86,7 @@ class DeviceStates(LiveStates):
         try:
             yield
         finally:
-            self.clear()
+            self.reset()
 
     # ---- during a step
 

@@ -28,6 +28,7 @@ from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.speculation.drafting import Drafts
 from penstock_worker.states.snapshots import Snapshots
+from penstock_worker.steps.feature import StepFeature
 
 LOST = -1
 """What stands in place of a number of tokens: the state is that of no tokens, and of no use."""
@@ -83,10 +84,11 @@ class Held:
         self.reached = reached.copy()
 
 
-class LiveStates:
+class LiveStates(StepFeature):
     """The states of all slots. A subclass has their memory, `_live`, [slots, numbers] float32, and
     `_blocks`, before the first sequence is admitted."""
 
+    name = "states"
     _live: Tensor
     _blocks: CheckpointReader
 
@@ -116,7 +118,8 @@ class LiveStates:
 
     @property
     def own_blocks(self) -> int:
-        """KV blocks, the last ones, that states take besides those of sequences."""
+        """KV blocks, the last ones, that states take beside those that the engine core knows
+        of."""
         return self._snapshots.blocks
 
     @property
@@ -129,7 +132,7 @@ class LiveStates:
         """Bytes that a slot takes besides while a step computes several of its tokens."""
         return STATE_BYTES * sum(self._sizes)
 
-    def clear(self) -> None:
+    def reset(self) -> None:
         self._held.clear()
         self._snapshots.clear()
 

@@ -16,9 +16,10 @@ from penstock.model.kv_layout import (
     with_states,
 )
 from penstock.protocol.to_worker import Setup
-from penstock_worker.forward.interface import HeldStates, Unable
+from penstock_worker.forward.interface import Unable
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import Shard, shard_of
+from penstock_worker.states.live_states import LiveStates
 from penstock_worker.states.program_states import ProgramStates
 from penstock_worker.states.slot_states import SlotStates
 from penstock_worker.states.snapshots import num_snapshots
@@ -88,7 +89,7 @@ def slot_states(
     )
 
 
-def planned_bytes(states: HeldStates | None, setup: Setup) -> int:
+def planned_bytes(states: LiveStates | None, setup: Setup) -> int:
     """Bytes that states take at most beside the pool; see kv_layout.state_memory."""
     if states is None:
         return 0

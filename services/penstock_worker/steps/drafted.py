@@ -78,7 +78,7 @@ class DraftRounds:
         queue: DeviceQueue,
         sampler: QueuedSampler,
         slots: Slots,
-        grammars: SlotGrammars,
+        grammars: SlotGrammars | None,
         *,
         together: bool,
     ) -> None:
@@ -126,7 +126,7 @@ class DraftRounds:
         """Returns what was sampled for these slots. Those without a mask are left out: their next
         token waits for the next step."""
         requests = {number: sample_request(self._slots[number]) for number in going}
-        masks = self._grammars.masks(going) if self._grammars.bound(going) else {}
+        masks = {} if self._grammars is None else self._grammars.masks(going)
         for number, mask in masks.items():
             if mask.allowed is None:
                 del requests[number]
@@ -162,7 +162,8 @@ class DraftRounds:
             return False
         slot.append(outcome.token)
         slot.computed += 1
-        self._grammars.advance(number, outcome.token)
+        if self._grammars is not None:
+            self._grammars.advance(number, outcome.token)
         drafted[number].more.append(outcome)
         return True
 

@@ -56,9 +56,9 @@ class StepFeature:
         """Takes one of the `received` messages, after the plans that came before it have begun.
         Raises PlanError."""
 
-    def fetch(self, message: FetchKV, tell: Tell) -> None:
-        """Blocks are filled without a plan: called after the message's saves and copies. Returns
-        soon. Raises PlanError."""
+    def fetched(self, message: FetchKV) -> None:
+        """The message's saves and copies have been made; its blocks are going to be filled without
+        a plan."""
 
     def weights_change(self) -> None:
         """From now on, another model's numbers may be computed."""
@@ -70,7 +70,7 @@ class StepFeature:
     def close(self) -> None:
         """Ends the threads and processes. Nobody calls anything any more."""
 
-    def count(self, counts: WorkerCounts) -> None:
+    def show_counts(self, counts: WorkerCounts) -> None:
         """Says where metrics find this feature's counts."""
 
     # ---- a step, in this order
@@ -83,33 +83,35 @@ class StepFeature:
         """Follows the plan's releases, admissions and works: blocks have been copied, and the slots
         have followed it. Raises PlanError."""
 
-    def encode(self, plan: Plan) -> None:
-        """Encodes what the plan asks for. Raises PlanError."""
+    def encode(self, plan: Plan) -> bool:
+        """Encodes what the plan asks for. Returns whether it asks for anything. Raises
+        PlanError."""
+        return False
 
-    def ordered(self, works: list[SlotWork]) -> list[SlotWork]:
+    def ordered(self, scheduled: list[SlotWork]) -> list[SlotWork]:
         """Returns the works in the order in which they had better be computed, the same on all
         ranks."""
-        return works
+        return scheduled
 
-    def compute(self, works: list[SlotWork], launch: Launch) -> list[SlotWork]:
+    def compute(self, scheduled: list[SlotWork], launch: Launch) -> list[SlotWork]:
         """Computes some works by itself, and adds their outcomes to the launch. Returns the others.
         Several threads may call it at once, with works that have no slot in common."""
-        return works
+        return scheduled
 
-    def fitting(self, works: Sequence[SlotWork], drafts: Drafts) -> Drafts:
+    def fitting(self, scheduled: Sequence[SlotWork], drafts: Drafts) -> Drafts:
         """Returns those of the drafts after these works that this feature can follow. `keep` is
         called for each of their slots."""
         return drafts
 
-    def extend(self, batch: Batch, works: Sequence[SlotWork], slots: Slots) -> Batch:
+    def extend(self, batch: Batch, scheduled: Sequence[SlotWork], slots: Slots) -> Batch:
         """Returns the batch of these works with what this feature adds to the input. A slot for
         which something is missing fails."""
         return batch
 
-    def keep(self, slot: int, tokens: int) -> None:
+    def keep(self, number: int, tokens: int) -> None:
         """It is known which of a slot's drafts were right: so many of its tokens stand."""
 
-    def undo(self, works: Sequence[SlotWork]) -> None:
+    def undo(self, scheduled: Sequence[SlotWork]) -> None:
         """Undoes what was done for works of a launch that has failed, before they are launched once
         more."""
 
@@ -141,6 +143,34 @@ class StepFeatures:
     def find(self, kind: type[Feature]) -> Feature | None:
         """Returns the feature of this class; None: there is none."""
         return next((each for each in self.all if isinstance(each, kind)), None)
+
+    def hear(self, message: ToWorker, frames: Sequence[bytes], tell: Tell) -> bool:
+        """Has the feature whose message it is hear it. Returns whether that is all: otherwise it is
+        to be received in its turn. In the session's thread."""
+        kind = type(message)
+        for feature in self.all:
+            if kind in feature.heard:
+                feature.hear(message, frames, tell)
+                return kind not in feature.received
+        return False
+
+    def receive(self, message: ToWorker, tell: Tell) -> bool:
+        """Has the feature whose message it is receive it. Returns whether there is one."""
+        for feature in self.all:
+            if type(message) in feature.received:
+                feature.receive(message, tell)
+                return True
+        return False
+
+    def weights_change(self) -> None:
+        """Tells all features that weights may change."""
+        for feature in self.all:
+            feature.weights_change()
+
+    def show_counts(self, counts: WorkerCounts) -> None:
+        """Says where metrics find the counts of all features."""
+        for feature in self.all:
+            feature.show_counts(counts)
 
     def reset(self) -> None:
         """Resets all features, the first one first."""

@@ -21,19 +21,17 @@ from torch import Tensor
 from penstock.process import logs
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
-from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
-from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
+from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.block_copies import Copies
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.device.queue import DeviceQueue
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.grammar import SlotGrammars
-from penstock_worker.media.interface import NO_MEDIA, StepMedia
+from penstock_worker.grammar.mask import Mask
 from penstock_worker.sampler import SampledToken, SampleRequest
 from penstock_worker.sampler.queued import QueuedSampler
 from penstock_worker.speculation.drafting import NO_DRAFTS, Drafting, Drafts
-from penstock_worker.states.interface import STATELESS, States
 from penstock_worker.steps.drafted import DraftRounds, drafted_tokens
 from penstock_worker.steps.errors import StepLost
 from penstock_worker.steps.feature import StepFeature
@@ -43,7 +41,6 @@ from penstock_worker.steps.launch import Launch
 from penstock_worker.steps.plans import failure
 from penstock_worker.steps.prompt_logprobs import PromptLogprobs
 from penstock_worker.steps.sampling import sample_request, sampling_rows
-from penstock_worker.stores.tier import NO_STORE, StepStore, Tell
 
 log = logs.get(__name__)
 
@@ -74,36 +71,20 @@ class Generate(StepKind[Launch]):
         slots: Slots,
         *,
         copies: Copies,
-        grammars: SlotGrammars | None = None,
+        features: Iterable[StepFeature] = (),
         newest: Tensor | None = None,
         together: bool = False,
         check: Callable[[], None] = lambda: None,
-        states: States = STATELESS,
-        media: StepMedia = NO_MEDIA,
-        drafting: Drafting | None = None,
-        adapters: StepAdapters = NO_ADAPTERS,
-        stored: StepStore = NO_STORE,
-        features: Iterable[StepFeature] = (),
         likeliest: Likeliest | None = None,
     ) -> None:
-        """`forward`, `sampler`, `copies`, `states` and `media` work on the same queue, and agree on
-        KV blocks and slots.
+        """`forward`, `sampler`, `copies` and `features` work on the same queue, and agree on KV
+        blocks and slots.
 
         `newest` is that of a DeviceForward; None means that the host knows each token as soon as it
         is sampled. For `together` and `check` see StepKind. `likeliest`: None where there are
         always logits.
         """
-        super().__init__(
-            forward,
-            slots,
-            copies,
-            grammars or SlotGrammars(),
-            states,
-            media,
-            adapters,
-            stored,
-            features,
-        )
+        super().__init__(forward, slots, copies, features)
         self.together = together
         self._queue = queue
         self._forward = forward
@@ -112,23 +93,9 @@ class Generate(StepKind[Launch]):
         self._check = check
         self._prompts = PromptLogprobs(slots, sampler)
         self._newest = None if newest is None else NewestTokens(newest, queue)
-        self._drafting = drafting or Drafting(slots)
-        self._looks = True
-        self._rounds = DraftRounds(queue, sampler, slots, self.grammars, together=together)
-
-    def reset(self) -> None:
-        self._drafting.proposer.reset()
-        super().reset()
-
-    def prepare(self, plan: Plan) -> None:
-        super().prepare(plan)
-        self.grammars.apply(plan)
-        self._drafting.proposer.take(plan)
-        self._looks = plan.looks
-
-    def fetch(self, message: FetchKV, tell: Tell) -> None:
-        self._drafting.proposer.fetched(message)
-        super().fetch(message, tell)
+        self._grammars = self.features.find(SlotGrammars)
+        self._drafting = self.features.find(Drafting)
+        self._rounds = DraftRounds(queue, sampler, slots, self._grammars, together=together)
 
     def check(self) -> None:
         self._check()
@@ -136,11 +103,13 @@ class Generate(StepKind[Launch]):
     # ---- queueing
 
     def launch(self, scheduled: list[SlotWork], start: StepStart) -> Launch:
-        launch = Launch(scheduled, looks=self._looks)
-        others = scheduled
+        launch = Launch(scheduled)
+        others, drafts = scheduled, NO_DRAFTS
         for feature in self.features.computing:
             others = feature.compute(others, launch)
-        drafts = self._drafts(others, start)
+        if self._drafting is not None:
+            launch.looks = self._drafting.looks
+            drafts = self._drafts(self._drafting, others, start)
         rest, launch.prompts = self._prompts.take(others, self.logits)
         logits: Tensor | None = None
         if rest:
@@ -152,29 +121,37 @@ class Generate(StepKind[Launch]):
                 logits = self.logits(rest, rows, drafts)
             start.timeline.passed("forward")
             self._sample(logits[: len(numbers)] if drafts else logits, due, launch, start)
-            launch.drafted = drafted_tokens(numbers, drafts)
+            if drafts:
+                launch.drafted = drafted_tokens(numbers, drafts)
         if self._newest is None or drafts:
             launch.know_all(self.slots)
-        launch.advance(self.slots, self.grammars)
+        launch.advance(self.slots, self._followed())
         if launch.drafted and logits is not None:
             self._rounds.run(launch.drafted, launch.ahead_of_drafts(), logits)
             for number, slot in zip(launch.drafted, self.slots.at([*launch.drafted]), strict=True):
                 if slot.computed is not None:
-                    self._states.keep(number, slot.computed)
+                    for feature in self.features.keeping:
+                        feature.keep(number, slot.computed)
             start.timeline.passed("sample")
         return launch
 
-    def _drafts(self, scheduled: list[SlotWork], start: StepStart) -> Drafts:
+    def _drafts(self, drafting: Drafting, scheduled: list[SlotWork], start: StepStart) -> Drafts:
         if self._newest is not None and any(work.draft for work in scheduled):
             start.settle_earlier()  # What comes next is guessed from all tokens before.
-        drafts = self._drafting.drafts(scheduled)
-        return self._states.fitting(scheduled, drafts) if drafts else drafts
+        drafts = drafting.drafts(scheduled)
+        if drafts:
+            for feature in self.features.limiting:
+                drafts = feature.fitting(scheduled, drafts)
+        return drafts
+
+    def _followed(self) -> SlotGrammars | None:
+        """Returns the grammars, where any slot follows one."""
+        return self._grammars if self._grammars is not None and self._grammars.count else None
 
     def undo(self, scheduled: list[SlotWork], start: StepStart) -> None:
         # So that the logits adjustments, which the sampler may read, have seen all tokens.
         start.settle_earlier()
         super().undo(scheduled, start)
-        self._drafting.proposer.undo(scheduled)
 
     def logits(
         self, scheduled: list[SlotWork], rows: np.ndarray, drafts: Drafts = NO_DRAFTS
@@ -184,12 +161,13 @@ class Generate(StepKind[Launch]):
         return self._forward.logits(self._inputs(scheduled, drafts), rows)
 
     def _inputs(self, scheduled: list[SlotWork], drafts: Drafts) -> Batch:
-        return prepare_inputs(scheduled, self.slots, self.media, drafts, self.adapters)
+        return prepare_inputs(scheduled, self.slots, self.features.extending, drafts)
 
     def _due(self, numbers: list[int]) -> Due:
         slots = self.slots.at(numbers)
         requests = [sample_request(slot) for slot in slots]
-        return Due(numbers, slots, requests, self.grammars.bound(numbers))
+        followed = self._followed()
+        return Due(numbers, slots, requests, followed.bound(numbers) if followed else set())
 
     @staticmethod
     def _wants_likeliest(due: Due) -> bool:
@@ -203,8 +181,8 @@ class Generate(StepKind[Launch]):
         numbers, slots, requests = due.numbers, due.slots, due.requests
         if self._needs_tokens(due.bound, slots, requests):
             start.settle_earlier()
-        if due.bound:
-            self._mask(requests, numbers, launch)
+        if due.bound and self._grammars is not None:
+            self._mask(self._grammars.masks(numbers), requests, numbers, launch)
         rows = [
             row
             for row, (number, slot) in enumerate(zip(numbers, slots, strict=True))
@@ -240,10 +218,15 @@ class Generate(StepKind[Launch]):
         because ranks don't learn of a failure at the same time and must sample the same rows."""
         return self.together or slot.failed is None
 
-    def _mask(self, requests: list[SampleRequest], numbers: list[int], launch: Launch) -> None:
+    def _mask(
+        self,
+        masks: dict[int, Mask],
+        requests: list[SampleRequest],
+        numbers: list[int],
+        launch: Launch,
+    ) -> None:
         """Adds the tokens that grammars allow to the slots' requests. Where a mask can't be had,
         records the deferral or error in `launch.known`."""
-        masks = self.grammars.masks(numbers)
         for row, number in enumerate(numbers):
             mask = masks.get(number)
             if mask is None:
@@ -258,7 +241,9 @@ class Generate(StepKind[Launch]):
 
     def settle(self, queued: Launch, guard: Guard) -> dict[int, SlotResult]:
         sampled, prompts = self._sampled(queued, guard), self._prompts_of(queued, guard)
-        results = queued.settle(sampled, prompts, self.slots, self.grammars)
+        results = queued.settle(sampled, prompts, self.slots, self._followed())
+        if self._drafting is None:
+            return results
         return self._drafting.hinted(results, queued.slots, looks=queued.looks)
 
     def _sampled(self, launch: Launch, guard: Guard) -> list[SampledToken]:

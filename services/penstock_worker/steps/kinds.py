@@ -8,19 +8,14 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from penstock.protocol.from_worker import SlotResult
-from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
-from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
+from penstock.protocol.to_worker import FetchKV, Plan, SlotWork, ToWorker
 from penstock_worker.batch.block_copies import Copies
 from penstock_worker.batch.slots import Slots
 from penstock_worker.batch.written_blocks import copied_to, written_by
-from penstock_worker.grammar import SlotGrammars
-from penstock_worker.media.interface import NO_MEDIA, StepMedia
-from penstock_worker.states.interface import STATELESS, States
-from penstock_worker.steps.absent import lacking
-from penstock_worker.steps.feature import StepFeature, StepFeatures
+from penstock_worker.steps.absent import lacking, refusal
+from penstock_worker.steps.feature import StepFeature, StepFeatures, Tell
 from penstock_worker.steps.guard import Guard
 from penstock_worker.steps.timeline import StepTimeline
-from penstock_worker.stores.tier import NO_STORE, StepStore, Tell
 
 Queued = TypeVar("Queued")
 """What a kind keeps of the works that it has queued together, until their results are collected."""
@@ -53,32 +48,21 @@ class StepKind(ABC, Generic[Queued]):
     like any other until it is released, because other ranks may learn of its failure a step later,
     or never."""
     pools = False
-    """Whether a sequence's vectors are asked for instead of tokens."""
+    """Whether sequences may ask for vectors, whatever features there are."""
 
     def __init__(
         self,
         computer: Computer,
         slots: Slots,
         copies: Copies,
-        grammars: SlotGrammars,
-        states: States = STATELESS,
-        media: StepMedia = NO_MEDIA,
-        adapters: StepAdapters = NO_ADAPTERS,
-        stored: StepStore = NO_STORE,
         features: Iterable[StepFeature] = (),
     ) -> None:
-        """`computer` and `copies` agree on the number and size of KV blocks. `states` are the ones
-        that `computer` reads and changes, `media` are encoded by it, and `adapters` are held for
-        it. `stored` keeps blocks of `copies`. `features`: in their order (see StepFeature)."""
-        self.features = StepFeatures(features)
+        """`computer` and `copies` agree on the number and size of KV blocks. `features`: in their
+        order (see StepFeature)."""
         self.slots = slots
-        self.grammars = grammars
-        self.media = media
-        self.adapters = adapters
-        self.stored = stored
+        self.features = StepFeatures(features)
         self._computer = computer
         self._copies = copies
-        self._states = states
 
     @property
     def layers_done(self) -> int:
@@ -93,34 +77,36 @@ class StepKind(ABC, Generic[Queued]):
     def reset(self) -> None:
         """Forgets all sequences, because a new session with the engine core begins."""
         self.features.reset()
-        self.stored.reset()  # First: from here on blocks are others'.
         self.slots.clear()
-        self.grammars.reset()
-        self._states.clear()
-        self.media.reset()
-        self.adapters.reset()
 
     def prepare(self, plan: Plan) -> None:
-        """Copies KV blocks and applies the plan's changes to the slots. Raises PlanError."""
-        bounds = self.slots.bounds
-        written = written_by(plan, bounds.block_size, len(bounds.groups))
-        self.stored.save(plan.saves, written)
+        """Copies KV blocks, and has slots and features follow the plan. Raises PlanError."""
+        if self.features.saving:
+            bounds = self.slots.bounds
+            written = written_by(plan, bounds.block_size, len(bounds.groups))
+            for feature in self.features.saving:
+                feature.before_copies(plan.saves, written)
         self._copies.make(plan.copies)
         self.slots.apply(plan)
         for new in plan.admitted:
             slot = self.slots[new.slot]
-            slot.failed = slot.failed or lacking(slot, self.features.names, pools=self.pools)
-        self._states.take(plan)
-        self.adapters.take(plan)
+            slot.failed = slot.failed or lacking(new, self.features.names, pools=self.pools)
         for feature in self.features.taking:
             feature.take(plan)
 
-    def fetch(self, message: FetchKV, tell: Tell) -> None:
-        """Has blocks read from disk, after the saves and copies that come first. Raises
-        PlanError."""
-        self.stored.save(message.saves, copied_to(message.copies))
-        self._copies.make(message.copies)
-        self.stored.fetch(message, tell)
+    def receive(self, message: ToWorker, tell: Tell) -> None:
+        """Takes a message in the order of plans. Raises PlanError, and RuntimeError for one that no
+        feature takes."""
+        if isinstance(message, FetchKV):
+            for feature in self.features.saving:
+                feature.before_copies(message.saves, copied_to(message.copies))
+            self._copies.make(message.copies)
+            for feature in self.features.all:
+                feature.fetched(message)
+        if not self.features.receive(message, tell):
+            answer = refusal(message)
+            if answer is not None:
+                tell(answer)
 
     @abstractmethod
     def launch(self, scheduled: list[SlotWork], start: StepStart) -> Queued:
@@ -129,7 +115,6 @@ class StepKind(ABC, Generic[Queued]):
 
     def undo(self, scheduled: list[SlotWork], start: StepStart) -> None:
         """Undoes the effects of a `launch` that failed."""
-        self._states.undo(scheduled)
         for feature in self.features.undoing:
             feature.undo(scheduled)
 

@@ -63,8 +63,9 @@ class Launch:
         """Returns the slots with drafts that have got the token before these."""
         return [n for n in self.drafted if n in self.known and self.known[n].token is not None]
 
-    def advance(self, slots: Slots, grammars: SlotGrammars) -> None:
-        """Called when everything is queued: advances the slots ahead of the device."""
+    def advance(self, slots: Slots, grammars: SlotGrammars | None) -> None:
+        """Called when everything is queued: advances the slots ahead of the device. `grammars`:
+        None where no slot has one."""
         self._slots = slots.of(self.scheduled)
         for work, slot in zip(self.scheduled, self._slots, strict=True):
             slot.computed = work.start + work.count
@@ -72,7 +73,8 @@ class Launch:
             slot = slots[number]
             if sampled.token is not None:
                 slot.append(sampled.token)
-                grammars.advance(number, sampled.token)
+                if grammars is not None:
+                    grammars.advance(number, sampled.token)
             elif sampled.deferred and slot.computed is not None:
                 slot.computed -= 1  # Its last token is computed again, for the logits.
             slot.failed = slot.failed or sampled.error
@@ -84,7 +86,7 @@ class Launch:
         sampled: list[SampledToken],
         prompts: dict[int, list[TokenLogprobs]],
         slots: Slots,
-        grammars: SlotGrammars,
+        grammars: SlotGrammars | None,
     ) -> dict[int, SlotResult]:
         """Applies the sampled tokens to the slots, and returns the results by slot.
 
@@ -92,7 +94,7 @@ class Launch:
         failed before, in an earlier step or in their prompt, have no result.
         """
         chosen = self._outcomes(sampled)
-        bound = grammars.bound(self.asked)
+        bound = set() if grammars is None else grammars.bound(self.asked)
         results: dict[int, SlotResult] = {}
         for work, slot in zip(self.scheduled, self._slots, strict=True):
             number = work.slot
@@ -109,7 +111,7 @@ class Launch:
                 slot.failed = own.error
                 continue
             slot.fill(place, own.token)
-            if number in bound and slots.holds(number, slot):
+            if grammars and number in bound and slots.holds(number, slot):
                 grammars.advance(number, own.token)
         return results
 

@@ -27,20 +27,17 @@ import torch
 from penstock.process import logs
 from penstock.process.memory import is_memory_shortage
 from penstock.protocol.from_worker import Result, SlotResult
-from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
-from penstock_worker.adapters.interface import StepAdapters
+from penstock.protocol.to_worker import Plan, SlotWork, ToWorker
 from penstock_worker.batch.slots import Slot
 from penstock_worker.device.queue import DeviceQueue
-from penstock_worker.grammar import SlotGrammars
-from penstock_worker.media.interface import StepMedia
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.steps.errors import DeviceLost, StepLost
+from penstock_worker.steps.feature import Feature, Tell
 from penstock_worker.steps.guard import Guard
 from penstock_worker.steps.kinds import Queued, StepKind, StepStart
 from penstock_worker.steps.plans import StepOrder, answer, computable, failure
 from penstock_worker.steps.threads import ShareThreads
 from penstock_worker.steps.timeline import StepTimeline
-from penstock_worker.stores.tier import StepStore, Tell
 
 log = logs.get(__name__)
 
@@ -58,6 +55,8 @@ class StepRunner(Generic[Queued]):
     ) -> None:
         """`threads` divide a step's works among themselves; without them, the caller queues all
         works. `phases` receive durations in seconds, measured by the queue's own clock."""
+        self.features = kind.features
+        """The features of its steps, in their order."""
         self._queue = queue
         self._kind = kind
         self._threads = threads
@@ -69,31 +68,18 @@ class StepRunner(Generic[Queued]):
         self._guard = Guard(queue, self._in_flight.clear)
         self._further = FurtherTokens(kind, self._divide, self._guard)
 
-    @property
-    def grammars(self) -> SlotGrammars:
-        """The grammars of structured output. The session compiles them here, and the step kind
-        applies them."""
-        return self._kind.grammars
+    def feature(self, kind: type[Feature]) -> Feature:
+        """Returns the feature of this class. Raises LookupError if there is none."""
+        found = self.features.find(kind)
+        if found is None:
+            there = ", ".join(sorted(self.features.names)) or "none"
+            raise LookupError(f"there is no {kind.__name__}; there are: {there}")
+        return found
 
-    @property
-    def media(self) -> StepMedia:
-        """The media of prompts. The session receives them here, and the step kind encodes them."""
-        return self._kind.media
-
-    @property
-    def adapters(self) -> StepAdapters:
-        """The adapters of sequences. The session loads them here, and the step kind applies
-        them."""
-        return self._kind.adapters
-
-    @property
-    def stored(self) -> StepStore:
-        """What keeps KV elsewhere. The session asks it what there is."""
-        return self._kind.stored
-
-    def fetch(self, message: FetchKV, tell: Tell) -> None:
-        """Has blocks read from disk, while steps continue. Raises PlanError."""
-        self._kind.fetch(message, tell)
+    def receive(self, message: ToWorker, tell: Tell) -> None:
+        """Takes a message that isn't a plan, in its order. Raises PlanError, and RuntimeError for
+        one that no feature takes."""
+        self._kind.receive(message, tell)
 
     @property
     def layers_done(self) -> int:
@@ -106,10 +92,7 @@ class StepRunner(Generic[Queued]):
         if self._threads is not None:
             self._threads.close()
         self._in_flight.clear()
-        self.grammars.close()
-        self.media.close()
-        self.adapters.close()
-        self.stored.close()
+        self.features.close()
 
     def reset(self) -> None:
         """Forgets all sequences and the steps in flight, because a new session with the engine core
@@ -147,11 +130,8 @@ class StepRunner(Generic[Queued]):
         self._kind.prepare(plan)
         timeline.passed("copies" if plan.copies else None)
         self._order.take(plan)
-        begun = time.perf_counter()
-        self._kind.media.encode(plan)
-        encodes = plan.encode or plan.partly
-        seconds = time.perf_counter() - begun if encodes else 0.0
-        timeline.passed("encode" if encodes else None)
+        seconds = self._encode(plan) if self.features.encoding else 0.0
+        timeline.passed("encode" if seconds else None)
         start = StepStart(timeline, self._collect_all)
         queued = self._launch(plan, start)
         known = self._further.run(plan, queued, start, disturbed) if plan.further else None
@@ -161,9 +141,17 @@ class StepRunner(Generic[Queued]):
             plan, slots, queued, timeline, self._collect, encode_seconds=seconds, known=known
         )
 
+    def _encode(self, plan: Plan) -> float:
+        """Returns the seconds that it has taken; 0 where there was nothing to encode."""
+        begun = time.perf_counter()
+        encoded = [feature.encode(plan) for feature in self.features.encoding]
+        return time.perf_counter() - begun if any(encoded) else 0.0
+
     def _launch(self, plan: Plan, start: StepStart) -> list[Queued]:
         kind = self._kind
-        scheduled = kind.adapters.ordered(computable(plan, kind.slots, together=kind.together))
+        scheduled = computable(plan, kind.slots, together=kind.together)
+        for feature in self.features.ordering:
+            scheduled = feature.ordered(scheduled)
         if not scheduled:
             return []
         if kind.together:

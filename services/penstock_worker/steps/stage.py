@@ -7,51 +7,39 @@ them skips any because of what it knows by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from torch import Tensor
 
-from penstock.protocol.common import Grammar, TokenLogprobs
-from penstock.protocol.from_worker import SlotResult
-from penstock.protocol.to_worker import SlotWork
-from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
+from penstock.protocol.common import TokenLogprobs
+from penstock.protocol.from_worker import GrammarReady, SlotResult
+from penstock.protocol.to_worker import SlotWork, ToWorker
+from penstock.protocol.worker_resources import CompileGrammar, DropGrammar
 from penstock_worker.batch.block_copies import Copies
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.interface import Forward
-from penstock_worker.grammar import Compiled, SlotGrammars
-from penstock_worker.media.interface import NO_MEDIA, StepMedia
-from penstock_worker.states.interface import STATELESS, States
+from penstock_worker.steps.feature import StepFeature, Tell
 from penstock_worker.steps.guard import Guard
 from penstock_worker.steps.kinds import StepKind, StepStart
 from penstock_worker.steps.prompt_logprobs import PromptLogprobs
-from penstock_worker.stores.tier import NO_STORE, StepStore
 
 NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 class EarlierStage(StepKind[list[SlotWork]]):
-    """The kind of step of a stage before the last. Its results name the slots and nothing else.
-
-    Only the last stage has grammar matchers; here every grammar counts as ready at once.
-    """
+    """The kind of step of a stage before the last. Its results name the slots and nothing else."""
 
     together = True
+    pools = True
 
     def __init__(
-        self,
-        forward: Forward,
-        slots: Slots,
-        copies: Copies,
-        media: StepMedia = NO_MEDIA,
-        states: States = STATELESS,
-        adapters: StepAdapters = NO_ADAPTERS,
-        stored: StepStore = NO_STORE,
+        self, forward: Forward, slots: Slots, copies: Copies, features: Iterable[StepFeature] = ()
     ) -> None:
-        """`forward` is that of a stage before the last. `states`: of its recurrent layers."""
-        grammars = SlotGrammars(_compile_nothing)
-        super().__init__(forward, slots, copies, grammars, states, media, adapters, stored)
+        """`forward` is that of a stage before the last. `features`: those that the last stage's
+        have a part of here, and GrammarsElsewhere."""
+        super().__init__(forward, slots, copies, features)
         self._forward = forward
         self._prompts = PromptLogprobs(slots, _NoScores())
 
@@ -67,7 +55,7 @@ class EarlierStage(StepKind[list[SlotWork]]):
         return {work.slot: SlotResult(work.slot) for work in queued}
 
     def _pass(self, scheduled: list[SlotWork], rows: np.ndarray) -> Tensor:
-        batch = prepare_inputs(scheduled, self.slots, self.media, adapters=self.adapters)
+        batch = prepare_inputs(scheduled, self.slots, self.features.extending)
         return self._forward.logits(batch, rows)
 
 
@@ -80,13 +68,13 @@ class _NoScores:
         return list
 
 
-class _CompiledElsewhere:
-    """Takes the place of a compiled grammar. Only the last stage makes matchers, so nothing else of
-    Compiled is ever used."""
+class GrammarsElsewhere(StepFeature):
+    """Grammars that only the last stage has matchers of: here, each counts as ready at once."""
 
-    def matcher(self) -> None:
-        raise RuntimeError("this stage samples nothing and follows no grammar")
+    name = "grammars"
+    heard = (CompileGrammar,)
+    received = (DropGrammar,)
 
-
-def _compile_nothing(definition: Grammar) -> Compiled:
-    return _CompiledElsewhere()  # type: ignore[return-value]
+    def hear(self, message: ToWorker, frames: Sequence[bytes], tell: Tell) -> None:
+        if isinstance(message, CompileGrammar):
+            tell(GrammarReady(message.grammar))

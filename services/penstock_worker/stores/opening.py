@@ -26,7 +26,7 @@ from penstock_worker.stores.interface import KVStore, StoredLayout
 from penstock_worker.stores.peers.counts import TransferCounts
 from penstock_worker.stores.peers.opening import open_transfer
 from penstock_worker.stores.plugged import open_plugged
-from penstock_worker.stores.tier import NO_STORE, StepStore, StoreTier
+from penstock_worker.stores.tier import StoreTier
 from penstock_worker.stores.writer import GATHER_SECONDS
 
 MEMORY_BYTES_PER_SECOND = 2**36
@@ -57,10 +57,12 @@ def open_store(
     *,
     place: RankPlace,
     transport: TransportSettings,
-) -> StepStore:
-    """The tier that the setup asks for, for blocks of `cache`. `fingerprint`: of all that their
-    contents depend on beside their keys; `place`: of this rank, which keeps its own part of each
-    block; `transport`: how other workers are reached. Raises StartupError."""
+) -> StoreTier | None:
+    """The tier that the setup asks for, for blocks of `cache`; None: it asks for none.
+
+    `fingerprint`: of all that their contents depend on beside their keys; `place`: of this rank,
+    which keeps its own part of each block; `transport`: how other workers are reached. Raises
+    StartupError."""
     layout = _layout_of(setup, cache, fingerprint, place.rank, groups)
     stores: list[KVStore] = []
     pace, asking = WritePace(), Asking()
@@ -73,7 +75,7 @@ def open_store(
         for transfer in open_transfer(setup, sealed, place, transport, transfers, asking):
             stores.append(SealedStore(transfer, seal))
         if not stores:
-            return NO_STORE
+            return None
         store = stores[0] if len(stores) == 1 else StoresInOrder(stores)
         # A step of a prompt that another engine core waits for comes as a whole.
         shared = setup.kv_transfer_bytes // place.ranks // 2 if setup.kv_endpoint else 0

@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from penstock.process import logs
 from penstock.protocol.from_worker import FetchedKV, FoundKV
-from penstock.protocol.to_worker import FetchKV, LookUpKV, Save
+from penstock.protocol.to_worker import FetchKV, LookUpKV, Save, SaveKV, ToWorker
+from penstock_worker.metrics.counts import WorkerCounts
+from penstock_worker.steps.feature import StepFeature
 from penstock_worker.stores.cache import Filling, StoredCache
 from penstock_worker.stores.contents import Asking, WritePace
 from penstock_worker.stores.interface import KVStore
@@ -38,70 +39,12 @@ Tell = Callable[[FoundKV | FetchedKV], None]
 """Sends an answer to the engine core. From any thread."""
 
 
-class StepStore(Protocol):
-    """What steps and sessions know of what keeps KV elsewhere."""
+class StoreTier(StepFeature):
+    """Keeps KV elsewhere, and brings it back. writer: of what is computed."""
 
-    def save(self, saves: Sequence[Save], overwritten: Iterable[int] = ()) -> None:
-        """Keeps these blocks, as they are now, where there is time and room. What is queued next
-        may write to `overwritten`. From the thread that computes."""
-
-    def look_up(self, message: LookUpKV, tell: Tell) -> None:
-        """Returns soon. From any thread."""
-
-    def fetch(self, message: FetchKV, tell: Tell) -> None:
-        """Returns soon. From the thread that computes, after the message's saves and copies."""
-
-    def blocks(self) -> dict[str, int]:
-        """How many were written, left out, or found to be damaged. From any thread."""
-
-    def transfers(self) -> TransferCounts:
-        """What came from other workers, and went to them. From any thread."""
-
-    def leave_alone(self) -> None:
-        """What is computed from now on may be another model's: nothing is kept or read any more.
-        From the thread that computes."""
-
-    def reset(self) -> None:
-        """No block is written to any more: a new session with the engine core begins. From the
-        thread that computes."""
-
-    def close(self) -> None:
-        """Ends the threads."""
-
-
-class NoStore:
-    """A StepStore that keeps and finds nothing."""
-
-    def save(self, saves: Sequence[Save], overwritten: Iterable[int] = ()) -> None:
-        """Plans ask for nothing."""
-
-    def look_up(self, message: LookUpKV, tell: Tell) -> None:
-        tell(FoundKV(message.fetch, 0))
-
-    def fetch(self, message: FetchKV, tell: Tell) -> None:
-        tell(FetchedKV(message.fetch, 0))
-
-    def blocks(self) -> dict[str, int]:
-        return {}
-
-    def transfers(self) -> TransferCounts:
-        return TransferCounts()
-
-    def leave_alone(self) -> None:
-        """Does nothing: nothing is kept or read."""
-
-    def reset(self) -> None:
-        """Does nothing: nothing is kept."""
-
-    def close(self) -> None:
-        """Does nothing: there are no threads."""
-
-
-NO_STORE: StepStore = NoStore()
-
-
-class StoreTier:
-    """writer: of what is computed."""
+    name = "stored KV"
+    heard = (LookUpKV,)
+    received = (SaveKV, FetchKV)
 
     def __init__(
         self,
@@ -148,19 +91,41 @@ class StoreTier:
         self._reader = threading.Thread(target=self._read, name="kv-from-store", daemon=True)
         self._reader.start()
 
+    def hear(self, message: ToWorker, frames: Sequence[bytes], tell: Tell) -> None:
+        if isinstance(message, LookUpKV):
+            self.look_up(message, tell)
+
+    def receive(self, message: ToWorker, tell: Tell) -> None:
+        if isinstance(message, SaveKV):
+            self.save(message.saves)
+        elif isinstance(message, FetchKV):
+            self.fetch(message, tell)
+
+    def show_counts(self, counts: WorkerCounts) -> None:
+        counts.disk_blocks, counts.transfers = self.blocks, self.transfers
+
+    def before_copies(self, saves: Sequence[Save], overwritten: Iterable[int]) -> None:
+        self.save(saves, overwritten)
+
     def save(self, saves: Sequence[Save], overwritten: Iterable[int] = ()) -> None:
+        """Keeps these blocks, as they are now, where there is time and room. What is queued next
+        may write to `overwritten`. From the thread that computes."""
         if not self._alone and saves:
             self.writer.save(saves)
         self._cache.overwriting(overwritten)
 
     def look_up(self, message: LookUpKV, tell: Tell) -> None:
+        """Says how many of the blocks are kept. Returns soon. From any thread."""
         self._asked.put(lambda: self._look_up(message, tell))
 
     def fetch(self, message: FetchKV, tell: Tell) -> None:
+        """Fills blocks, and says how many. Returns soon. From the thread that computes, after the
+        message's saves and copies."""
         epoch, filling = self._epoch, self._cache.fill(message.blocks)
         self._asked.put(lambda: self._fetch(message, tell, filling, epoch))
 
     def blocks(self) -> dict[str, int]:
+        """How many were written, left out, or found to be damaged. From any thread."""
         return {
             "written": self.writer.num_written,
             "left_out": self.writer.num_left_out,
@@ -168,9 +133,10 @@ class StoreTier:
         }
 
     def transfers(self) -> TransferCounts:
+        """What came from other workers, and went to them. From any thread."""
         return self._transfers
 
-    def leave_alone(self) -> None:
+    def weights_change(self) -> None:
         if not self._alone:
             log.warning("stored KV is not used until this process restarts")
             self._alone = True

@@ -23,6 +23,7 @@ from penstock.protocol.from_worker import AdapterFailed, AdapterReady
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock.protocol.worker_resources import DropAdapter, LoadAdapter
 from penstock_worker.adapters import slot_adapters
+from penstock_worker.adapters.slot_adapters import SlotAdapters
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.loading.load import load
 from penstock_worker.loading.loaded import Loaded
@@ -74,12 +75,12 @@ class Session:
         self.answers: SimpleQueue[Any] = SimpleQueue()
 
     def load(self, digest: str, folder: Path) -> Any:
-        self.runner.adapters.load(LoadAdapter(digest, str(folder)), self.answers.put)
+        self.runner.feature(SlotAdapters).load(LoadAdapter(digest, str(folder)), self.answers.put)
         return self.answers.get(timeout=30)
 
     def drop(self, digest: str) -> None:
-        self.runner.adapters.leave(DropAdapter(digest))
-        self.runner.adapters.drop()
+        self.runner.feature(SlotAdapters).leave(DropAdapter(digest))
+        self.runner.feature(SlotAdapters).drop()
 
 
 def jobs(digests: list[str]) -> list[Job]:
@@ -124,11 +125,11 @@ def test_what_is_used_stays_and_what_is_dropped_is_gone(
     first = NewSequence(0, [5, 6, 7], 3, 0, GREEDY, [0], adapter=digests[0])
     session.runner.execute(Plan(1, 0, [], [first], [SlotWork(0, 0, 3)]))
     # The message is heard before a plan that came earlier begins, and another load behind it.
-    session.runner.adapters.leave(DropAdapter(digests[1]))
+    session.runner.feature(SlotAdapters).leave(DropAdapter(digests[1]))
     assert session.load(digests[3], folders[digests[3]]) == AdapterReady(digests[3])
     second = NewSequence(1, [5, 6, 7], 3, 0, GREEDY, [1], adapter=digests[1])
     session.runner.execute(Plan(2, 1, [], [second], [SlotWork(1, 0, 3)]))
-    session.runner.adapters.drop()
+    session.runner.feature(SlotAdapters).drop()
     session.drop(digests[0])
     result = session.runner.execute(Plan(3, 2, [], [], [SlotWork(0, 3, 1), SlotWork(1, 3, 1)]))
     assert [each.error for each in result.slots] == [None, None]
@@ -143,7 +144,7 @@ def test_what_is_used_stays_and_what_is_dropped_is_gone(
 def test_memory_goes_back(loaded: Loaded, folders: dict[str, Path]) -> None:
     session, (digest, *_) = Session(loaded), folders
     session.load(digest, folders[digest])
-    held = weakref.ref(session.runner.adapters._entries[digest].held)
+    held = weakref.ref(session.runner.feature(SlotAdapters)._entries[digest].held)
     using = NewSequence(0, [5, 6, 7], 3, 0, GREEDY, [0], adapter=digest)
     session.runner.execute(Plan(1, 0, [], [using], [SlotWork(0, 0, 3)]))
     session.drop(digest)
@@ -160,7 +161,7 @@ def test_a_process_that_loads_and_drops_adapters_stays_as_large(
     for turn in range(16):
         digest = digests[turn % len(digests)]
         assert session.load(digest, folders[digest]) == AdapterReady(digest)
-        held = weakref.ref(session.runner.adapters._entries[digest].held)
+        held = weakref.ref(session.runner.feature(SlotAdapters)._entries[digest].held)
         using = NewSequence(0, [5, 6, 7], 3, 0, GREEDY, [0], adapter=digest)
         session.runner.execute(Plan(2 * turn + 1, 2 * turn, [], [using], [SlotWork(0, 0, 3)]))
         session.drop(digest)
@@ -203,7 +204,7 @@ def test_what_was_dropped_meanwhile_is_not_loaded(
     monkeypatch.setattr(slot_adapters, "read_adapter", slowly)
     for digest in (first, second):
         message = LoadAdapter(digest, str(folders[digest]))
-        session.runner.adapters.load(message, session.answers.put)
+        session.runner.feature(SlotAdapters).load(message, session.answers.put)
     assert held.wait(30)
     session.drop(second)
     passed.set()

@@ -16,6 +16,7 @@ from penstock.model.speculation import SpeculativeConfig
 from penstock.protocol.from_worker import AdapterReady
 from penstock.protocol.to_worker import Setup
 from penstock.protocol.worker_resources import LoadAdapter
+from penstock_worker.adapters.slot_adapters import SlotAdapters
 from penstock_worker.loading.load import load
 from tests.adapter_folders import random_factors, write_peft
 from tests.worker.adapters.rig import factors_of
@@ -75,7 +76,7 @@ def run(setup: Setup, adapters: dict[str, Path], **options: int) -> list[Job]:
     loaded, answers = load(setup), SimpleQueue[Any]()
     try:
         for digest, folder in adapters.items():
-            loaded.runner.adapters.load(LoadAdapter(digest, str(folder)), answers.put)
+            loaded.runner.feature(SlotAdapters).load(LoadAdapter(digest, str(folder)), answers.put)
             assert answers.get(timeout=30) == AdapterReady(digest)
         usual = {"num_blocks": 120, "slots": 20, "budget": 64}
         return Driver(loaded.runner, **(usual | options)).run(jobs(adapters))

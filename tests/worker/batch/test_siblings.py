@@ -141,10 +141,10 @@ def test_the_grammar_is_its_siblings_even_after_it_was_dropped() -> None:
         compile_now(grammars, 1, EVEN)
         first = NewSequence(0, PROMPT, len(PROMPT), 0, NOTHING, [0], grammar=1)
         plain = NewSequence(2, PROMPT, len(PROMPT), 0, NOTHING, [0])
-        grammars.apply(Plan(1, 0, [], [first, plain], []))
+        grammars.take(Plan(1, 0, [], [first, plain], []))
         grammars.drop(1)
         second = beside(1, 1, [4], [1])
-        grammars.apply(Plan(2, 1, [], [second, beside(3, 1, [4], [1], like=2)], []))
+        grammars.take(Plan(2, 1, [], [second, beside(3, 1, [4], [1], like=2)], []))
         masks = grammars.masks([0, 1, 2, 3])
         allowed = {slot: np.flatnonzero(mask.allowed).tolist() for slot, mask in masks.items()}
         assert allowed == {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}

@@ -18,6 +18,7 @@ from penstock.protocol.from_worker import AdapterReady
 from penstock.protocol.worker_resources import LoadAdapter
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.models import adaptable_decoder
+from penstock_worker.adapters.slot_adapters import SlotAdapters
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.buckets import buckets_of
 from penstock_worker.forward.queued import TritonForward
@@ -159,7 +160,7 @@ def test_a_worker_loads_and_applies_them(
     loaded = load_on_device(recipe, model.prepared(), setup)
     runner, answers = loaded.runner, SimpleQueue[Any]()
     digest, _ = read_adapter(folders[1])
-    runner.adapters.load(LoadAdapter(digest, str(folders[1])), answers.put)
+    runner.feature(SlotAdapters).load(LoadAdapter(digest, str(folders[1])), answers.put)
     assert answers.get(timeout=30) == AdapterReady(digest)
     jobs = [Job(words(n, 3), 4, adapter=digest * n) for n in range(2)]
     Driver(runner, block_size=BLOCK, num_blocks=8, slots=2, budget=5).run(jobs)

@@ -59,8 +59,7 @@ def engine(folder: Path, budget: int, *, calculated: bool) -> Iterator[Loaded]:
 
 
 def tier_of(loaded: Loaded) -> StoreTier:
-    assert isinstance(loaded.runner.stored, StoreTier)
-    return loaded.runner.stored
+    return loaded.runner.feature(StoreTier)
 
 
 def found(loaded: Loaded) -> int:

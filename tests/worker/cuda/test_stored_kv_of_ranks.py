@@ -65,14 +65,14 @@ def answer(made: Pipeline, blocks: Sequence[int], found: int = 0) -> Said:
 
 
 def tiers(made: Pipeline) -> list[StoreTier]:
-    found = [made.runners[ranks].stored for ranks in made.formed.ranks]
+    found = [made.runners[ranks].feature(StoreTier) for ranks in made.formed.ranks]
     return [tier for tier in found if isinstance(tier, StoreTier)]
 
 
 def keep(made: Pipeline) -> None:
     """The first blocks of the pool."""
     saves = [Save(key, number) for number, key in enumerate(KEYS)]
-    made.formed.computing(lambda ranks: made.runners[ranks].stored.save(saves))
+    made.formed.computing(lambda ranks: made.runners[ranks].feature(StoreTier).save(saves))
     for tier in tiers(made):
         wait_until(lambda tier=tier: tier.blocks()["written"] == len(KEYS))
 
@@ -85,10 +85,12 @@ def told(made: Pipeline, ask: Callable[[Any, Callable[[Any], None]], None]) -> l
 
 
 def fetched(made: Pipeline, blocks: list[int]) -> list[int]:
-    found = told(made, lambda runner, tell: runner.stored.look_up(LookUpKV(1, KEYS), tell))
+    found = told(
+        made, lambda runner, tell: runner.feature(StoreTier).look_up(LookUpKV(1, KEYS), tell)
+    )
     if 0 in found:
         return found
-    return told(made, lambda runner, tell: runner.fetch(FetchKV(1, KEYS, blocks), tell))
+    return told(made, lambda runner, tell: runner.receive(FetchKV(1, KEYS, blocks), tell))
 
 
 def damage(path: Path) -> None:

@@ -95,8 +95,7 @@ def folder(tmp_path: Path) -> Path:
 
 def tier_of(system: System) -> StoreTier:
     assert system.loaded is not None
-    assert isinstance(system.loaded.runner.stored, StoreTier)
-    return system.loaded.runner.stored
+    return system.loaded.runner.feature(StoreTier)
 
 
 def serve(system: System) -> None:
@@ -111,8 +110,8 @@ def serve(system: System) -> None:
 def finish(system: System) -> None:
     """After everything has been written."""
     assert system.loaded is not None
-    tier = system.loaded.runner.stored
-    if isinstance(tier, StoreTier):
+    tier = system.loaded.runner.features.find(StoreTier)
+    if tier is not None:
         wait_until(lambda: not tier.writer.num_waiting)
     system.loaded.runner.close()
     system.core.check()

@@ -71,7 +71,7 @@ class Stepping:
         self.media = held
         file.write_bytes(shown.content)
         answers: SimpleQueue[Any] = SimpleQueue()
-        held.receive(message_of(shown.item, str(file)), (), answers.put)
+        held.hear(message_of(shown.item, str(file)), (), answers.put)
         assert isinstance(answers.get(timeout=60), MediaReady)
         self.length = len(tokens)
         # Each further KV group has blocks of its own.
@@ -92,7 +92,7 @@ class Stepping:
         """Computes a step of (slot, start, count) each."""
         scheduled = [msgspec.structs.replace(work(0, 0, [1]), slot=slot, start=start, count=count)
                      for slot, start, count in works]  # fmt: skip
-        batch = prepare_inputs(scheduled, self.slots, self.media)
+        batch = prepare_inputs(scheduled, self.slots, [self.media])
         return self.forward.logits(batch, np.arange(len(batch.tokens))).cpu()
 
     def grow(self) -> None:
@@ -141,7 +141,7 @@ def test_a_worker_says_that_it_takes_pictures(tmp_path: Path) -> None:
     shown, tokens, media = shown_in("llava")
     answers: SimpleQueue[Any] = SimpleQueue()
     (tmp_path / "item").write_bytes(shown.content)
-    loaded.runner.media.receive(message_of(shown.item, str(tmp_path / "item")), (), answers.put)
+    loaded.runner.features.hear(message_of(shown.item, str(tmp_path / "item")), (), answers.put)
     assert isinstance(answers.get(timeout=60), MediaReady)
     first = work(0, 0, tokens[:8])
     plan = Plan(1, 0, [], [new(0, tokens, media, [0, 1])], [first], encode=[shown.item.name])

@@ -20,7 +20,7 @@ from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.sampler import ReferenceSampler
 from penstock_worker.sampler.queued import SamplerMemory
 from penstock_worker.speculation.drafting import Drafting
-from penstock_worker.speculation.interface import NO_PROPOSER, Proposer
+from penstock_worker.speculation.interface import Proposer
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.checkpoints import TINY
@@ -64,23 +64,23 @@ def make_machine(model: DecoderModel) -> Iterator[Callable[..., Machine]]:
     def make(
         grammars: SlotGrammars | None = None,
         phases: Phases | None = None,
-        proposer: Callable[[Slots], Proposer] = lambda slots: NO_PROPOSER,
+        proposer: Callable[[Slots], Proposer] | None = None,
         **options: bool,
     ) -> Machine:
         device, host = FakeDevice(), host_forward(model)
         forward = FakeForward(device, host, BOUNDS.slots)
         sampler = FakeSampler(device)
         slots = Slots(BOUNDS)
+        drafting = None if proposer is None else Drafting(slots, proposer(slots))
+        features = grammars, SamplerMemory(sampler, slots), drafting
         kind = Generate(
             device,
             forward,
             sampler,
             slots,
-            drafting=Drafting(slots, proposer(slots)),
             copies=FakeCopies(device, BlockCopies(host.kv_blocks(), 4)),
-            grammars=grammars,
             newest=forward.newest,
-            features=[SamplerMemory(sampler, slots)],
+            features=[each for each in features if each is not None],
             **options,
         )
         runner = StepRunner(device, kind, phases=phases or Unwatched())

@@ -10,15 +10,19 @@ import numpy as np
 
 from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady
+from penstock.protocol.worker_resources import CompileGrammar
 from penstock_worker.grammar import GrammarError, SlotGrammars
+from penstock_worker.steps.feature import StepFeatures
 
 EVEN = Grammar("lark", "even")
 
 
-def compile_now(grammars: SlotGrammars, number: int, definition: Grammar) -> str | None:
+def compile_now(
+    grammars: SlotGrammars | StepFeatures, number: int, definition: Grammar
+) -> str | None:
     """Why it failed, or None."""
     answers: queue.SimpleQueue[GrammarReady | GrammarFailed] = queue.SimpleQueue()
-    grammars.compile(number, definition, answers.put)
+    grammars.hear(CompileGrammar(number, definition), (), answers.put)
     answer = answers.get(timeout=60)
     assert answer.grammar == number
     return answer.reason if isinstance(answer, GrammarFailed) else None

@@ -129,10 +129,10 @@ def test_nobody_waits_for_a_matcher_that_was_slow(model: DecoderModel) -> None:
     driver = Driver(make(model, evens, budget=1000.0))
     slow, free = Job(PROMPTS[0], 9, GREEDY, grammar=1), Job(PROMPTS[3], 9, GREEDY)
     driver._step([slow, free])
-    driver.runner.grammars._held[slow.slot].mask.result(60)
+    driver.runner.feature(SlotGrammars)._held[slow.slot].mask.result(60)
     evens.open.clear()
     driver._step([slow, free])
-    driver.runner.grammars._held[slow.slot].slow = True
+    driver.runner.feature(SlotGrammars)._held[slow.slot].slow = True
     driver._step([slow, free])
     assert (slow.deferred, len(free.tokens)) == (1, 3)
     evens.open.set()
@@ -192,7 +192,7 @@ def test_each_thread_of_a_step_waits_for_masks_of_its_own(monkeypatch: pytest.Mo
     monkeypatch.setattr("penstock_worker.grammar.grammars.time.monotonic", lambda: clock[0])
     for step in (1, 2):
         new = [NewSequence(slot, [5], 1, 0, GREEDY, [slot], 1) for slot in (0, 1)]
-        grammars.apply(Plan(step, 0, [0, 1] if step > 1 else [], new, []))
+        grammars.take(Plan(step, 0, [0, 1] if step > 1 else [], new, []))
         with ThreadPoolExecutor(1) as other:
             assert other.submit(grammars.masks, [0]).result()[0].allowed is None
             assert other.submit(grammars.masks, [0]).result()[0].allowed is None
@@ -212,12 +212,12 @@ def test_grammars_that_fail_say_why_and_numbers_end_with_their_session(
     runner = make_runner(model, grammars=grammars)
     for number in (1, 2, 4):
         with pytest.raises(PlanError, match=f"grammar {number} is not compiled"):
-            grammars.apply(Plan(1, 0, [], [NewSequence(0, [5], 1, 0, GREEDY, [0], number)], []))
-    grammars.apply(Plan(1, 0, [], [NewSequence(0, [5], 1, 0, GREEDY, [0], 3)], []))
+            grammars.take(Plan(1, 0, [], [NewSequence(0, [5], 1, 0, GREEDY, [0], number)], []))
+    grammars.take(Plan(1, 0, [], [NewSequence(0, [5], 1, 0, GREEDY, [0], 3)], []))
     grammars.drop(3)
     assert grammars.masks([0])[0].allowed.sum() == (TINY.vocab_size + 1) // 2
     runner.reset()
     assert grammars.masks([0]) == {}
     with pytest.raises(PlanError, match="grammar 3 is not compiled"):
-        grammars.apply(Plan(1, 0, [], [NewSequence(0, [5], 1, 0, GREEDY, [0], 3)], []))
+        grammars.take(Plan(1, 0, [], [NewSequence(0, [5], 1, 0, GREEDY, [0], 3)], []))
     runner.close()

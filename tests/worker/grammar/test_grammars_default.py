@@ -22,7 +22,7 @@ from penstock_worker.grammar import GrammarError, SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.grammar.interface import Compile
 from penstock_worker.speculation.choose import ForcedTokens
-from penstock_worker.speculation.interface import NO_PROPOSER
+from penstock_worker.speculation.interface import Proposer
 from tests.thinning import part
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Driver, Job, make_runner
@@ -152,7 +152,7 @@ def run(
         model,
         grammars=grammars,
         threads=2,
-        proposer=lambda slots: ForcedTokens(grammars, NO_PROPOSER, 8),
+        proposer=lambda slots: ForcedTokens(grammars, Proposer(), 8),
     )
     try:
         return Driver(runner, **options).run(work)

@@ -50,7 +50,7 @@ def test_a_mask_that_is_late_at_one_rank_defers_at_all(
     with Formed(tensor, pipeline) as formed:
         together = Together(formed, TINY, files, compiles=compiles, budget=0.05)
         for runner in together.runners.values():
-            assert compile_now(runner.grammars, 1, EVEN) is None
+            assert compile_now(runner.features, 1, EVEN) is None
         late = libraries[tensor * pipeline - 1]
         late.open.clear()
         driver, running = Driver(together), jobs()
@@ -71,6 +71,6 @@ def test_a_stage_that_samples_nothing_compiles_nothing(files: WeightFiles) -> No
         together = Together(formed, TINY, files, compiles=lambda ranks: Evens(TINY.vocab_size))
         first, last = together.runners.values()
         bad = EVEN.__class__("lark", "bad")
-        assert compile_now(first.grammars, 1, bad) is None
-        assert compile_now(last.grammars, 1, bad) == "it is bad"
+        assert compile_now(first.features, 1, bad) is None
+        assert compile_now(last.features, 1, bad) == "it is bad"
         together.close()

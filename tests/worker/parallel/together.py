@@ -29,7 +29,7 @@ from penstock_worker.parallel.report import report
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.sampler import choose
 from penstock_worker.steps.runner import StepRunner
-from penstock_worker.steps.stage import EarlierStage
+from penstock_worker.steps.stage import EarlierStage, GrammarsElsewhere
 from penstock_worker.weights.opening import open_weights
 from tests.worker.runners import Observer, host_runner
 
@@ -130,7 +130,8 @@ class Together:
             )
             if not ranks.place.last:
                 copies = BlockCopies(forward.kv_blocks(), 0)
-                stage = EarlierStage(forward, Slots(bounds, tokens_from_plans=True), copies)
+                own = Slots(bounds, tokens_from_plans=True)
+                stage = EarlierStage(forward, own, copies, [GrammarsElsewhere()])
                 return StepRunner(HostQueue(), stage)
             grammars = None
             if compiles is not None:

@@ -24,6 +24,7 @@ from penstock.protocol.from_worker import AdapterReady, FromWorker, Result
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork, ToWorker
 from penstock.protocol.worker_resources import LoadAdapter
 from penstock_engine.facts import EngineFacts
+from penstock_worker.adapters.slot_adapters import SlotAdapters
 from penstock_worker.loading.load import load
 from penstock_worker.loading.loaded import Loaded
 from tests.system.in_process import recode
@@ -165,7 +166,7 @@ def _held(loaded: Loaded, folders: Sequence[Path | None]) -> list[str]:
         if folder not in digests:
             digests[folder], _ = read_adapter(folder)
             message = LoadAdapter(digests[folder], str(folder))
-            loaded.runner.adapters.load(message, answers.put)
+            loaded.runner.feature(SlotAdapters).load(message, answers.put)
             assert answers.get(timeout=60) == AdapterReady(digests[folder])
     return [digests[folder] for folder in folders]
 

@@ -21,7 +21,7 @@ from penstock_worker.sampler.host import HostSampler
 from penstock_worker.speculation.draft_head import PENDING, DraftHead
 from penstock_worker.speculation.hidden_rows import HiddenRows
 from penstock_worker.speculation.loaders import draft_loader
-from penstock_worker.states.interface import STATELESS, States
+from penstock_worker.steps.feature import StepFeature
 from tests.worker.speculation.draft_folders import draft_setup
 from tests.worker.speculation.head_folders import HYBRIDS, Served, written
 from tests.worker.speculation.slow_heads import POSITIONS, VOCAB, drafts_of
@@ -62,7 +62,7 @@ class Run:
         loader = draft_loader(prepared, choose(prepared, setup, 1), setup, 1, ALONE)
         assert loader is not None
         recipe = loader.recipe()
-        self.states: States = recipe.states or STATELESS
+        self.states = recipe.states or StepFeature()
         own = 0 if recipe.states is None else recipe.states.own_blocks
         with torch.inference_mode():
             self.forward = recipe.build()(BLOCKS + own)

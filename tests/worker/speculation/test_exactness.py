@@ -14,7 +14,7 @@ from penstock_worker.batch.slots import Slots
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.speculation.choose import lookup_proposer
-from penstock_worker.speculation.interface import NO_PROPOSER, Proposer
+from penstock_worker.speculation.interface import Proposer
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Driver, Job, make_runner
@@ -48,7 +48,7 @@ def alone(model: DecoderModel | CPUModel) -> list[Job]:
 def run(
     model: DecoderModel | CPUModel,
     wanted: list[Job],
-    proposer: Proposes = lambda slots: NO_PROPOSER,
+    proposer: Proposes = lambda slots: Proposer(),
     *,
     threads: int = 1,
     **whims: int,

@@ -22,7 +22,7 @@ from penstock_worker.forward.interface import Batch
 from penstock_worker.sampler import choose
 from penstock_worker.sampler.host import HostSampler
 from penstock_worker.speculation.drafting import Drafting
-from penstock_worker.speculation.interface import NoProposer, Proposer
+from penstock_worker.speculation.interface import Proposer
 from penstock_worker.states.program_states import ProgramStates
 from penstock_worker.states.slot_states import SlotStates
 from penstock_worker.states.snapshots import num_snapshots
@@ -192,8 +192,7 @@ class Toy:
             HostSampler(choose(1)),
             slots,
             copies=self.copies,
-            states=self.states,
-            drafting=None if oracle is None else Drafting(slots, oracle),
+            features=[self.states, *([] if oracle is None else [Drafting(slots, oracle)])],
         )
         self.runner: StepRunner[Any] = StepRunner(HostQueue(), kind, threads=ShareThreads(threads))
         self.kind = kind
@@ -235,7 +234,7 @@ def followed(tokens: list[int], count: int) -> list[int]:
     return tokens
 
 
-class HalfRight(NoProposer):
+class HalfRight(Proposer):
     """Says what is to come, but that a number of a slot's drafts, in turn, are right and the next
     is not."""
 

@@ -1,14 +1,75 @@
-"""The features of a runner: their order, and that a step asks only those that answer."""
+"""The features of a runner: their order, that a step asks only those that answer, and what becomes
+of a request for one that is missing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from penstock.protocol.to_worker import Plan, Save
+import msgspec
+import pytest
+
+from penstock.model.config import GenerationDefaults
+from penstock.model.media_facts import Alignment
+from penstock.model.speculation import SpeculativeConfig
+from penstock.protocol.common import Grammar, Pooling
+from penstock.protocol.from_worker import (
+    AdapterFailed,
+    FetchedKV,
+    FoundKV,
+    FromWorker,
+    GrammarFailed,
+    MediaFailed,
+    Result,
+)
+from penstock.protocol.to_worker import (
+    Copy,
+    FetchKV,
+    LookUpKV,
+    NewSequence,
+    Plan,
+    Save,
+    SaveKV,
+    SlotWork,
+    Stop,
+    ToWorker,
+)
+from penstock.protocol.worker_resources import (
+    CompileGrammar,
+    DropAdapter,
+    DropGrammar,
+    DropMedia,
+    LoadAdapter,
+    LoadMedia,
+    LoadMediaChunk,
+)
+from penstock_worker.batch.slots import SlotBounds, Slots
+from penstock_worker.grammar import SlotGrammars
+from penstock_worker.loading.load import features_of, load
+from penstock_worker.parallel.place import RankPlace
+from penstock_worker.sampler.queued import SamplerMemory
+from penstock_worker.speculation.interface import Proposer
 from penstock_worker.steps.feature import StepFeature, StepFeatures
+from penstock_worker.steps.runner import StepRunner
+from tests.worker.checkpoints import tiny_setup
+from tests.worker.driver import GREEDY
+from tests.worker.grammar.grammar_tools import Evens
+
+ORDER = [
+    "stored KV",
+    "states",
+    "media",
+    "adapters",
+    "grammars",
+    "sampler's memory",
+    "drafting",
+    "word times",
+]
 
 
-class Taking(StepFeature):
+class Noting(StepFeature):
     """Writes down when it is asked."""
 
     name = "notes"
@@ -27,13 +88,25 @@ class Taking(StepFeature):
         self.notes.append(f"close {self.mark}")
 
 
-class Saving(Taking):
+class Saving(Noting):
     def before_copies(self, saves: Sequence[Save], overwritten: Iterable[int]) -> None:
         self.notes.append(f"save {self.mark}")
 
 
+class Named(StepFeature):
+    def __init__(self, name: str) -> None:
+        self.name = name  # type: ignore[misc]
+
+
+class Forward:
+    """Shows its attention to an encoder's output."""
+
+    def crossing(self, batch: object) -> None:
+        raise AssertionError("nothing is computed")
+
+
 def test_a_hook_has_only_the_features_that_override_it() -> None:
-    features = StepFeatures([first := Saving([]), second := Taking([])])
+    features = StepFeatures([first := Saving([]), second := Noting([])])
     assert features.taking == (first, second)
     assert features.saving == (first,)
     assert not features.encoding + features.ordering + features.computing + features.limiting
@@ -41,14 +114,152 @@ def test_a_hook_has_only_the_features_that_override_it() -> None:
 
 
 def test_a_feature_is_found_by_its_class() -> None:
-    features = StepFeatures([Taking([]), saving := Saving([])])
+    features = StepFeatures([Noting([]), saving := Saving([])])
     assert features.find(Saving) is saving
-    assert StepFeatures().find(Taking) is None
+    assert StepFeatures().find(Noting) is None
 
 
 def test_features_are_asked_in_their_order_and_closed_in_the_opposite_one() -> None:
     notes: list[str] = []
-    features = StepFeatures([Taking(notes, "1"), Taking(notes, "2")])
+    features = StepFeatures([Noting(notes, "1"), Noting(notes, "2")])
     features.reset()
     features.close()
     assert notes == ["reset 1", "reset 2", "close 2", "close 1"]
+
+
+def all_features(monkeypatch: pytest.MonkeyPatch, place: RankPlace) -> list[str]:
+    """Names of the features of a rank of a model that has all."""
+    monkeypatch.setattr(
+        "penstock_worker.loading.load.step_adapters", lambda *parts: Named("adapters")
+    )
+    transcription = SimpleNamespace(alignment=Alignment(heads=((0, 0),)))
+    prepared: Any = SimpleNamespace(
+        media=SimpleNamespace(transcription=transcription), generation=GenerationDefaults()
+    )
+    recipe: Any = SimpleNamespace(states=Named("states"), media=Named("media"), adapters=None)
+    setup: Any = SimpleNamespace(
+        speculation=SpeculativeConfig(method="ngram", num_speculative_tokens=2)
+    )
+    slots = Slots(SlotBounds(slots=1, blocks=1, block_size=1, vocab=8, tokens=1))
+    stored: Any = Named("stored KV")
+    grammars = SlotGrammars(Evens(8))
+    found = features_of(
+        prepared,
+        setup,
+        recipe,
+        place,
+        slots,
+        Forward(),  # type: ignore[arg-type]
+        stored=stored,
+        grammars=grammars,
+        memory=SamplerMemory(SimpleNamespace(), slots),  # type: ignore[arg-type]
+        model=Proposer(),
+    )
+    grammars.close()
+    return [each.name for each in found]
+
+
+def test_all_features_have_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all_features(monkeypatch, RankPlace()) == ORDER
+
+
+def test_an_earlier_stage_has_the_first_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all_features(monkeypatch, RankPlace(1, 2, 0)) == ORDER[:5]
+
+
+def test_a_model_has_only_the_features_that_it_is_loaded_with(tmp_path: Path) -> None:
+    plain = tiny_setup(tmp_path)
+    more = msgspec.structs.replace(
+        plain, max_loras=1, max_lora_rank=8, disk_kv_dir=str(tmp_path / "kv"), disk_kv_bytes=1 << 24
+    )
+    for setup, expected in ((plain, ["grammars"]), (more, ["stored KV", "adapters", "grammars"])):
+        loaded = load(setup)
+        loaded.runner.close()
+        assert [each.name for each in loaded.runner.features.all] == expected
+
+
+# ---- what is missing
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterable[StepRunner[Any]]:
+    """Has grammars and nothing else."""
+    loaded = load(tiny_setup(tmp_path))
+    yield loaded.runner
+    loaded.runner.close()
+
+
+def answers_of(runner: StepRunner[Any], message: ToWorker) -> list[FromWorker]:
+    """What a worker says to a message that its session's thread or else its main thread takes."""
+    answers: list[FromWorker] = []
+    if not runner.features.hear(message, (), answers.append):
+        runner.receive(message, answers.append)
+    return answers
+
+
+REFUSALS: list[tuple[ToWorker, list[FromWorker]]] = [
+    (
+        LoadMedia("a", "image", 1, 1, ""),
+        [MediaFailed("a", "this worker has no media", "unfit")],
+    ),
+    (LoadMediaChunk("a", 0), []),
+    (DropMedia("a"), []),
+    (LoadAdapter("b", "/b"), [AdapterFailed("b", "this worker has no adapters")]),
+    (DropAdapter("b"), []),
+    (LookUpKV(3, [b"k"]), [FoundKV(3, 0)]),
+    (FetchKV(4, [b"k"], [1]), [FetchedKV(4, 0)]),
+    (SaveKV([Save(b"k", 1)]), []),
+]
+
+
+@pytest.mark.parametrize(
+    ("message", "answers"), REFUSALS, ids=[type(each).__name__ for each, _ in REFUSALS]
+)
+def test_a_message_for_a_missing_feature_is_refused_by_its_name(
+    plain: StepRunner[Any], message: ToWorker, answers: list[FromWorker]
+) -> None:
+    assert answers_of(plain, message) == answers
+
+
+def test_a_runner_without_grammars_refuses_them() -> None:
+    from penstock_worker.steps.absent import refusal
+
+    asked = CompileGrammar(5, Grammar("lark", "x"))
+    assert refusal(asked) == GrammarFailed(5, "this worker has no grammars")
+    assert refusal(DropGrammar(5)) is None
+
+
+def test_what_is_no_features_message_is_an_error(plain: StepRunner[Any]) -> None:
+    with pytest.raises(RuntimeError, match="Stop was not expected"):
+        answers_of(plain, Stop())
+
+
+def test_blocks_are_copied_for_a_fetch_that_is_refused(plain: StepRunner[Any]) -> None:
+    (part,) = plain._kind._forward.kv_blocks()[:1]
+    part[1] = 7
+    answers_of(plain, FetchKV(4, [b"k"], [3], copies=[Copy("device", 1, 2)]))
+    assert (part[2] == 7).all()
+
+
+def admitted(runner: StepRunner[Any], **asked: Any) -> Result:
+    """The step in which a sequence is admitted that asks for so much, and one that doesn't."""
+    new = [NewSequence(slot, [1, 2], 2, 0, GREEDY, [slot]) for slot in (0, 1)]
+    new[0] = msgspec.structs.replace(new[0], **asked)
+    return runner.execute(Plan(1, 0, [], new, [SlotWork(slot, 0, 2) for slot in (0, 1)]))
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        ({"adapter": "b"}, "this worker has no adapters"),
+        ({"pooling": Pooling("align")}, "this worker has no word times"),
+    ],
+    ids=["adapter", "pooling"],
+)
+def test_a_sequence_that_asks_for_a_missing_feature_fails_alone(
+    plain: StepRunner[Any], asked: dict[str, Any], error: str
+) -> None:
+    first, second = admitted(plain, **asked).slots
+    assert first.error == error
+    assert second.error is None
+    assert second.token is not None

@@ -17,7 +17,6 @@ from penstock_worker.batch.block_copies import NO_COPIES
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import HostQueue
 from penstock_worker.engine_session import Heard
-from penstock_worker.grammar import SlotGrammars
 from penstock_worker.left_over import Activity
 from penstock_worker.steps import in_flight as module
 from penstock_worker.steps.in_flight import DEPTH, LONGEST_PAUSE, StepsInFlight
@@ -65,7 +64,7 @@ class Watching(StepKind[None]):
 
     def __init__(self, activity: Activity) -> None:
         slots = Slots(SlotBounds(slots=1, blocks=1, block_size=1, vocab=1, tokens=1))
-        super().__init__(SimpleNamespace(layers_done=0), slots, NO_COPIES, SlotGrammars())
+        super().__init__(SimpleNamespace(layers_done=0), slots, NO_COPIES)
         self.activity = activity
         self.seen: list[int | None] = []
 

@@ -120,7 +120,7 @@ def test_after_a_change_of_the_model_nothing_is_kept_or_read(
 ) -> None:
     saved(disk, 0)
     assert found(disk, 0) == 1
-    disk.leave_alone()
+    disk.weights_change()
     disk.save([Save(key(1), 1)])
     assert found(disk, 0) == 0
     assert fetched(disk, [0], [15]) == 0, "what was found before is the former model's"

@@ -242,7 +242,7 @@ def answered(runner: StepRunner[Any], message: LoadMedia) -> MediaReady | MediaF
     from queue import SimpleQueue
 
     answers: SimpleQueue[Any] = SimpleQueue()
-    runner.media.receive(message, (), answers.put)
+    runner.feature(MediaEncodings).hear(message, (), answers.put)
     found: MediaReady | MediaFailed = answers.get(timeout=60)
     return found
 

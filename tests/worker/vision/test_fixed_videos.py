@@ -16,6 +16,7 @@ from penstock.media.prepared import write
 from penstock.model.media_facts import FixedFrames
 from penstock.protocol.common import MediaItem
 from penstock.protocol.from_worker import MediaFailed
+from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.vision.sight import Sight
 from tests.worker.driver import Job, LogitsOf
 from tests.worker.models.parity import RELATIVE_TOLERANCE, compare_answer
@@ -89,7 +90,7 @@ def run(
     _, ours = both(CASE)
     seen, pictures = LogitsOf(), CASES[CASE].preparation
     runner = runner_of(ours, pictures, observer=seen, cpu=backend_of(ours, backend))
-    runner.media.see_with(Sight(ours.tower, pictures, lambda: None, FRAMES))  # type: ignore[attr-defined]
+    runner.feature(MediaEncodings).see_with(Sight(ours.tower, pictures, lambda: None, FRAMES))
     return answers_of(runner, folder, prompts, seen, budget)
 
 
@@ -134,7 +135,7 @@ def test_a_video_that_is_not_what_was_said_is_refused(tmp_path: Path) -> None:
     _, ours = both(CASE)
     pictures = CASES[CASE].preparation
     runner = runner_of(ours, pictures)
-    runner.media.see_with(Sight(ours.tower, pictures, lambda: None, FRAMES))  # type: ignore[attr-defined]
+    runner.feature(MediaEncodings).see_with(Sight(ours.tower, pictures, lambda: None, FRAMES))
     good = video(4, 9)
     item = MediaItem("1" * 64, "video", 16, good.item.size, good.item.digest)
     path = tmp_path / "wrong"

@@ -16,6 +16,7 @@ from penstock.media.prepared import write
 from penstock.model.media_facts import PatchImages, VideoFrames
 from penstock.protocol.common import Media, MediaItem
 from penstock.protocol.from_worker import MediaFailed
+from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.vision.sight import Sight
 from tests.worker.driver import Driver, Job, LogitsOf
@@ -101,7 +102,7 @@ def seeing_runner(
     pictures = CASES[case].preparation
     runner = runner_of(ours, pictures, observer=observer, cpu=backend_of(ours, backend))
     sight = Sight(ours.tower, pictures, lambda: None, FRAMES)
-    runner.media.see_with(sight)  # type: ignore[attr-defined]
+    runner.feature(MediaEncodings).see_with(sight)
     return runner
 
 

@@ -68,11 +68,11 @@ def test_an_item_in_chunks_becomes_a_token(folder: Path) -> None:
     assert loaded.ready.media_rows == USUAL_ROWS
     assert not loaded.ready.whole_spans
     shown, answers = picture(CASES[CASE].preparation, 1, 1), SimpleQueue[Any]()
-    media, name = loaded.runner.media, shown.item.name
-    media.receive(message_of(shown.item), (), answers.put)
-    media.receive(LoadMediaChunk(name, 0), [shown.content[:100]], answers.put)
+    media, name = loaded.runner.feature(MediaEncodings), shown.item.name
+    media.hear(message_of(shown.item), (), answers.put)
+    media.hear(LoadMediaChunk(name, 0), [shown.content[:100]], answers.put)
     assert answers.get(timeout=60) == MediaTaken(name, 100)
-    media.receive(LoadMediaChunk(name, 100), [shown.content[100:]], answers.put)
+    media.hear(LoadMediaChunk(name, 100), [shown.content[100:]], answers.put)
     assert isinstance(answers.get(timeout=60), MediaReady)
     tokens, spans = prompt_of([words(5, 1), shown])
     assert spans is not None
@@ -107,7 +107,7 @@ def test_as_much_may_wait_as_is_told_and_twice_that_is_held(folder: Path) -> Non
     longest = 200 * 3 * 7 * 7 + 256 * 4096
     for wanted, told in ((0, longest), (1 << 30, longest), (100_000, 100_000)):
         loaded = load(setup(folder, media_load_bytes=wanted))
-        media = loaded.runner.media
+        media = loaded.runner.feature(MediaEncodings)
         assert isinstance(media, MediaEncodings)
         assert loaded.ready.media_bytes == told
         assert media._store is not None
@@ -148,7 +148,7 @@ def test_a_decoder_without_its_tower_takes_no_pictures(folder: Path, tmp_path: P
     assert loaded.ready.media_rows == 0
     answers: SimpleQueue[Any] = SimpleQueue()
     item = picture(CASES[CASE].preparation, 1, 1).item
-    loaded.runner.media.receive(message_of(item), (), answers.put)
+    loaded.runner.receive(message_of(item), answers.put)
     assert isinstance(answers.get(timeout=60), MediaFailed)
     loaded.runner.close()
 

@@ -77,13 +77,13 @@ def test_ranks_see_what_one_worker_sees(
             assert held is not None
             answers: SimpleQueue[Any] = SimpleQueue()
             if ranks.place.first:
-                held.receive(message_of(shown.item, str(file)), (), answers.put)
+                held.hear(message_of(shown.item, str(file)), (), answers.put)
                 assert isinstance(answers.get(timeout=60), MediaReady)
             held.encode(plan)
             bounds = SlotBounds.of(asked, prepared.config.vocab_size, 16, recipe.kv_groups)
             slots = Slots(bounds)
             slots.apply(plan)
-            batch = prepare_inputs(plan.work, slots, held)
+            batch = prepare_inputs(plan.work, slots, [held])
             found = forward.logits(batch, np.arange(len(tokens)))
             held.close()
         assert slots[0].failed is None

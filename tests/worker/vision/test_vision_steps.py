@@ -46,7 +46,7 @@ def shown() -> Prepared:
 
 
 def media_of(runner: StepRunner[Any]) -> MediaEncodings:
-    media = runner.media
+    media = runner.feature(MediaEncodings)
     assert isinstance(media, MediaEncodings)
     return media
 
@@ -141,7 +141,7 @@ def test_an_item_is_forgotten_when_the_core_says_so(
 ) -> None:
     load(runner, tmp_path, shown)
     for name in (shown.item.name, "unknown"):
-        runner.media.receive(DropMedia(name), (), lambda answer: None)
+        runner.feature(MediaEncodings).hear(DropMedia(name), (), lambda answer: None)
     assert step(runner, prompts_with(shown), encode=[shown.item.name]).slots[0].error is not None
 
 
@@ -184,9 +184,9 @@ def test_an_item_that_isnt_there_is_told(
     """The engine core counts it as encoded otherwise. Also one that is being read."""
     told: list[Any] = []
     load(runner, tmp_path, shown)
-    runner.media.receive(DropMedia(shown.item.name), (), told.append)
+    runner.feature(MediaEncodings).hear(DropMedia(shown.item.name), (), told.append)
     step(runner, prompts_with(shown), encode=[shown.item.name])
-    runner.media.receive(message_of(shown.item), (), told.append)
+    runner.feature(MediaEncodings).hear(message_of(shown.item), (), told.append)
     step(runner, [], 2, encode=[shown.item.name])
     assert [(each.name, each.code) for each in told] == [(shown.item.name, "unfit")] * 2
     held = media_of(runner)._store

@@ -19,7 +19,6 @@ from penstock_worker.grammar import SlotGrammars
 from penstock_worker.loading.device import DeviceParts, load_on_device
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.sampler.queued import SamplerMemory
-from penstock_worker.states.interface import STATELESS
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import BegunStep, StepRunner
 from tests.worker.cpu_model import CPUModel
@@ -74,16 +73,15 @@ class Machine:
             setup.max_model_len,
         )
         queue, slots = queue_of(recipe.device), Slots(bounds)
+        features = recipe.states, self.grammars, SamplerMemory(self.parts.sampler, slots)
         kind = Generate(
             queue,
             self.parts.forward,
             self.parts.sampler,
             slots,
             copies=self.parts.copies,
-            grammars=self.grammars,
             newest=self.parts.forward.newest,
-            features=[SamplerMemory(self.parts.sampler, slots)],
-            states=recipe.states or STATELESS,
+            features=[each for each in features if each is not None],
         )
         self.runner = StepRunner(queue, kind, phases=Phases())
         self.waited: set[str] = set()
