@@ -26,7 +26,7 @@ from testing.streams.mix import mix
 
 VICTIMS = ("worker 0", "engine")
 TOKENS = 96
-"""Of each answer."""
+"""Tokens of each answer."""
 RECOVERY_BOUND = 120.0
 """Seconds after which a fleet that stands still is lost."""
 

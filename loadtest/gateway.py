@@ -38,7 +38,8 @@ LIMITS = (100, 1_000)
 PATIENCE = 300.0
 NO_LOG = Path(os.devnull)
 SHARE = (0.15, 0.85)
-"""Of a run's tokens, between which the gateway is looked at: without beginnings and ends."""
+"""The shares of a run's tokens between which the gateway is looked at: without beginnings and
+ends."""
 Reader = subprocess.Popen[bytes]
 GROUP = 256
 """Streams in one step, at most."""

@@ -130,14 +130,14 @@ Prefills = Iterable[tuple[int, list[Batch]]]
 
 
 def _one_request(extent: Extent) -> Prefills:
-    """By the tokens of one request, computed in chunks."""
+    """Batches by the tokens of one request, computed in chunks."""
     for start, context in pairwise((0, *extent.contexts)):
         chunks = range(start, context, CHUNK)
         yield context, [_sequences(1, done, min(CHUNK, context - done)) for done in chunks]
 
 
 def _many_requests(extent: Extent) -> Prefills:
-    """By requests of extent.base tokens. Writes the whole pool in the end."""
+    """Batches by the number of requests of extent.base tokens. Writes the whole pool in the end."""
     blocks, at_once = blocks_of(extent.base), max(CHUNK // extent.base, 1)
     for start, requests in pairwise((0, *extent.batches, extent.blocks // blocks)):
         batches = [

@@ -146,7 +146,8 @@ def counted(files: list[Path]) -> dict[str, Any]:
 
 
 def is_valid(schema: Any, data: Any) -> bool:
-    """As the package jsonschema has it, formats left aside; True where it can't say."""
+    """Whether the package jsonschema takes the data for valid, formats left aside; True where it
+    can't say."""
     try:
         validator = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
         return bool(validator(schema).is_valid(data))

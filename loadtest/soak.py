@@ -57,7 +57,7 @@ class Shape:
         return text(seed, self.tokens(seed))
 
     def tokens(self, seed: int) -> int:
-        """Of that stream: any length, evenly, and no neighbours alike."""
+        """Tokens of that stream: any length, evenly, and no neighbours alike."""
         return self.shortest + 37 * seed % (self.longest - self.shortest + 1)
 
 

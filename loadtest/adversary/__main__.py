@@ -33,12 +33,13 @@ from testing.streams.timed import Streams, Tally, beside, prompt_ids
 
 SERVE = ("--scheduling-policy", "fair")
 SEED = 1
-"""Of the adversary's requests."""
+"""The seed of the adversary's requests."""
 LOST = ("session with the engine core ended", "session with the engine ended")
 """What a gateway and a worker say of a session that is over."""
 ALLOWED_RATIO = 3.0
 ALLOWED_GROWTH = 0.1
-"""Of a process's memory, from the first quarter beside the adversary to the last."""
+"""The share by which a process's memory may grow, from the first quarter beside the adversary to
+the last."""
 
 
 Answers = dict[str, dict[str, int]]
@@ -205,7 +206,7 @@ def _streams(figures: dict[str, Any]) -> str:
 
 
 def _answers(answers: dict[str, dict[str, int]]) -> str:
-    """Of every kind of request, how many had which end; the most common ends first."""
+    """How many requests of every kind had which end; the most common ends first."""
     totals: Counter[str] = Counter()
     for each in answers.values():
         totals.update(each)

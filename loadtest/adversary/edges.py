@@ -12,7 +12,7 @@ from typing import Any
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 VOCABULARY = 49_152
-"""Of the default model. With a smaller one, requests that name an id are refused."""
+"""The vocabulary of the default model. With a smaller one, requests that name an id are refused."""
 FIRST_WORD, LAST_WORD = 1_000, 20_000
 """Ids of prompts: ordinary tokens."""
 BEHAVIOURS = ("reads", "reads", "reads", "hangs up", "reads slowly")

@@ -35,7 +35,7 @@ class Mallory:
     seconds: float
     seed: int
     answers: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """By kind, how many had which end."""
+    """How many answers had which end, by kind."""
 
     def __post_init__(self) -> None:
         self._draw = random.Random(self.seed)

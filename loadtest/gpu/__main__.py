@@ -46,7 +46,7 @@ LEAVING = 2.0
 LEAST = 5.0
 """Seconds without which a part isn't begun."""
 MOST = 1.5
-"""Of a part's own time, what it may have where the parts before it left some."""
+"""The multiple of its own time that a part may have where the parts before it left some."""
 
 
 UNENDING = 10.0

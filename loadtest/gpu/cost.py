@@ -10,13 +10,14 @@ from penstock.model.config import ModelConfig
 
 @dataclass(frozen=True)
 class ModelCost:
-    """Of a model and its KV cache in bfloat16. Norms and the embedding's few rows are left out."""
+    """What a model and its KV cache cost in bfloat16. Norms and the embedding's few rows are left
+    out."""
 
     config: ModelConfig
 
     @property
     def layer_parameters(self) -> int:
-        """Of one layer's matrices."""
+        """Parameters of one layer's matrices."""
         config = self.config
         queries = config.num_heads * config.head_dim
         keys = config.num_kv_heads * config.head_dim
@@ -40,12 +41,12 @@ class ModelCost:
         return 2 * 2 * config.num_kv_heads * config.head_dim * config.num_layers
 
     def decode_bytes(self, batch: int, context: int) -> int:
-        """Of one step: weights and keys and values read, each sequence with `context` tokens in
-        the cache after the step; the new ones' keys and values written."""
+        """Bytes of one step: weights and keys and values read, each sequence with `context` tokens
+        in the cache after the step; the new ones' keys and values written."""
         return self.weight_bytes + batch * (context + 1) * self.kv_bytes
 
     def mixed_bytes(self, batch: int, context: int, before: int, chunk: int) -> int:
-        """Of a decode step, see `decode_bytes`, with `chunk` new tokens of a prompt behind the
+        """Bytes of a decode step, see `decode_bytes`, with `chunk` new tokens of a prompt after the
         `before` that are in the cache."""
         return self.decode_bytes(batch, context) + (before + chunk) * self.kv_bytes
 

@@ -13,7 +13,7 @@ PENSTOCK = "penstock"
 
 
 def rows(document: dict[str, Any], *prefixes: str, **wanted: Any) -> Iterator[Row]:
-    """Of all parts whose names begin so, those with these values."""
+    """Rows of all parts whose names begin so, those with these values."""
     for prefix in prefixes:
         for name, part in document.get("parts", {}).items():
             if name.startswith(prefix):
@@ -46,7 +46,7 @@ def output_rate(row: Row) -> float:
 
 
 def idle_between(row: Row, _: Limits | None = None) -> float:
-    """Of the profiled steps' time, the device's share of idling between them, at most."""
+    """The device's share of idling between the profiled steps, of their time, at most."""
     return float(row["between"] / row["span"])
 
 

@@ -32,7 +32,8 @@ def write_model(folder: Path, config: ModelConfig) -> Path:
 
 
 def write_weights(folder: Path, config: ModelConfig) -> Path:
-    """As `write_model`, with random weights of transformers' own making. Returns the folder."""
+    """Writes a model as `write_model` does, with random weights of transformers' own making.
+    Returns the folder."""
     import torch
     from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForCausalLM

@@ -330,7 +330,7 @@ def _runs(found: list[Row]) -> str:
 
 
 def _engine_core(row: Row) -> Row:
-    """Of a mean step: milliseconds, and shares of it."""
+    """The engine core's part of a mean step: milliseconds, and shares of it."""
     core = dict(row["engine_core"])
     steps = core.pop("steps")
     means = {f"{name}_ms": 1000 * each / max(steps, 1) for name, each in core.items()}

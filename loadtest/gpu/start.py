@@ -154,8 +154,8 @@ def wait_for(command: list[str], environment: dict[str, str]) -> int:
 
 
 def environment(site: Path, work: Path, dry: bool) -> dict[str, str]:
-    """Of the measurements: what was installed, then this project's packages, then what was set.
-    Triton's cache stays where the caller has it."""
+    """The environment of the measurements: what was installed, then this project's packages, then
+    what was set. Triton's cache stays where the caller has it."""
     packages = [site, *(ROOT / part for part in ("shared", "services", "kernels")), ROOT]
     inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
     changes = {

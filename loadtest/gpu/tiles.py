@@ -33,7 +33,8 @@ from penstock_kernels.triton import matmul_tiles, tiles
 from penstock_kernels.triton.tiles import attention_choice
 
 TOLERANCE = 0.01
-"""Of a row's norm: bfloat16's rounding is a quarter of it, a missing tile more."""
+"""The share of a row's norm that is tolerated: bfloat16's rounding is a quarter of it, a missing
+tile more."""
 COLUMNS = {
     "shape": "{shape}",
     "tiles": "{tiles}",
@@ -57,7 +58,7 @@ class Warps:
 
 
 def kernels(config: ModelConfig) -> dict[str, tuple[str, Tiles]]:
-    """By name: what its cases are called, and the tiles that candidates differ from."""
+    """What each kernel's cases are called, and the tiles that candidates differ from, by name."""
     mixed = attention_choice(config.head_dim)
     invariant = attention_choice(config.head_dim, batch_invariant=True).few
     row_warps = Warps(tiles.row_warps(tiles.row_block(config.hidden_size)))
@@ -84,7 +85,8 @@ def kernels(config: ModelConfig) -> dict[str, tuple[str, Tiles]]:
 
 
 def changed(present: Tiles, words: str) -> Tiles:
-    """Of `keys=128,warps=8`. Raises ValueError for what is no field or no number."""
+    """The tiles with the changes of words like `keys=128,warps=8`. Raises ValueError for what is no
+    field or no number."""
     wanted = dict(pair.split("=", 1) for pair in words.split(","))
     if unknown := wanted.keys() - asdict(present).keys():
         raise ValueError(f"no {', '.join(unknown)} among {', '.join(asdict(present))}")

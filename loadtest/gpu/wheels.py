@@ -25,7 +25,7 @@ TESTING = (
     *("gguf", "hypothesis", "psutil"),
     *("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist"),
 )
-"""Of the extra `dev`: for the kernels' tests."""
+"""Packages of the extra `dev`, for the kernels' tests."""
 BELOW = {
     "fastapi": ("starlette", "pydantic", "annotated-doc", "opentelemetry-api"),
     "starlette": ("anyio",),
@@ -99,7 +99,7 @@ def name_of(line: str) -> str:
 
 
 def canonical(name: str) -> str:
-    """As PEP 503 compares names."""
+    """The name as PEP 503 compares names."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -38,7 +38,7 @@ class Figure:
 
 
 def medians(runs: Sequence[Summary]) -> dict[str, Figure | None]:
-    """Of the figures that the table shows; None where no run has it."""
+    """Medians of the figures that the table shows; None where no run has it."""
     return {key: _median([_figure(run, key) for run in runs]) for key in _COLUMNS.values()}
 
 

@@ -24,7 +24,7 @@ OURS = "penstock"
 
 
 class Comparison(ABC):
-    """Of peers of one kind. Its docstring is the command's description.
+    """A comparison of peers of one kind. Its docstring is the command's description.
 
     Whatever a method shows of a comparison, it takes from the document that the JSON file holds.
     """

@@ -38,7 +38,7 @@ class Peer(ABC):
 
     @abstractmethod
     def process(self, log: Path) -> PeerProcess:
-        """Of its own, not started yet. log: the file of what it writes."""
+        """A process of its own, not started yet. log: the file of what it writes."""
 
     def takes(self, work: Workload) -> bool:
         return not (self.one_stream and work.at_once)
@@ -160,7 +160,7 @@ class PeerProcess(ABC):
         self._process = None
 
     def last_lines(self) -> str:
-        """Of the log."""
+        """The last lines of the log."""
         text = self._log.read_bytes()[-4000:].decode("utf-8", "replace")
         return "\n".join(text.splitlines()[-15:])
 

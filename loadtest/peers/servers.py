@@ -157,7 +157,7 @@ def kv_gigabytes() -> str:
 
 
 def bf16_folder(model: Path) -> Path:
-    """The same weights in bfloat16. Raises SetupError."""
+    """A folder of the model's weights in bfloat16. Raises SetupError."""
     folder = peers_dir() / "models" / f"{model.stem}-bf16"
     if not folder.is_dir():
         raise SetupError(

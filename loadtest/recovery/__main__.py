@@ -33,7 +33,7 @@ UNBOUNDED = ("--max-waiting-requests", "100000", "--max-waiting-tokens", "100000
 GOES_ON = 60.0
 """Seconds in which all must go on after a pause."""
 SEED = 1
-"""Of the pauses."""
+"""The seed of the pauses."""
 FIRST_WITHIN = 3.0
 ACCEPTED_WITHIN = 30.0
 """Seconds after a kill."""
@@ -59,7 +59,7 @@ class Load:
 
     @property
     def flags(self) -> list[str]:
-        """Of the engine core."""
+        """Flags of the engine core."""
         flags = [*UNBOUNDED, "--max-num-seqs", str(self.at_once)]
         flags += ["--max-num-batched-tokens", str(self.step_tokens)]
         return [*flags, "--num-kv-blocks", str(self.blocks)]
@@ -74,8 +74,8 @@ Running = tuple[RestartableProcess, RestartableProcess, Listening]
 
 
 def loads(options: Flags) -> list[Load]:
-    """Those that see a kill. Few sequences at a time: what was in a step when the engine core died
-    is computed alone at first."""
+    """The loads that see a kill. Few sequences at a time: what was in a step when the engine core
+    died is computed alone at first."""
     short = Load("short prompts", options.requests, 30, 128, 0.02, 256)
     most = {"step_tokens": 262_144, "blocks": 262_144}
     long = Load("long prompts", options.long_requests, options.long_prompt, 8, 0.5, 64, **most)

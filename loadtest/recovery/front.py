@@ -87,7 +87,7 @@ class Front:
             await asyncio.sleep(PACE)
 
     def _sample(self) -> Sample:
-        """Of this moment."""
+        """A sample of this moment."""
         status, (engine,) = self._client.status, self._client.engines
         boot = engine.welcome.boot if engine.connected and engine.welcome is not None else ""
         held = status.waiting + status.running if boot and status is not None else 0

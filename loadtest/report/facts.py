@@ -49,7 +49,7 @@ def machine_line(facts: dict[str, Any]) -> str:
 
 
 def commit() -> str:
-    """Of the working tree, as git describes it."""
+    """The commit of the working tree, as git describes it."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Of the values in order, the one at that share of the way; 0 where there are none."""
+    """The value at that share of the way through the values in order; 0 where there are none."""
     ordered = sorted(values)
     return ordered[round(share * (len(ordered) - 1))] if ordered else 0.0
 

@@ -74,11 +74,11 @@ class Measurement:
     name: str  # of its files
     description: str | None
     measure: Callable[[Flags], Document | Iterator[Document]]
-    """Of several, each is written when it comes, and the last is the result.  Raises SetupError,
-    StartupError or NotThere where something is missing."""
+    """Measures. Of several documents, each is written when it comes, and the last is the result.
+    Raises SetupError, StartupError or NotThere where something is missing."""
     text: Callable[[Document], str]  # Markdown, of all that was measured in a run
     flags: Mapping[str, Any] = field(default_factory=dict)
-    """By flag: its default and what it means, or keywords of `add_argument`."""
+    """The default of each flag and what it means, or keywords of `add_argument`."""
     draw: Callable[[Path, Document], None] | None = None
     """The chart: of the run, or of the first of several."""
     head: str = ""
@@ -143,7 +143,7 @@ class Measurement:
 
 
 def _keywords(flag: tuple[Any, str] | Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of `add_argument`. A default says the type; one that is False can be set."""
+    """Keywords of `add_argument`. A default says the type; one that is False can be set."""
     if not isinstance(flag, tuple):
         return flag
     default, words = flag

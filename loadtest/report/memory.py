@@ -71,7 +71,8 @@ class Memory:
         return statistics.median(early), statistics.median(late)
 
     def growths(self, begin: float, longest: float = float("inf")) -> dict[str, dict[str, float]]:
-        """Of each process of which enough is known: as `drift`, and by which share it grew."""
+        """The growth of each process of which enough is known: as `drift`, and by which share it
+        grew."""
         drifts = {name: self.drift(name, begin, longest) for name in self.rss}
         return {
             name: {"early_mib": drift[0], "late_mib": drift[1], "growth": drift[1] / drift[0] - 1}

@@ -18,7 +18,7 @@ _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
 
 @dataclass(frozen=True)
 class ModelCost:
-    """Of one step of one token, as the file stores the weights.
+    """What one step of one token costs, as the file stores the weights.
 
     layer_bytes, layer_macs: of all layers' matrices, of experts as many as serve one token.
     head_bytes, head_macs: of the output head, which is the embedding where the two are tied.

@@ -27,16 +27,16 @@ class ProbeUnavailable(RuntimeError):
 
 @dataclass(frozen=True)
 class Limits:
-    """Of `threads` threads. Multiply-adds count as two operations; None: not measured, as the
-    processor has no such instructions."""
+    """What `threads` threads can do at most. Multiply-adds count as two operations; None: not
+    measured, as the processor has no such instructions."""
 
     threads: int
     read_bytes_per_s: float
     int8_ops_per_s: float | None
     bf16_ops_per_s: float | None
     block_int8_ops_per_s: float | None = None
-    """Of int8 where each 32 weights have a scale and a minimum, as a GGUF file's blocks do. None
-    also where int8 isn't AVX-512 VNNI's, but AMX's or AVX2's."""
+    """Operations with int8 where each 32 weights have a scale and a minimum, as a GGUF file's
+    blocks do. None also where int8 isn't AVX-512 VNNI's, but AMX's or AVX2's."""
 
     @property
     def ops_per_s(self) -> float | None:

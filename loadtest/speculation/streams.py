@@ -51,7 +51,7 @@ class Pace:
     drafted: float
     kept: float
     answers: dict[tuple[int, int], str]
-    """Those that ended, by stream and number of the request."""
+    """Answers that ended, by stream and number of the request."""
 
     @property
     def rate(self) -> float:

@@ -15,7 +15,7 @@ from loadtest.gpu.shapes import MODELS
 from loadtest.gpu.tiles import TOLERANCE, distance
 
 ORDER = ("kernels-attention", "kernels-rows", "kernels-products")
-"""By how much a served model needs them."""
+"""Parts in the order in which a served model needs them."""
 
 
 def run(job: Job) -> None:

@@ -58,7 +58,7 @@ def chunk(
 
 
 def flash_chunk(config: ModelConfig, sequences: int, before: int, new: int) -> Case:
-    """As `chunk`, by FlashAttention 3 over the same cache, as the worker calls it."""
+    """The case of `chunk`, by FlashAttention 3 over the same cache, as the worker calls it."""
     own, shape = chunk(config, sequences, before, new), Shape(config, sequences, before, new)
     return replace(own, make=shape.flash_bench, op="prefill attention, FlashAttention 3", torch="")
 

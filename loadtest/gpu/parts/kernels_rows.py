@@ -31,7 +31,7 @@ DRAWS = {
 
 
 def chosen(tiles: Tiles) -> dict[str, int]:
-    """As keywords; none where the kernel chooses."""
+    """The tiles as keywords; none where the kernel chooses."""
     return {} if tiles is None else asdict(tiles)
 
 
@@ -180,7 +180,7 @@ def by_torch(logits: Tensor, cuts: SamplingCuts) -> Tensor:
 
 
 def copies(config: ModelConfig, count: int) -> Case:
-    """Of blocks within the pool, over all layers: half of them onto the other half."""
+    """Copies of blocks within the pool, over all layers: half of them onto the other half."""
     parts = 2 * config.num_layers
     width = BLOCK * config.num_kv_heads * config.head_dim
 

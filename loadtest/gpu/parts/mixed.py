@@ -52,7 +52,7 @@ def prompt(extent: Extent) -> int:
 
 
 def padded_rows(asked: Setup, job: Job, rows: int) -> int | None:
-    """Of the graph that computes a step of so many; None: it has none."""
+    """Rows of the graph that computes a step of so many; None: it has none."""
     from penstock_worker.forward.buckets import mixed_rows
 
     if asked.enforce_eager:

@@ -26,7 +26,7 @@ PROFILED_BATCH = 64
 PROFILED_STEPS = 16
 PREFILL_TIMES = 3
 MODULE = "flash_attn_interface"
-"""Of FlashAttention 3 (penstock_worker.attention.flash_choice, which imports Triton)."""
+"""The module of FlashAttention 3 (penstock_worker.attention.flash_choice, which imports Triton)."""
 
 
 def run(job: Job) -> None:
@@ -44,7 +44,7 @@ def run(job: Job) -> None:
 
 
 def chosen_modes(job: Job) -> list[Mode]:
-    """Those that the part names; of a part that names none, all that are not for others."""
+    """The modes that the part names; of a part that names none, all that are not for others."""
     named = job.part.modes
     if unknown := set(named) - {mode.name for mode in job.extent.modes}:
         raise ValueError(f"no modes {sorted(unknown)} in this extent")
@@ -245,7 +245,7 @@ def profiled(work: Callable[[], None]) -> list[tuple[float, float]]:
 
 
 def release_memory() -> None:
-    """Of a model that is not needed any more, before the next is loaded."""
+    """Releases the memory of a model that is not needed any more, before the next is loaded."""
     import torch
 
     gc.collect()

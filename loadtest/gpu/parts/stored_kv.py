@@ -53,7 +53,7 @@ def run(job: Job) -> None:
 
 
 def measure_copies(job: Job) -> None:
-    """Of the model's blocks, to pinned memory and back, without what keeps them."""
+    """Measures copies of the model's blocks, to pinned memory and back, without what keeps them."""
     import torch
 
     from penstock_worker.device.stored_cache import stored_cache
@@ -86,7 +86,7 @@ def worker(job: Job, folder: Path, **kept: Any) -> AbstractContextManager[Any]:
 
 
 def setup(job: Job, folder: Path, **kept: Any) -> Setup:
-    """Of one sequence, and of blocks that come back beside its own."""
+    """The setup of one sequence, and of blocks that come back beside its own."""
     tokens = (job.extent.stored_blocks + 2) * BLOCK + ANSWER
     mode = Mode(CAPTURED, (1,), enforce_eager=True)
     plain = setup_of(

@@ -15,7 +15,7 @@ ATTENTION = "sdpa"
 BLOCK = 64
 """Tokens of a block of continuous batching's cache."""
 SHARE = 0.4
-"""Of the part's time, at most, for each of the two."""
+"""The share of the part's time, at most, for each of the two."""
 
 
 def run(job: Job) -> None:

@@ -157,7 +157,7 @@ def penstock(model: str, threads: int, **more: Any) -> Run:
 
 
 def penstock_without_drafts(model: str, threads: int) -> Run:
-    """The same without speculation."""
+    """Penstock without speculation."""
     return penstock(model, threads, speculative_config="off")
 
 

@@ -117,7 +117,7 @@ class Encoder(Protocol):
 
     @property
     def layers_done(self) -> int:
-        """See Body."""
+        """How many layers are done (see Body)."""
 
     def rows(self, inputs: Inputs, adapters: BatchAdapters | None) -> Tensor:
         """Returns the last layer's output, [rows, hidden]: the tokens' and, if the kernels need it,
@@ -128,7 +128,7 @@ class Encoder(Protocol):
         """Counts a layer that was computed beside the encoder's. Raises StepCancelled."""
 
     def cancel(self) -> None:
-        """See Body."""
+        """Cancels what is being computed (see Body)."""
 
 
 PoolInputs = Callable[[Tensor, list[int]], Tensor]

@@ -92,7 +92,7 @@ class LayeredKernels(Protocol):
         *,
         causal: bool = False,
     ) -> EncoderStep:
-        """See EncoderOps."""
+        """Lays out a step (see EncoderOps)."""
 
 
 class ReferenceLayered:
