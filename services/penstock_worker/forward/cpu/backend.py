@@ -34,8 +34,14 @@ from penstock_worker.alignment.interface import Crossing
 from penstock_worker.attention.encoded import Division
 from penstock_worker.forward.common_mechanisms import COMMON
 from penstock_worker.forward.cpu.adapters import PackedAdapters
-from penstock_worker.forward.cpu.cross_layers import compile_stored
-from penstock_worker.forward.cpu.crossings import KEY, QUERY, ShownHeads, beside, showing
+from penstock_worker.forward.cpu.cross_layers import (
+    KEY,
+    QUERY,
+    ShownHeads,
+    beside,
+    compile_stored,
+    showing,
+)
 from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
 from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.cpu.media import TOWER_DTYPE

@@ -10,11 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from penstock.model.config import ModelConfig
+from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.program import Attention, Buffer, Phase, PhaseKind, Program
-from penstock_worker.forward.cpu.gates import forms_of
+from penstock_worker.forward.cpu.gates import forms_of, product_into
 from penstock_worker.forward.cpu.layers import LayerPhases
 from penstock_worker.forward.cpu.weights import CrossWeights, LayerWeights, ModelWeights
+from penstock_worker.forward.interface import Batch, Forward
 
 
 @dataclass(frozen=True)
@@ -96,3 +102,88 @@ def _weights(layer: LayerWeights) -> CrossWeights:
     if layer.cross is None:
         raise ValueError("a layer doesn't attend to an encoder")
     return layer.cross
+
+
+# Shows what layers ask of an encoder's output: queries and keys of some heads.
+
+KEPT = Buffer.STREAMS
+"""The buffer in which queries and keys are collected for alignment; layers that attend to an
+encoder have no other use for it."""
+QUERY, KEY = 0, 1
+"""Which of a HEADS phase's matrices."""
+
+
+def showing(program: Program, config: ModelConfig, which: int, layers: Sequence[int]) -> Program:
+    """Returns the program with another end: it gives what a product of some layers' attention to
+    the encoder makes of each row, [rows, layers * heads * head_dim].
+
+    program: all of a step, or what stores an encoder's rows.  which: QUERY or KEY.  layers:
+    ascending.  The product is made twice, as its other result goes into the cache, or is
+    overwritten.
+    """
+    size = config.num_heads * config.head_dim
+    width, phases = len(layers) * size, []
+    for phase in program.phases[:-1]:
+        layer = _crossed_layer(phase.attention, config)
+        matrix = phase.matrices[which] if phase.kind is PhaseKind.HEADS else None
+        if matrix is not None and layer in layers:
+            shown = product_into(matrix, KEPT)
+            first = layers.index(layer) * size
+            # Into a buffer of its own: nothing waits for it before the layer's end.
+            phases.append(replace(shown, width=width, part=True, first=first, waits=False))
+        phases.append(phase)
+    end = Phase(kind=PhaseKind.ROWS, source=KEPT, width=width, waits=False)
+    return Program((*phases, end), program.vocab)
+
+
+def _crossed_layer(attention: Attention | None, config: ModelConfig) -> int:
+    """The layer whose attention to the encoder that is; -1: it is another attention."""
+    if attention is None or attention.chunk is not None:
+        return -1
+    return attention.layer - (config.num_layers if attention.through is not None else 0)
+
+
+@dataclass(frozen=True)
+class ShownHeads:
+    """Runs two such programs over the cache of a third."""
+
+    of_encoder: Forward
+    of_decoder: Forward
+    places: np.ndarray
+    """[heads]: which of all heads of the layers that are shown each of them is."""
+    heads: int
+    """Number of heads of those layers, together."""
+    head_dim: int
+
+    @property
+    def forwards(self) -> tuple[Forward, Forward]:
+        return self.of_encoder, self.of_decoder
+
+    @staticmethod
+    def layers(heads: Sequence[tuple[int, int]]) -> list[int]:
+        return sorted({layer for layer, _ in heads})
+
+    @staticmethod
+    def places_of(heads: Sequence[tuple[int, int]], per_layer: int) -> np.ndarray:
+        """heads: (layer, head) of each."""
+        layers = ShownHeads.layers(heads)
+        return np.array([layers.index(layer) * per_layer + head for layer, head in heads])
+
+    def queries(self, batch: Batch | None) -> Tensor:
+        """batch: of the decoder's rows. Returns [rows, heads, head_dim]."""
+        return self._shown(self.of_decoder, batch)
+
+    def keys(self, batch: Batch | None) -> Tensor:
+        """batch: of the encoder's rows. Returns [rows, heads, head_dim]."""
+        return self._shown(self.of_encoder, batch)
+
+    def _shown(self, forward: Forward, batch: Batch | None) -> Tensor:
+        if batch is None:
+            return torch.empty(0, len(self.places), self.head_dim)
+        rows = forward.logits(batch, np.arange(len(batch.tokens)))
+        return rows.view(len(rows), self.heads, self.head_dim)[:, torch.from_numpy(self.places)]
+
+
+def beside(decoder: Decoder, program: Program) -> Decoder:
+    """Returns one that runs another program over the same cache."""
+    return replace(decoder, program=program, beside=decoder)

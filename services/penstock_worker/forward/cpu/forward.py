@@ -22,30 +22,11 @@ from penstock_worker.forward.interface import Batch, StepCancelled
 from penstock_worker.states.program_states import ProgramStates
 
 
-class CPUForward:
-    """Adapts a Decoder to the interface `Forward`."""
+class RunsProgram:
+    """What computes steps of a program."""
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        join_logits: Callable[[np.ndarray], None] | None = None,
-        ends: CPUStageEnds | None = None,
-        states: ProgramStates | None = None,
-        taps: CPUTaps | None = None,
-    ) -> None:
-        """`join_logits` completes logits by the columns that other ranks have computed. `ends`:
-        those of a pipeline stage. `states`: those of recurrent layers. `taps`: what keeps the
-        residuals of a step."""
+    def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
-        self._join_logits = join_logits
-        self._ends = ends
-        self._states = states
-        self._taps = taps
-
-    @property
-    def decoder(self) -> Decoder:
-        """What computes the steps, for those who measure it."""
-        return self._decoder
 
     @property
     def layers_done(self) -> int:
@@ -59,6 +40,32 @@ class CPUForward:
         self._decoder.count_layer()
         if self._decoder.cancelled:
             raise StepCancelled
+
+
+class CPUForward(RunsProgram):
+    """Adapts a Decoder to the interface `Forward`."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        join_logits: Callable[[np.ndarray], None] | None = None,
+        ends: CPUStageEnds | None = None,
+        states: ProgramStates | None = None,
+        taps: CPUTaps | None = None,
+    ) -> None:
+        """`join_logits` completes logits by the columns that other ranks have computed. `ends`:
+        those of a pipeline stage. `states`: those of recurrent layers. `taps`: what keeps the
+        residuals of a step."""
+        super().__init__(decoder)
+        self._join_logits = join_logits
+        self._ends = ends
+        self._states = states
+        self._taps = taps
+
+    @property
+    def decoder(self) -> Decoder:
+        """What computes the steps, for those who measure it."""
+        return self._decoder
 
     def kv_blocks(self) -> list[np.ndarray]:
         return self._decoder.kv_blocks()

@@ -20,7 +20,6 @@ from penstock_kernels.cpu.program import (
     Phase,
     PhaseKind,
 )
-from penstock_kernels.cpu.recurrent import RecurrentKind
 from penstock_worker.forward.cpu.gates import (
     forms_of,
     product_into,
@@ -28,7 +27,7 @@ from penstock_worker.forward.cpu.gates import (
     sparsely_gated,
 )
 from penstock_worker.forward.cpu.split import Split
-from penstock_worker.forward.cpu.weights import ExpertWeights, LayerWeights, RecurrentWeights
+from penstock_worker.forward.cpu.weights import ExpertWeights, LayerWeights
 
 
 @dataclass(frozen=True)
@@ -233,106 +232,3 @@ class LayerPhases:
             norm=norm,
             scale=scale,
         )
-
-
-@dataclass(frozen=True)
-class BesideLayerPhases(LayerPhases):
-    """Both read the residual, each by norms of its own, and so does the router. No ranks share such
-    a layer."""
-
-    def _fed(self) -> Iterator[Phase]:
-        norms, experts, weights = self.weights.beside, self.weights.experts, self.weights
-        if norms is None or experts is None or weights.gate is None:
-            raise ValueError("no program has such a layer of experts")
-        yield self._input(norms.router, experts.router)
-        yield self._scores(experts.router)
-        yield self._input(norms.experts, *experts.gates, *experts.ups)
-        yield self._route(experts)
-        yield self._experts_up(experts)
-        yield Phase(kind=PhaseKind.EXPERTS_DOWN, experts=self.experts)
-        yield Phase(kind=PhaseKind.COMBINE, target=Buffer.RESULT, experts=self.experts, adds=False)
-        yield self._over(PhaseKind.NORM, Buffer.RESULT, Buffer.RESULT, norms.experts_output)
-        yield from self._dense()
-        # Attention has no more use for MIXED.
-        yield self._over(PhaseKind.ADD_NORM, Buffer.MIXED, Buffer.RESULT, norms.dense_output)
-        last = weights.feed_forward_output_norm
-        yield self._over(PhaseKind.ADD_NORM, Buffer.RESULT, Buffer.RESIDUAL, last)
-
-    def _dense(self) -> Iterator[Phase]:
-        """The feed-forward, as MIXED before its norm."""
-        weights = self.weights
-        if weights.gate is None or weights.up is None or weights.down is None:
-            raise ValueError("the feed-forward beside experts is gated")
-        yield self._input(weights.feed_forward_norm, weights.gate, weights.up)
-        yield self._gated_up()
-        yield product_into(weights.down, Buffer.MIXED, source=Buffer.INNER)
-
-    def _over(
-        self, kind: PhaseKind, source: Buffer, target: Buffer, norm: NormWeights | None
-    ) -> Phase:
-        width, scale = self.config.hidden_size, 1.0
-        if kind is PhaseKind.ADD_NORM and target is Buffer.RESIDUAL:
-            scale = self.spec.residual_multiplier
-        return Phase(kind=kind, source=source, target=target, width=width, norm=norm, scale=scale)
-
-
-@dataclass(frozen=True)
-class HeadLayerPhases(LayerPhases):
-    """A layer whose attention reads both normed vectors side by side, which are in MIXED."""
-
-    def _attention(self) -> Iterator[Phase]:
-        if self.spec.order != "pre" or self.weights.output_gate is not None:
-            raise ValueError("no program has such a layer of a head")
-        yield Phase(
-            kind=PhaseKind.MAKE_INPUT,
-            source=Buffer.MIXED,
-            target=Buffer.INPUT,
-            width=self.config.attention_inputs,
-            forms=forms_of(*self._heads_matrices()),
-        )
-        yield self._heads()
-        yield from self._placed()
-        yield from self._attended()
-
-
-@dataclass(frozen=True)
-class RecurrentLayerPhases(LayerPhases):
-    """A recurrent layer, which one rank has as a whole."""
-
-    def _attention(self) -> Iterator[Phase]:
-        weights = self._recurrent
-        layer, matrices = weights.layer, [matrix for matrix, _ in weights.products]
-        yield self._input(self.weights.attention_norm, *matrices)
-        for number, (matrix, first) in enumerate(weights.products):
-            yield Phase(
-                kind=PhaseKind.PRODUCT,
-                source=Buffer.INPUT,
-                target=Buffer.QUERIES,
-                matrices=(matrix,),
-                adds=False,
-                part=True,
-                first=first,
-                width=weights.features,
-                # Products of one input into columns of their own needn't wait for each other.
-                waits=number == len(weights.products) - 1,
-            )
-        if layer.kind is not RecurrentKind.SHORT_CONV:
-            yield Phase(kind=PhaseKind.CONVOLVE, source=Buffer.QUERIES, recurrent=layer)
-        yield Phase(
-            kind=PhaseKind.SCAN, source=Buffer.QUERIES, target=Buffer.MIXED, recurrent=layer
-        )
-        yield Phase(
-            kind=PhaseKind.MAKE_INPUT,
-            source=Buffer.MIXED,
-            target=Buffer.INPUT,
-            width=layer.width,
-            recurrent=layer,
-            forms=forms_of(self.weights.output),
-            waits=False,
-        )
-
-    @property
-    def _recurrent(self) -> RecurrentWeights:
-        if self.weights.recurrent is None:
-            raise ValueError("a layer that isn't recurrent has no such weights")
-        return self.weights.recurrent

@@ -21,17 +21,20 @@ from penstock_kernels.cpu.program import (
 from penstock_worker.adapters.adaptable import EMBEDDING, HEAD
 from penstock_worker.forward.cpu.adapters import AdaptedPhases
 from penstock_worker.forward.cpu.cross_layers import CrossLayerPhases
-from penstock_worker.forward.cpu.latent_layers import LatentLayerPhases
-from penstock_worker.forward.cpu.layer_inputs import finished, inputs_of_layers
-from penstock_worker.forward.cpu.layers import (
+from penstock_worker.forward.cpu.layer_kinds import (
     BesideLayerPhases,
     HeadLayerPhases,
-    LayerPhases,
+    LatentLayerPhases,
     RecurrentLayerPhases,
+    StreamLayerPhases,
+    begun,
+    ended,
+    finished,
+    inputs_of_layers,
 )
+from penstock_worker.forward.cpu.layers import LayerPhases
 from penstock_worker.forward.cpu.media import taken, tapped
 from penstock_worker.forward.cpu.split import WHOLE, Split
-from penstock_worker.forward.cpu.stream_layers import StreamLayerPhases, begun, ended
 from penstock_worker.forward.cpu.taps import CPUTaps
 from penstock_worker.forward.cpu.weights import LayerWeights, ModelWeights
 

@@ -15,10 +15,9 @@ from penstock.model.recurrent_spec import RecurrentSpec
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
 from penstock_kernels.cpu.program import NormWeights
-from penstock_worker.forward.cpu.further_weights import FurtherWeights
 from penstock_worker.forward.cpu.norms import NormReader
+from penstock_worker.forward.cpu.optional_weights import OptionalWeights, RecurrentReader
 from penstock_worker.forward.cpu.packing import QUANTISED, CPUPacking
-from penstock_worker.forward.cpu.recurrent_reading import RecurrentReader
 from penstock_worker.forward.cpu.split import WHOLE, Split
 from penstock_worker.forward.cpu.weights import (
     ExpertWeights,
@@ -63,7 +62,7 @@ class CPUWeights:
     def __post_init__(self) -> None:
         self._packing = CPUPacking(self.weights, self.threads, self.arena)
         self._norms = NormReader(self.config, self._packing)
-        self._further = FurtherWeights(
+        self._further = OptionalWeights(
             self.config, self.weights, self.kind, self._matrix, self._norms.norm, self._vector
         )
 

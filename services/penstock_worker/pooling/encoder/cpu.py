@@ -27,6 +27,7 @@ from penstock_kernels.cpu.program import (
 )
 from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.forward.cpu.adapters import AdaptedPhases, adapted_rows
+from penstock_worker.forward.cpu.forward import RunsProgram
 from penstock_worker.forward.cpu.gates import forms_of
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.forward.cpu.program import rows_phase
@@ -186,7 +187,7 @@ BLOCK = 16
 """Tokens of a block of the memory for keys and values."""
 
 
-class CPUEncoder:
+class CPUEncoder(RunsProgram):
     """An Encoder, but not for several threads at once: it has threads of its own."""
 
     def __init__(
@@ -196,20 +197,7 @@ class CPUEncoder:
         self.config = config
         self._longest = longest
         blocks = -(-longest // BLOCK) + GROUP_ROWS
-        self._decoder = Decoder(program, BLOCK, blocks, cache="float32", threads=threads)
-
-    @property
-    def layers_done(self) -> int:
-        return self._decoder.layers_done
-
-    def cancel(self) -> None:
-        self._decoder.cancel()
-
-    def count_layer(self) -> None:
-        """Counts a layer that was computed beside the program's. Raises StepCancelled."""
-        self._decoder.count_layer()
-        if self._decoder.cancelled:
-            raise StepCancelled
+        super().__init__(Decoder(program, BLOCK, blocks, cache="float32", threads=threads))
 
     def rows(self, inputs: Inputs, adapters: BatchAdapters | None = None) -> Tensor:
         tokens, types, lengths = inputs.tokens, inputs.types, inputs.lengths
