@@ -17,12 +17,12 @@ from penstock.errors import UnsupportedModel
 from penstock.model.config import EncoderConfig, PreparedModel, SharedSpace
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_worker.batch.slots import Slot, Slots
-from penstock_worker.forward.uploads import Uploads
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.loading import ModelMedia
 from penstock_worker.parallel.ranks import ALONE
 from penstock_worker.pooling.bodies import EncoderBody, Hidden
 from penstock_worker.pooling.heads import Head
+from penstock_worker.sampler.transfers import transfers
 from penstock_worker.weights.placing import CPU
 
 MIXED = "a picture is an input by itself, without any text"
@@ -66,7 +66,7 @@ class SpaceBody:
         self._vector = parts.vector
         self._space = parts.space
         self._media = parts.media
-        self._uploads = Uploads(texts.device)
+        self._transfers = transfers(texts.device)
 
     @property
     def layers_done(self) -> int:
@@ -82,14 +82,14 @@ class SpaceBody:
             found.append(self._of_texts(texts, slots))
         slot_order = [work.slot for work in (*pictures, *texts)]
         place = {slot: number for number, slot in enumerate(slot_order, 1)}
-        (order,) = self._uploads.send([np.array([place[work.slot] for work in works])])
+        (order,) = self._transfers.send([np.array([place[work.slot] for work in works])])
         return Hidden(torch.cat(found).index_select(0, order), None)
 
     def _of_texts(self, texts: list[SlotWork], slots: Slots) -> Tensor:
         rows = self._texts.rows(texts, slots)
         starts = np.cumsum([0, *(work.count for work in texts)])[:-1]
         own = [chosen_token(self._space, slots[work.slot].token_ids) for work in texts]
-        (places,) = self._uploads.send([starts + own])
+        (places,) = self._transfers.send([starts + own])
         return self._vector(rows.index_select(0, places).float())
 
     def _of_picture(self, work: SlotWork, slots: Slots, nothing: Tensor) -> Tensor:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from penstock.media.prepared import write
 from penstock.media.resize import prepare as prepared_arrays
+from penstock.model.config import SharedSpace
 from penstock.prepare import load_manifest
 from penstock.protocol.common import Media, MediaItem, MediaSpan, Pooling, TokenSampling
 from penstock.protocol.from_worker import MediaReady
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.loading.loaded import Loaded
+from penstock_worker.pooling.space import SpaceBody, SpaceParts
 from tests.worker.pooling.pooling_models import load_pooling
 from tests.worker.pooling.space_models import SpaceModel, write_clip, write_siglip
 from tests.worker.vision.pictures import answered, message_of
@@ -107,3 +113,42 @@ def test_bits_are_an_inputs_own(model: SpaceModel, loaded: Loaded, tmp_path: Pat
     for number, each in enumerate(inputs):
         (alone,) = vectors(loaded, tmp_path, [each])
         assert alone.tobytes() == together[number].tobytes()
+
+
+class Numbered:
+    """Encoder layers whose row of a token is its id. All threads leave them at once."""
+
+    device = torch.device("cpu")
+    layers_done = 0
+
+    def __init__(self, threads: int) -> None:
+        self._together = threading.Barrier(threads)
+
+    def rows(self, works: list[SlotWork], slots: dict[int, Any]) -> torch.Tensor:
+        self._together.wait(60)
+        ids = [token for work in works for token in slots[work.slot].token_ids]
+        return torch.tensor(ids, dtype=torch.float32)[:, None]
+
+
+def test_threads_keep_their_inputs_apart() -> None:
+    """Shares of a step are computed at once on a CPU."""
+    threads, each = 4, 40
+    space = SharedSpace(size=1, vision=None)
+    body = SpaceBody(
+        Numbered(threads),  # type: ignore[arg-type]
+        SpaceParts(lambda vectors: vectors, space, media=None),  # type: ignore[arg-type]
+    )
+    slots = {
+        slot: SimpleNamespace(media=None, token_ids=[7] * (slot % 5) + [slot])
+        for slot in range(threads * each)
+    }
+
+    def share(number: int) -> list[list[int]]:
+        own = range(number * each, (number + 1) * each)
+        works = [SlotWork(slot, 0, len(slots[slot].token_ids)) for slot in own]
+        found = (body.hidden(works, slots).vectors for _ in range(200))  # type: ignore[arg-type]
+        return [vectors[:, 0].int().tolist() for vectors in found]
+
+    with ThreadPoolExecutor(threads) as pool:
+        for number, found in enumerate(pool.map(share, range(threads))):
+            assert found == [[*range(number * each, (number + 1) * each)]] * 200
