@@ -4,7 +4,7 @@ knob."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.sampler import choose
 from penstock_worker.speculation.drafting import Drafting
 from penstock_worker.speculation.interface import Proposer
+from penstock_worker.steps.feature import StepFeature
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.cpu_model import CPUModel
 from tests.worker.runners import Observer, host_runner
@@ -41,6 +42,7 @@ def make_runner(
     observer: Observer | None = None,
     grammars: SlotGrammars | None = None,
     proposer: Callable[[Slots], Proposer] | None = None,
+    more: Sequence[StepFeature] = (),
 ) -> StepRunner:
     config: ModelConfig = model.config
     bounds = SlotBounds(slots, num_blocks, block_size, config.vocab_size, max_tokens)
@@ -54,6 +56,7 @@ def make_runner(
             observer=observer,
             grammars=grammars,
             drafting=None if proposer is None else Drafting(slots_, proposer(slots_)),
+            more=more,
         )
     shape = CacheShape.of(config, block_size, model.embedding.dtype)
     forward = ReferenceForward(model, ReferenceAttention(shape, num_blocks))
@@ -66,6 +69,7 @@ def make_runner(
         observer=observer,
         grammars=grammars,
         drafting=None if proposer is None else Drafting(slots_, proposer(slots_)),
+        more=more,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.sampler import Sampler
 from penstock_worker.sampler.host import HostSampler
 from penstock_worker.speculation.drafting import NO_DRAFTS, Drafting, Drafts
+from penstock_worker.steps.feature import StepFeature
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.steps.threads import ShareThreads
@@ -62,13 +63,16 @@ def host_runner(
     media: MediaEncodings | None = None,
     drafting: Drafting | None = None,
     alignment: Alignment | None = None,
+    more: Sequence[StepFeature] = (),
 ) -> StepRunner[Any]:
     queue, sampling = HostQueue(), HostSampler(sampler)
     aligning = alignments(slots, media, forward, alignment)
     options: dict[str, Any] = {
         "copies": copies or BlockCopies(forward.kv_blocks(), 0),
         "together": together,
-        "features": [each for each in (media, grammars, drafting, aligning) if each is not None],
+        "features": [
+            each for each in (media, grammars, drafting, aligning, *more) if each is not None
+        ],
     }
     if observer is None:
         kind = Generate(queue, forward, sampling, slots, **options)

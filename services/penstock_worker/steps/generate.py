@@ -110,11 +110,11 @@ class Generate(StepKind[Launch]):
         if self._drafting is not None:
             launch.looks = self._drafting.looks
             drafts = self._drafts(self._drafting, others, start)
-        rest, launch.prompts = self._prompts.take(others, self.logits)
-        logits: Tensor | None = None
+        rest = self._prompts.take(others, self.logits, launch.prompts)
+        logits, grammars = None, self._followed()
         if rest:
             numbers, rows = sampling_rows(self.slots, rest, drafts)
-            due = self._due(numbers)
+            due = self._due(numbers, grammars)
             if self._likeliest is not None and self._wants_likeliest(due):
                 logits = self._likeliest(self._inputs(rest, drafts), rows)
             else:
@@ -125,7 +125,7 @@ class Generate(StepKind[Launch]):
                 launch.drafted = drafted_tokens(numbers, drafts)
         if self._newest is None or drafts:
             launch.know_all(self.slots)
-        launch.advance(self.slots, self._followed())
+        launch.advance(self.slots, grammars)
         if launch.drafted and logits is not None:
             self._rounds.run(launch.drafted, launch.ahead_of_drafts(), logits)
             for number, slot in zip(launch.drafted, self.slots.at([*launch.drafted]), strict=True):
@@ -163,11 +163,11 @@ class Generate(StepKind[Launch]):
     def _inputs(self, scheduled: list[SlotWork], drafts: Drafts) -> Batch:
         return prepare_inputs(scheduled, self.slots, self.features.extending, drafts)
 
-    def _due(self, numbers: list[int]) -> Due:
+    def _due(self, numbers: list[int], grammars: SlotGrammars | None) -> Due:
         slots = self.slots.at(numbers)
         requests = [sample_request(slot) for slot in slots]
-        followed = self._followed()
-        return Due(numbers, slots, requests, followed.bound(numbers) if followed else set())
+        bound = set() if grammars is None else grammars.bound(numbers)
+        return Due(numbers, slots, requests, bound)
 
     @staticmethod
     def _wants_likeliest(due: Due) -> bool:

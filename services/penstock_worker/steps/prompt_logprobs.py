@@ -82,24 +82,23 @@ class PromptLogprobs:
         self._scorer = scorer
 
     def take(
-        self, scheduled: list[SlotWork], logits: Logits
-    ) -> tuple[list[SlotWork], PromptScores]:
-        """Queues the passes without waiting for the device. Returns (works that are left to
-        compute, scores of the prompts)."""
-        found = PromptScores()
+        self, scheduled: list[SlotWork], logits: Logits, found: PromptScores
+    ) -> list[SlotWork]:
+        """Queues the passes without waiting for the device, and adds the prompts' scores to
+        `found`. Returns the works that are left to compute."""
         telling = [
             work
             for work, slot in zip(scheduled, self._slots.of(scheduled), strict=True)
             if slot.prompt_from is not None and self._has_scores(work)
         ]
         if not telling:
-            return scheduled, found
+            return scheduled
         for work in telling:
             found.expect(work.slot, self._slots[work.slot])
         for pieces in self._passes(telling):
             self._score(pieces, logits, found)
         rest = [self._rest_of(work) if work.slot in found else work for work in scheduled]
-        return [work for work in rest if work.count], found
+        return [work for work in rest if work.count]
 
     def _has_scores(self, work: SlotWork) -> bool:
         slot = self._slots[work.slot]

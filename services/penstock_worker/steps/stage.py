@@ -23,7 +23,7 @@ from penstock_worker.forward.interface import Forward
 from penstock_worker.steps.feature import StepFeature, Tell
 from penstock_worker.steps.guard import Guard
 from penstock_worker.steps.kinds import StepKind, StepStart
-from penstock_worker.steps.prompt_logprobs import PromptLogprobs
+from penstock_worker.steps.prompt_logprobs import PromptLogprobs, PromptScores
 
 NO_ROWS = np.empty(0, dtype=np.int64)
 
@@ -44,7 +44,7 @@ class EarlierStage(StepKind[list[SlotWork]]):
         self._prompts = PromptLogprobs(slots, _NoScores())
 
     def launch(self, scheduled: list[SlotWork], start: StepStart) -> list[SlotWork]:
-        rest, _ = self._prompts.take(scheduled, self._pass)
+        rest = self._prompts.take(scheduled, self._pass, PromptScores())
         if rest:
             self._pass(rest, NO_ROWS)
         for work in scheduled:

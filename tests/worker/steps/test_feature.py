@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from penstock.model.config import GenerationDefaults
 from penstock.model.media_facts import Alignment
 from penstock.model.speculation import SpeculativeConfig
-from penstock.protocol.common import Grammar, Pooling
+from penstock.protocol.common import Grammar, LogitsAdjustments, Pooling
 from penstock.protocol.from_worker import (
     AdapterFailed,
     FetchedKV,
@@ -46,15 +47,19 @@ from penstock.protocol.worker_resources import (
     LoadMediaChunk,
 )
 from penstock_worker.batch.slots import SlotBounds, Slots
+from penstock_worker.forward.interface import Batch
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.loading.load import features_of, load
+from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.sampler.queued import SamplerMemory
+from penstock_worker.speculation.drafting import Drafts
 from penstock_worker.speculation.interface import Proposer
 from penstock_worker.steps.feature import StepFeature, StepFeatures
+from penstock_worker.steps.launch import Launch
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.checkpoints import tiny_setup
-from tests.worker.driver import GREEDY
+from tests.worker.driver import GREEDY, make_runner
 from tests.worker.grammar.grammar_tools import Evens
 
 ORDER = [
@@ -176,6 +181,111 @@ def test_a_model_has_only_the_features_that_it_is_loaded_with(tmp_path: Path) ->
         loaded = load(setup)
         loaded.runner.close()
         assert [each.name for each in loaded.runner.features.all] == expected
+
+
+class Everywhere(StepFeature):
+    """A feature that overrides every hook of a step, and writes down which is called."""
+
+    name = "everywhere"
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+
+    def before_copies(self, saves: Sequence[Save], overwritten: Iterable[int]) -> None:
+        self.called.append("before_copies")
+
+    def take(self, plan: Plan) -> None:
+        self.called.append("take")
+
+    def encode(self, plan: Plan) -> bool:
+        self.called.append("encode")
+        return False
+
+    def ordered(self, scheduled: list[SlotWork]) -> list[SlotWork]:
+        self.called.append("ordered")
+        return scheduled
+
+    def compute(self, scheduled: list[SlotWork], launch: Launch) -> list[SlotWork]:
+        self.called.append("compute")
+        return scheduled
+
+    def fitting(self, scheduled: Sequence[SlotWork], drafts: Drafts) -> Drafts:
+        self.called.append("fitting")
+        return drafts
+
+    def extend(self, batch: Batch, scheduled: Sequence[SlotWork], slots: Slots) -> Batch:
+        self.called.append("extend")
+        return batch
+
+    def keep(self, number: int, tokens: int) -> None:
+        self.called.append(f"keep {tokens}")
+
+    def undo(self, scheduled: Sequence[SlotWork]) -> None:
+        self.called.append("undo")
+
+
+class Wrong(Proposer):
+    """Drafts what the model is told never to say."""
+
+    def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
+        return [[3][: work.draft] for work in scheduled]
+
+
+def step_with(
+    feature: StepFeature, model: DecoderModel, draft: int = 0
+) -> tuple[StepRunner[Any], Plan]:
+    """A runner with one more feature, and its first plan."""
+    runner = make_runner(
+        model, block_size=4, num_blocks=8, slots=4, proposer=lambda slots: Wrong(), more=[feature]
+    )
+    sampling = msgspec.structs.replace(
+        GREEDY, adjustments=LogitsAdjustments(bias={3: -100.0}), logprobs=None
+    )
+    new = NewSequence(0, [5, 6, 7], 3, 0, sampling, [0, 1])
+    return runner, Plan(1, 0, [], [new], [SlotWork(0, 0, 3, draft=draft)])
+
+
+BEFORE = ["before_copies", "take", "encode", "ordered", "compute"]
+
+
+def test_a_step_calls_each_hook_once_in_the_order_in_which_they_stand(
+    tiny_models: dict[torch.dtype, DecoderModel],
+) -> None:
+    feature = Everywhere()
+    runner, plan = step_with(feature, tiny_models[torch.float32], draft=1)
+    runner.execute(plan)
+    assert feature.called == [*BEFORE, "fitting", "extend", "keep 3"]
+    stated = [name for name in vars(StepFeature) if name in vars(Everywhere)]
+    assert [each.split()[0] for each in feature.called] == [
+        name for name in stated if name not in ("__module__", "__doc__", "name", "undo")
+    ]
+    runner.close()
+
+
+def test_a_step_without_drafts_asks_nobody_about_them(
+    tiny_models: dict[torch.dtype, DecoderModel],
+) -> None:
+    feature = Everywhere()
+    runner, plan = step_with(feature, tiny_models[torch.float32])
+    runner.execute(plan)
+    assert feature.called == [*BEFORE, "extend"]
+    runner.close()
+
+
+def test_a_launch_that_fails_is_undone(
+    tiny_models: dict[torch.dtype, DecoderModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feature = Everywhere()
+    runner, plan = step_with(feature, tiny_models[torch.float32])
+
+    def failing(*arguments: object) -> None:
+        raise ValueError("this pass fails")
+
+    monkeypatch.setattr(runner._kind._forward, "logits", failing)
+    (result,) = runner.execute(plan).slots
+    assert "this pass fails" in str(result.error)
+    assert feature.called == [*BEFORE, "extend", "undo"]
+    runner.close()
 
 
 # ---- what is missing
