@@ -11,12 +11,10 @@ from prometheus_client.core import Metric
 from penstock.client import EngineClient
 from penstock.config.settings import GatewayConfig, StorageSettings
 from penstock.metrics.families import renderer
-from penstock_gateway.batches.counts import LineCounts
-from penstock_gateway.metrics.residences import residence_families
-from penstock_gateway.metrics.storage import storage_families
+from penstock_gateway.metrics.endpoint import residence_families, storage_families
 from penstock_gateway.models.backend import ModelBackend, ModelRegistry
 from penstock_gateway.models.residence import Residence
-from penstock_gateway.service import Service
+from penstock_gateway.service import LineCounts, Service
 from penstock_gateway.storage.store import Store
 
 

@@ -13,29 +13,23 @@ from starlette.routing import BaseRoute, Match
 from penstock.client.observer import Observer, Observers
 from penstock.config.settings import GatewayConfig, MediaSettings
 from penstock.media.desk import MediaDesk
-from penstock_gateway.access_log.layer import AccessLog
-from penstock_gateway.access_log.observer import AccessObserver
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.endpoints import routes_of, sockets_of
 from penstock_gateway.http import openapi
+from penstock_gateway.http.access_log import AccessLog, AccessObserver
 from penstock_gateway.http.boundary import Boundary, add_cors, not_found
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.keys.access import Access
-from penstock_gateway.keys.observer import RateLimitObserver
-from penstock_gateway.keys.rate_limits import RateLimits
+from penstock_gateway.keys.rate_limits import RateLimitObserver, RateLimits, SpendObserver
 from penstock_gateway.keys.ring import KeyRing
-from penstock_gateway.keys.spend import SpendObserver
 from penstock_gateway.metrics import endpoint as metrics
-from penstock_gateway.metrics.observer import CountingObserver
+from penstock_gateway.metrics.counts import CountingObserver
 from penstock_gateway.models.backend import ModelBackend, ModelRegistry
-from penstock_gateway.plugged.endpoints import plugged_routes
-from penstock_gateway.plugged.loggers import plugged_loggers
+from penstock_gateway.plugged import plugged_loggers, plugged_routes
 from penstock_gateway.service import Patience, Service
 from penstock_gateway.system import health
-from penstock_gateway.tracing.layer import TraceLayer
-from penstock_gateway.tracing.observer import TraceObserver
-from penstock_gateway.tracing.start import tracing_of
+from penstock_gateway.tracing.layer import TraceLayer, TraceObserver, tracing_of
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient

@@ -12,7 +12,7 @@ from penstock_gateway.anthropic import endpoint as anthropic
 from penstock_gateway.batches import endpoint as batches
 from penstock_gateway.chat import endpoint as chat
 from penstock_gateway.completions import endpoint as completions
-from penstock_gateway.control import collective_rpc, pause, sleep, weights
+from penstock_gateway.control import collective_rpc, sleep, weights
 from penstock_gateway.conversations import endpoint as conversations
 from penstock_gateway.files import endpoint as files
 from penstock_gateway.http.operations import OperationRoute
@@ -22,13 +22,13 @@ from penstock_gateway.metrics import endpoint as metrics
 from penstock_gateway.ollama import embed as ollama_embed
 from penstock_gateway.ollama import endpoint as ollama
 from penstock_gateway.ollama import models as ollama_models
-from penstock_gateway.pooling import classify, embeddings, pooling, rerank, score
+from penstock_gateway.pooling import classify, embeddings, pooling, score
 from penstock_gateway.realtime import endpoint as realtime
 from penstock_gateway.responses import compact
 from penstock_gateway.responses import endpoint as responses
 from penstock_gateway.responses import inputs as response_inputs
 from penstock_gateway.service import Service
-from penstock_gateway.system import docs, health, models, page, status, version
+from penstock_gateway.system import health, models, page, status, version
 from penstock_gateway.tokenize import endpoint as tokenize
 from penstock_gateway.transcription import endpoint as transcription
 
@@ -50,7 +50,6 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     embeddings.routes,
     pooling.routes,
     score.routes,
-    rerank.routes,
     classify.routes,
     files.routes,
     batches.routes,
@@ -58,13 +57,11 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     health.routes,
     status.routes,
     live.routes,
-    pause.routes,
     sleep.routes,
     collective_rpc.routes,
     weights.routes,
     version.routes,
     metrics.routes,
-    docs.routes,
     page.routes,
 )
 """A new endpoint is a line here. Its operation, in its own module, says the rest: what the router,

@@ -21,10 +21,10 @@ from penstock.net import listener
 from penstock.net.exposure import check_exposure
 from penstock.net.tls import server_context
 from penstock.process import logs
-from penstock_gateway.access_log import layer as access_log
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app
 from penstock_gateway.chat.output_parsing import check_parsers
+from penstock_gateway.http import access_log
 from penstock_gateway.http.server import GatewayServer
 from penstock_gateway.models.reach import ReachedModels, reach_models
 from penstock_gateway.service import Service

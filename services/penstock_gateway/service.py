@@ -18,9 +18,22 @@ from penstock_gateway.keys.ring import KeyRing, current
 from penstock_gateway.models.backend import AskedModel, ModelRegistry
 
 if TYPE_CHECKING:
-    from penstock_gateway.batches.counts import LineCounts
     from penstock_gateway.storage.store import Store
     from penstock_gateway.tracing.tracer import Tracing
+
+
+@dataclass(slots=True)
+class LineCounts:
+    """Since the process began."""
+
+    completed: int = 0
+    """Answered with 200."""
+    failed: int = 0
+    """Answered with an error."""
+    refused: int = 0
+    """Answers that said later; the line is asked again."""
+    open: int = 0
+    """Being answered now."""
 
 
 RETRY_AFTER = 5.0

@@ -17,13 +17,13 @@ from starlette.types import ASGIApp
 from penstock.process import logs
 from penstock_gateway.batches.in_process import OwnAnswer, ask
 from penstock_gateway.keys.ring import Caller
-from penstock_gateway.responses.background import (
+from penstock_gateway.responses.items import OutputItem
+from penstock_gateway.responses.memory import (
     begun_response,
     ended_response,
     failed_response,
     moved_response,
 )
-from penstock_gateway.responses.items import OutputItem
 from penstock_gateway.responses.replay import AnswerSoFar
 from penstock_gateway.storage.background_records import BackgroundRecords, BackgroundWork
 from penstock_gateway.storage.database import DatabaseDamaged

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from penstock_gateway.batches.request import BatchRequest, check, window_seconds
-from penstock_gateway.files.upload import check_room
+from penstock_gateway.files.endpoint import check_room
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.http.operations import Operation, OperationRoute, asked
 from penstock_gateway.http.replies import send_json
@@ -18,8 +18,14 @@ from penstock_gateway.keys.ring import current
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.terms import tenant_of
 from penstock_gateway.service import Service
-from penstock_gateway.storage.pages import AFTER, Page, limit_schema, page_of
-from penstock_gateway.storage.records import BatchRecord, BatchWork
+from penstock_gateway.storage.records import (
+    AFTER,
+    BatchRecord,
+    BatchWork,
+    Page,
+    limit_schema,
+    page_of,
+)
 from penstock_gateway.storage.store import Store, new_id
 
 TAG = "batches"

@@ -1,11 +1,14 @@
-"""Asking this process's own application, without a socket."""
+"""Asking this process's own application, without a socket, and its answers as lines of a batch's
+results."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
 from starlette.types import ASGIApp, Message, Scope
 
 from penstock_gateway.keys.access import CALLER
@@ -81,3 +84,44 @@ def _read_headers(answer: OwnAnswer, headers: list[tuple[bytes, bytes]]) -> None
             answer.request_id = value.decode("latin-1")
         elif name == b"retry-after" and value.isdigit():
             answer.retry_after = float(value)
+
+
+class LineResponse(msgspec.Struct, frozen=True):
+    """body: as the endpoint answered."""
+
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class LineError(msgspec.Struct, frozen=True):
+    """Why a line has no answer."""
+
+    code: str
+    message: str
+
+
+class LineResult(msgspec.Struct, frozen=True):
+    """The result of one line of a batch."""
+
+    id: str
+    custom_id: str
+    response: LineResponse | None
+    error: LineError | None
+
+
+def result_line(custom_id: str, answer: OwnAnswer) -> str:
+    """The line of a request that was answered, well or badly."""
+    body = msgspec.Raw(bytes(answer.body) or b"null")
+    response = LineResponse(answer.status, answer.request_id, body)
+    return _encoded(custom_id, response, None)
+
+
+def error_line(custom_id: str, code: str, message: str) -> str:
+    """The result of a line that was never asked."""
+    return _encoded(custom_id, None, LineError(code, message))
+
+
+def _encoded(custom_id: str, response: LineResponse | None, error: LineError | None) -> str:
+    name = f"batch_req_{os.urandom(16).hex()}"
+    return msgspec.json.encode(LineResult(name, custom_id, response, error)).decode()

@@ -1,4 +1,5 @@
-"""The process that works through batches: a gateway without a socket."""
+"""The process that works through the batches of everybody, some at a time: a gateway without a
+socket."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ import socket
 from contextlib import suppress
 from functools import partial
 
+from starlette.types import ASGIApp
+
 from penstock.config.settings import ServeConfig
 from penstock.errors import StartupError
 from penstock.net import listener
@@ -18,13 +21,154 @@ from penstock.process import logs
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app
 from penstock_gateway.batches.background import BackgroundRunner
-from penstock_gateway.batches.runner import Runner, caller_of
+from penstock_gateway.batches.run import BatchRun, Lost
+from penstock_gateway.keys.ring import Caller, KeyRing
 from penstock_gateway.models.reach import reach_models
-from penstock_gateway.service import Service
-from penstock_gateway.storage.store import Store
+from penstock_gateway.service import LineCounts, Service
+from penstock_gateway.storage.database import DatabaseDamaged
+from penstock_gateway.storage.records import BatchWork
+from penstock_gateway.storage.store import Store, new_id
 from penstock_gateway.system.admin import serving
 
 log = logs.get(__name__)
+
+AT_ONCE = 8
+"""Batches that are worked on together, so that a short one needn't wait for a long one's end. Those
+that only wait don't count."""
+MOST_HELD = 128
+"""Batches that are held, those that only wait included."""
+LOOK_EVERY = 0.25
+"""Seconds between looks for a new batch."""
+SWEEP_EVERY = 60.0
+"""Seconds between looks for files whose time is over."""
+
+
+class Runner:
+    """app: answers lines.  ring: the API keys; None: there are none.  longest_line: bytes."""
+
+    def __init__(
+        self, store: Store, app: ASGIApp, ring: KeyRing | None, *, longest_line: int
+    ) -> None:
+        self._store = store
+        self._app = app
+        self._ring = ring
+        self._longest_line = longest_line
+        self.counts = LineCounts()
+        self._name = new_id("runner")
+        self._room = asyncio.Semaphore(store.settings.batch_concurrency)
+        self._running: dict[asyncio.Task[None], BatchRun] = {}
+        self._troubled = False
+
+    async def run(self) -> None:
+        """Until it is cancelled. Then what it holds is anybody's, as far as it has come."""
+        sweeping = asyncio.create_task(self._sweep())
+        try:
+            while True:
+                if not await self._try_to_take_one():
+                    await asyncio.sleep(LOOK_EVERY)
+        finally:
+            tasks = [sweeping, *self._running]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            with suppress(DatabaseDamaged):
+                await self._store.held.let_go(self._name)
+
+    async def _try_to_take_one(self) -> bool:
+        """Takes a batch as `_take_one` does; also False if the database doesn't answer: its disk is
+        full, or it is restarting. Running batches continue."""
+        try:
+            taken = await self._take_one()
+        except DatabaseDamaged:  # It has been told.
+            return False
+        except Exception:
+            if not self._troubled:
+                log.error("can't look for queued batches; retrying", exception=True)
+            self._troubled = True
+            return False
+        self._troubled = False
+        return taken
+
+    async def _take_one(self) -> bool:
+        """False: there is nothing to take, or no room for it."""
+        at_work = sum(not run.stalled for run in self._running.values())
+        if at_work >= AT_ONCE or len(self._running) >= MOST_HELD:
+            return False
+        busy = {run.work.record.id: run.work.owner for run in self._running.values()}
+        work = await self._store.held.claim(self._name, busy)
+        if work is None:
+            return False
+        run = self._run_of(work)
+        task = asyncio.create_task(_finish(run))
+        self._running[task] = run
+        task.add_done_callback(self._running.pop)
+        return True
+
+    def _run_of(self, work: BatchWork) -> BatchRun:
+        return BatchRun(
+            work,
+            self._store,
+            self._name,
+            app=self._app,
+            caller=lambda: self._caller_of(work),
+            room=self._room,
+            at_once=self._store.settings.batch_concurrency,
+            longest_line=self._longest_line,
+            counts=self.counts,
+        )
+
+    def _caller_of(self, work: BatchWork) -> Caller | None:
+        return caller_of(self._ring, work.owner, work.key_digest, background=True)
+
+    async def _sweep(self) -> None:
+        """Removes what has expired, and what is left over from processes that died."""
+        while True:
+            try:
+                contents = self._store.contents
+                for file_id in await self._store.files.expired():
+                    await asyncio.to_thread(contents.remove, file_id)
+                if self._store.responses is not None:
+                    await self._store.responses.forget_expired()
+                if self._store.conversations is not None:
+                    await self._store.conversations.forget_expired()
+                await self._remove_abandoned()
+            except DatabaseDamaged:
+                pass
+            except Exception:
+                log.error("expired files can't be removed", exception=True)
+            await asyncio.sleep(SWEEP_EVERY)
+
+    async def _remove_abandoned(self) -> None:
+        known = await self._store.files.ids()
+        if not await asyncio.to_thread(self._store.mark.holds):
+            log.error("--data-dir now belongs to another database; nothing in it is removed")
+            return
+        await asyncio.to_thread(self._store.contents.remove_abandoned, known)
+
+
+async def _finish(run: BatchRun) -> None:
+    batch = run.work.record.id
+    try:
+        await run.run()
+    except* Lost:
+        log.warning("another process has taken over the batch", batch=batch)
+    except* Exception:
+        # It stays claimed for a while, and is then taken up again.
+        log.error("batch interrupted", batch=batch, exception=True)
+
+
+def caller_of(
+    ring: KeyRing | None, owner: str, key_digest: str, *, background: bool
+) -> Caller | None:
+    """The caller in whose name something is asked that an earlier request left. None: the key isn't
+    known any more.
+
+    ring: None: there are no keys.  background: it is served after what somebody waits for.
+    """
+    if ring is None:
+        return Caller(None, tenant=owner, background=background)
+    key = ring.known(bytes.fromhex(key_digest)) if key_digest else None
+    return None if key is None else Caller(key, background=background)
 
 
 def main(engine_endpoint: str, config: ServeConfig, models_socket: str | None = None) -> None:

@@ -1,14 +1,20 @@
-"""What makes a batch: the request for one, and its lines."""
+"""What makes a batch: the request for one, and its file, every line of which is checked to be a
+request."""
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Any
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock_gateway.files.upload import check_seconds
+from penstock_gateway.files.endpoint import check_seconds
+from penstock_gateway.request.body import check_amount_now
+from penstock_gateway.storage.records import BatchError
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 LONGEST_WINDOW = 30 * 86_400
@@ -104,3 +110,141 @@ def check_metadata(metadata: dict[str, str]) -> None:
             f"of {MAX_METADATA_VALUE} characters",
             param="metadata",
         )
+
+
+MAX_ERRORS = 100
+"""Errors that are reported for a file."""
+MAX_EMPTY = 100_000
+"""Most empty lines of a file, which take as long to read as others."""
+
+
+class NumberedLine(msgspec.Struct, frozen=True):
+    """number: from 0. Empty lines have one, too, and are none.  body: of the request."""
+
+    number: int
+    custom_id: str
+    body: bytes
+
+
+class BatchFile:
+    """A file of requests for one endpoint. open_it: from its first byte.  longest: bytes of a
+    line."""
+
+    def __init__(
+        self, open_it: Callable[[], BinaryIO], endpoint: str, *, most_lines: int, longest: int
+    ) -> None:
+        self._open = open_it
+        self._endpoint = endpoint
+        self._most_lines = most_lines
+        self._longest = longest
+
+    def check(self) -> tuple[int, list[BatchError]]:
+        """How many requests it holds, and what is wrong with it: the first errors. Reads all of it.
+        Raises OSError."""
+        errors: list[BatchError] = []
+        seen: set[str] = set()
+        count = 0
+        for number, raw in self._raw(MAX_EMPTY):
+            count += 1
+            if not raw:
+                errors.append(_too_many(f"{MAX_EMPTY} empty lines"))
+                break
+            if not number and raw.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+                message = "the file is UTF-16; it must be UTF-8"
+                errors.append(BatchError(code="invalid_line", message=message, line=1))
+                break
+            if count > self._most_lines:
+                errors.append(_too_many(f"{self._most_lines} requests"))
+                break
+            error = self._check_line(raw, seen)
+            if error is not None:
+                errors.append(msgspec.structs.replace(error, line=number + 1))
+                if len(errors) >= MAX_ERRORS:
+                    break
+        if not count:
+            errors.append(BatchError(code="empty_file", message="the file contains no requests"))
+        return count, errors
+
+    def lines(self, answered: set[int]) -> Iterator[NumberedLine]:
+        """Lines that have no answer, of a file without errors. Raises OSError."""
+        for number, raw in self._raw():
+            if number not in answered:
+                line = LINE.decode(raw)
+                yield NumberedLine(number, line.custom_id, bytes(line.body))
+
+    def _raw(self, most_empty: float = math.inf) -> Iterator[tuple[int, bytes]]:
+        """Lines that aren't empty; b"" at the end where there are more empty ones."""
+        with self._open() as file:
+            number = empty = 0
+            # One byte more than is allowed is enough to see that a line is too long.
+            while raw := file.readline(self._longest + 2):
+                if not number:
+                    raw = raw.removeprefix(BOM_UTF8)  # Editors of Windows write one.
+                if raw.strip():
+                    yield number, raw
+                    if len(raw) > self._longest + 1:
+                        return
+                else:
+                    empty += 1
+                    if empty > most_empty:
+                        yield number, b""
+                        return
+                number += 1
+
+    def _check_line(self, raw: bytes, seen: set[str]) -> BatchError | None:
+        if len(raw) > self._longest + 1:
+            return BatchError(
+                code="line_too_long",
+                message=f"the line has more than {self._longest} bytes, the maximum for a request",
+            )
+        try:
+            check_amount_now(raw)
+            line = LINE.decode(raw)
+        except InvalidRequest as error:
+            return BatchError(code="invalid_line", message=str(error))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return BatchError(
+                code="invalid_line", message=f"the line is not a valid request: {error}"[:500]
+            )
+        return self._check_fields(line) or _check_id(line.custom_id, seen)
+
+    def _check_fields(self, line: BatchLine) -> BatchError | None:
+        if line.method != "POST":
+            return _wrong("method", f"method is {line.method[:40]!r}; allowed: POST")
+        if line.url != self._endpoint:
+            return _wrong(
+                "url", f"url is {line.url[:100]!r}; the batch's endpoint is {self._endpoint}"
+            )
+        try:
+            body = BODY.decode(line.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return _wrong("body", f"body must be an object: {error}"[:500])
+        if body.stream:
+            return _wrong("body.stream", "body.stream must be false: batches don't stream")
+        if body.background:
+            return _wrong(
+                "body.background",
+                "body.background must be false: a batch already runs in the background",
+            )
+        return None
+
+
+def _check_id(custom_id: str, seen: set[str]) -> BatchError | None:
+    if not 1 <= len(custom_id) <= MAX_CUSTOM_ID:
+        return _wrong("custom_id", f"custom_id must have 1 to {MAX_CUSTOM_ID} characters")
+    if custom_id in seen:
+        return BatchError(
+            code="duplicate_custom_id",
+            message=f"custom_id {custom_id[:100]!r} is also used by another line",
+            param="custom_id",
+        )
+    seen.add(custom_id)
+    return None
+
+
+def _too_many(what: str) -> BatchError:
+    return BatchError(code="too_many_lines", message=f"the file has more than {what}, the maximum")
+
+
+def _wrong(param: str, message: str) -> BatchError:
+    return BatchError(code="invalid_request", message=message, param=param)

@@ -16,11 +16,10 @@ from itertools import chain, islice
 from starlette.types import ASGIApp
 
 from penstock.process import logs
-from penstock_gateway.batches.counts import LineCounts
-from penstock_gateway.batches.in_process import OwnAnswer, ask
-from penstock_gateway.batches.reading import BatchFile, NumberedLine
-from penstock_gateway.batches.results import error_line, result_line
+from penstock_gateway.batches.in_process import OwnAnswer, ask, error_line, result_line
+from penstock_gateway.batches.request import BatchFile, NumberedLine
 from penstock_gateway.keys.ring import Caller
+from penstock_gateway.service import LineCounts
 from penstock_gateway.storage.records import (
     MESSAGES,
     BatchError,

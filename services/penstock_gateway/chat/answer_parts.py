@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.parsing import CallArguments, CallBegin, Content, Event, OutputParser, Reasoning
 from penstock_gateway.chat.parsed_choice import Parsing
-from penstock_gateway.chat.reasoning_tokens import ReasoningTokens
-from penstock_gateway.chat.token_marks import MarkedDetokenizer
+from penstock_gateway.chat.token_marks import MarkedDetokenizer, ReasoningTokens
 from penstock_gateway.generate.logprobs import ChatLogprob
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from penstock_gateway.chat.tools import (
     ToolUse,
     tool_use,
 )
-from penstock_gateway.generate.beam_search import check_search, search_of
+from penstock_gateway.generate.batch import check_search, search_of
 from penstock_gateway.generate.endpoint import Blame, GenerateEndpoint, Job
 from penstock_gateway.generate.reply import EchoOptions, ReplyHead, check_prompt_logprobs
 from penstock_gateway.http.errors import clip

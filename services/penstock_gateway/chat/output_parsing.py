@@ -15,11 +15,9 @@ from penstock.parsing.format import AnyFormat, CallFormat, ChannelFormat
 from penstock.parsing.output import NamedCall, OnlyCalls, RequiredCalls, whole_parser
 from penstock.parsing.registry import ToolFormat
 from penstock.process import logs
-from penstock_gateway.chat.answer_grammar import answer_grammar
+from penstock_gateway.chat.answer_grammar import answer_grammar, bytes_of, strict_grammar
 from penstock_gateway.chat.parsed_choice import Marking, Parsing
-from penstock_gateway.chat.reasoning_tokens import closing_token
-from penstock_gateway.chat.strict_calls import bytes_of, strict_grammar
-from penstock_gateway.chat.token_marks import TokenMarks, token_marks
+from penstock_gateway.chat.token_marks import TokenMarks, closing_token, token_marks
 from penstock_gateway.chat.tools import ToolUse
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from msgspec import UNSET, UnsetType
 from penstock.parsing import CallArguments, CallBegin, Content, Event, OutputParser, Reasoning
 from penstock.text.detokenizer import make_detokenizer
 from penstock.text.tokenizer import Tokenizer
-from penstock_gateway.chat.reasoning_tokens import ReasoningTokens
-from penstock_gateway.chat.token_marks import MarkedText, TokenMarks
+from penstock_gateway.chat.token_marks import MarkedText, ReasoningTokens, TokenMarks
 
 
 class CalledFunction(msgspec.Struct):

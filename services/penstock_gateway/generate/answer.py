@@ -16,7 +16,7 @@ from penstock_gateway.request.fields import StreamOptions
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
-    from penstock_gateway.generate.beam_search import SearchResult
+    from penstock_gateway.generate.batch import SearchResult
 
 
 async def whole_answer(

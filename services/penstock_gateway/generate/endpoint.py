@@ -23,8 +23,7 @@ from penstock.media.items import PromptMedia
 from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
-from penstock_gateway.generate.batch import GenerationBatch
-from penstock_gateway.generate.beam_search import Search, search_all
+from penstock_gateway.generate.batch import GenerationBatch, Search, search_all
 from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.errors import HTTPError

@@ -1,4 +1,6 @@
-"""Requests and tokens a minute, counted in this process, or in Redis by the `limits` library.
+"""What API keys use: requests and tokens a minute, and for billing all that each has used.
+
+The minute is counted in this process, or in Redis by the `limits` library.
 
 A sliding window of a minute: the count of the running minute, and the part of the one before that
 is less than a minute ago.  A request is counted when it arrives.  The tokens of its prompt are
@@ -16,13 +18,16 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.client.observer import RequestObserver
 from penstock.process import logs
 from penstock.request.api_keys import TENANT_DIGITS, ApiKey
 from penstock_gateway.http.errors import HTTPError, unavailable
-from penstock_gateway.keys.ring import Caller
+from penstock_gateway.keys.ring import Caller, current
 
 if TYPE_CHECKING:
     from limits.aio.storage import RedisStorage
+
+    from penstock.client.observer import ObservedRequest
 
 log = logs.get(__name__)
 
@@ -205,3 +210,77 @@ def _refusal(what: str, limit: int, amount: int, window: Window, wait: int) -> H
         code="rate_limit_exceeded",
         headers=headers,
     )
+
+
+class RateLimitObserver:
+    """Asks the limits before a prompt is submitted, and charges the output when it has ended."""
+
+    def __init__(self, limits: RateLimits) -> None:
+        self._limits = limits
+
+    def request(self, prompt_tokens: int) -> RequestObserver:
+        return _Charge(self._limits, current.get(), prompt_tokens)
+
+
+class _Charge(RequestObserver):
+    def __init__(self, limits: RateLimits, caller: Caller, prompt_tokens: int) -> None:
+        self._limits = limits
+        self._caller = caller
+        self._prompt_tokens = prompt_tokens
+
+    async def admit(self) -> None:
+        """Raises HTTPError 429 or 503."""
+        await self._limits.prompt(self._caller, self._prompt_tokens)
+
+    def ended(self, request: ObservedRequest) -> None:
+        self._limits.output(self._caller, request.generated_tokens)
+
+
+MAX_KEYS = 1000
+"""Keys that are counted by name: the first that asked. The rest is `other`."""
+OTHER = "other"
+
+
+class KeySpend:
+    """One key's, since the process began. A prompt counts when it is submitted, an output token
+    when it came, so that a stream which goes on for hours is seen meanwhile."""
+
+    __slots__ = ("cached_tokens", "generation_tokens", "prompt_tokens", "prompts")
+
+    def __init__(self) -> None:
+        self.prompts = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        """Tokens of the prompts that were found in the KV cache."""
+        self.generation_tokens = 0
+
+
+class SpendObserver:
+    """Counts every request with a key. by_key: counts by the key's name."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, KeySpend] = {}
+
+    def request(self, prompt_tokens: int) -> RequestObserver | None:
+        key = current.get().key
+        return None if key is None else _Spending(self._of(key.name))
+
+    def _of(self, name: str) -> KeySpend:
+        if name not in self.by_key and len(self.by_key) >= MAX_KEYS:
+            name = OTHER
+        return self.by_key.setdefault(name, KeySpend())
+
+
+class _Spending(RequestObserver):
+    def __init__(self, spend: KeySpend) -> None:
+        self._spend = spend
+
+    def submitted(self, request: ObservedRequest) -> None:
+        self._spend.prompts += 1
+        self._spend.prompt_tokens += request.prompt_tokens
+
+    def delta(self, tokens: int, elapsed: float | None) -> None:
+        self._spend.generation_tokens += tokens
+
+    def ended(self, request: ObservedRequest) -> None:
+        self._spend.cached_tokens += request.cached_tokens or 0

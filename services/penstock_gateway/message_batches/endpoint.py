@@ -18,19 +18,18 @@ from penstock.process import logs
 from penstock_gateway.anthropic.errors import ERRORS
 from penstock_gateway.anthropic.models import BETA, MOST, USUAL
 from penstock_gateway.batches.request import BODY, BatchLine
-from penstock_gateway.files.endpoint import RETRY_AFTER
-from penstock_gateway.files.upload import check_room, no_room
+from penstock_gateway.files.endpoint import RETRY_AFTER, check_room, no_room
 from penstock_gateway.http.errors import HTTPError, clip, unavailable
 from penstock_gateway.http.operations import Operation, OperationRoute, Parameters, asked
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.keys.ring import current
-from penstock_gateway.message_batches.results import result_blocks
-from penstock_gateway.message_batches.shape import (
+from penstock_gateway.message_batches.results import (
     PATH,
     MessageBatch,
     MessageBatchDeleted,
     MessageBatchPage,
     page_of,
+    result_blocks,
     shown,
 )
 from penstock_gateway.request.endpoint import JsonEndpoint

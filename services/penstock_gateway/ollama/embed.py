@@ -13,11 +13,10 @@ from penstock.errors import InvalidRequest
 from penstock.protocol.common import Pooling
 from penstock.request.pooling_params import check_dimensions
 from penstock_gateway.http.operations import Operation, OperationRoute, posting
-from penstock_gateway.ollama.errors import ERRORS
+from penstock_gateway.ollama.request import ERRORS
+from penstock_gateway.pooling.embeddings import vector_list
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint
-from penstock_gateway.pooling.fields import Flag, PoolFields, Text, Whole
-from penstock_gateway.pooling.inputs import texts_of
-from penstock_gateway.pooling.vectors import vector_list
+from penstock_gateway.pooling.fields import Flag, PoolFields, Text, Whole, texts_of
 from penstock_gateway.service import Service
 
 

@@ -24,7 +24,6 @@ from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.events import JSON_LINES, EventStream
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
-from penstock_gateway.ollama.errors import ERRORS, encoded
 from penstock_gateway.ollama.reply import (
     ChatLine,
     GenerateLine,
@@ -35,12 +34,14 @@ from penstock_gateway.ollama.reply import (
     loaded,
 )
 from penstock_gateway.ollama.request import (
+    ERRORS,
     ChatMessage,
     OllamaChatRequest,
     OllamaFields,
     OllamaGenerateRequest,
     Options,
     check,
+    encoded,
     gives_up,
 )
 from penstock_gateway.request.fields import JsonSchemaFormat, ResponseFormat

@@ -18,7 +18,7 @@ from penstock_gateway.http.operations import Operation, OperationRoute, posting
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.keys.ring import current
 from penstock_gateway.models.backend import LATEST, EngineInfo, ModelBackend
-from penstock_gateway.ollama.errors import ERRORS
+from penstock_gateway.ollama.request import ERRORS
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import Flag, Text
 from penstock_gateway.service import Service

@@ -24,7 +24,7 @@ from penstock_gateway.generate.reply import (
     encoder,
 )
 from penstock_gateway.generate.timeline import RequestTimeline
-from penstock_gateway.ollama.errors import encoded
+from penstock_gateway.ollama.request import encoded
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta

@@ -1,4 +1,5 @@
-"""Bodies of /api/chat and /api/generate, and the options that they share."""
+"""Bodies of /api/chat and /api/generate, the options that they share, and errors as Ollama's
+clients expect them: {"error": "…"}."""
 
 from __future__ import annotations
 
@@ -7,8 +8,23 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock_gateway.http.errors import clip
+from penstock_gateway.http.errors import HTTPError, clip
+from penstock_gateway.http.operations import ErrorShape
 from penstock_gateway.request.fields import Flag, Number, RequestFields, Text, Whole
+
+
+class OllamaError(msgspec.Struct, frozen=True):
+    """The whole body of an error response, and the last line of a stream that fails."""
+
+    error: str
+
+
+def encoded(error: HTTPError, request_id: str = "") -> bytes:
+    """The error as JSON."""
+    return msgspec.json.encode(OllamaError(error.body.message))
+
+
+ERRORS = ErrorShape(OllamaError, encoded)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

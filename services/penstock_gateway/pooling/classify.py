@@ -8,8 +8,7 @@ from penstock.client.pool_request import check_task
 from penstock.protocol.common import Pooling
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
-from penstock_gateway.pooling.fields import Flag, PoolFields, PoolUsage
-from penstock_gateway.pooling.inputs import InputField, inputs_of
+from penstock_gateway.pooling.fields import Flag, InputField, PoolFields, PoolUsage, inputs_of
 from penstock_gateway.service import Service
 
 

@@ -34,8 +34,7 @@ from penstock_gateway.http.events import while_connected
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.models.backend import AskedModel
-from penstock_gateway.pooling.fields import PoolFields, PoolUsage
-from penstock_gateway.pooling.inputs import Given, InputField, inputs_of
+from penstock_gateway.pooling.fields import Given, InputField, PoolFields, PoolUsage, inputs_of
 from penstock_gateway.pooling.messages import PoolMessage, input_of
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import check_request_id

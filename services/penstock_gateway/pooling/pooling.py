@@ -8,11 +8,9 @@ import msgspec
 
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock_gateway.http.operations import OperationRoute, posting
-from penstock_gateway.pooling.embeddings import checked_dimensions
+from penstock_gateway.pooling.embeddings import checked_dimensions, vector_list
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of, vector_inputs
-from penstock_gateway.pooling.fields import Flag, PoolUsage, VectorFields
-from penstock_gateway.pooling.inputs import InputField
-from penstock_gateway.pooling.vectors import vector_list
+from penstock_gateway.pooling.fields import Flag, InputField, PoolUsage, VectorFields
 from penstock_gateway.service import Service
 
 

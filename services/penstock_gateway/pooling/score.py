@@ -1,19 +1,133 @@
-"""POST /score and /v1/score."""
+"""How similar or relevant two texts, or a text and a picture, are to each other: POST /score, and
+POST /rerank in the formats of Jina's and Cohere's APIs."""
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Sequence
 
-from penstock.client.pooling_inputs import pair_up
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from penstock.client.pool_request import PoolResult
+from penstock.client.pooling_inputs import cosine, pair_up, scores_pairs
 from penstock.errors import InvalidRequest
 from penstock.media.sources import MediaSource
+from penstock.media.words import WORDS
+from penstock.protocol.common import Pooling
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
-from penstock_gateway.pooling.fields import Flag, PoolFields, PoolUsage
-from penstock_gateway.pooling.inputs import check_count, texts_of
+from penstock_gateway.pooling.fields import (
+    Flag,
+    PoolFields,
+    PoolUsage,
+    Whole,
+    check_count,
+    texts_of,
+)
 from penstock_gateway.pooling.messages import ScoredParts, inputs_of_parts
-from penstock_gateway.pooling.scoring import scores
 from penstock_gateway.service import Service
+
+
+class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    text: str
+
+
+class RerankRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """documents: texts, or objects with a text.  top_n: the best so many; absent or 0: all.
+    return_documents: false leaves their texts out.  use_activation: as in score."""
+
+    query: str
+    documents: list[str | Document]
+    top_n: Whole = None
+    return_documents: Flag = None
+    use_activation: Flag = None
+
+
+class Ranked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """index: of the document in the request."""
+
+    index: int
+    relevance_score: float
+    document: Document | UnsetType = UNSET
+
+
+class RerankReply(msgspec.Struct, frozen=True):
+    """results: the best first."""
+
+    id: str
+    model: str
+    results: list[Ranked]
+    usage: PoolUsage
+
+
+class Rerank(PoolEndpoint[RerankRequest]):
+    request_type = RerankRequest
+    id_prefix = "rerank"
+
+    async def answer(self, request: RerankRequest, call: Call) -> RerankReply:
+        if request.top_n is not None and request.top_n < 0:
+            raise InvalidRequest(
+                f"top_n is {request.top_n}; it must be a whole number ≥ 0", param="top_n"
+            )
+        query = texts_of("query", request.query)
+        given = [each if isinstance(each, str) else each.text for each in request.documents]
+        documents = texts_of("documents", given)
+        pairs = [(0, index) for index in range(len(documents))]
+        found, results = await scores(
+            call, query, documents, pairs, activate=request.use_activation
+        )
+        order = sorted(range(len(found)), key=lambda index: (-found[index], index))
+        shown = request.return_documents is not False
+        ranked = [
+            Ranked(index, found[index], Document(documents[index]) if shown else UNSET)
+            for index in order[: request.top_n or None]
+        ]
+        return RerankReply(call.id, call.model, ranked, usage_of(results))
+
+
+RERANK = [
+    posting(
+        path, "Rank documents by relevance to a query", RerankRequest, RerankReply, tag="pooling",
+        headers=("x-deadline-ms",),
+    )
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank")
+]  # fmt: skip
+
+
+async def scores(
+    call: Call,
+    first: Sequence[str | MediaSource],
+    second: Sequence[str | MediaSource],
+    pairs: list[tuple[int, int]],
+    *,
+    activate: bool | None = None,
+) -> tuple[list[float], list[PoolResult]]:
+    """A score for each pair (indexes into first and second), and the results that it cost.
+
+    By the head of a cross-encoder, which reads both texts at once; else by the cosine of their
+    embeddings, each of which is made once.
+    """
+    if scores_pairs(call.engine.welcome):
+        inputs = await call.read_pairs(
+            [(_text(first[one]), _text(second[two])) for one, two in pairs]
+        )
+        results = await call.pool(inputs, Pooling("classify", activate=activate))
+        return [result.values()[0] for result in results], results
+    inputs = await call.read_each([*first, *second])
+    results = await call.pool(inputs, Pooling("embed"))
+    vectors = [result.values() for result in results]
+    return [cosine(vectors[one], vectors[len(first) + two]) for one, two in pairs], results
+
+
+def _text(given: str | MediaSource) -> str:
+    if isinstance(given, str):
+        return given
+    raise InvalidRequest(
+        f"{given.where} is a {WORDS[given.kind]}; this model scores pairs of texts",
+        param=given.where,
+        code="unsupported_value",
+    )
+
 
 Texts = str | list[str] | ScoredParts | None
 
@@ -75,7 +189,7 @@ def one_of(request: ScoreRequest, name: str, other: str) -> list[str | MediaSour
     return parts
 
 
-OPERATIONS = [
+SCORE = [
     posting(
         path, "Score pairs of texts", ScoreRequest, ScoreReply, tag="pooling",
         headers=("x-deadline-ms",),
@@ -85,5 +199,8 @@ OPERATIONS = [
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    endpoint = ScoreEndpoint(service)
-    return [operation.route(endpoint) for operation in OPERATIONS]
+    score, rerank = ScoreEndpoint(service), Rerank(service)
+    return [
+        *(operation.route(score) for operation in SCORE),
+        *(operation.route(rerank) for operation in RERANK),
+    ]

@@ -24,15 +24,17 @@ from penstock_gateway.http.replies import send_json
 from penstock_gateway.models.backend import AskedModel, EngineInfo
 from penstock_gateway.request.sampling import room_for_output
 from penstock_gateway.request.terms import tenant_of
-from penstock_gateway.responses.background import (
-    begin_background,
-    check_background,
-    moved_response,
-)
 from penstock_gateway.responses.chat_translation import ChatTranslation
 from penstock_gateway.responses.conversation import add_turn, conversation_id
 from penstock_gateway.responses.inputs import INCLUDE
-from penstock_gateway.responses.memory import conversation_before, keep, keeps
+from penstock_gateway.responses.memory import (
+    begin_background,
+    check_background,
+    conversation_before,
+    keep,
+    keeps,
+    moved_response,
+)
 from penstock_gateway.responses.output import EventWriter
 from penstock_gateway.responses.references import with_items
 from penstock_gateway.responses.replay import OPEN, follow

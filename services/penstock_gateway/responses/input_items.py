@@ -1,10 +1,13 @@
-"""Items of a conversation, as a request to respond brings them."""
+"""Items of a conversation, as a request to respond brings them; one may stand for a conversation
+before it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import msgspec
+
+from penstock.errors import InvalidRequest
 
 
 class InputPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -97,3 +100,26 @@ def _said(struct: msgspec.Struct) -> dict[str, Any]:
     return {
         name: value for name, value in msgspec.structs.asdict(struct).items() if value is not None
     }
+
+
+COMPACTION = "compaction"
+MADE_HERE = "penstock-summary:"
+"""Stands before the text of a summary that this server's models wrote."""
+QUESTION = (
+    "Summarise this conversation for somebody who will continue it and sees nothing else of it: "
+    "the task and its state, the facts, names, numbers, paths and decisions that are still needed, "
+    "and what remains to be done. Write only the summary."
+)
+
+
+def summary_of(item: InputItem, where: str) -> str:
+    """Raises InvalidRequest for one of another server's."""
+    content = item.encrypted_content or ""
+    if not content.startswith(MADE_HERE):
+        raise InvalidRequest(
+            f"{where}.encrypted_content isn't one of this server's: what others encrypted can't be "
+            "read here; send the conversation itself, or compact it at /v1/responses/compact",
+            param=f"{where}.encrypted_content",
+            code="invalid_value",
+        )
+    return content.removeprefix(MADE_HERE)

@@ -26,7 +26,7 @@ from penstock_gateway.responses.references import with_items
 from penstock_gateway.responses.reply import ID_PREFIX
 from penstock_gateway.responses.request import INCLUDES, ResponsesRequest, check
 from penstock_gateway.service import Service
-from penstock_gateway.storage.pages import AFTER, limit_schema
+from penstock_gateway.storage.records import AFTER, limit_schema
 
 INCLUDE: tuple[str, dict[str, Any]] = (
     "What to show; without effect, for all that is stored is shown. May be repeated.",

@@ -22,8 +22,13 @@ from penstock_gateway.responses.items import (
     ReasoningItem,
     ShellCallItem,
 )
-from penstock_gateway.responses.output import Events, OpenItem, OpenMessage
-from penstock_gateway.responses.thoughts import OpenReasoning, ThoughtsShown
+from penstock_gateway.responses.output import (
+    Events,
+    OpenItem,
+    OpenMessage,
+    OpenReasoning,
+    ThoughtsShown,
+)
 from penstock_gateway.responses.tool_kinds import (
     BY_CALL,
     CUSTOM,

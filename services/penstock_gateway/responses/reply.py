@@ -24,10 +24,9 @@ from penstock_gateway.generate.reply import (
 )
 from penstock_gateway.generate.timeline import RequestTimeline
 from penstock_gateway.responses.items import OutputItem
-from penstock_gateway.responses.output import Events, EventWriter, NoEvents
+from penstock_gateway.responses.output import Events, EventWriter, NoEvents, ThoughtsShown
 from penstock_gateway.responses.output_kinds import output_items
 from penstock_gateway.responses.request import ConversationParam, ReasoningOptions
-from penstock_gateway.responses.thoughts import ThoughtsShown
 from penstock_gateway.responses.tools import ResponseTools
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 import grpc
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 from grpc import StatusCode
 from grpc.aio import ServicerContext
 from starlette.types import ASGIApp, Scope
@@ -18,8 +19,7 @@ from penstock.errors import InvalidRequest
 from penstock.process import logs
 from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.keys.access import unauthorized
-from penstock_gateway.rpc.exchange import AppExchange
-from penstock_gateway.rpc.running import RunningCalls
+from penstock_gateway.rpc.exchange import AppExchange, RunningCalls
 from penstock_gateway.rpc.scope import key_scope, scope_of
 from penstock_gateway.rpc.status import RefusedCall, SlowReader, refusal, refused_by
 from penstock_gateway.service import Service
@@ -314,3 +314,26 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         if byte < 128:
             return value, at + place + 1
     return 0, end
+
+
+Handlers = dict[str, "grpc.RpcMethodHandler"]
+"""Handlers by the methods' paths."""
+
+
+def methods_in(service: ServiceDescriptor) -> dict[str, type[Any]]:
+    """The class of each method's request, by the method's path."""
+    return {
+        f"/{service.full_name}/{method.name}": GetMessageClass(method.input_type)
+        for method in service.methods
+    }
+
+
+def asking(calls: Calls, path: str, kind: type[Any]) -> grpc.RpcMethodHandler:
+    """A method whose endpoint answers with one message. kind: of the request."""
+
+    async def ask(request: bytes, context: Context) -> bytes:
+        scope = scope_of(context, path, message=await parsed(kind, request))
+        async with calls.exchange(context, scope) as exchange:
+            return await exchange.whole()
+
+    return calls.unary(ask)

@@ -8,7 +8,9 @@ reader gets few large pieces, and delays only its own request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Message, Scope
 
@@ -145,3 +147,32 @@ async def all_ended(timeout: float) -> None:
         await asyncio.wait(set(_running), timeout=timeout)
     for task in set(_running):
         task.cancel()
+
+
+class RunningCalls:
+    """Calls that one process runs, by their ids. Several requests may have the same id."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, set[AppExchange]] = defaultdict(set)
+
+    @contextmanager
+    def known_as(self, exchange: AppExchange, request_id: str) -> Iterator[None]:
+        """While the exchange runs. request_id: empty for one that nobody can abort."""
+        if not request_id:
+            yield
+            return
+        self._by_id[request_id].add(exchange)
+        try:
+            yield
+        finally:
+            left = self._by_id[request_id]
+            left.discard(exchange)
+            if not left:
+                del self._by_id[request_id]
+
+    def abort(self, request_ids: Iterable[str]) -> int:
+        """Ends all that have one of the ids; returns how many those are."""
+        found = {each for name in request_ids for each in self._by_id.get(name, ())}
+        for exchange in found:
+            exchange.abort()
+        return len(found)

@@ -21,16 +21,15 @@ from penstock.net.exposure import check_exposure
 from penstock.net.listener import GRPC_FLAGS
 from penstock.net.tls import server_context
 from penstock.process import logs
-from penstock_gateway.access_log import layer as access_log
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app
 from penstock_gateway.chat.output_parsing import check_parsers
+from penstock_gateway.http import access_log
 from penstock_gateway.http.accepting import reserve_of
 from penstock_gateway.models.reach import ReachedModels, reach_models
 from penstock_gateway.process import COLLECT_AFTER
 from penstock_gateway.rpc.calls import Calls
-from penstock_gateway.rpc.exchange import all_ended
-from penstock_gateway.rpc.running import RunningCalls
+from penstock_gateway.rpc.exchange import RunningCalls, all_ended
 from penstock_gateway.rpc.services import handlers_of, open_methods, routes_of
 from penstock_gateway.service import Service
 from penstock_gateway.storage.store import Store

@@ -1,8 +1,10 @@
-"""Files, batches and conversations as OpenAI's API shows them. Times are Unix seconds."""
+"""Files, batches and conversations as OpenAI's API shows them, and lists of them in pages
+(?limit=…&after=ID). Times are Unix seconds."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -109,3 +111,37 @@ class BatchWork(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     key_digest: str
     keep_seconds: int
+
+
+Item = TypeVar("Item", FileRecord, BatchRecord)
+
+AFTER: tuple[str, dict[str, Any]] = (
+    "The id of the last entry already received.",
+    {"type": "string"},
+)
+
+
+def limit_schema(most: int, usual: int) -> tuple[str, dict[str, Any]]:
+    """What OpenAPI says of `limit`."""
+    bounds = {"type": "integer", "minimum": 1, "maximum": most, "default": usual}
+    return "Maximum number of entries.", bounds
+
+
+class Page(msgspec.Struct, Generic[Item], tag_field="object", tag="list", kw_only=True):
+    """has_more: there are others after last_id."""
+
+    data: list[Item]
+    first_id: str | None = None
+    last_id: str | None = None
+    has_more: bool = False
+
+
+def page_of(found: Sequence[Item], limit: int) -> Page[Item]:
+    """found: one more than `limit`, where there are more."""
+    items = list(found[:limit])
+    return Page(
+        data=items,
+        first_id=items[0].id if items else None,
+        last_id=items[-1].id if items else None,
+        has_more=len(found) > limit,
+    )

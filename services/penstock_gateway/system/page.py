@@ -1,8 +1,9 @@
-"""GET /: the page and its files.
+"""GET /: the page and its files, and GET /docs: Swagger UI over the OpenAPI document.
 
-They are read once, at startup, and each is a route of its own with a fixed path: request text never
-becomes a file name. They contain nothing specific to this server, so they need no key; the page's
-own requests do.
+The files are read once, at startup, and each is a route of its own with a fixed path: request text
+never becomes a file name. They contain nothing specific to this server, so they need no key; the
+page's own requests do. /docs is this server's own copy too, and loads nothing from other servers;
+the document that it reads needs a key.
 """
 
 from __future__ import annotations
@@ -88,11 +89,6 @@ class PageFile:
         return self.operation.route(answer)
 
 
-def routes(service: Service) -> list[OperationRoute]:
-    """One for each file. Raises ValueError for a file of a kind that the page has none of."""
-    return [file.route() for file in files()]
-
-
 def files() -> list[PageFile]:
     """What web/ holds."""
     root = resources.files("penstock_gateway").joinpath("web")
@@ -119,3 +115,24 @@ def _read(name: str, file: Traversable) -> PageFile:
 def _is_held(sent: str, tag: str) -> bool:
     """Whether an If-None-Match names the tag, weakly or not: a proxy that compresses weakens it."""
     return any(each.strip().removeprefix("W/") in (tag, "*") for each in sent.split(","))
+
+
+DOCS = Operation(
+    method="GET",
+    path="/docs",
+    summary="These pages",
+    tag="operations",
+    access="open",
+    media_type="text/html",
+)
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """The documents' page and one for each file. Raises ValueError for a file of a kind that the
+    page has none of."""
+    page = resources.files("penstock_gateway").joinpath("web/docs.html").read_bytes()
+
+    async def docs(request: Request) -> Response:
+        return Response(page, headers=HEADERS, media_type="text/html")
+
+    return [DOCS.route(docs), *(file.route() for file in files())]

@@ -1,5 +1,5 @@
 """OpenTelemetry traces: one span for each request, and where its time in the engine went.
 
-`spans` and `tracer` alone import OpenTelemetry, which is an extra (`otel`): they are loaded where
---otlp-traces-endpoint asks for them.
+`tracer` alone imports OpenTelemetry, which is an extra (`otel`): it is loaded where
+--otlp-traces-endpoint asks for traces.
 """

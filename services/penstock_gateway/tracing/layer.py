@@ -1,19 +1,25 @@
-"""The ASGI layer that opens a request's span, and always closes it."""
+"""The ASGI layer that opens a request's span, and always closes it; and what tells the request's
+trace what became of its prompts in the engine. What makes traces is loaded only where there are
+any."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from penstock.client.observer import RequestObserver
+from penstock.errors import StartupError
 from penstock_gateway.http.operations import Operation
 from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.http.sockets import status_of
-from penstock_gateway.tracing.trace import TRACE, current
+from penstock_gateway.tracing.trace import TRACE, Run, Trace, current
 
 if TYPE_CHECKING:
+    from penstock.client.observer import ObservedRequest
+    from penstock.config.settings import GatewayConfig
     from penstock_gateway.tracing.tracer import Tracing
 
 
@@ -56,3 +62,59 @@ class TraceLayer:
             current.reset(token)
             trace.end()
             self._tracing.finish(trace)
+
+
+class TraceObserver:
+    """Hears of the requests that are traced."""
+
+    def request(self, prompt_tokens: int) -> RequestObserver | None:
+        trace = current.get()
+        return None if trace is None else _RunObserver(trace)
+
+
+class _RunObserver(RequestObserver):
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._run: Run | None = None
+
+    @property
+    def timed(self) -> bool:
+        return self._trace.follows
+
+    def submitted(self, request: ObservedRequest) -> None:
+        self._run = self._trace.run(request.prompt_tokens, request.sequences, request.timing)
+
+    def first_token(self, request: ObservedRequest) -> None:
+        if self._run is not None:
+            self._run.first_token = request.first_token
+
+    def ended(self, request: ObservedRequest) -> None:
+        run = self._run
+        if run is None:
+            return
+        run.tokens, run.cached = request.generated_tokens, request.cached_tokens
+        run.reasons |= request.reasons
+        for index in range(run.n):
+            run.reasons.setdefault(index, request.last_reason or "")
+
+    def keep(self, release: Callable[[], None]) -> bool:
+        if self._run is None:
+            return False
+        self._run.release = release
+        return True
+
+
+def tracing_of(config: GatewayConfig) -> Tracing | None:
+    """None unless the configuration names an endpoint. Raises StartupError without the extra."""
+    if config.otlp_traces_endpoint is None:
+        return None
+    try:
+        from penstock_gateway.tracing.tracer import Tracing
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("opentelemetry"):
+            raise
+        raise StartupError(
+            "--otlp-traces-endpoint needs OpenTelemetry, which is not installed: "
+            "pip install 'penstock[otel]'"
+        ) from None
+    return Tracing.of(config)

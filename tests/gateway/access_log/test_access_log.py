@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
+from penstock_gateway.access_log import layer
 
 from penstock.config.settings import GatewayConfig
-from penstock_gateway.access_log import layer
 from penstock_gateway.app import create_app
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 from tests.gateway.keyring import ALICE, bearer, key, write

@@ -14,7 +14,7 @@ import httpx
 
 from penstock.config.settings import GatewayConfig, StorageSettings
 from penstock_gateway.app import create_app
-from penstock_gateway.batches.runner import Runner
+from penstock_gateway.batches.process import Runner
 from penstock_gateway.storage.store import Store
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 

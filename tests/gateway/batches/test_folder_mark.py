@@ -71,7 +71,7 @@ async def test_a_folder_that_becomes_anothers_is_not_swept(
     tmp_path: Path, engine: FakeEngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two databases mark a new folder at once, or another one is mounted there."""
-    monkeypatch.setattr("penstock_gateway.batches.runner.SWEEP_EVERY", 0.01)
+    monkeypatch.setattr("penstock_gateway.batches.process.SWEEP_EVERY", 0.01)
     async with storing(tmp_path, engine) as gateway:
         (tmp_path / "database-id").write_text("another\n")
         other = tmp_path / "files" / ("file-" + "0" * 32)

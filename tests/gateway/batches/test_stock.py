@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock_gateway.storage import stock
+from penstock_gateway.storage import store as storage
 from penstock_gateway.storage.response_records import ResponseRecords
 from penstock_gateway.storage.store import Store
 from tests.gateway.batches.storing import Storing, line, storing
@@ -22,7 +22,7 @@ from tests.gateway.fake_engine import FakeEngineClient
 async def gateway(
     tmp_path: Path, engine: FakeEngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Storing]:
-    monkeypatch.setattr(stock, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(storage, "LOOK_EVERY", 0.0)
     settings: dict[str, Any] = {"stored_response_hours": 1, "max_uploads": 2}
     async with storing(tmp_path / "data", engine, max_tenant_uploads=1, **settings) as gateway:
         yield gateway

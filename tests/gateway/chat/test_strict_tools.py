@@ -14,7 +14,7 @@ import pytest
 from penstock.config.settings import GatewayConfig
 from penstock.errors import InvalidRequest
 from penstock_gateway.app import create_app
-from penstock_gateway.chat import strict_calls
+from penstock_gateway.chat import answer_grammar
 from tests.gateway.anthropic.test_messages import said
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 
@@ -72,9 +72,9 @@ def held(engine: FakeEngineClient) -> list[Any] | None:
 @pytest.fixture(autouse=True)
 def forgetful() -> Iterator[None]:
     """The log has told of nothing yet."""
-    strict_calls._say_unheld.cache_clear()
+    answer_grammar._say_unheld.cache_clear()
     yield
-    strict_calls._say_unheld.cache_clear()
+    answer_grammar._say_unheld.cache_clear()
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, func, select, update
 
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.batches.background import BackgroundRunner
-from penstock_gateway.batches.runner import caller_of
+from penstock_gateway.batches.process import caller_of
 from penstock_gateway.storage.tables import conversation_items, conversations
 from tests.gateway.batches.storing import Storing, storing
 from tests.gateway.fake_engine import FakeEngineClient, say

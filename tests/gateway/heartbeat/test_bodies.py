@@ -13,7 +13,7 @@ from msgspec import inspect
 
 from penstock.config.settings import GatewayConfig, StorageSettings
 from penstock_gateway.app import create_app
-from penstock_gateway.http.examples import EXAMPLES
+from penstock_gateway.http.openapi import EXAMPLES
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.storage.store import Store
 from tests import thinning

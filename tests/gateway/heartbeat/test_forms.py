@@ -10,7 +10,7 @@ import pytest
 
 from penstock.config.settings import GatewayConfig, StorageSettings
 from penstock_gateway.app import create_app
-from penstock_gateway.files.upload import FILE
+from penstock_gateway.files.endpoint import FILE
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.storage.store import Store
 from tests import thinning

@@ -23,13 +23,13 @@ from grpc_reflection.v1alpha import reflection_pb2
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
 from penstock_gateway.rpc.calls import Calls
+from penstock_gateway.rpc.exchange import RunningCalls
 from penstock_gateway.rpc.kserve.tensors import _CONTENTS, _FORMATS
 from penstock_gateway.rpc.process import MAX_MESSAGE, RpcServer
 from penstock_gateway.rpc.protos.inference_pb2 import GenerateRequest
 from penstock_gateway.rpc.protos.kserve_pb2 import InferTensorContents, ModelInferRequest
 from penstock_gateway.rpc.protos.openai_pb2 import PostRequest
-from penstock_gateway.rpc.reflection import METHODS as REFLECTION
-from penstock_gateway.rpc.running import RunningCalls
+from penstock_gateway.rpc.services import REFLECTION_METHODS as REFLECTION
 from penstock_gateway.rpc.services import handlers_of, routes_of
 from penstock_gateway.service import Service
 from tests import thinning

@@ -164,7 +164,7 @@ async def test_every_body_has_an_example_that_is_taken(
         if "multipart/form-data" in content:
             continue  # A file has no example; the guide has one.
         example = content["application/json"].get("example")
-        assert example is not None, f"{path} has none in services/penstock_gateway/http/examples.py"
+        assert example is not None, f"{path} has none in services/penstock_gateway/http/openapi.py"
         assert "model" not in example, "it has to run whatever is served"
         reply = await http.post(path, json=example)
         if item["post"]["tags"] == ["pooling"]:

@@ -17,7 +17,7 @@ import websockets
 
 from penstock.config.settings import GatewayConfig, MediaSettings
 from penstock.media.desk import MediaDesk
-from penstock_gateway.access_log.layer import LOGGER
+from penstock_gateway.http.access_log import LOGGER
 from penstock_gateway.realtime import session
 from penstock_gateway.service import Service
 from tests.gateway.keyring import ALICE, BOB, key, write

@@ -13,8 +13,8 @@ import pytest
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
 from penstock_gateway.chat.endpoint import ChatRequest
-from penstock_gateway.completions.request import CompletionRequest
-from penstock_gateway.pooling.rerank import RerankRequest
+from penstock_gateway.completions.endpoint import CompletionRequest
+from penstock_gateway.pooling.score import RerankRequest
 from penstock_gateway.request.endpoint import skipping
 from penstock_gateway.responses.request import ResponsesRequest
 from penstock_gateway.tokenize.endpoint import TokenizeRequest

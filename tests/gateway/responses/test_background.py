@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from penstock.config.settings import GatewayConfig
 from penstock.errors import Overloaded
 from penstock_gateway.batches.background import BackgroundRunner
-from penstock_gateway.batches.runner import caller_of
+from penstock_gateway.batches.process import caller_of
 from penstock_gateway.storage import background_records, response_records
 from tests.gateway.batches.storing import Storing, storing
 from tests.gateway.fake_engine import FakeEngineClient, say

@@ -10,7 +10,7 @@ import msgspec
 import openai
 import pytest
 
-from penstock_gateway.responses.compaction import MADE_HERE, QUESTION
+from penstock_gateway.responses.input_items import MADE_HERE, QUESTION
 from tests.gateway.batches.storing import Storing, storing
 from tests.gateway.conversations.test_conversations import client, last_prompt, said, texts
 from tests.gateway.fake_engine import MODEL, FakeEngineClient, say

@@ -11,8 +11,8 @@ import pytest
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
 from penstock_gateway.rpc.calls import Calls
+from penstock_gateway.rpc.exchange import RunningCalls
 from penstock_gateway.rpc.process import RpcServer
-from penstock_gateway.rpc.running import RunningCalls
 from penstock_gateway.rpc.services import routes_of
 from penstock_gateway.service import Patience, Service
 from tests.gateway.fake_engine import FakeEngineClient

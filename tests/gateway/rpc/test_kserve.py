@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from penstock_gateway.rpc.kserve import service as kserve
-from penstock_gateway.rpc.kserve.infer_reply import FINAL, INDEX
+from penstock_gateway.rpc.kserve.tensors import FINAL, INDEX
 from penstock_gateway.rpc.protos.kserve_pb2 import (
     InferTensorContents,
     ModelInferRequest,

@@ -12,15 +12,13 @@ import msgspec
 from grpc import StatusCode
 
 from penstock.errors import InvalidRequest
-from penstock_gateway.completions.request import CompletionRequest
+from penstock_gateway.completions.endpoint import CompletionRequest
 from penstock_gateway.request.body import TextsAmount
 from penstock_gateway.rpc.arriving import arriving
-from penstock_gateway.rpc.calls import Calls, Context, parsed
-from penstock_gateway.rpc.events import JsonStream
-from penstock_gateway.rpc.kserve.infer_reply import EMBEDDED, GENERATED, InferFormat
+from penstock_gateway.rpc.calls import Calls, Context, Handlers, asking, methods_in, parsed
+from penstock_gateway.rpc.frames import JsonStream
 from penstock_gateway.rpc.kserve.state import SERVICE, check_version
-from penstock_gateway.rpc.kserve.tensors import Tensor, inputs_of
-from penstock_gateway.rpc.methods import Handlers, asking, methods_in
+from penstock_gateway.rpc.kserve.tensors import EMBEDDED, GENERATED, InferFormat, Tensor, inputs_of
 from penstock_gateway.rpc.protos import kserve_pb2
 from penstock_gateway.rpc.protos.kserve_pb2 import (
     ModelInferRequest,

@@ -7,7 +7,6 @@ from typing import Any
 from penstock.version import __version__
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.operations import OperationRoute
-from penstock_gateway.rpc.endpoint import MessageEndpoint, operation
 from penstock_gateway.rpc.protos.kserve_pb2 import (
     ModelMetadataResponse,
     ModelReadyResponse,
@@ -15,6 +14,7 @@ from penstock_gateway.rpc.protos.kserve_pb2 import (
     ServerMetadataResponse,
     ServerReadyResponse,
 )
+from penstock_gateway.rpc.scope import MessageEndpoint, operation
 from penstock_gateway.rpc.served import model_facts
 from penstock_gateway.service import Service
 

@@ -10,15 +10,14 @@ from starlette.types import Receive, Scope
 
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
-from penstock_gateway.completions.endpoint import Completions
-from penstock_gateway.completions.request import CompletionRequest
+from penstock_gateway.completions.endpoint import CompletionRequest, Completions
 from penstock_gateway.generate.endpoint import Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.errors import HTTPError, leaving
 from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.models.backend import EngineInfo
-from penstock_gateway.rpc.endpoint import message_of, operation
 from penstock_gateway.rpc.frames import FRAMES, failed_frame
+from penstock_gateway.rpc.scope import message_of, operation
 from penstock_gateway.rpc.vllm.generate_reply import GenerateFormat
 from penstock_gateway.rpc.vllm.generate_request import GenerateBody, body_of
 from penstock_gateway.service import Service

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.errors import InvalidRequest
 from penstock.request.sampling_params import MAX_LOGPROBS
-from penstock_gateway.completions.request import CompletionRequest
+from penstock_gateway.completions.endpoint import CompletionRequest
 from penstock_gateway.request.fields import StructuredFields
 from penstock_gateway.rpc.protos.inference_pb2 import (
     CandidateTokens,

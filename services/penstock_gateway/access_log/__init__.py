@@ -1,1 +1,0 @@
-"""A line for each request that was answered."""

@@ -1,1 +1,0 @@
-"""What plug-ins bring to a gateway."""
