@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
-from penstock_gateway.access_log import layer
 
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
+from penstock_gateway.http import access_log
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 from tests.gateway.keyring import ALICE, bearer, key, write
 
@@ -27,12 +27,12 @@ Gateway = Callable[..., httpx.AsyncClient]
 @pytest.fixture
 def gateway(engine: FakeEngineClient) -> Iterator[Gateway]:
     def make(form: str, **settings: Any) -> httpx.AsyncClient:
-        layer.setup("gateway 0", form)
+        access_log.setup("gateway 0", form)
         app = create_app(engine, GatewayConfig(access_log=form, **settings))  # type: ignore[arg-type]
         return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://g")
 
     yield make
-    logger = logging.getLogger(layer.LOGGER)
+    logger = logging.getLogger(access_log.LOGGER)
     logger.handlers, logger.propagate = [], True
 
 
@@ -99,4 +99,4 @@ async def test_a_scanners_long_path_is_cut(gateway, capsys):
     async with gateway("json") as http:
         await http.get("/" + "x" * 5000)
     (line,) = lines(capsys)
-    assert (line["status"], len(line["path"])) == (404, layer.MAX_PATH)
+    assert (line["status"], len(line["path"])) == (404, access_log.MAX_PATH)
