@@ -14,10 +14,9 @@ import msgspec
 from penstock.client import ModelText, SequenceDelta
 from penstock.client.adapters import AdapterDirectory
 from penstock.client.beam_request import Follow, NextStep, Outcome
-from penstock.client.engine_state import EngineState
+from penstock.client.client_view import EngineState
 from penstock.client.live import LiveFeed
-from penstock.client.observer import UNOBSERVED, Observer, Unobserved, observe
-from penstock.client.timing import RequestTiming
+from penstock.client.observer import UNOBSERVED, Observer, RequestTiming, Unobserved, observe
 from penstock.errors import PenstockError
 from penstock.media.items import PromptMedia
 from penstock.model.config import GenerationDefaults

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from penstock.client import endpoints as module
-from penstock.client.endpoints import DnsName, follow, is_named, parse_endpoints, resolve
+from penstock.client import fleet as module
+from penstock.client.fleet import DnsName, follow, is_named, parse_endpoints, resolve
 from penstock.errors import InvalidRequest
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.client.engine_state import combined
+from penstock.client.client_view import combined
 from penstock.protocol.to_frontend import Status
 from tests.gateway.fake_engine import status
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, processors
 
-from penstock.client.pool_request import check_generates, check_task, pooling_model
+from penstock.client.generation_request import check_generates
+from penstock.client.pool_request import check_task, pooling_model
 from penstock.client.pooling_inputs import cosine, ids_input, limit_of, pair_up, text_input
 from penstock.errors import InvalidRequest
 from penstock.model.config import GenerationDefaults

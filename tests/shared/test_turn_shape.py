@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import InvalidRequest
 from penstock.text.template import ChatTemplate
-from penstock.text.turn_shape import TurnShape, arranged
+from penstock.text.template_shape import TurnShape, arranged
 from tests.shared.test_template_corpus import FOLDER, NAMES, template_of
 
 WORDS = ("rowan", "alder", "hazel", "maple", "aspen", "birch", "cedar", "larch", "willow")

@@ -16,7 +16,7 @@ from penstock.errors import InvalidRequest
 from penstock.media.sources import MediaSource
 from penstock.model.media_facts import MediaKind
 from penstock.text.call_arguments import written_arguments
-from penstock.text.content_shape import media_part
+from penstock.text.template_shape import media_part
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.body import TextsAmount
 from penstock_gateway.request.media_parts import OTHER_MEDIA, kind_of, media_source, refuse_other

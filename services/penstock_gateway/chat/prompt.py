@@ -15,8 +15,8 @@ from penstock.media.items import PromptMedia
 from penstock.media.prompt import of_chat
 from penstock.media.sources import MediaSource
 from penstock.text.as_written import PackedMessages, with_texts
-from penstock.text.content_shape import shaped, stand_ins
 from penstock.text.template import ChatTemplate
+from penstock.text.template_shape import shaped, stand_ins
 from penstock_gateway.chat.messages import Message, characters, template_messages
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.tokenising import (

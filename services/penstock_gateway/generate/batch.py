@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.client import BeamSearchParams, Hypothesis, beam_search, best_of
-from penstock.client.refusals import unavailable
+from penstock.client.generation_request import unavailable
 from penstock.errors import EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.protocol.common import TokenLogprobs
 from penstock.request.sampling_params import MAX_N
@@ -21,7 +21,7 @@ from penstock_gateway.request.fields import GenerateFields
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
     from penstock.client.generation import Sink
-    from penstock.client.timing import RequestTiming
+    from penstock.client.observer import RequestTiming
     from penstock.media.items import PromptMedia
     from penstock.protocol.common import ErrorCode, FinishReason, TokenLogprobs
     from penstock.request.sampling_params import SamplingParams

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from penstock.client.pool_request import check_generates
+from penstock.client.generation_request import check_generates
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.media.items import PromptMedia

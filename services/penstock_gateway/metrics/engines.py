@@ -18,7 +18,7 @@ from penstock.metrics.vllm_names import CACHE_CONFIG, DRAFTS, STEP_TOKENS, cache
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient
-    from penstock.client.engine_state import EngineState
+    from penstock.client.client_view import EngineState
     from penstock.protocol.to_frontend import Status
 
 _LABEL = ["model_name"]

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from starlette.types import Receive, Scope
 
-from penstock.client.pool_request import check_generates
+from penstock.client.generation_request import check_generates
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.request.terms import Terms

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from penstock.client.refusals import max_output
+from penstock.client.generation_request import max_output
 from penstock.config.settings import OversizedMaxTokens
 from penstock.errors import InvalidRequest
 from penstock.protocol.to_frontend import Limits, Welcome

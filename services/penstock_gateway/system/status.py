@@ -10,7 +10,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.client.engine_state import EngineState
+from penstock.client.client_view import EngineState
 from penstock.protocol.to_frontend import Status
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys.ring import current

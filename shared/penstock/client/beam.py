@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from penstock.client.beam_hypothesis import Hypothesis
 from penstock.client.beam_params import BeamSearchParams
 from penstock.client.beam_request import NextStep, Outcome
+from penstock.client.deltas import SequenceText
 from penstock.client.engine_client import NO_TERMS, EngineClient
+from penstock.client.generation_request import max_output
 from penstock.client.model_text import ModelText
-from penstock.client.refusals import max_output
-from penstock.client.sequence_text import SequenceText
 from penstock.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.protocol.common import FinishReason, TokenLogprobs
 from penstock.protocol.to_frontend import Welcome

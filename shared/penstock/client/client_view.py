@@ -1,17 +1,127 @@
-"""What a front end can be asked about its engine cores."""
+"""What a front end can be asked about its engine cores, and what they say of themselves: of each,
+and of all as if they were one."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
 
 from penstock.client.adapters import AdapterDirectory
 from penstock.client.dispatch import Dispatch
-from penstock.client.engine_state import EngineState, combined, state_of
 from penstock.client.fleet import Fleet
 from penstock.client.live import LiveFeed
 from penstock.client.model_text import ModelText
+from penstock.client.session import EngineSession
+from penstock.client.told_state import STATUS_MAX_AGE
 from penstock.protocol.to_frontend import Status, Welcome
+
+
+class EngineState(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine core of a front end.
+
+    index: its number here.  connected: there is a session, and it serves our model.  ready: takes
+    and computes requests now; reason: why not.  open_requests: of this front end.  status: its last
+    word, None without a session; status_age: seconds since then.  welcome: the last that came.
+    """
+
+    index: int
+    endpoint: str
+    connected: bool
+    ready: bool
+    reason: str
+    draining: bool
+    open_requests: int
+    status: Status | None
+    status_age: float
+    welcome: Welcome | None
+
+
+def state_of(session: EngineSession, now: float) -> EngineState:
+    """State of an engine core at `now`, a moment of the monotonic clock."""
+    status = session.status if session.answered else None
+    return EngineState(
+        index=session.index,
+        endpoint=session.endpoint,
+        connected=session.connected,
+        ready=session.ready,
+        reason="" if session.ready else _unready_reason(session),
+        draining=session.draining,
+        open_requests=len(session.open),
+        status=status,
+        status_age=session.status_age(now),
+        welcome=session.welcome,
+    )
+
+
+def _unready_reason(session: EngineSession) -> str:
+    if session.refused:
+        return session.refused
+    if not session.answered:
+        told = session.transport.last_reason
+        return f"no session: {told}" if told else "no session"
+    status = session.status
+    if status is None or not session.fresh:
+        return f"it has not reported its state for {STATUS_MAX_AGE:g} s"
+    if status.draining:
+        return "it is draining"
+    return status.reason or "it is not ready"
+
+
+def combined(sessions: Sequence[EngineSession]) -> Status | None:
+    """All connected engine cores as if they were one: ready if one is, draining if all are; counts
+    are sums. None where none has told its state."""
+    told = [s for s in sessions if s.connected and s.status is not None]
+    told = [s for s in told if s.fresh] or told
+    statuses = [s.status for s in told if s.status is not None]
+    if not statuses:
+        return None
+    if len(statuses) == 1:
+        return statuses[0]
+    serving = any(status.ready and not status.draining for status in statuses)
+    reasons = (status.reason for status in statuses if status.reason)
+    fingerprints = {status.fingerprint for status in statuses}
+
+    def total(field: str) -> int:
+        return sum(getattr(status, field) for status in statuses)
+
+    return Status(
+        ready=serving,
+        reason="" if serving else next(reasons, ""),
+        # Nobody can tell before a request is placed which of several it will be.
+        fingerprint=fingerprints.pop() if len(fingerprints) == 1 else None,
+        waiting=total("waiting"),
+        running=total("running"),
+        blocks_total=total("blocks_total"),
+        blocks_free=total("blocks_free"),
+        block_size=statuses[0].block_size,
+        steps=total("steps"),
+        preemptions=total("preemptions"),
+        # The same front ends dial all of them.
+        frontends=max(status.frontends for status in statuses),
+        workers=total("workers"),
+        draining=all(status.draining for status in statuses),
+        blocks_cached=total("blocks_cached"),
+        compute_seconds=sum(status.compute_seconds for status in statuses),
+        tokens_computed=total("tokens_computed"),
+        tokens_generated=total("tokens_generated"),
+        step_tokens=tuple(
+            map(sum, zip(*(status.step_tokens for status in statuses), strict=False))
+        ),
+        host_blocks=total("host_blocks"),
+        prefix_caching=statuses[0].prefix_caching,
+        media_items_encoded=total("media_items_encoded"),
+        media_items_found=total("media_items_found"),
+        media_bytes=total("media_bytes"),
+        drafts=total("drafts"),
+        drafted_tokens=total("drafted_tokens"),
+        kept_tokens=total("kept_tokens"),
+        # Any of them may get the request.
+        aligns=all(status.aligns for status in statuses),
+        paused=all(status.paused for status in statuses),
+    )
 
 
 class ClientView:

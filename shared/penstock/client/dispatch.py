@@ -12,19 +12,17 @@ from typing import Any
 import zmq
 
 from penstock.client.adapters import AdapterDirectory
-from penstock.client.endpoints import Endpoints, Resolver, is_named
-from penstock.client.fleet import Fleet
+from penstock.client.fleet import Endpoints, Fleet, Resolver, is_named
 from penstock.client.generation import Generation
+from penstock.client.generation_request import rejection
 from penstock.client.live import LiveFeed
 from penstock.client.model_text import ModelText
 from penstock.client.pacing import count_tries
-from penstock.client.placement import OpenRequest, Placement
+from penstock.client.placement import OpenRequest, Placement, WaitingRoom
 from penstock.client.prefilling import PrefillAhead, prefill_engines
-from penstock.client.refusals import rejection
 from penstock.client.routing import Routing, Why
 from penstock.client.served_model import ServedModel
 from penstock.client.session import EngineSession
-from penstock.client.waiting_room import WaitingRoom
 from penstock.config.settings import TransportSettings
 from penstock.errors import PenstockError, RequestFailed
 from penstock.process import logs

@@ -12,26 +12,29 @@ from penstock.client.beam_request import BeamRequest, Follow
 from penstock.client.calling import call_workers
 from penstock.client.client_view import ClientView
 from penstock.client.dispatch import Dispatch
-from penstock.client.endpoints import Resolver, parse_endpoints, resolve
+from penstock.client.fleet import Resolver, parse_endpoints, resolve
 from penstock.client.generation import Delivery, Generation
-from penstock.client.generation_request import GenerationRequest, stopping, token_sampling
+from penstock.client.generation_request import (
+    GenerationRequest,
+    check_generates,
+    check_prompt,
+    stopping,
+    token_sampling,
+)
 from penstock.client.media import PreparedMedia
 from penstock.client.model_text import ModelText
-from penstock.client.observer import Observer, observe
+from penstock.client.observer import Observer, RequestTiming, observe
 from penstock.client.pausing import all_paused, set_paused
 from penstock.client.placement import Placement
 from penstock.client.pool_request import (
     PoolRequest,
     PoolResult,
-    check_generates,
     check_input,
     check_task,
 )
-from penstock.client.refusals import check_prompt
 from penstock.client.replacing import ChangeMode, replace_weights
 from penstock.client.routing import AFFINITY_TOKENS, RoutingRequest, make_routing
 from penstock.client.sleeping import any_sleeping, put_to_sleep, wake_up
-from penstock.client.timing import RequestTiming
 from penstock.config.settings import TransportSettings
 from penstock.errors import EngineUnavailable
 from penstock.media.items import PromptMedia

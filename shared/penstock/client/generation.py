@@ -11,14 +11,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from penstock.client.blame import Blame
-from penstock.client.deltas import Pending, SequenceDelta
-from penstock.client.generation_request import GenerationRequest
-from penstock.client.observer import UNOBSERVED, Unobserved
-from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
-from penstock.client.refusals import failed_early
-from penstock.client.sequence_text import EmittedSequence, SequenceText
-from penstock.client.timing import RequestTiming
+from penstock.client.deltas import EmittedSequence, Pending, SequenceDelta, SequenceText
+from penstock.client.generation_request import GenerationRequest, failed_early
+from penstock.client.observer import UNOBSERVED, RequestTiming, Unobserved
+from penstock.client.placement import NOWHERE, Blame, Holder, OpenRequest, Placement
 from penstock.errors import DeadlineExceeded, PenstockError
 from penstock.protocol.common import (
     FinishReason,

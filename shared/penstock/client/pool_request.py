@@ -10,10 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from penstock.client.blame import Blame
 from penstock.client.media import PreparedMedia
-from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
-from penstock.client.timing import RequestTiming
+from penstock.client.observer import RequestTiming
+from penstock.client.placement import NOWHERE, Blame, Holder, OpenRequest, Placement
 from penstock.errors import (
     DeadlineExceeded,
     EngineUnavailable,
@@ -30,7 +29,6 @@ from penstock.request.terms import Terms
 
 GENERATES = "this model generates text; it gives no embeddings, scores or classes"
 NO_TIMES = "this model can't say when words are spoken"
-POOLS = "this model gives embeddings, scores or classes; it generates no text"
 
 _SAMPLING = TokenSampling(0)
 _STOPPING = Stopping(max_tokens=1, ignore_eos=True)
@@ -219,12 +217,6 @@ def pooling_model(welcome: Welcome) -> PoolingConfig:
     if welcome.pooling is None:
         raise InvalidRequest(GENERATES, param="model", code="unsupported_model")
     return welcome.pooling
-
-
-def check_generates(welcome: Welcome) -> None:
-    """Raises InvalidRequest where a pooling model is served."""
-    if welcome.pooling is not None:
-        raise InvalidRequest(POOLS, param="model", code="unsupported_model")
 
 
 def check_task(task: PoolingTask | Literal["align"], welcome: Welcome) -> None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from penstock.client.blame import Blame
 from penstock.client.fleet import Fleet
 from penstock.client.generation import Generation
 from penstock.client.media import PreparedMedia
-from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
+from penstock.client.placement import NOWHERE, Blame, Holder, OpenRequest, Placement
 from penstock.client.routing import Why
 from penstock.client.session import EngineSession
 from penstock.errors import PenstockError

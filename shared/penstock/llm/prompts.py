@@ -19,8 +19,8 @@ from penstock.protocol.common import SessionTerms
 from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms
 from penstock.text.call_arguments import written_arguments
-from penstock.text.content_shape import Marks, media_part, shaped, stand_ins
 from penstock.text.template import ChatTemplate, RenderedChat
+from penstock.text.template_shape import Marks, media_part, shaped, stand_ins
 
 
 class _Extras(TypedDict):

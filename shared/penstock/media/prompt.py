@@ -13,8 +13,8 @@ from penstock.media.layout import ItemLayout
 from penstock.media.words import WORDS
 from penstock.model.media_facts import MediaFacts, MediaKind
 from penstock.protocol.common import MediaSpan
-from penstock.text.content_shape import Marks
 from penstock.text.template import RenderedChat
+from penstock.text.template_shape import Marks
 from penstock.text.tokenizer import Tokenizer
 
 

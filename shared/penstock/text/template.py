@@ -18,26 +18,24 @@ from typing import Any, NamedTuple
 from penstock.errors import InvalidRequest
 from penstock.model.config import GenerationDefaults
 from penstock.text.as_written import PackedMessages, with_texts
-from penstock.text.content_shape import (
-    ContentShape,
-    one_message,
-    shape_of,
-    takes_thoughts,
-    thought_part,
-)
 from penstock.text.disarm import Disarmed, prefix_tree
 from penstock.text.render import RenderPool, shared_pool
 from penstock.text.render.wire import Fill, Filled, TemplateSource
-from penstock.text.tokenizer import Tokenizer
-from penstock.text.turn_shape import (
+from penstock.text.template_shape import (
+    ContentShape,
     TurnShape,
     arranged,
     ends_before_calls,
+    one_message,
+    shape_of,
     simple_turns,
     space_before_calls,
+    takes_thoughts,
+    thought_part,
     turn_shape_of,
     without_space,
 )
+from penstock.text.tokenizer import Tokenizer
 
 MAX_RENDERED_LENGTH = 16 << 20
 """Characters that a rendered conversation may have."""
@@ -180,9 +178,9 @@ class ChatTemplate:
         return self._shape
 
     def arranged(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The messages in turns that the template shows; see `penstock.text.turn_shape`. The first
-        conversation whose turns are not simple asks the template, and blocks meanwhile. Thoughts
-        have the name that the template knows them by."""
+        """The messages in turns that the template shows; see `penstock.text.template_shape`. The
+        first conversation whose turns are not simple asks the template, and blocks meanwhile.
+        Thoughts have the name that the template knows them by."""
         turns = self._spaced(self._in_turns(messages))
         names = self._thoughts
         if names is None or not any(map(_thoughts_of, turns)):

@@ -1,13 +1,16 @@
-"""Which sequences of turns a chat template shows, and a conversation in turns that it does show.
+"""Which content and which sequences of turns a chat template shows, and a conversation in turns
+that it does show.
 
-Agents send several system messages in front, system messages in the middle, user messages one
-after another, and turns of several calls. Some templates refuse these, and some leave a part out
-without a word. As with `content_shape`, no template says so: it is shown short conversations, and
-what it makes of them tells.
+No template says so. It is shown short conversations, and what it makes of them tells. One that
+loops over a message's parts shows nothing of a text, and one that prints a text prints a list's
+brackets. Agents send several system messages in front, system messages in the middle, user messages
+one after another, and turns of several calls. Some templates refuse these, and some leave a part
+out without a word.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -47,15 +50,15 @@ _PROBES = {
 def turn_shape_of(render: Callable[[list[Message]], str]) -> TurnShape:
     """render: fills the template with messages whose content is a text; may raise
     InvalidRequest."""
-    if not _shows(render, ("user",)):
+    if not _shows_turns(render, ("user",)):
         return TurnShape()  # It takes nothing; what it says of a conversation is best left alone.
-    found = {name: _shows(render, roles) for name, roles in _PROBES.items()}
+    found = {name: _shows_turns(render, roles) for name, roles in _PROBES.items()}
     # One that shows no call at all has nothing to gain from another arrangement.
     found["calls"] = _shows_calls(render, 2) or not _shows_calls(render, 1)
     return TurnShape(**found)
 
 
-def _shows(render: Callable[[list[Message]], str], roles: tuple[str, ...]) -> bool:
+def _shows_turns(render: Callable[[list[Message]], str], roles: tuple[str, ...]) -> bool:
     words = _WORDS[: len(roles)]
     messages = [{"role": role, "content": word} for role, word in zip(roles, words, strict=True)]
     return _shows_in_order(render, messages, words)
@@ -224,14 +227,14 @@ def _joined(group: list[Message]) -> Message:
     whole: Message = {}
     for each in group:
         whole |= each
-    whole["content"] = _content([each["content"] for each in group])
+    whole["content"] = _joined_content([each["content"] for each in group])
     thoughts = [each["reasoning_content"] for each in group if "reasoning_content" in each]
     if thoughts:
         whole["reasoning_content"] = "\n".join(thoughts)
     return whole
 
 
-def _content(contents: list[Any]) -> Any:
+def _joined_content(contents: list[Any]) -> Any:
     """Content of several messages as one: a text, or a list of parts if one of them is a list."""
     if all(isinstance(each, str) for each in contents):
         return "\n\n".join(text for text in contents if text)
@@ -242,3 +245,87 @@ def _parts(content: Any) -> list[Any]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     return list(content)
+
+
+_WORD = "QUINCE"
+
+
+@dataclass(frozen=True, slots=True)
+class ContentShape:
+    """texts: content may be a text.  parts: it may be a list of {"type": "text", "text": …} and
+    {"type": "image"}, or another kind of media."""
+
+    texts: bool
+    parts: bool
+
+
+def one_message(content: Any) -> list[dict[str, Any]]:
+    """A conversation of the user's."""
+    return [{"role": "user", "content": content}]
+
+
+def shape_of(render: Callable[[Any], str]) -> ContentShape:
+    """render: fills the template with one message of that content; may raise InvalidRequest."""
+    texts = _shows_content(render, _WORD)
+    parts = _shows_content(render, [{"type": "text", "text": _WORD}])
+    return ContentShape(texts or not parts, parts)
+
+
+def takes_thoughts(render: Callable[[list[dict[str, Any]]], str]) -> bool:
+    """Whether an assistant's content may have parts that are thoughts, as Ministral's may.
+    render: fills the template with a conversation; may raise InvalidRequest."""
+    said = {"role": "assistant", "content": [thought_part(_WORD), {"type": "text", "text": "A"}]}
+    return _shows_content(lambda told: render([*one_message("Q"), told, *one_message("R")]), said)
+
+
+def thought_part(thoughts: str) -> dict[str, Any]:
+    """Thoughts as a part of a message's content."""
+    return {"type": "thinking", "thinking": thoughts}
+
+
+def _shows_content(render: Callable[[Any], str], content: Any) -> bool:
+    try:
+        text = render(content)
+    except InvalidRequest:
+        return False
+    return _WORD in text and "'type'" not in text and '"type"' not in text
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What stands for media in a text, where a template takes no parts. No client can know it, and
+    so write it."""
+
+    secret: str
+
+    def of(self, kind: str) -> str:
+        """kind: of media."""
+        return f"{kind.upper()}{self.secret}"
+
+
+def stand_ins() -> Marks:
+    """New ones."""
+    return Marks(secrets.token_hex(16))
+
+
+def media_part(kind: str) -> dict[str, Any]:
+    """An item's part of a message, as templates look for it."""
+    # Qwen2-Audio's looks for the key that names the sound, and others for the type.
+    return {"type": kind, "audio_url": ""} if kind == "audio" else {"type": kind}
+
+
+def shaped(
+    messages: list[dict[str, Any]], shape: ContentShape, marks: Marks
+) -> list[dict[str, Any]]:
+    """The messages with contents that the template takes."""
+    return [{**each, "content": _shaped(each["content"], shape, marks)} for each in messages]
+
+
+def _shaped(content: Any, shape: ContentShape, marks: Marks) -> Any:
+    if isinstance(content, str):
+        return content if shape.texts else [{"type": "text", "text": content}]
+    if shape.parts:
+        return content
+    return "\n".join(
+        part["text"] if part["type"] == "text" else marks.of(part["type"]) for part in content
+    )
