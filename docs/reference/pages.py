@@ -7,6 +7,7 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from penstock_gateway.metrics.storage import SHARED as STORED
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -15,7 +16,6 @@ from penstock.cli.commands import COMMANDS, Command
 from penstock.cli.table import BEGIN, END
 from penstock.config.flags import as_table
 from penstock_gateway.metrics.engines import OURS, THEIRS
-from penstock_gateway.metrics.storage import SHARED as STORED
 
 WRITTEN = "<!-- Made by `python -m docs.reference.generate`; edits are lost. -->\n"
 OWN_PROCESS = ("process_", "python_")

@@ -11,7 +11,13 @@ import pytest
 
 from penstock import SamplingParams
 from penstock.client import EngineClient, Generation
-from penstock.client.pacing import MAX_TURN, MAX_UNANSWERED, TRIES_ALONE, TRIES_IN_COMPANY, Pacing
+from penstock.client.session_state import (
+    MAX_TURN,
+    MAX_UNANSWERED,
+    TRIES_ALONE,
+    TRIES_IN_COMPANY,
+    Pacing,
+)
 from penstock.errors import RequestFailed
 from penstock.protocol.to_frontend import Accepted
 from penstock.request.terms import Terms

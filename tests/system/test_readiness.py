@@ -20,7 +20,7 @@ import httpx
 import pytest
 import zmq
 
-from penstock.client.told_state import STATUS_MAX_AGE
+from penstock.client.session_state import STATUS_MAX_AGE
 from penstock.config.settings import TransportSettings
 from penstock.prepare import prepare
 from penstock.protocol import PROTOCOL_VERSIONS

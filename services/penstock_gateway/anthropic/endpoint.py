@@ -29,8 +29,8 @@ from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.endpoint import JsonEndpoint
+from penstock_gateway.request.fields import terms_headers
 from penstock_gateway.request.sampling import room_for_output
-from penstock_gateway.request.terms import terms_headers
 from penstock_gateway.service import Service
 
 

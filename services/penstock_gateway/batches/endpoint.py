@@ -16,7 +16,7 @@ from penstock_gateway.http.operations import Operation, OperationRoute, asked
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.keys.ring import current
 from penstock_gateway.request.endpoint import JsonEndpoint
-from penstock_gateway.request.terms import tenant_of
+from penstock_gateway.request.fields import tenant_of
 from penstock_gateway.service import Service
 from penstock_gateway.storage.records import (
     AFTER,

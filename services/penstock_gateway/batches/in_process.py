@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 from starlette.types import ASGIApp, Message, Scope
 
-from penstock_gateway.keys.access import CALLER
-from penstock_gateway.keys.ring import Caller
+from penstock_gateway.keys.ring import CALLER, Caller
 
 
 @dataclass(slots=True)

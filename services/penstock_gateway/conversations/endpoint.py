@@ -15,7 +15,7 @@ from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.http.operations import Operation, OperationRoute, asked
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.request.endpoint import JsonEndpoint
-from penstock_gateway.request.terms import tenant_of
+from penstock_gateway.request.fields import tenant_of
 from penstock_gateway.responses.conversation import (
     add_items,
     checked_items,

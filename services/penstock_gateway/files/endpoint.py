@@ -20,8 +20,8 @@ from penstock_gateway.http.operations import Operation, OperationRoute, asked
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.request.body import feed_body
 from penstock_gateway.request.endpoint import convert
+from penstock_gateway.request.fields import tenant_of
 from penstock_gateway.request.multipart import Form, FormReader, boundary_of
-from penstock_gateway.request.terms import tenant_of
 from penstock_gateway.service import Service
 from penstock_gateway.storage.records import AFTER, FileRecord, Page, limit_schema, page_of
 from penstock_gateway.storage.store import Store, new_id

@@ -38,8 +38,13 @@ from penstock_gateway.http.events import (
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.models.backend import AskedModel, EngineInfo
 from penstock_gateway.request.endpoint import JsonEndpoint
-from penstock_gateway.request.fields import RequestFields, check_request_id
-from penstock_gateway.request.terms import request_terms, session_of, terms_headers
+from penstock_gateway.request.fields import (
+    RequestFields,
+    check_request_id,
+    request_terms,
+    session_of,
+    terms_headers,
+)
 from penstock_gateway.tracing import trace as tracing
 
 Fields = TypeVar("Fields", bound=RequestFields)

@@ -86,7 +86,7 @@ class TimelineRecorder:
         self._asked = is_asked(scope)
         self._told: RequestTimeline | None = None
         self._waited = 0.0
-        self._trace = log_fields(scope)
+        self._scope = scope
         self.name: str = scope[REQUEST_ID]
         self.wanted = self._asked or slow_after > 0
 
@@ -130,7 +130,7 @@ class TimelineRecorder:
         log.warning(
             "slow request",
             request=self.name,
-            **self._trace,
+            **log_fields(self._scope),
             wall=timeline.wall,
             **timeline.parts,
             share=sum(each.share for each in sequences),

@@ -19,7 +19,7 @@ from penstock_gateway.http.operations import Operation
 from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.http.rpc_call import CALL
 from penstock_gateway.http.sockets import status_of
-from penstock_gateway.keys.access import CALLER
+from penstock_gateway.keys.ring import CALLER
 
 if TYPE_CHECKING:
     from penstock.client.observer import ObservedRequest

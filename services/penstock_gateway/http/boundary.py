@@ -30,14 +30,12 @@ from penstock_gateway.http.operations import OPENAI_ERRORS, ErrorShape, Operatio
 from penstock_gateway.http.replies import send_error
 from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.http.sockets import guarded, status_of
+from penstock_gateway.keys.ring import LIMIT_HEADERS
 from penstock_gateway.service import Service
 from penstock_gateway.tracing.trace import log_fields
 
 log = logs.get(__name__)
 
-
-LIMIT_HEADERS = "penstock.limit_headers"
-"""Key of a scope's x-ratelimit-* headers, for requests whose API key has limits."""
 
 _NO_HEADERS: dict[bytes, bytes] = {}
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")

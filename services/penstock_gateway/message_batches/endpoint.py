@@ -33,7 +33,7 @@ from penstock_gateway.message_batches.results import (
     shown,
 )
 from penstock_gateway.request.endpoint import JsonEndpoint
-from penstock_gateway.request.terms import tenant_of
+from penstock_gateway.request.fields import tenant_of
 from penstock_gateway.service import Service
 from penstock_gateway.storage.records import (
     ENDED,

@@ -12,7 +12,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from penstock.client.told_state import STATUS_MAX_AGE
+from penstock.client.session_state import STATUS_MAX_AGE
 from penstock.metrics.histogram import Histogram
 from penstock.metrics.vllm_names import CACHE_CONFIG, DRAFTS, STEP_TOKENS, cache_config
 

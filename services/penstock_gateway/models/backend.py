@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from penstock.client.told_state import STATUS_MAX_AGE
+from penstock.client.session_state import STATUS_MAX_AGE
 from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable, InvalidRequest, StartupError
 from penstock.parsing.registry import chosen

@@ -37,8 +37,7 @@ from penstock_gateway.models.backend import AskedModel
 from penstock_gateway.pooling.fields import Given, InputField, PoolFields, PoolUsage, inputs_of
 from penstock_gateway.pooling.messages import PoolMessage, input_of
 from penstock_gateway.request.endpoint import JsonEndpoint
-from penstock_gateway.request.fields import check_request_id
-from penstock_gateway.request.terms import request_terms, terms_headers
+from penstock_gateway.request.fields import check_request_id, request_terms, terms_headers
 from penstock_gateway.request.tokenising import off_the_loop
 from penstock_gateway.tracing import trace as tracing
 

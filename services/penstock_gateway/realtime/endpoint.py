@@ -10,7 +10,7 @@ from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.http.socket_protocol import stay_of
 from penstock_gateway.http.sockets import SUBPROTOCOL
 from penstock_gateway.realtime.session import RealtimeSession
-from penstock_gateway.request.terms import connection_terms
+from penstock_gateway.request.fields import connection_terms
 from penstock_gateway.service import Service
 
 PATH = "/v1/realtime"

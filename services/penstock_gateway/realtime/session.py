@@ -24,8 +24,7 @@ from penstock.transcription.wishes import Wishes, check
 from penstock_gateway.http.errors import ClientGone, as_http_error, leaving
 from penstock_gateway.http.socket_protocol import Stay
 from penstock_gateway.http.sockets import closing
-from penstock_gateway.keys.access import renew
-from penstock_gateway.keys.ring import current
+from penstock_gateway.keys.ring import current, renew
 from penstock_gateway.realtime.utterance import AUDIO, Utterance
 from penstock_gateway.request.body import check_amount_now
 from penstock_gateway.request.endpoint import decode, skipping

@@ -22,8 +22,8 @@ from penstock_gateway.http.events import EventStream, room_of, stream_while_conn
 from penstock_gateway.http.operations import Operation, OperationRoute, asked, posting
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.models.backend import AskedModel, EngineInfo
+from penstock_gateway.request.fields import tenant_of
 from penstock_gateway.request.sampling import room_for_output
-from penstock_gateway.request.terms import tenant_of
 from penstock_gateway.responses.chat_translation import ChatTranslation
 from penstock_gateway.responses.conversation import add_turn, conversation_id
 from penstock_gateway.responses.inputs import INCLUDE

@@ -19,7 +19,7 @@ from penstock_gateway.http.operations import Operation, OperationRoute, asked, p
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.endpoint import JsonEndpoint
-from penstock_gateway.request.terms import tenant_of, terms_headers
+from penstock_gateway.request.fields import tenant_of, terms_headers
 from penstock_gateway.responses.chat_translation import ChatTranslation
 from penstock_gateway.responses.memory import conversation_before, input_of
 from penstock_gateway.responses.references import with_items

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Scope
 from penstock.errors import InvalidRequest
 from penstock.process import logs
 from penstock_gateway.http.request_id import REQUEST_ID
-from penstock_gateway.keys.access import unauthorized
+from penstock_gateway.keys.ring import unauthorized
 from penstock_gateway.rpc.exchange import AppExchange, RunningCalls
 from penstock_gateway.rpc.scope import key_scope, scope_of
 from penstock_gateway.rpc.status import RefusedCall, SlowReader, refusal, refused_by

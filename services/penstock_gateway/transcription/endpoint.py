@@ -33,9 +33,8 @@ from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.models.backend import AskedModel
 from penstock_gateway.request.body import feed_body
 from penstock_gateway.request.endpoint import skipping
-from penstock_gateway.request.fields import check_request_id
+from penstock_gateway.request.fields import check_request_id, request_terms, terms_headers
 from penstock_gateway.request.multipart import Form, FormReader, boundary_of
-from penstock_gateway.request.terms import request_terms, terms_headers
 from penstock_gateway.service import Service
 from penstock_gateway.tracing import trace as tracing
 from penstock_gateway.transcription.request import (

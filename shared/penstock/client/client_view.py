@@ -15,7 +15,7 @@ from penstock.client.fleet import Fleet
 from penstock.client.live import LiveFeed
 from penstock.client.model_text import ModelText
 from penstock.client.session import EngineSession
-from penstock.client.told_state import STATUS_MAX_AGE
+from penstock.client.session_state import STATUS_MAX_AGE
 from penstock.protocol.to_frontend import Status, Welcome
 
 

@@ -17,12 +17,12 @@ from penstock.client.generation import Generation
 from penstock.client.generation_request import rejection
 from penstock.client.live import LiveFeed
 from penstock.client.model_text import ModelText
-from penstock.client.pacing import count_tries
 from penstock.client.placement import OpenRequest, Placement, WaitingRoom
-from penstock.client.prefilling import PrefillAhead, prefill_engines
+from penstock.client.prefilling import PrefillAhead
 from penstock.client.routing import Routing, Why
 from penstock.client.served_model import ServedModel
 from penstock.client.session import EngineSession
+from penstock.client.session_state import count_tries
 from penstock.config.settings import TransportSettings
 from penstock.errors import PenstockError, RequestFailed
 from penstock.process import logs
@@ -118,7 +118,7 @@ class Dispatch:
 
     def place_ahead(self, generation: Generation) -> None:
         """Submits a request for the first time, after its prompt where that is computed ahead."""
-        engines = prefill_engines(self.fleet, generation)
+        engines = self._prefill_engines(generation)
         if not engines:
             self.place_new(generation)
             return
@@ -127,6 +127,19 @@ class Dispatch:
         self.routed[session.index, "prefill"] += 1
         self._have_expected(ahead)
         session.enter(ahead, new=True)
+
+    def _prefill_engines(self, generation: Generation) -> list[EngineSession]:
+        """Engine cores that may compute the request's prompt ahead. There are none for a short
+        prompt, for one with media or with log-probabilities, and if no other engine core could go
+        on."""
+        whole = generation.media is None and generation.prompt_logprobs is None
+        if not whole or generation.begun:
+            return []
+        ready = [session for session in self.fleet if session.ready and not session.retired]
+        if all(session.prefills_from for session in ready):
+            return []
+        length = len(generation.prompt_token_ids)
+        return [s for s in ready if s.prefills_from and length >= s.prefills_from]
 
     def _have_expected(self, ahead: PrefillAhead) -> None:
         """Tells the one that is to go on with it."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from penstock.client.fleet import Fleet
 from penstock.client.generation import Generation
 from penstock.client.media import PreparedMedia
 from penstock.client.placement import NOWHERE, Blame, Holder, OpenRequest, Placement
@@ -24,19 +23,6 @@ from penstock.request.terms import Terms
 _SAMPLING = TokenSampling(0, temperature=0.0)
 _STOPPING = Stopping(max_tokens=1, ignore_eos=True)
 """Limits of a prefill, whose one token is thrown away."""
-
-
-def prefill_engines(fleet: Fleet, generation: Generation) -> list[EngineSession]:
-    """Engine cores that may compute the request's prompt ahead. There are none for a short prompt,
-    for one with media or with log-probabilities, and if no other engine core could go on."""
-    whole = generation.media is None and generation.prompt_logprobs is None
-    if not whole or generation.begun:
-        return []
-    ready = [session for session in fleet if session.ready and not session.retired]
-    if all(session.prefills_from for session in ready):
-        return []
-    length = len(generation.prompt_token_ids)
-    return [s for s in ready if s.prefills_from and length >= s.prefills_from]
 
 
 class PrefillAhead:

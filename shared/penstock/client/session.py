@@ -15,9 +15,8 @@ import zmq
 from penstock.client.generation import Generation
 from penstock.client.media_sending import MediaSending
 from penstock.client.open_calls import OpenCalls
-from penstock.client.pacing import Pacing
 from penstock.client.placement import OpenRequest
-from penstock.client.told_state import ToldState
+from penstock.client.session_state import Pacing, ToldState
 from penstock.client.works import Works
 from penstock.config.settings import TransportSettings
 from penstock.errors import RequestFailed

@@ -73,6 +73,26 @@ class Standstill:
         return self._still >= _LOOKS
 
 
+class Until:
+    """How long a blocking exchange goes on."""
+
+    def __init__(self, deadline: float, standstill: Standstill) -> None:
+        self._deadline = deadline
+        self._standstill = standstill
+        self._look_at = time.monotonic() + standstill.every
+
+    def wait(self) -> float:
+        """Seconds to wait for the socket before the next call. Raises Frozen."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + self._standstill.every
+            if self._standstill.look():
+                raise Frozen
+        if now >= self._deadline:
+            raise Frozen
+        return min(self._look_at, self._deadline) - now
+
+
 class IsolatedProcess:
     """Runs `main(parent, bounds)` of a module in a bare interpreter, with an end of a socket as its
     standard input. One exchange at a time; after an exception it must be closed."""
@@ -171,6 +191,27 @@ class IsolatedProcess:
             if not got:
                 raise EOFError
             at += got
+        return buffer
+
+    def _send_until(self, until: Until, data: bytes) -> None:
+        """Sends so many bytes; blocks. Raises OSError and Frozen."""
+        view = memoryview(data)
+        while view:
+            self._socket.settimeout(until.wait())
+            with contextlib.suppress(TimeoutError):
+                view = view[self._socket.send(view) :]
+
+    def _receive_until(self, until: Until, size: int) -> bytearray:
+        """Receives as `_receive` does; blocks. Raises Frozen, too."""
+        buffer = bytearray(size)
+        view = memoryview(buffer)
+        while view:
+            self._socket.settimeout(until.wait())
+            with contextlib.suppress(TimeoutError):
+                got = self._socket.recv_into(view)
+                if not got:
+                    raise EOFError
+                view = view[got:]
         return buffer
 
     def _reason(self) -> Exception:

@@ -4,10 +4,9 @@ Jinja's sandbox keeps a template from reaching Python's insides; it can't keep i
 ever or asking for a gigabyte.  A process can: it has a bound on memory and on CPU time, and what
 stalls in it holds up nobody else.
 
-wire      what is said over the socket between the two
-child     the program that fills templates; imports jinja2 and msgspec and little else
-process   a front end's handle on one child
-pool      few of them, shared by all templates of a front end; blocking and asyncio
+wire    what is said over the socket between the two
+child   the program that fills templates; imports jinja2 and msgspec and little else
+pool    handles on few of them, shared by all templates of a front end; blocking and asyncio
 """
 
 from penstock.text.render.pool import RenderPool, shared_pool
