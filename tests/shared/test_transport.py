@@ -20,7 +20,6 @@ import zmq
 from penstock.config.settings import TransportSettings
 from penstock.transport import session_server as module
 from penstock.transport.events import Ended, Event, Opened, Received
-from penstock.transport.inbound import Numbering
 from penstock.transport.session_client import LAST_RETRY, SessionClient
 from penstock.transport.session_server import DRAIN_LIMIT, FAREWELL, SessionServer
 from penstock.transport.wire import (
@@ -28,6 +27,7 @@ from penstock.transport.wire import (
     NO_BOOT,
     BadFrame,
     FrameKind,
+    Numbering,
     join,
     pack_header,
     split,

@@ -12,11 +12,12 @@ import zmq
 from penstock.config.settings import TransportSettings
 from penstock.transport.curve import client_curve
 from penstock.transport.events import Ended, Event, Opened, Received
-from penstock.transport.inbound import Inbound, Numbering, Taken
+from penstock.transport.inbound import Inbound, Taken
 from penstock.transport.wire import (
     NO_BOOT,
     BadFrame,
     FrameKind,
+    Numbering,
     pack_header,
     set_common_options,
     split,

@@ -15,13 +15,14 @@ from penstock.config.settings import TransportSettings
 from penstock.process import logs
 from penstock.transport.curve import Peers, server_curve
 from penstock.transport.events import Ended, Event, Opened, Received
-from penstock.transport.inbound import DRAIN_LIMIT, Inbound, Numbering, Taken
+from penstock.transport.inbound import DRAIN_LIMIT, Inbound, Taken
 from penstock.transport.wire import (
     LEAVING,
     MAX_FRAMES,
     NO_BOOT,
     BadFrame,
     FrameKind,
+    Numbering,
     join,
     pack_header,
     set_common_options,
