@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from penstock.errors import InvalidRequest
-from penstock.media.budget import MediaLease
+from penstock.media.desk import MediaLease
 from penstock.request.sampling_params import MAX_LOGPROBS, SamplingParams
 from penstock.request.structured_outputs import PARAM
 from penstock_gateway.chat.messages import Message

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.errors import InvalidRequest
-from penstock.media.budget import MediaLease
+from penstock.media.desk import MediaLease
 from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.chat.endpoint import ChatRequest, blame_of, check_chat, prompt_of, tools_of
 from penstock_gateway.chat.output_parsing import read_as

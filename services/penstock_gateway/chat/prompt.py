@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock.media.budget import MediaLease
-from penstock.media.desk import MediaDesk
+from penstock.media.desk import MediaDesk, MediaLease
 from penstock.media.items import PromptMedia
 from penstock.media.prompt import of_chat
 from penstock.media.sources import MediaSource

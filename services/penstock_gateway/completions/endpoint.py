@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, cast
 
 from penstock.errors import InvalidRequest
-from penstock.media.budget import MediaLease
+from penstock.media.desk import MediaLease
 from penstock.request.sampling_params import MAX_LOGPROBS
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.completions.reply import CompletionFormat, TextCompletion

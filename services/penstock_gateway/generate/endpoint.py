@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.client.generation_request import check_generates
 from penstock.errors import InvalidRequest
-from penstock.media.budget import MediaLease
+from penstock.media.desk import MediaLease
 from penstock.media.items import PromptMedia
 from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope
 
 from penstock.client.generation_request import check_generates
 from penstock.errors import InvalidRequest
-from penstock.media.budget import MediaLease
+from penstock.media.desk import MediaLease
 from penstock.request.terms import Terms
 from penstock_gateway.chat.endpoint import ChatRequest, blame_of, tools_of
 from penstock_gateway.chat.messages import Message

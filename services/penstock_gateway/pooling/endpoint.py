@@ -22,8 +22,7 @@ from penstock.client.pooling_inputs import (
     text_input,
 )
 from penstock.errors import InvalidRequest
-from penstock.media.budget import MediaLease
-from penstock.media.desk import MediaDesk
+from penstock.media.desk import MediaDesk, MediaLease
 from penstock.media.sources import MediaSource
 from penstock.model.media_facts import MediaFacts
 from penstock.protocol.common import Pooling

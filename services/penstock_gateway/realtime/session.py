@@ -15,7 +15,7 @@ import msgspec
 from starlette.types import Receive, Send
 
 from penstock.errors import InvalidRequest
-from penstock.media.budget import MediaLease
+from penstock.media.desk import MediaLease
 from penstock.process import logs
 from penstock.request.terms import Terms
 from penstock.transcription.begin import facts_of

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import InvalidRequest
-from penstock.media.budget import MediaLease
+from penstock.media.desk import MediaLease
 from penstock.media.sources import MediaSource
 from penstock.request.terms import Terms
 from penstock.transcription.begin import begin, facts_of

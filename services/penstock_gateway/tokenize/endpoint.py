@@ -10,7 +10,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.errors import InvalidRequest
-from penstock.media.budget import MediaLease
+from penstock.media.desk import MediaLease
 from penstock_gateway.chat.messages import Message
 from penstock_gateway.chat.prompt import ChatMedia, chat_prompt, check_variables, refuse_template
 from penstock_gateway.chat.tools import Tool, tool_use

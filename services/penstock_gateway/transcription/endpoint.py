@@ -14,7 +14,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.client.generation_request import check_generates
-from penstock.media.budget import MediaLease
+from penstock.media.desk import MediaLease
 from penstock.media.sources import MediaSource
 from penstock.request.terms import Terms
 from penstock.transcription.begin import begin, facts_of

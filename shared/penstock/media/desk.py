@@ -1,4 +1,5 @@
-"""A front end's desk for media: from what a request brings to prepared items with names.
+"""A front end's desk for media: from what a request brings to prepared items with names, and how
+many bytes of media are held at a time, in all and of each tenant.
 
 Bounds come first, then bytes, then the name by content, then the cache; only what is new goes to a
 process.  What several requests bring at once is prepared once.
@@ -11,11 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 from penstock.config.settings import MediaSettings
-from penstock.errors import DeadlineExceeded, InvalidRequest
-from penstock.media.budget import MediaBudget, MediaLease
+from penstock.errors import DeadlineExceeded, InvalidRequest, Limited, TooLarge
 from penstock.media.changes import (
     domains,
     facts_with,
@@ -37,13 +38,123 @@ from penstock.media.items import (
 )
 from penstock.media.layout import BadLength, ItemLayout, layout
 from penstock.media.pool import MediaPool, Unpreparable
-from penstock.media.sources import LARGE, MediaSource, SourceReader
+from penstock.media.sources import MediaSource, SourceReader, off_the_loop
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
 from penstock.media.words import TOO_MANY, WORDS
 from penstock.model.media_facts import AnyPreparation, MediaFacts, MediaKind
 
-MAX_UUID = 128
-"""Characters."""
+RETRY_AFTER = 1.0
+"""Seconds: media leave with the requests that brought them."""
+
+
+class MediaBudget:
+    """Counts what leases hold. Belongs to one event loop."""
+
+    def __init__(self, settings: MediaSettings) -> None:
+        self.most = settings.max_media_in_flight_mib << 20
+        self.most_of_tenant = min(self.most, settings.max_media_tenant_mib << 20)
+        self.most_of_request = settings.max_media_request_bytes
+        self.held = 0
+        self.by_tenant: dict[str, int] = {}
+
+    def lease(self, tenant: str, deadline: float | None = None) -> MediaLease:
+        """What a request of this tenant's holds; empty as yet."""
+        return MediaLease(self, tenant, deadline)
+
+    def take(self, tenant: str, size: int) -> None:
+        """Raises Limited where there is no room now."""
+        held = self.by_tenant.get(tenant, 0)
+        if held + size > self.most_of_tenant:
+            raise Limited(
+                f"this tenant's requests hold {held >> 20} MiB of media, of "
+                f"{self.most_of_tenant >> 20} MiB at a time (--max-media-tenant-mib)",
+                retry_after=RETRY_AFTER,
+            )
+        if self.held + size > self.most:
+            raise Limited(
+                f"requests hold {self.held >> 20} MiB of media, of {self.most >> 20} MiB at a time "
+                "(--max-media-in-flight-mib)",
+                retry_after=RETRY_AFTER,
+            )
+        self.held += size
+        self.by_tenant[tenant] = held + size
+
+    def give(self, tenant: str, size: int) -> None:
+        """Takes back what `take` gave."""
+        self.held -= size
+        left = self.by_tenant.get(tenant, 0) - size
+        if left > 0:
+            self.by_tenant[tenant] = left
+        else:
+            self.by_tenant.pop(tenant, None)
+
+
+class MediaLease:
+    """The bytes that one request holds, until it is closed: use it as a context manager.
+
+    deadline: the request's, on the monotonic clock, seconds; None: none.
+    """
+
+    __slots__ = ("_budget", "_files", "_held", "_open", "deadline", "tenant")
+
+    def __init__(self, budget: MediaBudget, tenant: str, deadline: float | None = None) -> None:
+        self.tenant = tenant
+        self.deadline = deadline
+        self._budget = budget
+        self._held = 0
+        self._files = 0
+        self._open = True
+
+    def take_file(self, size: int, where: str) -> None:
+        """Room for so many more bytes of files. Raises TooLarge or Limited."""
+        most = self._budget.most_of_request
+        if self._files + size > most:
+            raise TooLarge(
+                f"{where}: the request's media have more than {most} bytes in all, the most that "
+                "is accepted (--max-media-request-bytes)",
+                param=where,
+                code="request_too_large",
+            )
+        self.take(size, where)
+        self._files += size
+
+    def take(self, size: int, where: str) -> None:
+        """Room for so many more bytes. Raises TooLarge or Limited."""
+        most = self._budget.most_of_tenant
+        if self._held + size > most:
+            raise TooLarge(
+                f"{where}: the request's media take more than {most >> 20} MiB once they are "
+                "prepared, more than a tenant may hold (--max-media-tenant-mib)",
+                param=where,
+                code="request_too_large",
+            )
+        if self._open:
+            self._budget.take(self.tenant, size)
+            self._held += size
+
+    def give(self, size: int) -> None:
+        """Takes back so many bytes, which aren't held any more."""
+        if self._open:
+            self._budget.give(self.tenant, size)
+            self._held -= size
+
+    def close(self) -> None:
+        """Gives back all that is held. Idempotent."""
+        if self._open:
+            self._open = False
+            self._budget.give(self.tenant, self._held)
+            self._held = 0
+
+    def __enter__(self) -> MediaLease:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
 @dataclass(slots=True)
@@ -187,7 +298,7 @@ class MediaDesk:
     async def _one(
         self, preparation: AnyPreparation, source: MediaSource, lease: MediaLease
     ) -> PreparedItem:
-        _check_uuid(source)
+        source.check_uuid()
         if source.is_name_only:
             item = self._remembered(preparation, source, lease.tenant)
             lease.take(len(item.data), source.where)
@@ -202,7 +313,7 @@ class MediaDesk:
         data, parts = await self._reader.read_parts(source, take)
         self.counts.items += 1
         self.counts.bytes += len(data)
-        name = await _off_the_loop(len(data), item_name, preparation, source, data, parts)
+        name = await off_the_loop(len(data), item_name, preparation, source, data, parts)
         item = self.cache.find(lease.tenant, name) or await self._shared(
             (lease.tenant, name), self._task(preparation, source, data, parts), source
         )
@@ -253,7 +364,7 @@ class MediaDesk:
     async def _prepared(self, key: tuple[str, str], task: Prepare) -> PreparedItem:
         tenant, name = key
         answer = await self.pool.prepare(task, tenant)
-        digest = await _off_the_loop(len(answer.data), sha256_hex, answer.data)
+        digest = await off_the_loop(len(answer.data), sha256_hex, answer.data)
         item = PreparedItem(name, answer.data, digest, answer.shape)
         self.cache.keep(tenant, item)
         return item
@@ -282,18 +393,3 @@ def _layouts(
         except BadLength as error:
             raise source.wrong(str(error)) from None
     return tuple(found)
-
-
-def _check_uuid(source: MediaSource) -> None:
-    if source.uuid is not None and not 1 <= len(source.uuid) <= MAX_UUID:
-        raise InvalidRequest(
-            f"{source.where}: uuid has {len(source.uuid)} characters; 1 to {MAX_UUID} are allowed",
-            param=source.where,
-        )
-
-
-async def _off_the_loop(size: int, run: Any, *arguments: Any) -> Any:
-    """`run`'s result, from a thread where it looks at many bytes."""
-    if size < LARGE:
-        return run(*arguments)
-    return await asyncio.to_thread(run, *arguments)

@@ -28,6 +28,10 @@ MAX_PARTS = 4096
 """Pictures that a video may consist of."""
 
 
+MAX_UUID = 128
+"""Characters."""
+
+
 @dataclass(frozen=True, slots=True)
 class MediaSource:
     """One item that a prompt brings, or names.
@@ -49,6 +53,14 @@ class MediaSource:
     samples: tuple[bytes, int] | None = None
     frames: tuple[bytes, int, int, int, int] | None = None
     uuid: str | None = None
+
+    def check_uuid(self) -> None:
+        """Raises InvalidRequest."""
+        if self.uuid is not None and not 1 <= len(self.uuid) <= MAX_UUID:
+            raise InvalidRequest(
+                f"{self.where}: uuid has {len(self.uuid)} characters; 1 to {MAX_UUID} are allowed",
+                param=self.where,
+            )
 
     @property
     def is_name_only(self) -> bool:
@@ -239,6 +251,13 @@ def _opened(path: Path, folder: Path | None) -> tuple[IO[bytes], int]:
         file.close()
         raise OSError("outside, or no plain file")
     return file, status.st_size
+
+
+async def off_the_loop(size: int, run: Any, *arguments: Any) -> Any:
+    """`run`'s result, from a thread where it looks at many bytes."""
+    if size < LARGE:
+        return run(*arguments)
+    return await asyncio.to_thread(run, *arguments)
 
 
 # OpenAI's way to send a sound: base64 and the name of a format.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.errors import InvalidRequest
-from penstock.media.budget import MediaLease
-from penstock.media.desk import MediaDesk
+from penstock.media.desk import MediaDesk, MediaLease
 from penstock.media.sources import MediaSource
 from penstock.model.media_facts import TranscriptionFacts
 from penstock.request.terms import Terms
