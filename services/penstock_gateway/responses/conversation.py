@@ -82,7 +82,7 @@ async def said_in(
     own = 1 if isinstance(request.input, str) else len(request.input or ())
     if len(found) + own >= records.most_items:
         most = f"it may have {records.most_items}, with those to come"
-        raise full(id, f"has {len(found)} items; {most}")
+        raise full(id, f"has {len(found)} items; {most}", PARAM)
     said: list[InputItem] = []
     amount = ConversationAmount(sum(map(len, found)))
     size = 0
@@ -137,7 +137,7 @@ async def add_items(
     except ConversationGone:
         raise not_there(id, param) from None
     except ConversationFull as no_room:
-        raise full(id, str(no_room)) from None
+        raise full(id, str(no_room), param) from None
 
 
 async def checked_items(
@@ -183,9 +183,11 @@ def not_there(id: str, param: str | None = None) -> HTTPError:
     )
 
 
-def full(id: str, why: str) -> HTTPError:
-    """400: it is the client's to make room."""
-    return HTTPError(400, f"the conversation {clip(id)} {why}", code="conversation_full")
+def full(id: str, why: str, param: str | None = None) -> HTTPError:
+    """400: it is the client's to make room. param: the field that names the conversation."""
+    return HTTPError(
+        400, f"the conversation {clip(id)} {why}", param=param, code="conversation_full"
+    )
 
 
 def _kept(id: str, item: dict[str, Any]) -> ConversationItem:

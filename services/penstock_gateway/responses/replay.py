@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.errors import InvalidRequest
 from penstock_gateway.generate.chunked_reply import Pace
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.events import EventStream
@@ -77,6 +78,17 @@ class LaterEvents(EventWriter):
         else:
             self._number += 1
 
+    def check_end(self) -> None:
+        """Of a whole answer, before its last event. Raises InvalidRequest if no event has the
+        number `after`. Of one that failed, more may have been shown than was kept."""
+        if self._after > self._number:
+            raise InvalidRequest(
+                f"starting_after is {self._after}; the response's last event has the number "
+                f"{self._number}",
+                param="starting_after",
+                code="invalid_value",
+            )
+
     def send_last(self, kind: str, **fields: Any) -> None:
         """Written always: what was shown before may have been lost to a failure."""
         self._number = max(self._number, self._after + 1)
@@ -115,6 +127,8 @@ def writing(events: LaterEvents, response: Response) -> Iterator[bool]:
     if response.status in OPEN:
         yield False
         return
+    if response.status == "completed":
+        events.check_end()
     events.send_last(_LAST.get(response.status, "incomplete"), response=response)
     yield True
 

@@ -359,7 +359,7 @@ async def test_it_is_bounded(gateway: Storing, sdk: openai.AsyncOpenAI) -> None:
     assert refused.value.code == "conversation_full"
     with pytest.raises(openai.BadRequestError) as refused:
         await sdk.responses.create(model=None, input="x", conversation=full)
-    assert refused.value.code == "conversation_full"
+    assert (refused.value.code, refused.value.param) == ("conversation_full", "conversation")
     assert not gateway.engine.submitted
     assert len(await texts(sdk, full)) == 7
     with pytest.raises(openai.BadRequestError) as refused:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,17 @@ async def test_senseless_parameters(gateway: Storing, query: str, param: str) ->
     whole = (await gateway.http.post(URL, json={"input": "Hi"})).json()
     answer = await gateway.http.get(f"{URL}/{whole['id']}?{query}")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_number_that_no_event_has_is_refused(gateway: Storing) -> None:
+    """Of a whole answer, all events are known."""
+    whole = (await gateway.http.post(URL, json={"input": "Hi"})).json()
+    client = sdk(gateway)
+    last = numbers(await read(await client.responses.retrieve(whole["id"], stream=True)))[-1]
+    answer = await gateway.http.get(f"{URL}/{whole['id']}?stream=true&starting_after={last + 1}")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "starting_after")
+    assert str(last) in re.findall(r"\d+", error["message"])
 
 
 async def test_logprobs_of_a_stored_response(gateway: Storing) -> None:
