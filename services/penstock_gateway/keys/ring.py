@@ -158,7 +158,7 @@ CALLER = "penstock.caller"
 """Key in the scope of the Caller of a request that brought a known API key."""
 
 
-class Limits(Protocol):
+class KeyLimits(Protocol):
     """What keys may use in a minute, see `rate_limits.RateLimits`."""
 
     async def arrived(self, caller: Caller, *, counted: bool) -> None: ...
@@ -174,7 +174,7 @@ class Access:
         app: ASGIApp,
         *,
         ring: KeyRing | None,
-        limits: Limits | None,
+        limits: KeyLimits | None,
         operations: Iterable[Operation],
         names: Callable[[], list[str]],
     ) -> None:
