@@ -7,7 +7,7 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from penstock_gateway.metrics.storage import SHARED as STORED
+from penstock_gateway.metrics.endpoint import SHARED as STORED
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
