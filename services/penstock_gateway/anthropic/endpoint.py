@@ -15,6 +15,7 @@ from penstock_gateway.anthropic.request import (
     CountRequest,
     MessagesRequest,
     check,
+    check_budget,
     check_max_tokens,
 )
 from penstock_gateway.chat.endpoint import check_chat, prompt_of, tools_of
@@ -70,7 +71,7 @@ class Messages(GenerateEndpoint[MessagesRequest]):
 
     def check(self, request: MessagesRequest) -> None:
         check(request)
-        check_max_tokens(request)
+        check_budget(request)
 
     def failure(self, error: HTTPError) -> bytes:
         return failed_event(error)

@@ -86,8 +86,12 @@ class ToolChoiceField(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     disable_parallel_tool_use: bool | None = None
 
 
+LEAST_BUDGET = 1024
+"""Fewest tokens of thoughts that Anthropic's API takes for their maximum."""
+
+
 class ThinkingField(msgspec.Struct, frozen=True, kw_only=True):
-    """type: enabled, adaptive or disabled. budget_tokens: accepted, without effect."""
+    """type: enabled, adaptive or disabled. budget_tokens: checked, without effect."""
 
     type: str
     budget_tokens: int | None = None
@@ -184,6 +188,31 @@ def check(request: ConversationFields) -> None:
             f"thinking.type is {clip(thinking.type)}; allowed: enabled, adaptive, disabled",
             param="thinking.type",
         )
+    budget = _budget(request)
+    if budget is not None and budget < LEAST_BUDGET:
+        raise _wrong_budget(budget, f"at least {LEAST_BUDGET}")
+
+
+def check_budget(request: MessagesRequest) -> None:
+    """Raises InvalidRequest for thoughts that may be as long as the message. With tools they may:
+    there can be thoughts before each of several calls, as Anthropic allows."""
+    budget, most = _budget(request), check_max_tokens(request)
+    if budget is not None and budget >= most and not request.tools:
+        raise _wrong_budget(budget, f"below max_tokens, {most}")
+
+
+def _budget(request: ConversationFields) -> int | None:
+    """The most tokens of thoughts that it says; None if it says none."""
+    thinking = request.thinking
+    return None if thinking is None or thinking.type != "enabled" else thinking.budget_tokens
+
+
+def _wrong_budget(budget: int, bound: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"thinking.budget_tokens is {budget}; it must be {bound}",
+        param="thinking.budget_tokens",
+        code="invalid_value",
+    )
 
 
 def check_max_tokens(request: MessagesRequest) -> int:

@@ -74,6 +74,10 @@ def said(text: str, *, finish: str = "stop", stopped_by: str | None = None) -> S
     return script
 
 
+def budget(tokens: int) -> dict[str, Any]:
+    return {"type": "enabled", "budget_tokens": tokens}
+
+
 def body(**fields: Any) -> dict[str, Any]:
     return {"model": MODEL, "max_tokens": 64, "messages": [user("Hi")]} | fields
 
@@ -257,7 +261,7 @@ async def test_a_forced_call(http: httpx.AsyncClient, engine: FakeEngineClient) 
 async def test_thoughts(engine: FakeEngineClient) -> None:
     engine.script = said("<think>A river.</think>Seine")
     async with client_of(engine, reasoning_parser="deepseek_r1") as http:
-        reply = await whole(http, thinking={"type": "enabled", "budget_tokens": 1024})
+        reply = await whole(http, thinking=budget(1024), max_tokens=1025)
         thoughts, text = reply["content"]
         assert (thoughts["thinking"].strip(), text["text"].strip()) == ("A river.", "Seine")
         events = await events_of(http)
@@ -362,6 +366,10 @@ PICTURE = {"type": "base64", "media_type": "image/png", "data": "aaaa"}
         ({"tools": [{"name": "no name"}]}, "tools[0].name"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"thinking": {"type": "deep"}}, "thinking.type"),
+        ({"thinking": budget(-5), "max_tokens": 4096}, "thinking.budget_tokens is -5; it must"),
+        ({"thinking": budget(1023), "max_tokens": 4096}, "must be at least 1024"),
+        ({"thinking": budget(4096), "max_tokens": 4096}, "below max_tokens, 4096"),
+        ({"thinking": budget(4096), "max_tokens": 4096, "tools": [WEATHER]}, None),
         ({"container": "c"}, "container"),
         ({"thread": {"type": "continue", "thread_id": "t"}}, "thread is"),
         ({"output_config": {"effort": "huge"}}, "output_config.effort"),
