@@ -7,7 +7,6 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from penstock_gateway.metrics.endpoint import SHARED as STORED
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -15,6 +14,7 @@ from docs.reference.optional_metrics import residence_metrics, storage_metrics
 from penstock.cli.commands import COMMANDS, Command
 from penstock.cli.table import BEGIN, END
 from penstock.config.flags import as_table
+from penstock_gateway.metrics.endpoint import SHARED as STORED
 from penstock_gateway.metrics.engines import OURS, THEIRS
 
 WRITTEN = "<!-- Made by `python -m docs.reference.generate`; edits are lost. -->\n"
