@@ -108,10 +108,6 @@ def expert_fp8(
             scales=scales,
             bias=bias,
             out=out,
-            order=placed.order,
-            experts=placed.experts,
-            firsts=placed.firsts,
-            counts=placed.counts,
             outputs=outputs,
             inputs=inputs,
             groups=groups,
@@ -124,6 +120,7 @@ def expert_fp8(
             INNER=tiles.inner,
             num_warps=tiles.warps,
             num_stages=widening_stages_that_fit(tiles, x.dtype, x.device),
+            **placed.lists,
             **launched_early(x.device),
         )
     return out

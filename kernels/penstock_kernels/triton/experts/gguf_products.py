@@ -99,10 +99,6 @@ def expert_gguf(
             **weights.operands,
             bias=bias,
             out=out,
-            order=placed.order,
-            experts=placed.experts,
-            firsts=placed.firsts,
-            counts=placed.counts,
             outputs=outputs,
             all_outputs=weights.outputs,
             inputs=weights.inputs,
@@ -114,6 +110,7 @@ def expert_gguf(
             COLUMNS=tiles.columns,
             STAGES=tiles.stages,
             num_warps=tiles.warps,
+            **placed.lists,
             **launched_early(x.device),
         )
     return out

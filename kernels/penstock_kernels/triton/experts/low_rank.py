@@ -198,13 +198,7 @@ def add_low_rank_experts(
         return
     shape = MatmulTiles(placed.rows, COLUMNS, INNER, WARPS, STAGES)
     launch = {"num_warps": WARPS, "num_stages": stages_that_fit(shape, x.dtype, x.device)}
-    lists = {
-        "of_row": of_row,
-        "order": placed.order,
-        "experts": placed.experts,
-        "firsts": placed.firsts,
-        "counts": placed.counts,
-    }
+    lists = {"of_row": of_row, **placed.lists}
     size = (splits, placed.pairs, parts * rank)
     shrunk = torch.empty(size, dtype=torch.float32, device=x.device)
     _shrink_pairs[(tiles, parts * rank // block, splits * places)](

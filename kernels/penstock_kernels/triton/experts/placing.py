@@ -40,6 +40,16 @@ class ExpertTiles:
     def pairs(self) -> int:
         return self.order.shape[0]
 
+    @property
+    def lists(self) -> dict[str, Tensor]:
+        """What kernels read of the tiles, by the names of their parameters."""
+        return {
+            "order": self.order,
+            "experts": self.experts,
+            "firsts": self.firsts,
+            "counts": self.counts,
+        }
+
 
 @triton.jit(do_not_specialize=["pairs"])
 def _place(chosen, order, counts, pairs, BLOCK: tl.constexpr, EARLY: tl.constexpr):

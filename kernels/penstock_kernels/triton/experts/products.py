@@ -112,10 +112,6 @@ def expert_linear(
             weight=weight,
             bias=bias,
             out=out,
-            order=placed.order,
-            experts=placed.experts,
-            firsts=placed.firsts,
-            counts=placed.counts,
             outputs=outputs,
             inputs=inputs,
             x_row=x.stride(0),
@@ -126,6 +122,7 @@ def expert_linear(
             INNER=tiles.inner,
             num_warps=tiles.warps,
             num_stages=stages_that_fit(tiles, x.dtype, x.device),
+            **placed.lists,
             **launched_early(x.device),
         )
     return out
