@@ -111,7 +111,8 @@ class Generate(StepKind[Launch]):
             launch.looks = self._drafting.looks
             drafts = self._drafts(self._drafting, others, start)
         rest = self._prompts.take(others, self.logits, launch.prompts)
-        logits, grammars = None, self._followed()
+        logits: Tensor | None = None
+        grammars = self._followed()
         if rest:
             numbers, rows = sampling_rows(self.slots, rest, drafts)
             due = self._due(numbers, grammars)
@@ -166,7 +167,7 @@ class Generate(StepKind[Launch]):
     def _due(self, numbers: list[int], grammars: SlotGrammars | None) -> Due:
         slots = self.slots.at(numbers)
         requests = [sample_request(slot) for slot in slots]
-        bound = set() if grammars is None else grammars.bound(numbers)
+        bound = set[int]() if grammars is None else grammars.bound(numbers)
         return Due(numbers, slots, requests, bound)
 
     @staticmethod
