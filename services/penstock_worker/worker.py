@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
@@ -11,7 +13,7 @@ import msgspec
 from penstock.config.settings import TransportSettings
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
 from penstock.process import logs
-from penstock.protocol.from_worker import Asleep, Fault, FromWorker, Result
+from penstock.protocol.from_worker import Asleep, Fault, FromWorker, Result, SlotResult
 from penstock.protocol.to_worker import Plan, Setup, Sleep, Stop, ToWorker, WorkerCall
 from penstock_worker.engine_session import CoreSession, Heard
 from penstock_worker.left_over import HUNG_SECONDS, end_hung
@@ -22,7 +24,6 @@ from penstock_worker.metrics.phases import Phases
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.membership import Membership
 from penstock_worker.parallel.place import RankPlace
-from penstock_worker.parallel.report import report
 from penstock_worker.steps.errors import DeviceLost, OutOfDeviceMemory
 from penstock_worker.steps.in_flight import StepsInFlight
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     # Imported where a Setup arrives: torch takes a second, and the session opens meanwhile.
     from penstock_worker.extensions import ExtensionMethods
     from penstock_worker.loading.loaded import Loaded
+
 
 log = logs.get(__name__)
 
@@ -283,3 +285,41 @@ def _fault(error: Exception) -> Fault:
         out_of_memory=isinstance(error, OutOfDeviceMemory),
         rank_lost=isinstance(error, GroupLost),
     )
+
+
+_DEFERRED, _FAILED = -1, -2
+"""What the hash has in place of a token id."""
+
+BITS = 63
+"""Width of the hash in bits. It must fit a signed 64-bit integer, which every MessagePack reader
+has."""
+
+
+def report(result: Result, place: RankPlace, seconds: float) -> Result:
+    """Returns what this rank sends. The lead rank sends the results of all slots; with several
+    ranks, each sends a hash of what was sampled, by which the engine core checks that they agree.
+
+    `result` is all that this rank knows of the step.
+    """
+    if place.ranks == 1:
+        return msgspec.structs.replace(result, compute_seconds=seconds)
+    slots = result.slots if place.lead else []
+    said = sampled_hash(result.slots)
+    return msgspec.structs.replace(result, slots=slots, compute_seconds=seconds, sampled=said)
+
+
+def sampled_hash(slots: list[SlotResult]) -> int:
+    """Returns a hash of which slot got which token, or why it got none; 0 if no slot was due for
+    one."""
+    pairs = [(each.slot, token) for each in slots for token in (_outcome(each), *each.more)]
+    said = b"".join(struct.pack("<qq", slot, token) for slot, token in pairs if token is not None)
+    if not said:
+        return 0
+    digest = hashlib.blake2b(said, digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> (64 - BITS)
+
+
+def _outcome(slot: SlotResult) -> int | None:
+    if slot.error is not None:
+        return _FAILED
+    return _DEFERRED if slot.deferred else slot.token

@@ -22,7 +22,7 @@ from penstock.protocol.to_worker import Plan, Setup, ToWorker
 from penstock_worker.forward import reference
 from penstock_worker.loading.load import load
 from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.parallel.report import report
+from penstock_worker.worker import report
 from tests.system.eager_drafts import eager
 from tests.system.in_process import WORKER, Heard, Numerics, System, Way, recode
 from tests.worker.checkpoints import TINY

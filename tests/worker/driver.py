@@ -21,8 +21,7 @@ from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.sampler import choose
-from penstock_worker.speculation.drafting import Drafting
-from penstock_worker.speculation.interface import Proposer
+from penstock_worker.speculation.drafting import Drafting, Proposer
 from penstock_worker.steps.feature import StepFeature
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.cpu_model import CPUModel

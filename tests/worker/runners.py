@@ -20,12 +20,11 @@ from penstock_worker.forward.interface import Forward
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.sampler import Sampler
-from penstock_worker.sampler.host import HostSampler
+from penstock_worker.sampler.interface import HostSampler
 from penstock_worker.speculation.drafting import NO_DRAFTS, Drafting, Drafts
 from penstock_worker.steps.feature import StepFeature
 from penstock_worker.steps.generate import Generate
-from penstock_worker.steps.runner import StepRunner
-from penstock_worker.steps.threads import ShareThreads
+from penstock_worker.steps.runner import ShareThreads, StepRunner
 
 Observer = Callable[[int, int, Tensor], None]
 """(slot, start, logits [count, vocab]) of every position that a step computes."""

@@ -39,17 +39,15 @@ from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler import CPUSampler, Sampler
 from penstock_worker.sampler import choose as choose_sampler
-from penstock_worker.sampler.host import HostSampler
-from penstock_worker.sampler.queued import SamplerMemory
+from penstock_worker.sampler.interface import HostSampler, SamplerMemory
 from penstock_worker.speculation.choose import drafting_for
-from penstock_worker.speculation.interface import Proposer
+from penstock_worker.speculation.drafting import Proposer
 from penstock_worker.speculation.loaders import LoadsDrafts, draft_loader
 from penstock_worker.states.planning import planned_bytes
 from penstock_worker.steps.feature import StepFeature
 from penstock_worker.steps.generate import Generate, Likeliest
-from penstock_worker.steps.runner import StepRunner
+from penstock_worker.steps.runner import ShareThreads, StepRunner
 from penstock_worker.steps.stage import EarlierStage, GrammarsElsewhere
-from penstock_worker.steps.threads import ShareThreads
 from penstock_worker.stores.host_cache import HostCache
 from penstock_worker.stores.opening import open_store, refuse_store
 from penstock_worker.stores.tier import StoreTier

@@ -31,11 +31,9 @@ from penstock_worker.pooling.heads import Head, load_dense
 from penstock_worker.pooling.pool import as_vectors, finished, scored
 from penstock_worker.sampler.transfers import Fetched, Transfers, transfers
 from penstock_worker.steps.feature import StepFeature
-from penstock_worker.steps.guard import Guard
-from penstock_worker.steps.kinds import StepKind, StepStart
+from penstock_worker.steps.kinds import Guard, StepKind, StepStart
 from penstock_worker.steps.plans import failure
-from penstock_worker.steps.runner import StepRunner
-from penstock_worker.steps.threads import ShareThreads
+from penstock_worker.steps.runner import ShareThreads, StepRunner
 
 log = logs.get(__name__)
 

@@ -1,16 +1,22 @@
-"""The interface of samplers."""
+"""The interfaces of samplers, which compute at once or on a device's queue."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import numpy as np
+import torch
 from torch import Tensor
 
 from penstock.protocol.common import ErrorCode, TokenLogprobs, TokenSampling
+from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.sampler.adjustments import SequenceAdjustments, adjusted_values
+from penstock_worker.steps.feature import StepFeature
+
+if TYPE_CHECKING:
+    from penstock_worker.batch.slots import Slots
 
 IMPOSSIBLE = -1e30
 """Reported in place of a log-probability of -inf."""
@@ -126,3 +132,112 @@ class Sampler(Protocol):
 
         `logits` is as for `sample`. Returns None if any logit is not finite.
         """
+
+
+class QueuedSamples(Protocol):
+    """Tokens that are being sampled."""
+
+    @property
+    def tokens(self) -> Tensor:
+        """[rows] int64 on the device, valid when its queue has reached them; -1 where a logit is
+        not finite."""
+
+    def sampled(self) -> list[SampledToken]:
+        """Waits for the tokens and returns one for each row."""
+
+
+class QueuedSampler(Protocol):
+    """A sampler that works on the queue of the device that has the logits.
+
+    What a slot's later tokens need of earlier ones (counts for penalties) is kept on the device.
+    """
+
+    @property
+    def fingerprint(self) -> str:
+        """Everything but the logits and requests that results depend on."""
+
+    def launch(
+        self, logits: Tensor, requests: list[SampleRequest], slots: list[int]
+    ) -> QueuedSamples:
+        """Queues the sampling of one token for each row. `logits` is [rows, vocab] on the device;
+        `slots` are those of the rows."""
+
+    def needs_host(self, request: SampleRequest) -> bool:
+        """Returns whether `launch` needs adjustments that have been advanced by the slot's newest
+        token. Called only for requests with adjustments."""
+
+    def queue_score(
+        self, logits: Tensor, tokens: Sequence[int], count: int
+    ) -> Callable[[], list[TokenLogprobs] | None]:
+        """Queues Sampler.score. Calling the result waits for it."""
+
+
+class Remembers(Protocol):
+    """A sampler that keeps something of slots between steps."""
+
+    def forget(self, slot: int) -> None:
+        """Drops what is kept for a slot. The slot's next request must have adjustments that know
+        all tokens."""
+
+
+class SamplerMemory(StepFeature):
+    """What a sampler keeps of slots: it is dropped with their sequences, and where a launch has
+    failed."""
+
+    name = "sampler's memory"
+
+    def __init__(self, sampler: Remembers, slots: Slots) -> None:
+        self._sampler = sampler
+        self._slots = slots
+
+    def take(self, plan: Plan) -> None:
+        for number in plan.released:
+            self._sampler.forget(number)
+
+    def undo(self, scheduled: Sequence[SlotWork]) -> None:
+        for work in scheduled:
+            self._sampler.forget(work.slot)
+
+    def reset(self) -> None:
+        for number in self._slots:
+            self._sampler.forget(number)
+
+
+class HostSamples:
+    """The tokens of a step, which are known already."""
+
+    def __init__(self, sampled: list[SampledToken]) -> None:
+        self._sampled = sampled
+
+    @property
+    def tokens(self) -> Tensor:
+        """[rows] int64; -1 where there is none."""
+        return torch.tensor([-1 if one.token is None else one.token for one in self._sampled])
+
+    def sampled(self) -> list[SampledToken]:
+        return self._sampled
+
+
+class HostSampler:
+    """Keeps no state between steps, because the host knows all tokens."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+
+    @property
+    def fingerprint(self) -> str:
+        return self._sampler.fingerprint
+
+    def launch(
+        self, logits: Tensor, requests: list[SampleRequest], slots: list[int]
+    ) -> HostSamples:
+        return HostSamples(self._sampler.sample(logits, requests))
+
+    def needs_host(self, request: SampleRequest) -> bool:
+        return False
+
+    def queue_score(
+        self, logits: Tensor, tokens: Sequence[int], count: int
+    ) -> Callable[[], list[TokenLogprobs] | None]:
+        scores = self._sampler.score(logits, tokens, count)
+        return lambda: scores

@@ -13,12 +13,15 @@ from penstock.protocol.to_worker import FetchKV, Plan, Setup, SlotWork
 from penstock_worker.batch.slots import Slots
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.parallel.place import RankPlace
-from penstock_worker.speculation.drafting import Drafting
-from penstock_worker.speculation.following import FollowedSlot
-from penstock_worker.speculation.interface import Proposer, proposed_otherwise
-from penstock_worker.speculation.lookup import Lookup, LookupProposer, RunLengths
+from penstock_worker.speculation.drafting import Drafting, Proposer, proposed_otherwise
+from penstock_worker.speculation.lookup import (
+    FollowedSlot,
+    Lookup,
+    LookupProposer,
+    RecentOutputs,
+    RunLengths,
+)
 from penstock_worker.speculation.matches import FoundRun, longest_matches
-from penstock_worker.speculation.recent import RecentOutputs
 from penstock_worker.speculation.run_search import run_search
 from penstock_worker.speculation.token_index import TokenIndex
 

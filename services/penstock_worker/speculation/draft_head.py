@@ -22,7 +22,7 @@ from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.forward.heads import HeadForward
 from penstock_worker.forward.interface import Batch
-from penstock_worker.sampler.queued import QueuedSampler
+from penstock_worker.sampler.interface import QueuedSampler
 from penstock_worker.speculation.drafter import Asked, Drafter, DraftLimits, DraftRows, Followed
 from penstock_worker.speculation.hidden_rows import HiddenRows
 

@@ -16,7 +16,7 @@ from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.forward.interface import Batch, Forward
-from penstock_worker.sampler.queued import QueuedSampler
+from penstock_worker.sampler.interface import QueuedSampler
 from penstock_worker.speculation.drafter import Asked, Drafter, DraftLimits, DraftRows, Followed
 
 

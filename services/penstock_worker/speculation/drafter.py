@@ -23,8 +23,8 @@ from penstock.protocol.to_worker import Copy, FetchKV, Plan, SlotWork
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.forward.interface import Batch
 from penstock_worker.sampler import SampleRequest
-from penstock_worker.sampler.queued import QueuedSampler
-from penstock_worker.speculation.interface import Proposer
+from penstock_worker.sampler.interface import QueuedSampler
+from penstock_worker.speculation.drafting import Proposer
 
 
 @dataclass(frozen=True)

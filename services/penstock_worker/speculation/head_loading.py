@@ -31,7 +31,7 @@ from penstock_worker.forward.interface import (
 )
 from penstock_worker.models.taps import Taps
 from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.sampler.queued import QueuedSampler
+from penstock_worker.sampler.interface import QueuedSampler
 from penstock_worker.speculation.beside import Beside, HiddenNotes
 from penstock_worker.speculation.draft_head import PENDING, DraftHead
 from penstock_worker.speculation.drafter import DraftLimits, DraftRows

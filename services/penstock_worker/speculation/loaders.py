@@ -21,12 +21,12 @@ from penstock_worker.device.memory import memory_of
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import DeviceForward, DeviceRecipe, Forward, Recipe
 from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.sampler.queued import QueuedSampler
+from penstock_worker.sampler.interface import QueuedSampler
 from penstock_worker.speculation.beside import Beside
 from penstock_worker.speculation.draft_model import DraftModel
 from penstock_worker.speculation.drafter import DraftLimits, DraftRows
+from penstock_worker.speculation.drafting import Proposer
 from penstock_worker.speculation.head_loading import HeadLoader
-from penstock_worker.speculation.interface import Proposer
 from penstock_worker.speculation.on_device import BuildWithDraft, DeviceBeside
 
 

@@ -3,64 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 import torch
 from torch import Tensor
 
 from penstock.process import logs
-from penstock.protocol.common import TokenLogprobs
-from penstock.protocol.from_worker import SlotResult
 from penstock_worker.batch.slots import Slots
 from penstock_worker.device.queue import DeviceQueue
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.sampler import SampledToken, SampleRequest
-from penstock_worker.sampler.queued import QueuedSampler
-from penstock_worker.speculation.drafting import Drafts
+from penstock_worker.sampler.interface import QueuedSampler
 from penstock_worker.steps.errors import StepLost
-from penstock_worker.steps.sampling import sample_request
+from penstock_worker.steps.launch import DraftedTokens, sample_request
 
 log = logs.get(__name__)
-
-
-@dataclass
-class DraftedTokens:
-    """The drafts after a slot's tokens, and what has become of them."""
-
-    ids: Sequence[int]
-    first_row: int
-    """The row of the logits that follow its first id; those after the other ids come next."""
-    more: list[SampledToken] = field(default_factory=list)
-    """Tokens after the one that every step samples: each was sampled after ids that were
-    right."""
-
-    def right(self, newest: int) -> bool:
-        """Returns whether the next id is the token that was sampled in its place."""
-        return len(self.more) < len(self.ids) and self.ids[len(self.more)] == newest
-
-    def told(self, result: SlotResult) -> SlotResult:
-        """Adds this to what the slot's work gave."""
-        told: list[TokenLogprobs] = [each.logprobs for each in self.more if each.logprobs]
-        return msgspec.structs.replace(
-            result,
-            more=[each.token for each in self.more if each.token is not None],
-            more_logprobs=told or None,
-            drafted=len(self.ids),
-        )
-
-
-def drafted_tokens(numbers: Sequence[int], drafts: Drafts) -> dict[int, DraftedTokens]:
-    """Returns what is drafted, by slot. `numbers`: the slots whose logits stand first, a row each,
-    before those of the drafts in the same order (see sampling_rows)."""
-    found: dict[int, DraftedTokens] = {}
-    row = len(numbers)
-    for number in numbers:
-        if number in drafts:
-            found[number] = DraftedTokens(drafts[number], row)
-            row += len(drafts[number])
-    return found
 
 
 class DraftRounds:

@@ -30,17 +30,15 @@ from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.mask import Mask
 from penstock_worker.sampler import SampledToken, SampleRequest
-from penstock_worker.sampler.queued import QueuedSampler
+from penstock_worker.sampler.interface import QueuedSampler
 from penstock_worker.speculation.drafting import NO_DRAFTS, Drafting, Drafts
-from penstock_worker.steps.drafted import DraftRounds, drafted_tokens
+from penstock_worker.steps.drafted import DraftRounds
 from penstock_worker.steps.errors import StepLost
 from penstock_worker.steps.feature import StepFeature
-from penstock_worker.steps.guard import Guard, Value
-from penstock_worker.steps.kinds import StepKind, StepStart
-from penstock_worker.steps.launch import Launch
+from penstock_worker.steps.kinds import Guard, StepKind, StepStart, Value
+from penstock_worker.steps.launch import Launch, drafted_tokens, sample_request, sampling_rows
 from penstock_worker.steps.plans import failure
 from penstock_worker.steps.prompt_logprobs import PromptLogprobs
-from penstock_worker.steps.sampling import sample_request, sampling_rows
 
 log = logs.get(__name__)
 

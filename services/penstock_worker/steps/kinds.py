@@ -1,21 +1,61 @@
-"""What the kinds of models add to a step: generation, an earlier pipeline stage, or pooling."""
+"""What the kinds of models add to a step: generation, an earlier pipeline stage, or pooling; and
+what a step gives them, such as a guard that tells its failures from those of its slots."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+import torch
+
+from penstock.process import logs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import FetchKV, Plan, SlotWork, ToWorker
 from penstock_worker.batch.block_copies import Copies
-from penstock_worker.batch.slots import Slots
+from penstock_worker.batch.slots import PlanError, Slots
 from penstock_worker.batch.written_blocks import copied_to, written_by
+from penstock_worker.device.queue import DeviceQueue, StepTimeline
+from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.steps.absent import lacking, refusal
+from penstock_worker.steps.errors import DeviceLost, OutOfDeviceMemory, StepLost
 from penstock_worker.steps.feature import StepFeature, StepFeatures, Tell
-from penstock_worker.steps.guard import Guard
-from penstock_worker.steps.timeline import StepTimeline
+from penstock_worker.steps.plans import failure
+
+log = logs.get(__name__)
+
+Value = TypeVar("Value")
+
+
+class Guard:
+    """Turns errors that no slot is to blame for into StepLost."""
+
+    def __init__(self, queue: DeviceQueue, drop: Callable[[], None]) -> None:
+        """`drop` forgets the steps in flight, which are lost as well."""
+        self._queue = queue
+        self._drop = drop
+
+    def __call__(self, call: Callable[..., Value], *arguments: Any) -> Value:
+        """Returns what `call` returns. Raises StepLost, and any other error of `call` unchanged."""
+        try:
+            return call(*arguments)
+        except (PlanError, StepLost, GroupLost):
+            raise  # The device is not probed: it may be stalled in a collective.
+        except torch.OutOfMemoryError as error:
+            lost: StepLost = OutOfDeviceMemory(str(error))
+        except Exception as error:
+            if self._queue.usable():
+                raise
+            log.error("the device was lost", exception=True)
+            lost = DeviceLost(failure(error))
+        # Outside of the except clauses: the failed call's tensors are released by now, so that
+        # their memory can be reclaimed.
+        self._drop()
+        if isinstance(lost, OutOfDeviceMemory):
+            self._queue.reclaim()
+        raise lost
+
 
 Queued = TypeVar("Queued")
 """What a kind keeps of the works that it has queued together, until their results are collected."""

@@ -17,27 +17,27 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from typing import Generic
+from threading import Barrier
+from typing import Generic, TypeVar
 
-import msgspec
 import torch
 
 from penstock.process import logs
 from penstock.process.memory import is_memory_shortage
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork, ToWorker
+from penstock_kernels.reference.tiling import ROW_TILE
 from penstock_worker.batch.slots import Slot
-from penstock_worker.device.queue import DeviceQueue
+from penstock_worker.device.queue import DeviceQueue, StepTimeline
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.steps.errors import DeviceLost, StepLost
 from penstock_worker.steps.feature import Feature, Tell
-from penstock_worker.steps.guard import Guard
-from penstock_worker.steps.kinds import Queued, StepKind, StepStart
+from penstock_worker.steps.further import Disturbed, FurtherTokens
+from penstock_worker.steps.kinds import Guard, Queued, StepKind, StepStart
 from penstock_worker.steps.plans import StepOrder, answer, computable, failure
-from penstock_worker.steps.threads import ShareThreads
-from penstock_worker.steps.timeline import StepTimeline
 
 log = logs.get(__name__)
 
@@ -272,76 +272,51 @@ class BegunStep(Generic[Queued]):
         return self.outcome
 
 
-Launches = Callable[[list[SlotWork], StepStart], list[Queued]]
-Disturbed = Callable[[], bool]
-"""Returns whether the engine core has said something that waits for the step's end."""
+Part = TypeVar("Part")
 
 
-class FurtherTokens(Generic[Queued]):
-    """Computes Plan.further.
+class ShareThreads:
+    """A pool of threads that each compute a share of a step through the whole model. Each has
+    torch's intra-op thread count set to 1.
 
-    Each token is computed and sampled as by a plan of its own, of the same slots: only messages and
-    what plans change are left out. If that fails for a slot, the next plan says so of it.
+    For a model without threads of its own (the reference). Sharing is possible because no number
+    depends on what else is in a batch. It needs one synchronisation per step, where intra-op
+    threads need thousands: on 2 cores that other processes use too, these made steps many times
+    slower, whether they spin or not.
     """
 
-    def __init__(self, kind: StepKind[Queued], launch: Launches[Queued], guard: Guard) -> None:
-        """`launch` queues works that have not failed."""
-        self._kind = kind
-        self._launch = launch
-        self._guard = guard
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, "compute", torch.set_num_threads, (1,))
+        # All are started now: in the middle of a step there may be no memory for one.
+        together = Barrier(threads)
+        list(self._pool.map(lambda _: together.wait(), range(threads)))
 
-    def run(
-        self, plan: Plan, queued: list[Queued], start: StepStart, disturbed: Disturbed
-    ) -> dict[int, SlotResult]:
-        """Returns the results of the plan's works, which have been queued, by slot, with what
-        further tokens there are. Slots that are missing have failed."""
-        start.settle_earlier()
-        results = newest = self._settled(queued)
-        works, ends = plan.work, frozenset(plan.ends)
-        more: dict[int, list[SlotResult]] = {work.slot: [] for work in works}
-        for _ in range(plan.further):
-            if disturbed() or not _go_on(works, newest, ends, plan.least_proposed):
-                break
-            works = [SlotWork(work.slot, work.start + work.count, 1) for work in works]
-            newest = self._settled(self._launch(works, start))
-            for number, result in newest.items():
-                if result.token is not None:
-                    more[number].append(result)
-        return {number: _joined(result, more[number]) for number, result in results.items()}
+    def map(
+        self, compute: Callable[[list[SlotWork]], Part], scheduled: list[SlotWork]
+    ) -> Iterable[Part]:
+        """Returns what `compute` gives for each share. A single share is computed by the caller,
+        because handing it to a thread and back costs more than 0.1 ms."""
+        shares = deal(scheduled, self._threads)
+        if len(shares) == 1:
+            return [compute(shares[0])]
+        return self._pool.map(compute, shares)
 
-    def _settled(self, queued: list[Queued]) -> dict[int, SlotResult]:
-        self._kind.check()
-        results: dict[int, SlotResult] = {}
-        for each in queued:
-            results |= self._kind.settle(each, self._guard)
-        return results
+    def close(self) -> None:
+        """Ends the threads after their current work."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _go_on(
-    works: list[SlotWork],
-    newest: Mapping[int, SlotResult],
-    ends: Collection[int],
-    least_proposed: int,
-) -> bool:
-    """Returns whether every slot has got a token, after which more are wanted, and drafts that can
-    be proposed are too few to matter."""
-    proposed = 0
-    for work in works:
-        result = newest.get(work.slot)
-        if result is None or result.token is None or result.token in ends:
-            return False
-        proposed += result.proposed
-    return not least_proposed or proposed < least_proposed
-
-
-def _joined(first: SlotResult, more: list[SlotResult]) -> SlotResult:
-    if not more:
-        return first
-    told = [each.logprobs for each in more if each.logprobs is not None]
-    return msgspec.structs.replace(
-        first,
-        more=[each.token for each in more if each.token is not None],
-        more_logprobs=told or None,
-        proposed=more[-1].proposed,
-        more_guessed=[each.guessed for each in more if each.guessed is not None],
-    )
+def deal(scheduled: list[SlotWork], hands: int) -> list[list[SlotWork]]:
+    """Divides the works into at most `hands` shares of about equal token counts. No share is
+    smaller than a row tile unless all works together are, because a tile costs the same however few
+    of its rows are used."""
+    tokens = sum(work.count for work in scheduled)
+    hands = min(hands, len(scheduled), -(-tokens // ROW_TILE))
+    shares: list[list[SlotWork]] = [[] for _ in range(hands)]
+    sizes = [0] * hands
+    for work in sorted(scheduled, key=lambda work: -work.count):
+        least = sizes.index(min(sizes))
+        shares[least].append(work)
+        sizes[least] += work.count
+    return shares

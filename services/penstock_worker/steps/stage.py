@@ -21,8 +21,7 @@ from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.interface import Forward
 from penstock_worker.steps.feature import StepFeature, Tell
-from penstock_worker.steps.guard import Guard
-from penstock_worker.steps.kinds import StepKind, StepStart
+from penstock_worker.steps.kinds import Guard, StepKind, StepStart
 from penstock_worker.steps.prompt_logprobs import PromptLogprobs, PromptScores
 
 NO_ROWS = np.empty(0, dtype=np.int64)

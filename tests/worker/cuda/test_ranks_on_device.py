@@ -16,7 +16,7 @@ from penstock_worker.forward.captures import CapturedWork, EagerRecording, Work
 from penstock_worker.loading.again import ready_again
 from penstock_worker.loading.loaded import Loaded
 from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.parallel.report import report
+from penstock_worker.worker import report
 from tests.interpreted_triton import one_kernel_at_a_time
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cpu_model import CPUModel

@@ -22,7 +22,7 @@ from penstock_worker.grammar import GrammarError, SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.grammar.interface import Compile
 from penstock_worker.speculation.choose import ForcedTokens
-from penstock_worker.speculation.interface import Proposer
+from penstock_worker.speculation.drafting import Proposer
 from tests.thinning import part
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Driver, Job, make_runner

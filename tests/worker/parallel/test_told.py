@@ -17,7 +17,7 @@ from penstock_worker.parallel.group import Group
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.rendezvous import Rendezvous, split_address
-from penstock_worker.parallel.report import report, sampled_hash
+from penstock_worker.worker import report, sampled_hash
 from tests.worker.parallel.together import Formed
 
 pytestmark = pytest.mark.timeout(300)

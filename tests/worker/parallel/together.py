@@ -25,12 +25,12 @@ from penstock_worker.parallel.group import Group
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.rendezvous import Rendezvous
-from penstock_worker.parallel.report import report
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.sampler import choose
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.steps.stage import EarlierStage, GrammarsElsewhere
 from penstock_worker.weights.opening import open_weights
+from penstock_worker.worker import report
 from tests.worker.runners import Observer, host_runner
 
 CPU = torch.device("cpu")

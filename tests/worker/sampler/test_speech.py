@@ -16,7 +16,7 @@ from transformers.generation.logits_process import (
 
 from penstock.protocol.common import LogitsAdjustments, SpeechRules, TimestampRules, TokenSampling
 from penstock_worker.sampler import CPUSampler, ReferenceSampler, SampleRequest, adjustments_of
-from penstock_worker.sampler.host import HostSampler
+from penstock_worker.sampler.interface import HostSampler
 
 VOCAB, END, NONE, FIRST = 90, 40, 59, 60
 """Text, the end, other special tokens, no_timestamps, and thirty timestamps."""

@@ -17,7 +17,7 @@ from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch
 from penstock_worker.parallel.ranks import ALONE
 from penstock_worker.sampler import choose as choose_sampler
-from penstock_worker.sampler.host import HostSampler
+from penstock_worker.sampler.interface import HostSampler
 from penstock_worker.speculation.draft_head import PENDING, DraftHead
 from penstock_worker.speculation.hidden_rows import HiddenRows
 from penstock_worker.speculation.loaders import draft_loader

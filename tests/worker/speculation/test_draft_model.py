@@ -20,7 +20,7 @@ from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.sampler import SampleRequest, choose
-from penstock_worker.sampler.host import HostSampler
+from penstock_worker.sampler.interface import HostSampler
 from penstock_worker.speculation.beside import Beside
 from penstock_worker.speculation.draft_model import DraftModel
 from penstock_worker.speculation.drafter import DraftLimits, DraftRows

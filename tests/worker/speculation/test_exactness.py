@@ -14,7 +14,7 @@ from penstock_worker.batch.slots import Slots
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.speculation.choose import lookup_proposer
-from penstock_worker.speculation.interface import Proposer
+from penstock_worker.speculation.drafting import Proposer
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Driver, Job, make_runner

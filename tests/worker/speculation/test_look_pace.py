@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from penstock_worker.speculation.following import GLANCE, LONGEST, LookPace
+from penstock_worker.speculation.lookup import GLANCE, LONGEST, LookPace
 
 
 def looks(pace: LookPace, start: int, tokens: int, *, right: bool | None) -> list[int]:

@@ -12,9 +12,9 @@ from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.speculation.choose import lookup_proposer
-from penstock_worker.speculation.interface import Proposer
+from penstock_worker.speculation.drafting import Proposer
+from penstock_worker.speculation.lookup import RecentOutputs
 from penstock_worker.speculation.matches import ENOUGH, SEPARATOR, longest_matches
-from penstock_worker.speculation.recent import RecentOutputs
 from penstock_worker.speculation.token_index import TokenIndex
 
 SAMPLING = TokenSampling(0)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import penstock_kernels.cpu
 from penstock_kernels.cpu.runs import TokenRuns, guess
 from penstock_worker.speculation import matches
+from penstock_worker.speculation.lookup import RecentOutputs
 from penstock_worker.speculation.matches import SEPARATOR
-from penstock_worker.speculation.recent import RecentOutputs
 from penstock_worker.speculation.run_search import NativeIndex, NativeSearch, PlainSearch
 
 WAYS = (PlainSearch(), NativeSearch())

@@ -20,15 +20,13 @@ from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import HostQueue
 from penstock_worker.forward.interface import Batch
 from penstock_worker.sampler import choose
-from penstock_worker.sampler.host import HostSampler
-from penstock_worker.speculation.drafting import Drafting
-from penstock_worker.speculation.interface import Proposer
+from penstock_worker.sampler.interface import HostSampler
+from penstock_worker.speculation.drafting import Drafting, Proposer
 from penstock_worker.states.program_states import ProgramStates
 from penstock_worker.states.slot_states import SlotStates
 from penstock_worker.states.snapshots import num_snapshots
 from penstock_worker.steps.generate import Generate
-from penstock_worker.steps.runner import StepRunner
-from penstock_worker.steps.threads import ShareThreads
+from penstock_worker.steps.runner import ShareThreads, StepRunner
 
 SIZE, EVERY, VOCAB, SLOTS = 4, 8, 50, 6
 SIZES = (5, 0, 7)

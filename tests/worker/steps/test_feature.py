@@ -52,9 +52,8 @@ from penstock_worker.grammar import SlotGrammars
 from penstock_worker.loading.load import features_of, load
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.place import RankPlace
-from penstock_worker.sampler.queued import SamplerMemory
-from penstock_worker.speculation.drafting import Drafts
-from penstock_worker.speculation.interface import Proposer
+from penstock_worker.sampler.interface import SamplerMemory
+from penstock_worker.speculation.drafting import Drafts, Proposer
 from penstock_worker.steps.feature import StepFeature, StepFeatures
 from penstock_worker.steps.launch import Launch
 from penstock_worker.steps.runner import StepRunner

@@ -12,7 +12,7 @@ from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import PlanError, Slots
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.speculation.interface import Proposer
+from penstock_worker.speculation.drafting import Proposer
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import GREEDY, Driver, Job, make_runner

@@ -14,8 +14,7 @@ from penstock_worker.forward.interface import StepCancelled
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.steps.errors import DeviceLost
-from penstock_worker.steps.runner import StepRunner
-from penstock_worker.steps.threads import deal
+from penstock_worker.steps.runner import StepRunner, deal
 from tests.worker.driver import GREEDY, make_runner
 
 pytestmark = pytest.mark.timeout(240)

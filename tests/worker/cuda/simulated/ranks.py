@@ -12,8 +12,8 @@ from penstock_worker.forward.backends import choose
 from penstock_worker.loading.again import ready_again
 from penstock_worker.parallel.group import Group
 from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.parallel.report import report
 from penstock_worker.steps.in_flight import PendingStep
+from penstock_worker.worker import report
 from tests.worker.cuda.simulated.device import Device, Misuse
 from tests.worker.cuda.simulated.hosts import Hosts
 from tests.worker.cuda.simulated.machine import COLLECTING, small_setup
