@@ -68,10 +68,9 @@ def families_page() -> str:
         "other settings may need more or less; the log at startup says which backend was chosen, "
         "and what the others lack. All three serve every family below, unless a row says "
         "otherwise.\n\n"
-        f"The last columns are [what is tested](#what-is-tested), by backend: {', '.join(SHOWN)}. "
-        "GGUF: whether files in that format are read.\n\n"
-        f"| models | class in config.json | GGUF | needs | {' | '.join(shown)} |\n"
-        f"|---|---|---|---|{'---|' * len(shown)}\n"
+        f"The last column is [what is tested](#what-is-tested) on {', '.join(shown)}: "
+        f"{'/'.join(SHOWN)}. GGUF files of all families are read, unless a row says otherwise.\n\n"
+        "| models | class in config.json | needs | tested |\n|---|---|---|---|\n"
         + "".join(
             _row(family, [names[each] for each in sorted(needs[key])], shown, needs[key])
             for key, family in FAMILIES.items()
@@ -195,10 +194,10 @@ def _row(
         for by in shown.values()
     ]
     classes = ", ".join(f"`{name}`" for name in family.hub_classes)
-    gguf = "yes" if family.gguf else "–"
+    no_gguf = [] if family.gguf else ["no GGUF"]
     return (
-        f"| {family.known_as} | {classes} | {gguf} | {', '.join([*needs, *lacking]) or '–'} "
-        f"| {' | '.join(tested)} |\n"
+        f"| {family.known_as} | {classes} | {', '.join([*needs, *lacking, *no_gguf]) or '–'} "
+        f"| {' '.join(tested)} |\n"
     )
 
 

@@ -25,8 +25,8 @@ own cases (`tests/shared/formats`); those of `llama3_json` and `json` are in \
 marks as tokens, and in any number of pieces |
 | forced | `own`: `required` and a named function give calls in the model's own format \
 (`tests/worker/grammar/test_forced_formats.py`), and with `auto` strict tools' calls are held to \
-their schemas (`test_held_calls.py`); `JSON`: forced calls are JSON, `strict` has no effect |
-| tokens | the marks are told by their ids, where the tokenizer has a token for them |
+their schemas (`test_held_calls.py`); `JSON`: forced calls are JSON, `strict` has no effect; \
+`ids`: marks are recognised by their ids, where the tokenizer has a token for them |
 """
 _ROUND_TRIPS = """\
 ## Round trips
@@ -53,7 +53,7 @@ def formats_page() -> str:
     """A table of calls, one of thoughts, and one of the templates' round trips."""
     calls = [form for form in FORMATS if not isinstance(form, ThoughtFormat) and form.names]
     thoughts = [form for form in FORMATS if isinstance(form, ThoughtFormat) or not form.names]
-    lines = ["| models | parser | cases | forced | tokens |", "|---|---|---|---|---|"]
+    lines = ["| models | parser | cases | forced |", "|---|---|---|---|"]
     lines += map(_calls_row, calls)
     others = ["| models | parser | cases |", "|---|---|---|", *map(_thoughts_row, thoughts)]
     return (
@@ -121,8 +121,7 @@ def _calls_row(form: CallFormat | ChannelFormat) -> str:
         form.models,
         ", ".join(f"`{name}`" for name in form.names),
         _counts(form, thoughts=False),
-        "own" if own else "JSON",
-        "yes" if form.tokens else "–",
+        ("own" if own else "JSON") + (", ids" if form.tokens else ""),
     )
     return f"| {' | '.join(cells)} |"
 

@@ -15,15 +15,14 @@ from penstock.cli.commands import COMMANDS, Command
 from penstock.cli.table import BEGIN, END
 from penstock.config.flags import as_table
 from penstock_gateway.metrics.endpoint import SHARED as STORED
-from penstock_gateway.metrics.engines import OURS, THEIRS
+from penstock_gateway.metrics.engines import OURS
 
 WRITTEN = "<!-- Made by `python -m docs.reference.generate`; edits are lost. -->\n"
 OWN_PROCESS = ("process_", "python_")
 """Families of prometheus_client itself, the same for every program."""
 SHARED_BY = 2
 """An argument that as many commands have, in the same words, is explained once."""
-ARGUMENTS_HEAD = "| argument | what it sets |\n|---|---|\n"
-COUNTERS = {OURS: "†", THEIRS: "‡", STORED: "§"}
+COUNTERS = {OURS: "†", STORED: "§"}
 """A mark for each sentence about who counts, which many descriptions end with."""
 
 
@@ -35,7 +34,8 @@ def settings_page() -> str:
         "and (the engine's) a keyword of `LLM` with underscores. Flags override the file.\n\n"
         "`[0–1]` includes both ends of a range, `(0–1]` only the upper one. Numbers are whole, "
         "unless the default has a point or the range is called real. Settings whose default is "
-        "True or False are switches.\n\n"
+        "True or False are switches. An empty default means none, unless "
+        "the sentence says otherwise.\n\n"
         "`penstock config-table` prints this table.\n\n" + BEGIN + as_table() + END
     )
 
@@ -57,8 +57,7 @@ def commands_page() -> str:
         names = [command.name for command in COMMANDS if command.group == group]
         links = ", ".join(f"[{name}](#penstock-{name})" for name in names)
         text += f"| {group} | {links} |\n"
-    text += f"\n## Shared arguments\n\n{ARGUMENTS_HEAD}"
-    text += "".join(f"| `{flag}` | {words} |\n" for flag, words in shared.items())
+    text += f"\n## Shared arguments\n\n{_listed(shared)}"
     return text + "".join(_command(each, arguments[each.name], shared) for each in COMMANDS)
 
 
@@ -84,9 +83,15 @@ def _command(command: Command, arguments: Mapping[str, str], shared: Mapping[str
         names = ", ".join(f"`{flag}`" for flag in also)
         text += f"\nTakes [the shared](#shared-arguments) {names}{', and:' if own else '.'}\n"
     if own:
-        text += f"\n{ARGUMENTS_HEAD}"
-        text += "".join(f"| `{flag}` | {words} |\n" for flag, words in own.items())
+        text += f"\n{_listed(own)}"
     return text
+
+
+def _listed(arguments: Mapping[str, str]) -> str:
+    """A list of arguments, each with what it sets where that is said."""
+    return "".join(
+        f"- `{flag}`{': ' if words else ''}{words}\n" for flag, words in arguments.items()
+    )
 
 
 def _all_arguments(command: Command) -> Iterable[tuple[str, str]]:
@@ -120,7 +125,7 @@ def _is_kinds(action: argparse.Action) -> bool:
 
 
 def _one_line(words: str) -> str:
-    return " ".join(words.split()).replace("|", "\\|")
+    return " ".join(words.split())
 
 
 # ---- metrics
@@ -131,13 +136,15 @@ def metrics_page(plain: str, gateway: str, engine: str, worker: str) -> str:
     and of the three kinds of processes where all have one."""
     own = _families(gateway)
     known = {family.name for family in own}
+    more = ", ".join(_named(each) for each in _families(plain) if each.name not in known)
     sections = {
-        "Gateway": (own, "On a gateway's main port or, with API keys, on its `--admin-port`."),
-        "Engine core": (_families(engine), "On `--engine-metrics-port`."),
-        "Gateway, for an engine core without a metrics port": (
-            [family for family in _families(plain) if family.name not in known],
-            "In addition to the gateway's own, so that a small system needs only one port.",
+        "Gateway": (
+            own,
+            "On a gateway's main port or, with API keys, on its `--admin-port`. For an engine core "
+            "without a metrics port, a gateway also has these of [the core's](#engine-core), of "
+            f"which those with the label `engine` have the same value at every gateway: {more}.",
         ),
+        "Engine core": (_families(engine), "On `--engine-metrics-port`."),
         "Gateway, with `--data-dir`": (
             _families(storage_metrics()),
             "In addition, if [files and batches](../guides/batches.md) are stored. "
@@ -155,11 +162,12 @@ def metrics_page(plain: str, gateway: str, engine: str, worker: str) -> str:
         f"# Metrics\n\n{WRITTEN}\n"
         "All families have the label `model_name`. Each process also reports its own memory, CPU "
         "time and open files (`process_…`). [Observability](../guides/observability.md) says how "
-        f"to collect and read them.\n\n{marks}\n"
+        "to collect and read them. Braces have the other labels. Families marked (h) are "
+        f"histograms; of the others, those in `_total` are counters, the rest gauges.\n\n{marks}\n"
     )
     for title, (families, words) in sections.items():
-        text += f"\n## {title}\n\n{words}\n\n| family | kind, labels | what it counts |\n"
-        text += "|---|---|---|\n" + "".join(map(_family, families))
+        text += f"\n## {title}\n\n{words}\n\n| family | what it counts |\n|---|---|\n"
+        text += "".join(map(_family, families))
     return text
 
 
@@ -168,13 +176,17 @@ def _families(page: str) -> list[Metric]:
     return [each for each in families if not each.name.startswith(OWN_PROCESS)]
 
 
-def _family(family: Metric) -> str:
+def _named(family: Metric) -> str:
+    """A family's name with its labels."""
     name = f"{family.name}_total" if family.type == "counter" else family.name
-    labels = {label: None for sample in family.samples for label in sample.labels}
-    kind = ", ".join(
-        [family.type, *(f"`{each}`" for each in labels if each not in ("model_name", "le"))]
-    )
+    labels = dict.fromkeys(label for sample in family.samples for label in sample.labels)
+    shown = ", ".join(label for label in labels if label not in ("model_name", "le"))
+    return f"`{name}{{{shown}}}`" if shown else f"`{name}`"
+
+
+def _family(family: Metric) -> str:
     words = _one_line(family.documentation)
     for sentence, mark in COUNTERS.items():
         words = words.replace(f". {sentence}", f" {mark}")
-    return f"| `{name}` | {kind} | {words} |\n"
+    kind = " (h)" if family.type == "histogram" else ""
+    return f"| {_named(family)}{kind} | {words} |\n"

@@ -228,7 +228,8 @@ def as_table() -> str:
             section = leaf.section
             lines.append(f"| **{section}** | | |")
         default = "" if leaf.default in (None, "") else f"`{leaf.default}`"
-        words = f"{leaf.description} {_range_of(leaf)}".rstrip()
+        told = leaf.description.replace("; default: none.", ".")
+        words = f"{told} {_range_of(leaf)}".rstrip()
         lines.append(f"| `{leaf.flag}` | {default} | {words} |")
     return "\n".join(lines) + "\n"
 

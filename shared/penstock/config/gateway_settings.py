@@ -141,9 +141,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         UnknownFields,
         Meta(
             description="What to do with a request field that no endpoint knows: error: a 400 that"
-            " names it and the nearest known field, as OpenAI does, because a misspelt"
-            " `temprature` would otherwise change the answer unnoticed; ignore: skip it, as vLLM"
-            " and llama-server do."
+            " names it and the nearest known field, as OpenAI does; ignore: skip it, as vLLM and"
+            " llama-server do."
         ),
     ] = "error"
     oversized_max_tokens: Annotated[
@@ -151,8 +150,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             description="What to do with a max_tokens that the context has no room for: error: a"
             " 400 that says how much there is, as vLLM does; reduce: answer as long as there is"
-            " room, as llama-server does, for agents that always ask for as much as a large model"
-            " could say. Messages and Ollama's API always reduce it."
+            " room, as llama-server does. Messages and Ollama's API always reduce it."
         ),
     ] = "error"
     max_header_bytes: Annotated[

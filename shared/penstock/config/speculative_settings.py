@@ -33,11 +33,11 @@ class SpeculativeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     speculative_config: Annotated[
         str,
         Meta(
-            description="JSON object that says what drafts tokens (`method`: ngram, suffix,"
-            " draft_model, eagle3 or mtp, or a list of them in order of preference), how many at"
-            " most (`num_speculative_tokens`), how long the runs of tokens are that it looks for"
-            " (`prompt_lookup_min`, `prompt_lookup_max`), and which `model` drafts; or auto: suffix"
-            " on CPUs, for models without recurrent layers; or off: nothing is drafted.",
+            description="JSON object: what drafts tokens (`method`: ngram, suffix, draft_model,"
+            " eagle3 or mtp, or a list in order of preference), how many at most"
+            " (`num_speculative_tokens`), from runs of how many (`prompt_lookup_min`,"
+            " `prompt_lookup_max`), and which `model` drafts; or auto: suffix on CPUs, for models"
+            " without recurrent layers; or off: nothing is drafted.",
             max_length=65_536,
         ),
     ] = AUTO
