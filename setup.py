@@ -155,6 +155,7 @@ setup(
             LIBRARY,
             [str(SOURCES / name) for name in [*PORTABLE, *X86, *ARM, *PLAIN]],
             language="c++",
+            optional=True,  # An installation in place would look for what isn't there.
         )
     ],
     cmdclass={"build_ext": BuildKernels, "bdist_wheel": PlatformWheel},

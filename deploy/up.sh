@@ -5,7 +5,7 @@
 #   deploy/up.sh --check         kill, restart and compare; take it down again
 #   deploy/up.sh --help
 #
-# Needs a container engine, and Python 3.11 with PyYAML; --check needs what `make setup` installs.
+# Needs a container engine, and Python 3.11 with PyYAML; --check needs what `make setup-dev` installs.
 set -eu
 cd "$(dirname "$0")/.."
 if [ -x .venv/bin/python ]; then python=.venv/bin/python; else python=python3; fi

