@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from penstock.client import EngineClient, sleeping
+from penstock.client import EngineClient, control
 from penstock.errors import EngineUnavailable
 from penstock.protocol.to_frontend import Welcome
 from testing.scripted_engine import ScriptedEngine
@@ -32,7 +32,7 @@ async def engine(endpoint: str) -> AsyncIterator[ScriptedEngine]:
 async def test_who_waits_hears_that_there_is_no_worker(
     engine: ScriptedEngine, client: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sleeping, "MISSING_PATIENCE", 0.3)
+    monkeypatch.setattr(control, "MISSING_PATIENCE", 0.3)
     engine.tell(missing=(0, 2), ready=False, sleeping=1)
     await until(lambda: client.sleeping)
     for told in (client.put_to_sleep(2), client.wake_up()):
@@ -44,7 +44,7 @@ async def test_a_worker_that_comes_back_in_time_is_waited_for(
     engine: ScriptedEngine, client: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may take any time: the worker loads, or ends a step."""
-    monkeypatch.setattr(sleeping, "MISSING_PATIENCE", 0.3)
+    monkeypatch.setattr(control, "MISSING_PATIENCE", 0.3)
     engine.tell(missing=(0,), sleeping=1)
     asked = asyncio.create_task(client.put_to_sleep())
     for missing in ((), (0,), ()):

@@ -13,7 +13,7 @@ import pytest
 
 from penstock import SamplingParams
 from penstock.client import EngineClient
-from penstock.client.model_text import ModelText
+from penstock.client.served_model import ModelText
 from penstock.errors import EngineUnavailable, Limited, Overloaded, RequestFailed, StartupError
 from penstock.protocol.to_frontend import Outputs, SequenceOutput, Welcome
 from testing.scripted_engine import FAST, ScriptedEngine

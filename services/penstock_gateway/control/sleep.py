@@ -10,7 +10,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.client.sleeping import sleep_level, wake_tags
+from penstock.client.control import sleep_level, wake_tags
 from penstock.protocol.common import WAKE_TAGS
 from penstock_gateway.http.operations import Operation, OperationRoute, Parameters, asked
 from penstock_gateway.service import Service

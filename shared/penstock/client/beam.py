@@ -14,13 +14,12 @@ import asyncio
 import heapq
 from dataclasses import dataclass, field
 
-from penstock.client.beam_hypothesis import Hypothesis
-from penstock.client.beam_params import BeamSearchParams
+from penstock.client.beam_params import BeamSearchParams, Hypothesis
 from penstock.client.beam_request import NextStep, Outcome
 from penstock.client.deltas import SequenceText
 from penstock.client.engine_client import NO_TERMS, EngineClient
 from penstock.client.generation_request import max_output
-from penstock.client.model_text import ModelText
+from penstock.client.served_model import ModelText
 from penstock.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.protocol.common import FinishReason, TokenLogprobs
 from penstock.protocol.to_frontend import Welcome

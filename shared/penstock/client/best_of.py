@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.client.beam_hypothesis import Hypothesis
+from penstock.client.beam_params import Hypothesis
 from penstock.client.deltas import GrowingDelta, SequenceDelta
 from penstock.client.engine_client import NO_TERMS, EngineClient
 from penstock.client.generation import Generation

@@ -13,7 +13,7 @@ from penstock.client.adapters import AdapterDirectory
 from penstock.client.dispatch import Dispatch
 from penstock.client.fleet import Fleet
 from penstock.client.live import LiveFeed
-from penstock.client.model_text import ModelText
+from penstock.client.served_model import ModelText
 from penstock.client.session import EngineSession
 from penstock.client.session_state import STATUS_MAX_AGE
 from penstock.protocol.to_frontend import Status, Welcome

@@ -9,8 +9,15 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from penstock.client.beam_request import BeamRequest, Follow
-from penstock.client.calling import call_workers
 from penstock.client.client_view import ClientView
+from penstock.client.control import (
+    all_paused,
+    any_sleeping,
+    call_workers,
+    put_to_sleep,
+    set_paused,
+    wake_up,
+)
 from penstock.client.dispatch import Dispatch
 from penstock.client.fleet import Resolver, parse_endpoints, resolve
 from penstock.client.generation import Delivery, Generation
@@ -22,9 +29,7 @@ from penstock.client.generation_request import (
     token_sampling,
 )
 from penstock.client.media import PreparedMedia
-from penstock.client.model_text import ModelText
 from penstock.client.observer import Observer, RequestTiming, observe
-from penstock.client.pausing import all_paused, set_paused
 from penstock.client.placement import Placement
 from penstock.client.pool_request import (
     PoolRequest,
@@ -34,7 +39,7 @@ from penstock.client.pool_request import (
 )
 from penstock.client.replacing import ChangeMode, replace_weights
 from penstock.client.routing import AFFINITY_TOKENS, RoutingRequest, make_routing
-from penstock.client.sleeping import any_sleeping, put_to_sleep, wake_up
+from penstock.client.served_model import ModelText
 from penstock.config.settings import TransportSettings
 from penstock.errors import EngineUnavailable
 from penstock.media.items import PromptMedia

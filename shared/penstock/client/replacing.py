@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
+from penstock.client.control import all_able
 from penstock.client.session import EngineSession
-from penstock.client.telling import all_able
 from penstock.errors import (
     EngineUnavailable,
     InvalidRequest,

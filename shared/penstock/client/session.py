@@ -16,8 +16,7 @@ from penstock.client.generation import Generation
 from penstock.client.media_sending import MediaSending
 from penstock.client.open_calls import OpenCalls
 from penstock.client.placement import OpenRequest
-from penstock.client.session_state import Pacing, ToldState
-from penstock.client.works import Works
+from penstock.client.session_state import Pacing, Progress, ReportedState
 from penstock.config.settings import TransportSettings
 from penstock.errors import RequestFailed
 from penstock.process import logs
@@ -92,7 +91,7 @@ class Owner(Protocol):
     ) -> None: ...
 
 
-class EngineSession(ToldState):
+class EngineSession(ReportedState):
     """Dials one engine core, and again whenever the session ends.
 
     open: its requests, by their numbers; pacing: which of them it knows.  calls: of its
@@ -131,7 +130,7 @@ class EngineSession(ToldState):
         self._numbers = numbers
         self._owner = owner
         self._media = MediaSending(endpoint, self.open, self.send)
-        self._works = Works(settings.progress_timeout)
+        self._progress = Progress(settings.progress_timeout)
         self._submitted = 0
         self._begun = self._polled = time.monotonic()
         self._watched: int | None = None
@@ -283,7 +282,7 @@ class EngineSession(ToldState):
         now = time.monotonic()
         pause, self._polled = now - self._polled, now
         self.slept = pause > self._settings.peer_timeout / 2
-        self._works.not_heard(pause, now)
+        self._progress.not_heard(pause, now)
         if self._opening is not None:
             return
         for event in self.transport.take(now, now + TURN):
@@ -291,7 +290,7 @@ class EngineSession(ToldState):
             if self._opening is not None:
                 self._watch(None)
                 return
-        if self._answered and not self.transport.more and (reason := self._works.stuck(now)):
+        if self._answered and not self.transport.more and (reason := self._progress.stuck(now)):
             self.transport.end(reason)
         self._flush()
         if self._closed:  # By what it was told.
@@ -342,7 +341,7 @@ class EngineSession(ToldState):
         """From here on there is an engine core. refused: why it can't serve ours; empty: it can."""
         self.welcome, self.refused = welcome, refused
         self._answered = True
-        self._works.told(time.monotonic())
+        self._progress.told(time.monotonic())
 
     def _go_on(self, opened: asyncio.Task[None]) -> None:
         self._opening = None
@@ -361,7 +360,7 @@ class EngineSession(ToldState):
 
     def _take_status(self, status: Status, now: float) -> None:
         before, self.status, self._status_at = self.status, status, now
-        self._works.told(now)
+        self._progress.told(now)
         self._submitted = 0
         told = status.fingerprint or self.fingerprint, status.weights or self.weights
         if told != (self.fingerprint, self.weights):

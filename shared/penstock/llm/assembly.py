@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from penstock.client.beam_hypothesis import Hypothesis
+from penstock.client.beam_params import Hypothesis
 from penstock.client.deltas import SequenceDelta
 from penstock.client.generation import Generation
 from penstock.llm.outputs import (

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from penstock.client.control import sleep_level, wake_tags
 from penstock.client.replacing import ChangeMode
-from penstock.client.sleeping import sleep_level, wake_tags
 from penstock.errors import InvalidRequest, RequestFailed
 from penstock.llm.engine_lifecycle import EngineLifecycle
 from penstock.protocol.call_values import decode_value

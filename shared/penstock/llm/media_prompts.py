@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from penstock.client.model_text import ModelText
+from penstock.client.served_model import ModelText
 from penstock.errors import InvalidRequest
 from penstock.llm.encoder_decoder import joined
 from penstock.llm.media_given import MEDIA_FIELDS, has_media, processor_changes, sources_of

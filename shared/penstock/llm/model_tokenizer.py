@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.client.model_text import ModelText
+from penstock.client.served_model import ModelText
 from penstock.errors import InvalidRequest
 from penstock.llm.prompts import Message, render_chat, tokenise_chat
 from penstock.model.config import GenerationDefaults

@@ -7,7 +7,7 @@ from typing import Any, NotRequired, TypeAlias, TypedDict, cast
 
 import msgspec
 
-from penstock.client.model_text import ModelText
+from penstock.client.served_model import ModelText
 from penstock.errors import InvalidRequest
 from penstock.llm.encoder_decoder import joined
 from penstock.llm.media_given import PARTS, kind_of_part, source_of_part

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import IO, Any, Literal
 
 from penstock.client import BeamSearchParams
-from penstock.client.model_text import ModelText
 from penstock.client.replacing import ChangeMode
+from penstock.client.served_model import ModelText
 from penstock.errors import PenstockError
 from penstock.llm.adapters import GivenAdapters
 from penstock.llm.assembly import BeamSearchOutput

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.client.sleeping import sleep_level, wake_tags
+from penstock.client.control import sleep_level, wake_tags
 from penstock.errors import InvalidRequest
 from penstock.process import logs
 from penstock.version import __version__
