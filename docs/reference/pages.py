@@ -166,7 +166,7 @@ def metrics_page(plain: str, gateway: str, engine: str, worker: str) -> str:
         f"histograms; of the others, those in `_total` are counters, the rest gauges.\n\n{marks}\n"
     )
     for title, (families, words) in sections.items():
-        text += f"\n## {title}\n\n{words}\n\n| family | what it counts |\n|---|---|\n"
+        text += f"\n## {title}\n\n{words}\n\n"
         text += "".join(map(_family, families))
     return text
 
@@ -189,4 +189,4 @@ def _family(family: Metric) -> str:
     for sentence, mark in COUNTERS.items():
         words = words.replace(f". {sentence}", f" {mark}")
     kind = " (h)" if family.type == "histogram" else ""
-    return f"| {_named(family)}{kind} | {words} |\n"
+    return f"- {_named(family)}{kind}: {words}\n"
