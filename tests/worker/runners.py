@@ -13,6 +13,7 @@ from penstock.model.media_facts import Alignment
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.alignment.slots import alignments
 from penstock_worker.batch.block_copies import BlockCopies, Copies
+from penstock_worker.batch.inputs import NO_DRAFTS, Drafts
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slots
 from penstock_worker.device.queue import HostQueue
@@ -21,7 +22,7 @@ from penstock_worker.grammar import SlotGrammars
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.sampler import Sampler
 from penstock_worker.sampler.interface import HostSampler
-from penstock_worker.speculation.drafting import NO_DRAFTS, Drafting, Drafts
+from penstock_worker.speculation.drafting import Drafting
 from penstock_worker.steps.feature import StepFeature
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import ShareThreads, StepRunner

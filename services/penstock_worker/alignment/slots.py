@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,10 +17,7 @@ from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.sampler import SampledToken
-from penstock_worker.steps.feature import StepFeature
-
-if TYPE_CHECKING:
-    from penstock_worker.steps.launch import Launch
+from penstock_worker.steps.feature import Outcomes, StepFeature
 
 
 def can_align(forward: object, prepared: PreparedModel) -> bool:
@@ -55,18 +51,18 @@ class Alignments(StepFeature):
     def reset(self) -> None:
         self._parts.clear()
 
-    def compute(self, scheduled: list[SlotWork], launch: Launch) -> list[SlotWork]:
+    def compute(self, scheduled: list[SlotWork], outcomes: Outcomes) -> list[SlotWork]:
         held = self._slots.of(scheduled)
         if all(slot.pooling is None for slot in held):
             return scheduled
         pairs = list(zip(scheduled, held, strict=True))
         for work, slot in pairs:
             if slot.pooling is not None:
-                self._align(work, slot, launch)
+                self._align(work, slot, outcomes)
         return [work for work, slot in pairs if slot.pooling is None]
 
-    def _align(self, work: SlotWork, slot: Slot, launch: Launch) -> None:
-        """Computes a work. Tells the launch the times of a sequence that has all of its tokens now,
+    def _align(self, work: SlotWork, slot: Slot, outcomes: Outcomes) -> None:
+        """Computes a work. Adds the times of a sequence that has all of its tokens now,
         and what stands for its token; or that it has failed."""
         batch = prepare_inputs([work], self._slots, self._extending)
         if slot.failed is not None:
@@ -77,10 +73,10 @@ class Alignments(StepFeature):
             return
         whole = Crossing.joined([parts[start] for start in sorted(parts)])
         try:
-            launch.vectors[work.slot] = _told(whole, slot, self._spec)
-            launch.known[work.slot] = SampledToken(token=0)
+            outcomes.vectors[work.slot] = _told(whole, slot, self._spec)
+            outcomes.known[work.slot] = SampledToken(token=0)
         except ValueError as error:
-            launch.known[work.slot] = SampledToken(error=str(error))
+            outcomes.known[work.slot] = SampledToken(error=str(error))
 
 
 def alignments(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.protocol.to_worker import SlotWork
+from penstock_worker.batch.inputs import NO_DRAFTS, Drafts
 from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.interface import Batch
-from penstock_worker.speculation.drafting import NO_DRAFTS, Drafts
 from penstock_worker.steps.feature import StepFeature
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -15,8 +15,8 @@ from penstock.model.kv_layout import KVGroup
 from penstock.model.mechanisms import OF_PICTURES, mechanisms
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.adaptable import adaptable_modules, expert_modules
-from penstock_worker.adapters.interface import BatchAdapters, HoldsAdapters
-from penstock_worker.media.interface import BatchMedia
+from penstock_worker.adapters.interface import HoldsAdapters
+from penstock_worker.batch.inputs import Batch as Batch
 from penstock_worker.models.taps import Taps
 
 if TYPE_CHECKING:
@@ -52,32 +52,6 @@ def require_no_adapters(setup: Setup) -> None:
     """Raises Unable if the setup asks for adapters, for a backend that has none."""
     if setup.max_loras:
         raise Unable("it doesn't support adapters (enable_lora)")
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The input of one forward pass. A row is one token; the rows of a sequence are consecutive."""
-
-    tokens: np.ndarray
-    """[rows] int64 token ids. An id below 0 stands for the newest token of slot -1 - id, which only
-    the device knows so far (see DeviceForward)."""
-    tables: Sequence[np.ndarray]
-    """For each sequence its KV blocks in token order (int64), enough for all tokens that it has
-    after the step. They must be read before the next plan is applied, which changes the array
-    that they are views of."""
-    starts: np.ndarray  # [sequences] int64, tokens computed before.
-    counts: np.ndarray  # [sequences] int64, tokens computed in this step, each at least 1.
-    more_tables: tuple[Sequence[np.ndarray], ...] = ()
-    """For each further KV group the block tables of all sequences (see `tables`). The entries of
-    blocks that a group's layers don't see from `starts` on mean nothing: those blocks must not be
-    read."""
-    slots: Sequence[int] = ()
-    """For each sequence the number of its slot. Needn't be set for a model without recurrent
-    layers."""
-    media: BatchMedia | None = None
-    """The rows that are media; None if all are text."""
-    adapters: BatchAdapters | None = None
-    """The sequences' adapters; None if no sequence has one."""
 
 
 class Forward(Protocol):

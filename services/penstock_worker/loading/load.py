@@ -39,7 +39,8 @@ from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler import CPUSampler, Sampler
 from penstock_worker.sampler import choose as choose_sampler
-from penstock_worker.sampler.interface import HostSampler, SamplerMemory
+from penstock_worker.sampler.interface import HostSampler
+from penstock_worker.sampler.memory import SamplerMemory
 from penstock_worker.speculation.choose import drafting_for
 from penstock_worker.speculation.drafting import Proposer
 from penstock_worker.speculation.loaders import LoadsDrafts, draft_loader

@@ -27,7 +27,7 @@ from penstock_worker.steps.errors import StepLost
 from penstock_worker.steps.feature import StepFeature
 
 if TYPE_CHECKING:
-    from penstock_worker.forward.interface import Batch
+    from penstock_worker.batch.inputs import Batch
 
 log = logs.get(__name__)
 

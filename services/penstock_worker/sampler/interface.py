@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -11,12 +11,7 @@ import torch
 from torch import Tensor
 
 from penstock.protocol.common import ErrorCode, TokenLogprobs, TokenSampling
-from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.sampler.adjustments import SequenceAdjustments, adjusted_values
-from penstock_worker.steps.feature import StepFeature
-
-if TYPE_CHECKING:
-    from penstock_worker.batch.slots import Slots
 
 IMPOSSIBLE = -1e30
 """Reported in place of a log-probability of -inf."""
@@ -170,37 +165,6 @@ class QueuedSampler(Protocol):
         self, logits: Tensor, tokens: Sequence[int], count: int
     ) -> Callable[[], list[TokenLogprobs] | None]:
         """Queues Sampler.score. Calling the result waits for it."""
-
-
-class Remembers(Protocol):
-    """A sampler that keeps something of slots between steps."""
-
-    def forget(self, slot: int) -> None:
-        """Drops what is kept for a slot. The slot's next request must have adjustments that know
-        all tokens."""
-
-
-class SamplerMemory(StepFeature):
-    """What a sampler keeps of slots: it is dropped with their sequences, and where a launch has
-    failed."""
-
-    name = "sampler's memory"
-
-    def __init__(self, sampler: Remembers, slots: Slots) -> None:
-        self._sampler = sampler
-        self._slots = slots
-
-    def take(self, plan: Plan) -> None:
-        for number in plan.released:
-            self._sampler.forget(number)
-
-    def undo(self, scheduled: Sequence[SlotWork]) -> None:
-        for work in scheduled:
-            self._sampler.forget(work.slot)
-
-    def reset(self) -> None:
-        for number in self._slots:
-            self._sampler.forget(number)
 
 
 class HostSamples:

@@ -23,7 +23,7 @@ from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.forward.heads import HeadForward
 from penstock_worker.forward.interface import Batch
 from penstock_worker.sampler.interface import QueuedSampler
-from penstock_worker.speculation.drafter import Asked, Drafter, DraftLimits, DraftRows, Followed
+from penstock_worker.speculation.drafter import Asked, DraftLimits, DraftRows, Followed, PassDrafter
 from penstock_worker.speculation.hidden_rows import HiddenRows
 
 PENDING = 32
@@ -62,7 +62,7 @@ class _Rows(Asked[_Followed]):
         return first if self.state.failures < 2 else max(first, self.known - PENDING)
 
 
-class DraftHead(Drafter[_Followed, _Rows]):
+class DraftHead(PassDrafter[_Followed, _Rows]):
     """A proposer that asks a head."""
 
     ahead = 1

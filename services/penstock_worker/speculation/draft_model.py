@@ -17,7 +17,7 @@ from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.sampler.interface import QueuedSampler
-from penstock_worker.speculation.drafter import Asked, Drafter, DraftLimits, DraftRows, Followed
+from penstock_worker.speculation.drafter import Asked, DraftLimits, DraftRows, Followed, PassDrafter
 
 
 @dataclass
@@ -56,7 +56,7 @@ class _Chunk(Asked[DraftedSlot]):
         self.passed = 0
 
 
-class DraftModel(Drafter[DraftedSlot, _Chunk]):
+class DraftModel(PassDrafter[DraftedSlot, _Chunk]):
     """A proposer that asks a model."""
 
     def __init__(
@@ -68,7 +68,7 @@ class DraftModel(Drafter[DraftedSlot, _Chunk]):
         limits: DraftLimits,
         groups: int = 1,
     ) -> None:
-        """`forward` is the draft model's, which has `groups` KV groups (see Drafter)."""
+        """`forward` is the draft model's, which has `groups` KV groups (see PassDrafter)."""
         super().__init__(sampler, slots, rows, limits, groups)
         self._forward = forward
 

@@ -141,9 +141,9 @@ class Asked(Generic[AnyFollowed]):
 AnyAsked = TypeVar("AnyAsked", bound=Asked[Any])
 
 
-class Drafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
-    """A proposer. May be called from several threads at once, with works that have no slot in
-    common, where its passes may."""
+class PassDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
+    """A proposer that computes its drafts. May be called from several threads at once, with works
+    that have no slot in common, where its passes may."""
 
     ahead = 0
     """How many tokens a row's own token is after the row's position."""

@@ -9,6 +9,7 @@ import msgspec
 from penstock.process import logs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
+from penstock_worker.batch.inputs import NO_DRAFTS, Drafts
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.steps.feature import StepFeature
 
@@ -71,12 +72,6 @@ log = logs.get(__name__)
 
 ROWS = 128
 """Rows of logits that a launch may have where fewer slots than that are served."""
-
-Drafts = Mapping[int, Sequence[int]]
-"""Drafted token ids of each slot, which are computed after its own tokens. Slots without any are
-left out."""
-
-NO_DRAFTS: Drafts = {}
 
 
 class Drafting(StepFeature):

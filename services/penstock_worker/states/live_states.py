@@ -25,8 +25,8 @@ from torch import Tensor
 
 from penstock.model.kv_layout import STATE_BYTES, KVGroup
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock_worker.batch.inputs import Drafts
 from penstock_worker.batch.slots import PlanError
-from penstock_worker.speculation.drafting import Drafts
 from penstock_worker.states.snapshots import Snapshots
 from penstock_worker.steps.feature import StepFeature
 

@@ -17,20 +17,30 @@ Features are closed in the opposite order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
+from penstock.protocol.common import Vectors
 from penstock.protocol.from_worker import FromWorker
 from penstock.protocol.to_worker import FetchKV, Plan, Save, SlotWork, ToWorker
 
 if TYPE_CHECKING:
+    from penstock_worker.batch.inputs import Batch, Drafts
     from penstock_worker.batch.slots import Slots
-    from penstock_worker.forward.interface import Batch
     from penstock_worker.metrics.counts import WorkerCounts
-    from penstock_worker.speculation.drafting import Drafts
-    from penstock_worker.steps.launch import Launch
+    from penstock_worker.sampler.interface import SampledToken
 
 Tell = Callable[[FromWorker], None]
 """Sends an answer to the engine core. From any thread."""
+
+
+class Outcomes(Protocol):
+    """The outcomes of a step that are known already, to which a feature may add some."""
+
+    known: dict[int, SampledToken]
+    """Tokens, deferrals and errors, by slot."""
+    vectors: dict[int, Vectors]
+    """Vectors that were asked for in place of a token, by slot; a token in `known` stands for
+    each."""
 
 
 class StepFeature:
@@ -93,8 +103,8 @@ class StepFeature:
         ranks."""
         return scheduled
 
-    def compute(self, scheduled: list[SlotWork], launch: Launch) -> list[SlotWork]:
-        """Computes some works by itself, and adds their outcomes to the launch. Returns the others.
+    def compute(self, scheduled: list[SlotWork], outcomes: Outcomes) -> list[SlotWork]:
+        """Computes some works by itself, and adds their outcomes. Returns the others.
         Several threads may call it at once, with works that have no slot in common."""
         return scheduled
 

@@ -23,6 +23,7 @@ from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.block_copies import Copies
+from penstock_worker.batch.inputs import NO_DRAFTS, Drafts
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.device.queue import DeviceQueue
@@ -31,7 +32,7 @@ from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.mask import Mask
 from penstock_worker.sampler import SampledToken, SampleRequest
 from penstock_worker.sampler.interface import QueuedSampler
-from penstock_worker.speculation.drafting import NO_DRAFTS, Drafting, Drafts
+from penstock_worker.speculation.drafting import Drafting
 from penstock_worker.steps.drafted import DraftRounds
 from penstock_worker.steps.errors import StepLost
 from penstock_worker.steps.feature import StepFeature

@@ -18,7 +18,7 @@ from penstock_worker.grammar import SlotGrammars
 from penstock_worker.metrics.phases import Phases, Unwatched
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.sampler import ReferenceSampler
-from penstock_worker.sampler.interface import SamplerMemory
+from penstock_worker.sampler.memory import SamplerMemory
 from penstock_worker.speculation.drafting import Drafting, Proposer
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import StepRunner

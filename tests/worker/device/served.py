@@ -18,7 +18,7 @@ from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.loading.loaded import Loaded
 from penstock_worker.metrics.phases import Phases
-from penstock_worker.sampler.interface import SamplerMemory
+from penstock_worker.sampler.memory import SamplerMemory
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.checkpoints import TINY, load_model

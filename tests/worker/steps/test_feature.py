@@ -46,16 +46,16 @@ from penstock.protocol.worker_resources import (
     LoadMedia,
     LoadMediaChunk,
 )
+from penstock_worker.batch.inputs import Drafts
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.interface import Batch
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.loading.load import features_of, load
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.place import RankPlace
-from penstock_worker.sampler.interface import SamplerMemory
-from penstock_worker.speculation.drafting import Drafts, Proposer
-from penstock_worker.steps.feature import StepFeature, StepFeatures
-from penstock_worker.steps.launch import Launch
+from penstock_worker.sampler.memory import SamplerMemory
+from penstock_worker.speculation.drafting import Proposer
+from penstock_worker.steps.feature import Outcomes, StepFeature, StepFeatures
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.checkpoints import tiny_setup
 from tests.worker.driver import GREEDY, make_runner
@@ -204,7 +204,7 @@ class Everywhere(StepFeature):
         self.called.append("ordered")
         return scheduled
 
-    def compute(self, scheduled: list[SlotWork], launch: Launch) -> list[SlotWork]:
+    def compute(self, scheduled: list[SlotWork], outcomes: Outcomes) -> list[SlotWork]:
         self.called.append("compute")
         return scheduled
 

@@ -18,7 +18,7 @@ from penstock_worker.forward.interface import DeviceRecipe
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.loading.device import DeviceParts, load_on_device
 from penstock_worker.metrics.phases import Phases
-from penstock_worker.sampler.interface import SamplerMemory
+from penstock_worker.sampler.memory import SamplerMemory
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import BegunStep, StepRunner
 from tests.worker.cpu_model import CPUModel
