@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import os
 import re
 import resource
@@ -117,7 +118,6 @@ def test_the_installed_command_is_the_module() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "COMMAND"),
         (("fly",), "there is no command 'fly'"),
         (("serv",), "did you mean 'serve'?"),
         (("--fly",), "there is no flag --fly"),
@@ -128,6 +128,9 @@ def test_the_installed_command_is_the_module() -> None:
             "there is no flag --ctx-size; did you mean --max-model-len?",
         ),
         (("serve", "-ngl", "9"), "there is no flag -ngl; did you mean --device?"),
+        (("serve", "-c", "4096"), "there is no flag -c; did you mean --max-model-len?"),
+        (("serve", "-m", "a.gguf"), "there is no flag -m; did you mean --model?"),
+        (("serve", "-np", "4"), "there is no flag -np; did you mean --max-num-seqs?"),
         (("run", "m", "x", "--n-predict", "9"), "did you mean --max-tokens?"),
         (("start", "m"), "there is no command 'start'; did you mean 'serve'?"),
         (("ps",), "did you mean 'status'?"),
@@ -164,6 +167,44 @@ def test_wrong_usage_exits_with_2_and_says_why(
     assert ended.value.code == 2
     assert words in shown.err
     assert shown.out == ""
+
+
+def test_the_command_alone_says_what_there_is(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(()) == 2
+    assert capfd.readouterr().out == run("--help").stdout
+
+
+def test_one_word_and_no_prompt_says_what_the_word_was_taken_for(capfd, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert main(("run", "hello")) == 2
+    said = capfd.readouterr().err
+    assert "'hello' is taken for the MODEL, and stdin is empty" in said
+    assert "`penstock run MODEL hello`" in said
+
+
+def test_chat_without_a_server_says_how_to_start_one(capfd, monkeypatch) -> None:
+    monkeypatch.setattr("penstock.cli.http_client.DEFAULT_URL", "http://127.0.0.1:9")
+    assert main(("chat",)) == 1
+    said = capfd.readouterr().err
+    assert "nobody answers at http://127.0.0.1:9" in said
+    assert "`penstock serve` starts a server there, `penstock chat MODEL` needs none" in said
+    assert main(("chat", "--url", "http://127.0.0.1:9")) == 1
+    assert "penstock serve" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("smolm2-135m", "smollm2-135m"),
+        ("all-minilm-l6v2", "all-minilm-l6-v2"),
+        ("qwen3:8b", "Qwen/Qwen3-8B-GGUF"),
+        ("gemma3:4B", "ggml-org/gemma-3-4b-it-GGUF"),
+        ("llama3.2:3b-instruct-q4_K_M", "bartowski/Llama-3.2-3B-Instruct-GGUF"),
+    ],
+)
+def test_a_model_that_was_meant_is_named(written: str, meant: str, capfd) -> None:
+    assert main(("pull", written)) == 1
+    assert f"did you mean {meant}?" in capfd.readouterr().err
 
 
 def test_a_word_that_is_no_model_starts_nothing(capfd: pytest.CaptureFixture[str]) -> None:

@@ -28,14 +28,17 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/tokenize":
             self._answer({"count": 100, "max_model_len": self.server.context})  # type: ignore[attr-defined]
             return
+        if 100 + body.get("max_tokens", 0) > self.server.context:  # type: ignore[attr-defined]
+            self._answer({"error": {"message": "more than the context"}}, status=400)
+            return
         delta = {"delta": {"content": "one"}, "text": "one", "finish_reason": "length"}
         usage = {"prompt_tokens": 100, "completion_tokens": body.get("max_tokens", 7)}
         self._answer({"choices": [delta], "usage": usage}, stream=True)
 
-    def _answer(self, value: object, *, stream: bool = False) -> None:
+    def _answer(self, value: object, *, stream: bool = False, status: int = 200) -> None:
         text = json.dumps(value)
         raw = (f"data: {text}\n\ndata: [DONE]\n\n" if stream else text).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("content-length", str(len(raw)))
         self.end_headers()
         self.wfile.write(raw)
@@ -67,6 +70,7 @@ def test_an_answer_has_an_end_where_nobody_says_one(server, capsys, raw) -> None
     told = capsys.readouterr()
     assert told.out == "one\n"
     assert f"cut off after {LONGEST} tokens; --max-tokens N allows more" in told.err
+    assert [path for path, _ in server.asked if path == "/tokenize"] == [], "it is one request"
     server.context = 300
     assert run(server, *raw, "Hello") == 200, "no more than the context leaves"
 

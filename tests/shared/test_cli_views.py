@@ -7,7 +7,9 @@ import json
 
 import pytest
 
-from penstock.cli.chat import ChatHistory
+from penstock.cli.answers import RemoteModel
+from penstock.cli.chat import Chat, ChatHistory
+from penstock.cli.http_client import HttpClient
 from penstock.cli.status import SystemReport, _table, bar
 from penstock.cli.terminal import Style, clip, counted, duration, printable
 from penstock.cli.top import History, frame, sparkline
@@ -146,3 +148,12 @@ def test_a_conversation_and_its_files(tmp_path) -> None:
     assert "## user\n\nHello\n" in talk.save(str(tmp_path / "talk.md")).read_text()
     talk.clear()
     assert talk.messages() == [{"role": "system", "content": "Be short."}]
+
+
+def test_a_command_that_the_chat_lacks_points_to_its_help(capsys, monkeypatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("/foo\n/sav\n"))
+    source = RemoteModel(HttpClient("http://127.0.0.1:9", None, 1.0), "m")
+    assert Chat(source, ChatHistory(), {}).run() == 1
+    said = capsys.readouterr().err
+    assert "there is no /foo; /help lists what there is" in said
+    assert "there is no /sav; did you mean /save?" in said

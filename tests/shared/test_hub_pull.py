@@ -253,6 +253,22 @@ def test_no_network(pull: Puller, tmp_path: Path) -> None:
     assert "can't be reached" in gone.said[-1]
 
 
+def test_no_network_names_what_decides_the_way(pull: Puller, monkeypatch) -> None:
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("http_proxy", raising=False)
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    gone = Puller(HubServer({}, url="http://127.0.0.1:9"), pull.hub.cache)
+    with pytest.raises(ModelNotFound, match="behind a proxy, set HTTPS_PROXY; for a mirror, set"):
+        gone("org/plain")
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:secret@proxy.example:3128")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(ModelNotFound, match="HF_ENDPOINT names this hub") as raised:
+        gone("org/plain")
+    assert "HTTPS_PROXY is http://proxy.example:3128" in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
 def test_what_the_hub_refuses(
     server: HubServer, pull: Puller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

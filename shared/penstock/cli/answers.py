@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.cli.http_client import HttpClient
+from penstock.cli.http_client import HttpClient, Refused
 from penstock.errors import PenstockError, RequestFailed
 
 if TYPE_CHECKING:
@@ -84,11 +84,10 @@ class RemoteModel:
             "stream": True,
             "stream_options": {"include_usage": True},
             **({"messages": question.messages} if chat else {"prompt": question.prompt or ""}),
-            **self._bound(question),
             **question.sampling,
         }
         path = "/v1/chat/completions" if chat else "/v1/completions"
-        for event in self._server.events(path, body):
+        for event in self._events(path, body, question):
             for choice in event.get("choices") or ():
                 text = choice["delta"].get("content") if chat else choice.get("text")
                 facts.finish_reason = choice.get("finish_reason") or facts.finish_reason
@@ -102,22 +101,44 @@ class RemoteModel:
         if facts.finish_reason is None:
             raise RequestFailed("the server ended the answer without saying why")
 
-    def _bound(self, question: Question) -> dict[str, int]:
-        """max_tokens: as many as the question says, and no more than the context leaves.
-        /v1/completions takes silence for 16; a server that doesn't count tokens has its own
-        default."""
+    def _events(self, path: str, body: dict[str, Any], question: Question) -> Iterator[Any]:
+        """The answer's events, of an answer that is no longer than the question says, and no longer
+        than the context leaves. Silence says so of a chat; /v1/completions takes it for 16.
+
+        How much the context leaves is asked only where it can matter, since asking counts as a
+        request where a key has a limit of them.
+        """
         chat = question.messages is not None
         if "max_tokens" in question.sampling or (chat and question.longest is None):
-            return {}
+            yield from self._server.events(path, body)
+            return
+        if question.longest is None:
+            yield from self._server.events(path, {**body, **self._room(question)})
+            return
+        begun = False
+        try:
+            for event in self._server.events(path, {**body, "max_tokens": question.longest}):
+                begun = True
+                yield event
+        except Refused as error:
+            if begun or error.status != 400:
+                raise
+            room = self._room(question)
+            if not 0 < room.get("max_tokens", 0) < question.longest:
+                raise  # The refusal is about something else.
+            yield from self._server.events(path, {**body, **room})
+
+    def _room(self, question: Question) -> dict[str, int]:
+        """max_tokens: as many as the context leaves; nothing from a server that doesn't count
+        tokens, which has its own default."""
+        chat = question.messages is not None
         given = {"messages": question.messages} if chat else {"prompt": question.prompt or ""}
         _, answer = self._server.post("/tokenize", {"model": self.name, **given})
         try:
             room = int(answer["max_model_len"]) - int(answer["count"])
         except (LookupError, TypeError, ValueError):
             room = 0
-        if room <= 0:
-            return {}
-        return {"max_tokens": room if question.longest is None else min(room, question.longest)}
+        return {"max_tokens": room} if room > 0 else {}
 
     def close(self) -> None:
         """Does nothing: no connection is kept open."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.answers import Facts, LocalModel, Question, RemoteModel, Source
-from penstock.cli.http_client import DEFAULT_URL, add_server_arguments, client
+from penstock.cli.http_client import DEFAULT_URL, Unreachable, add_server_arguments, client
 from penstock.cli.media_files import (
     KINDS,
     add_media,
@@ -95,7 +95,15 @@ def _source(arguments: argparse.Namespace) -> Source:
             raise InvalidRequest(f"{local.name} has no chat template; use `penstock run --raw`")
         return local
     refuse_settings(arguments)
-    return RemoteModel(client(arguments), arguments.remote_model)
+    server = client(arguments)
+    try:
+        return RemoteModel(server, arguments.remote_model or server.first_model())
+    except Unreachable as error:
+        if arguments.url:
+            raise
+        raise Unreachable(
+            f"{error}; `penstock serve` starts a server there, `penstock chat MODEL` needs none"
+        ) from None
 
 
 class Chat:
@@ -157,7 +165,8 @@ class Chat:
         command = self._commands.get(name)
         if command is None:
             near = nearest(name, list(self._commands))
-            self._complain(f"there is no {name}" + (f"; did you mean {near}?" if near else ""))
+            hint = f"did you mean {near}?" if near else "/help lists what there is"
+            self._complain(f"there is no {name}; {hint}")
             return False
         command(rest)
         return True

@@ -72,7 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(words: list[str]) -> int:
-    name = words[0] if words else ""
+    if not words:
+        print(help_text(), end="")
+        return USAGE
+    name = words[0]
     if name in ("-h", "--help") or words == ["help"]:
         print(help_text(), end="")
         return 0
@@ -104,9 +107,7 @@ def help_text() -> str:
 
 
 def _no_such(name: str) -> int:
-    if not name:
-        message = "COMMAND is missing"
-    elif name.startswith("-"):
+    if name.startswith("-"):
         message = f"there is no flag {name} before the COMMAND"
     else:
         near = MEANT.get(name) or nearest(name, list(BY_NAME))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 
 from penstock.cli.answers import Facts, LocalModel, Question, RemoteModel, Source
@@ -63,8 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = sampling(arguments)
     if prompt is None and _in_terminal(arguments):
         return _chat(arguments, model, wanted)
-    prompt = None if prompt == "-" else prompt
-    question = _question(arguments, prompt if prompt is not None else _from_stdin(), wanted)
+    if prompt in (None, "-"):
+        prompt = _from_stdin(model)
+    question = _question(arguments, prompt, wanted)
     question.longest = LONGEST if arguments.sampling_max_tokens is None else None
     source = _source(arguments, model)
     try:
@@ -105,10 +107,17 @@ def _chat(arguments: argparse.Namespace, model: str | None, wanted: dict[str, ob
         source.close()
 
 
-def _from_stdin() -> str:
+def _from_stdin(model: str | None) -> str:
     if sys.stdin.isatty():
         print("penstock: reading the prompt; Ctrl-D ends it", file=sys.stderr)
-    return sys.stdin.read()
+    prompt = sys.stdin.read()
+    if not prompt.strip() and model is not None:
+        words = shlex.quote(model)
+        raise InvalidRequest(
+            f"there is no prompt: {model!r} is taken for the MODEL, and stdin is empty; give both"
+            f" (`penstock run {words} PROMPT`, or `penstock run MODEL {words}`)"
+        )
+    return prompt
 
 
 def _question(arguments: argparse.Namespace, prompt: str, wanted: dict[str, object]) -> Question:

