@@ -149,3 +149,51 @@ def test_a_huge_value_is_cut_in_the_middle() -> None:
     quoted = logs.quote("a" * 10_000 + "end")
     assert len(quoted) < logs.MAX_VALUE_LENGTH + 10
     assert quoted.endswith('end"')
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def record_of(event: str, level: int = logging.INFO, **fields: object) -> logging.LogRecord:
+    record = logging.LogRecord("penstock.x", level, "", 0, "%s", (event,), None)
+    record.penstock_fields = fields
+    return record
+
+
+@pytest.mark.parametrize(
+    ("form", "stream", "kind"),
+    [
+        ("auto", Terminal(), logs.TextFormatter),
+        ("auto", io.StringIO(), logs.LogfmtFormatter),
+        ("text", io.StringIO(), logs.TextFormatter),
+        ("logfmt", Terminal(), logs.LogfmtFormatter),
+        ("json", Terminal(), logs.JsonFormatter),
+    ],
+)
+def test_a_terminal_gets_lines_to_read(form: str, stream: io.StringIO, kind: type) -> None:
+    assert type(logs.formatter("engine", form, stream)) is kind
+
+
+def test_lines_to_read_have_time_process_event_and_fields() -> None:
+    line = logs.formatter("engine", "text").format(record_of("worker ready", rank=0, name="a b"))
+    assert re.fullmatch(r'\d\d:\d\d:\d\d engine      worker ready  rank=0 name="a b"', line)
+    warned = logs.formatter("engine", "text").format(record_of("late", logging.WARNING))
+    assert warned.endswith("engine      warning: late")
+
+
+def test_colours_are_for_terminals_that_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured = logs.formatter("engine", "auto", Terminal()).format(record_of("gone", logging.ERROR))
+    assert "\x1b[31merror: gone\x1b[0m" in coloured
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in logs.formatter("engine", "auto", Terminal()).format(record_of("gone"))
+
+
+def test_what_a_client_sent_moves_no_cursor() -> None:
+    line = logs.formatter("engine", "text").format(record_of("bad \x1b[2J\n", given="\x1b[2J"))
+    assert line.isprintable()

@@ -87,13 +87,14 @@ def test_too_little_memory_is_one_clear_line(start_server: StartServer, tiny_mod
 
 def test_stdout_is_the_ready_message_and_its_curl_line_answers(server: Server) -> None:
     lines = server.stdout.splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 4
     assert lines[0] == f"Penstock is ready: {server.model} on {server.url}"
+    assert lines[1] == f"Chat: {server.url}/"
     if shutil.which("curl") is None:
         pytest.skip("the Debian package curl is not installed")
-    assert lines[2].strip().startswith("curl ")
+    assert lines[3].strip().startswith("curl ")
     with subprocess.Popen(
-        ["bash", "-c", f"exec {lines[2].strip()} --silent --show-error --fail"],
+        ["bash", "-c", f"exec {lines[3].strip()} --silent --show-error --fail"],
         stdout=subprocess.PIPE,
         text=True,
     ) as curl:

@@ -165,7 +165,9 @@ class AccessLog:
 def setup(process_name: str, form: str) -> None:
     """Sends the lines to stderr, whatever --log-level says. form: text or json."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logs.formatter(process_name, "json" if form == "json" else "logfmt"))
+    handler.setFormatter(
+        logs.formatter(process_name, "json" if form == "json" else "auto", handler.stream)
+    )
     logger = logging.getLogger(LOGGER)
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)

@@ -177,7 +177,8 @@ def _announce(
     has_keys = configured_keys(config.gateway) is not None
     line = curl_line(url, name, example_for(model, settings), has_keys=has_keys)
     how = f" (${ENVIRONMENT}: one of the API keys)" if has_keys else ""
-    _print(f"Penstock is ready: {name} on {url}\nTry it{how}:\n  {line}")
+    chat = "" if model.pooling else f"Chat: {url}/\n"
+    _print(f"Penstock is ready: {name} on {url}\n{chat}Try it{how}:\n  {line}")
 
 
 def _announce_several(url: str, config: ServeConfig, models: tuple[ModelEntry, ...]) -> None:

@@ -130,7 +130,7 @@ __all__ = [
 Device = Literal["auto", "cpu", "cuda"]
 Executor = Literal["local", "ray"]
 LogLevel = Literal["debug", "info", "warning", "error"]
-LogFormat = Literal["logfmt", "json"]
+LogFormat = Literal["auto", "text", "logfmt", "json"]
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -327,9 +327,9 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Logging."""
 
     log_level: Annotated[LogLevel, Meta(description="The lowest level that is logged.")] = "info"
-    log_format: Annotated[LogFormat, Meta(description="logfmt: `key=value`; json: an object.")] = (
-        "logfmt"
-    )
+    log_format: Annotated[
+        LogFormat, Meta(description="auto: text on a terminal, else logfmt (`key=value`).")
+    ] = "auto"
 
 
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

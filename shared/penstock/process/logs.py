@@ -2,7 +2,10 @@
 
     time=2026-01-31T12:00:00.123Z level=info process=engine event="worker ready" rank=0
 
-Or each a JSON object with the same fields, whose numbers stay numbers.
+Or each a JSON object with the same fields, whose numbers stay numbers; or, on a terminal, a short
+line to read:
+
+    12:00:00 engine      worker ready  rank=0
 
 Standard output is never written to: it belongs to what a user asked to see.  Every logger goes
 through the same formatter: its message is the event, what it gives as `extra` are the fields.
@@ -13,6 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -96,15 +100,16 @@ def setup(
     process_name: str,
     *,
     level: str = "info",
-    form: str = "logfmt",
+    form: str = "auto",
     stream: TextIO | None = None,
 ) -> None:
     """Sends every record of this process to stderr, under `process_name`. Call it once, first.
 
-    level: the least of LEVELS that is shown.  form: logfmt or json.
+    level: the least of LEVELS that is shown.  form: text, logfmt or json; auto: text on a terminal,
+    else logfmt.
     """
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
-    handler.setFormatter(formatter(process_name, form))
+    handler.setFormatter(formatter(process_name, form, handler.stream))
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)
@@ -115,8 +120,12 @@ def setup(
     logging.raiseExceptions = False
 
 
-def formatter(process_name: str, form: str) -> logging.Formatter:
-    """What makes lines of records, in logfmt or json."""
+def formatter(process_name: str, form: str, stream: TextIO | None = None) -> logging.Formatter:
+    """What makes lines of records. form: see `setup`.  stream: where they go."""
+    terminal = stream is not None and stream.isatty()
+    if form == "text" or (form == "auto" and terminal):
+        dumb = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        return TextFormatter(process_name, colour=terminal and not dumb)
     return (JsonFormatter if form == "json" else LogfmtFormatter)(process_name)
 
 
@@ -149,6 +158,46 @@ class LogfmtFormatter(_PairFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return " ".join(f"{key}={quote(value)}" for key, value in self.pairs(record))
+
+
+class TextFormatter(_PairFormatter):
+    """Formats a record for a person: local time, process, event and fields, on one line.
+
+    colour: by ANSI codes; what passes is dim, a warning is yellow and an error red.
+    """
+
+    def __init__(self, process_name: str, *, colour: bool) -> None:
+        super().__init__(process_name)
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        _, (_, level), (_, process), (_, event), *fields = self.pairs(record)
+        told = event if record.levelno < logging.WARNING else f"{level}: {event}"
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        rest = " ".join(f"{key}={quote(value)}" for key, value in fields)
+        said = "".join(map(_printable, told))
+        return "  ".join(
+            part
+            for part in (
+                self._in(_DIM, f"{clock} {process:<10}"),
+                self._in(_COLOURS.get(level, ""), said),
+                self._in(_DIM, rest),
+            )
+            if part
+        )
+
+    def _in(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self._colour and code and text else text
+
+
+_DIM = "2"
+_COLOURS = {"warning": "33", "error": "31", "critical": "31"}
+"""ANSI codes by level."""
+
+
+def _printable(character: str) -> str:
+    """An event may quote what a client sent: nothing in it may move a terminal's cursor."""
+    return character if character.isprintable() else _escape(character)
 
 
 class JsonFormatter(_PairFormatter):
