@@ -101,7 +101,14 @@ LABELS = {
     ("penstock:host_kv_blocks", "state"): {"free", "used"},
     ("penstock:swapped_blocks_total", "direction"): {"out", "in"},
     ("penstock:disk_kv_blocks_total", "result"): {"read", "missed"},
-    ("penstock:requests_ended_total", "end"): {"stop", "length", "abort", "timeout", "error"},
+    ("penstock:requests_ended_total", "end"): {
+        "stop",
+        "length",
+        "repetition",
+        "abort",
+        "timeout",
+        "error",
+    },
     ("penstock:requests_rejected_total", "code"): {
         "invalid",
         "overloaded",

@@ -36,7 +36,11 @@ if TYPE_CHECKING:
     )
     from penstock.request.lora import LoRARequest
     from penstock.request.pooling_params import PoolingParams
-    from penstock.request.sampling_params import RequestOutputKind, SamplingParams
+    from penstock.request.sampling_params import (
+        RepetitionDetectionParams,
+        RequestOutputKind,
+        SamplingParams,
+    )
     from penstock.request.structured_outputs import StructuredOutputs
     from penstock.request.structured_outputs import StructuredOutputs as StructuredOutputsParams
 
@@ -58,6 +62,7 @@ __all__ = [
     "PoolingOutput",
     "PoolingParams",
     "PoolingRequestOutput",
+    "RepetitionDetectionParams",
     "RequestMetrics",
     "RequestOutput",
     "RequestOutputKind",
@@ -85,6 +90,7 @@ _HOMES = {
     "EngineArgs": "penstock.llm.engine_args",
     "FlexibleArgumentParser": "penstock.llm.engine_args",
     "LoRARequest": "penstock.request.lora",
+    "RepetitionDetectionParams": "penstock.request.sampling_params",
     "RequestOutputKind": "penstock.request.sampling_params",
     "PoolingParams": "penstock.request.pooling_params",
     "ClassificationOutput": "penstock.llm.pooling_outputs",

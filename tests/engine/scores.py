@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.protocol.common import NamedAdapter
+from penstock.protocol.common import NamedAdapter, Repetition
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Called, Rejected, SequenceOutput, Status, Welcome
 from penstock_engine.scheduler.further import MOST
@@ -19,6 +19,15 @@ from penstock_engine.sessions.frontends import MOST_HELD
 from tests.engine.fake_adapters import adapted
 from tests.engine.fake_media import marks
 from tests.engine.fake_model import EOS, next_token, told_of
+
+
+def loops(tokens: list[int], bound: Repetition) -> bool:
+    """Whether they end in a pattern that comes so often in a row: each size is written out."""
+    return any(
+        len(tokens) >= size * bound.count
+        and tokens[-size * bound.count :] == tokens[-size:] * bound.count
+        for size in range(bound.min_pattern, bound.max_pattern + 1)
+    )
 
 
 def undisturbed(submit: Submit, index: int, max_len: int) -> tuple[list[int], str, int | None]:
@@ -43,6 +52,8 @@ def undisturbed(submit: Submit, index: int, max_len: int) -> tuple[list[int], st
                 return emitted, "stop", None
             if token in stopping.stop_token_ids:
                 return emitted, "stop", token
+            if stopping.repetition is not None and loops(emitted, stopping.repetition):
+                return emitted, "repetition", None
     return emitted, "length", None
 
 
@@ -117,7 +128,9 @@ class RequestScore:
             assert len(output.tokens) <= 1 + max(output.drafted, most)
             return
         score.terminal = output
-        if output.finish in ("stop", "length") and not (score.finished_by_us and not output.tokens):
+        if output.finish in ("stop", "length", "repetition") and not (
+            score.finished_by_us and not output.tokens
+        ):
             self._check_natural_end(score, output, (expected, finish, stop), capacity)
         elif output.finish == "abort":
             assert self.aborted
@@ -135,7 +148,7 @@ class RequestScore:
         expected = [told_of(prompt, at) for at in range(1, len(prompt))] if asked else []
         told = score.prompt_logprobs
         assert told == expected[: len(told)], "not the prompt's, skipped, or told twice"
-        ended_well = output.finish in ("stop", "length") and not score.finished_by_us
+        ended_well = output.finish in ("stop", "length", "repetition") and not score.finished_by_us
         if output.tokens or ended_well:
             assert len(told) == len(expected), "tokens before the prompt was told about"
 

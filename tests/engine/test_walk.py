@@ -95,7 +95,8 @@ def walked(seed: int) -> Walk:
                 met.update(f"grammar: {t.error_code or t.finish}" for t in terminals)
             met["deaths"] += sum(score.deaths for score in request.sequences.values())
             met["ended"] += sum(
-                score.terminal is not None and score.terminal.finish in ("stop", "length")
+                score.terminal is not None
+                and score.terminal.finish in ("stop", "length", "repetition")
                 for score in request.sequences.values()
             )
     walker.end()

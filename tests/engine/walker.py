@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from penstock.config.settings import SchedulingPolicy
-from penstock.protocol.common import Grammar, SessionTerms
+from penstock.protocol.common import Grammar, Repetition, SessionTerms
 from penstock.protocol.from_frontend import MediaLost
 from penstock.protocol.from_worker import Progress, Result
 from tests.engine.fake_media import drawn_media
@@ -211,6 +211,8 @@ class Walker:
             "ignore_eos": whole(0, 1) == 0,
             "stop_token_ids": (whole(0, VOCAB - 1), EOS[1]) if whole(0, 3) == 0 else (),
             "logprobs": 1 if whole(0, 3) == 0 else None,
+            # Of so few ids, one comes twice in a row before long.
+            "repetition": Repetition(1, whole(1, 3), 2) if whole(0, 3) == 0 else None,
         }
 
     def resume(self) -> None:
@@ -240,6 +242,7 @@ class Walker:
             min_tokens=stopping.min_tokens,
             ignore_eos=stopping.ignore_eos,
             stop_token_ids=stopping.stop_token_ids,
+            repetition=stopping.repetition,
             tenant=old.submit.tenant,
             priority=old.submit.priority,
             time_left_ms=None if old.deadline is None else self._left_ms(old.deadline),

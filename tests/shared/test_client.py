@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from penstock import SamplingParams
+from penstock import RepetitionDetectionParams, SamplingParams
 from penstock.client.session import AT_ONCE
 from penstock.errors import EngineUnavailable, InvalidRequest, Limited, Overloaded
+from penstock.protocol.common import Repetition
 from penstock.protocol.to_frontend import Outputs, Rejected, SequenceOutput
 from tests.shared.client_requests import collect, until
 
@@ -59,6 +60,17 @@ async def test_min_tokens_guards_the_text_from_stop_strings(engine, client):
     [submit] = engine.submits
     engine.text(submit, "aaabba")
     assert await collect(generation) == {0: ("aaabb", list(b"aaabba"), "stop", "a")}
+
+
+async def test_the_engine_is_told_what_counts_as_a_loop(engine, client):
+    detection = RepetitionDetectionParams(max_pattern_size=64, min_count=5)
+    for given, expected in ((None, None), (detection, Repetition(1, 64, 5))):
+        params = SamplingParams(repetition_detection=given)
+        generation = await client.submit(list(b"x"), params, name="loop")
+        submit = engine.submits[-1]
+        assert submit.stopping.repetition == expected
+        engine.text(submit, "one", finish="repetition")
+        assert await collect(generation) == {0: ("one", list(b"one"), "repetition", None)}
 
 
 async def test_sequences_end_on_their_own(engine, client):

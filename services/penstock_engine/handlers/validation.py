@@ -20,6 +20,8 @@ from penstock.request.sampling_params import (
     MAX_BAD_WORDS,
     MAX_LOGPROBS,
     MAX_N,
+    MAX_PATTERN,
+    MAX_REPETITION,
     MAX_SEED,
     MAX_STOP_TOKEN_IDS,
 )
@@ -237,6 +239,10 @@ def _check_stopping(stopping: Stopping, vocab_size: int) -> None:
             param="stop_token_ids",
         )
     check_ids("stop_token_ids", stopping.stop_token_ids, vocab_size)
+    if (bound := stopping.repetition) is not None:
+        check_whole("min_pattern_size", bound.min_pattern, 1, bound.max_pattern)
+        check_whole("max_pattern_size", bound.max_pattern, 1, MAX_PATTERN)
+        check_whole("min_count", bound.count, 2, MAX_REPETITION // bound.max_pattern)
 
 
 MAX_NUM_LOGPROBS = 256

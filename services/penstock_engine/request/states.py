@@ -19,6 +19,7 @@ class SequenceState(enum.Enum):
     PREEMPTED = "preempted"
     FINISHED_STOPPED = "stopped"
     FINISHED_LENGTH = "length"
+    FINISHED_REPETITION = "repetition"
     FINISHED_ABORTED = "aborted"
     FINISHED_TIMED_OUT = "timed out"
     FINISHED_FAILED = "failed"
@@ -27,6 +28,7 @@ class SequenceState(enum.Enum):
 FINISH_REASONS: dict[SequenceState, FinishReason] = {
     SequenceState.FINISHED_STOPPED: "stop",
     SequenceState.FINISHED_LENGTH: "length",
+    SequenceState.FINISHED_REPETITION: "repetition",
     SequenceState.FINISHED_ABORTED: "abort",
     SequenceState.FINISHED_TIMED_OUT: "timeout",
     SequenceState.FINISHED_FAILED: "error",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Items
+
 import msgspec
 
+from penstock.protocol.common import Repetition
 from penstock.protocol.from_worker import SlotResult
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
@@ -15,24 +18,23 @@ Stop = tuple[SequenceState, int | None]
 def check_stop(sequence: Sequence, max_len: int) -> Stop | None:
     """How the sequence ends with the tokens that it has, or None: it goes on.
 
-    The order is EOS, stop ids, max_tokens, context full; ids don't count before min_tokens, but for
-    EOS under a grammar, which comes that early only where nothing else is allowed.  max_len: tokens
+    The order is EOS, stop ids, repetition, max_tokens, context full; the first three don't count
+    before min_tokens, but for EOS under a grammar, which comes that early only where nothing else
+    is allowed.  max_len: tokens
     of the context, prompt and output.  One whose prompt is still to be told about goes on, also
     without tokens of its own.
     """
     if sequence.reports_prompt:
         return None
-    emitted = sequence.emitted
-    last = emitted[-1] if emitted else None
-    return _stop_at(sequence, len(emitted), last, max_len)
+    return _stop_at(sequence, [], max_len)
 
 
 def until_stop(sequence: Sequence, outcome: SlotResult, max_len: int) -> SlotResult:
     """The outcome without the tokens after one with which the sequence ends: they were drafted
     before anybody looked."""
-    tokens, count = outcome.tokens, len(sequence.emitted)
-    for at, token in enumerate(tokens[:-1]):
-        if _stop_at(sequence, count + at + 1, token, max_len) is not None:
+    tokens = outcome.tokens
+    for at in range(len(tokens) - 1):
+        if _stop_at(sequence, tokens[: at + 1], max_len) is not None:
             logprobs = outcome.more_logprobs
             return msgspec.structs.replace(
                 outcome,
@@ -42,9 +44,25 @@ def until_stop(sequence: Sequence, outcome: SlotResult, max_len: int) -> SlotRes
     return outcome
 
 
-def _stop_at(sequence: Sequence, count: int, last: int | None, max_len: int) -> Stop | None:
-    """How a sequence ends, if it does, with so many emitted tokens, of which `last` is the last."""
-    request = sequence.request
+def repeats(tokens: Items[int], bound: Repetition) -> bool:
+    """Whether the tokens end in a pattern that comes as often in a row as the bound says."""
+    total = len(tokens)
+    longest = min(bound.max_pattern, total // bound.count)
+    for size in range(bound.min_pattern, longest + 1):
+        if tokens[-1] != tokens[-1 - size]:
+            continue
+        start = total - size * bound.count
+        # A text of period `size` is the same as itself, moved by so much.
+        if tokens[start : total - size] == tokens[start + size :]:
+            return True
+    return False
+
+
+def _stop_at(sequence: Sequence, more: list[int], max_len: int) -> Stop | None:
+    """How a sequence ends, if it does, with its emitted tokens and more behind them."""
+    request, emitted = sequence.request, sequence.emitted
+    count = len(emitted) + len(more)
+    last = more[-1] if more else emitted[-1] if emitted else None
     if last is not None and request.grammar is not None and last in request.eos:
         return SequenceState.FINISHED_STOPPED, None
     if last is not None and count > request.stopping.min_tokens:
@@ -52,6 +70,9 @@ def _stop_at(sequence: Sequence, count: int, last: int | None, max_len: int) -> 
             return SequenceState.FINISHED_STOPPED, None
         if last in request.stops:
             return SequenceState.FINISHED_STOPPED, last
+        bound = request.stopping.repetition
+        if bound is not None and repeats([*emitted[-bound.tokens :], *more], bound):
+            return SequenceState.FINISHED_REPETITION, None
     tokens = len(request.prompt_token_ids) + count
     if tokens >= min(sequence.most_tokens, max_len):
         return SequenceState.FINISHED_LENGTH, None

@@ -245,6 +245,7 @@ Search = Callable[
 NOT_IN_BEAMS = (
     "stop",
     "min_tokens",
+    "repetition_detection",
     "presence_penalty",
     "frequency_penalty",
     "repetition_penalty",

@@ -28,7 +28,7 @@ WHOLE_REQUEST = (
 CHOICES = (1.0, 2.0, 5.0, 10.0, 20.0)
 TOKENS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 5))
 
-FINISH_REASONS = ("stop", "length", "abort", "timeout", "error")
+FINISH_REASONS = ("stop", "length", "repetition", "abort", "timeout", "error")
 
 
 class GatewayCounts:

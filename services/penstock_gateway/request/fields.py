@@ -35,6 +35,15 @@ class KVHint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     resume_within_s: float
 
 
+class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An answer whose last tokens are one pattern, min_count times in a row, ends with the finish
+    reason `repetition`. max_pattern_size, min_pattern_size: tokens of the pattern."""
+
+    max_pattern_size: int
+    min_count: int
+    min_pattern_size: Whole = None
+
+
 class SessionFields(Protocol):
     """What a generating request's body may say of it."""
 
@@ -251,6 +260,8 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     max_tokens: Whole = None
     min_tokens: Whole = None
     ignore_eos: Flag = None
+    repetition_detection: RepetitionDetection | None = None
+    """Ends an answer that repeats itself (vLLM's field)."""
     skip_special_tokens: Flag = None
     presence_penalty: Number = None
     frequency_penalty: Number = None
@@ -295,7 +306,6 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     logprob_token_ids: list[int] | None = None
     truncation_side: Text = None
     watermarking: Flag = None
-    repetition_detection: Any = None
     thinking_token_budget: Whole = None
     stream_interval: Whole = None
     routed_experts_prompt_start: Whole = None
@@ -333,7 +343,6 @@ COMMON = (
     UnsupportedField("logprob_token_ids"),
     UnsupportedField("truncation_side"),
     UnsupportedField("watermarking", (False,)),
-    UnsupportedField("repetition_detection"),
     UnsupportedField("thinking_token_budget", (-1,)),
     UnsupportedField("stream_interval", (1,)),
     UnsupportedField("routed_experts_prompt_start", (0,)),

@@ -12,10 +12,15 @@ from penstock.client.generation_request import max_output
 from penstock.config.settings import OversizedMaxTokens
 from penstock.errors import InvalidRequest
 from penstock.protocol.to_frontend import Limits, Welcome
-from penstock.request.sampling_params import MAX_SEED, SamplingParams
+from penstock.request.sampling_params import MAX_SEED, RepetitionDetectionParams, SamplingParams
 from penstock.request.structured_outputs import PARAM, StructuredOutputs
 from penstock_gateway.http.errors import clip
-from penstock_gateway.request.fields import GenerateFields, ResponseFormat, StructuredFields
+from penstock_gateway.request.fields import (
+    GenerateFields,
+    RepetitionDetection,
+    ResponseFormat,
+    StructuredFields,
+)
 
 FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 GUIDED = {
@@ -178,6 +183,7 @@ def sampling_params(
         max_tokens=max_tokens,
         min_tokens=_given(request.min_tokens, 0),
         ignore_eos=_given(request.ignore_eos, False),
+        repetition_detection=_detection(request.repetition_detection),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         include_stop_str_in_output=_given(request.include_stop_str_in_output, False),
@@ -285,6 +291,16 @@ def _bias(bias: dict[str, float], vocabulary: int) -> dict[int, float]:
 def _given(*candidates: Value | None) -> Value:
     """The first that is not None; the last must not be."""
     return next(value for value in candidates if value is not None)
+
+
+def _detection(wanted: RepetitionDetection | None) -> RepetitionDetectionParams | None:
+    if wanted is None:
+        return None
+    return RepetitionDetectionParams(
+        max_pattern_size=wanted.max_pattern_size,
+        min_count=wanted.min_count,
+        min_pattern_size=_given(wanted.min_pattern_size, 0),
+    )
 
 
 def _seed(seed: int) -> int:

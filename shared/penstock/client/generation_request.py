@@ -18,12 +18,13 @@ from penstock.errors import (
 from penstock.protocol.common import (
     Grammar,
     LogitsAdjustments,
+    Repetition,
     SpeechRules,
     Stopping,
     TokenSampling,
 )
 from penstock.protocol.to_frontend import Limits, Rejected, SequenceOutput, Welcome
-from penstock.request.sampling_params import SamplingParams
+from penstock.request.sampling_params import RepetitionDetectionParams, SamplingParams
 from penstock.request.terms import Terms
 from penstock.text.tokenizer import Tokenizer
 
@@ -233,7 +234,15 @@ def stopping(params: SamplingParams, prompt_tokens: int, limits: Limits) -> Stop
         min_tokens=min(params.min_tokens, wanted),
         stop_token_ids=tuple(params.stop_token_ids or ()),
         ignore_eos=params.ignore_eos,
+        repetition=_repetition(params.repetition_detection),
     )
+
+
+def _repetition(wanted: RepetitionDetectionParams | None) -> Repetition | None:
+    if wanted is None:
+        return None
+    least = max(1, wanted.min_pattern_size)
+    return Repetition(least, wanted.max_pattern_size, wanted.min_count)
 
 
 _NONE = LogitsAdjustments()

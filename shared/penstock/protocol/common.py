@@ -17,7 +17,7 @@ BACKGROUND_LEVELS = LOWEST_PRIORITY - HIGHEST_PRIORITY
 """How many levels lower than its priority says a request in the background stands: below all
 others of its time."""
 
-FinishReason = Literal["stop", "length", "abort", "timeout", "error"]
+FinishReason = Literal["stop", "length", "repetition", "abort", "timeout", "error"]
 
 ErrorCode = Literal[
     "invalid_grammar",
@@ -170,6 +170,20 @@ class TokenSampling(msgspec.Struct, frozen=True, array_like=True):
     """Number of top alternatives to report for each prompt token; None for no log-probabilities."""
 
 
+class Repetition(msgspec.Struct, frozen=True, array_like=True):
+    """When a sequence counts as a loop: its last tokens are a run of at least `min_pattern` and at
+    most `max_pattern` tokens, `count` times in a row."""
+
+    min_pattern: int
+    max_pattern: int
+    count: int
+
+    @property
+    def tokens(self) -> int:
+        """The most tokens that have to be looked at."""
+        return self.max_pattern * self.count
+
+
 class Stopping(msgspec.Struct, frozen=True, array_like=True):
     """When the engine core ends a sequence. Stop strings are matched by the front end, which sends
     Finish."""
@@ -180,6 +194,8 @@ class Stopping(msgspec.Struct, frozen=True, array_like=True):
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     """Whether the model's EOS ids are ignored. stop_token_ids still end the sequence."""
+    repetition: Repetition | None = None
+    """What ends the sequence as a loop; None: nothing does."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):

@@ -24,6 +24,30 @@ MAX_LOGIT_BIAS = 1024
 MAX_ALLOWED_TOKEN_IDS = 2**18
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_LENGTH = 256
+MAX_PATTERN = 256
+"""Tokens of a pattern whose repetition is looked for with each token."""
+MAX_REPETITION = 4096
+"""Tokens of all its repetitions together."""
+
+
+class RepetitionDetectionParams(msgspec.Struct, kw_only=True, frozen=True):
+    """When a sequence ends as a loop, with the finish reason `repetition`: its last tokens are one
+    pattern, min_count times in a row.
+
+    max_pattern_size, min_pattern_size: tokens of the pattern; 0 for min_pattern_size is 1.  Checked
+    when it is made; InvalidRequest says what is wrong.
+    """
+
+    max_pattern_size: int
+    min_count: int
+    min_pattern_size: int = 0
+
+    def __post_init__(self) -> None:
+        where = "repetition_detection"
+        _whole(f"{where}.max_pattern_size", self.max_pattern_size, 1, MAX_PATTERN)
+        _whole(f"{where}.min_pattern_size", self.min_pattern_size, 0, self.max_pattern_size)
+        most = MAX_REPETITION // self.max_pattern_size
+        _whole(f"{where}.min_count", self.min_count, 2, most)
 
 
 class RequestOutputKind(enum.Enum):
@@ -53,6 +77,7 @@ class SamplingParams(msgspec.Struct, kw_only=True):
     allowed_token_ids: no other can be chosen.
     bad_words: texts that the output may not hold, as the sequences of tokens that they encode to.
     stop: strings that end the text; not part of it, unless include_stop_str_in_output.
+    repetition_detection: ends a sequence that repeats itself; None: nothing does.
     max_tokens: None means as many as the context allows.
     logprobs: None for none, else how many top alternatives to report for each token.
     prompt_logprobs: the same for each token of the prompt.
@@ -80,6 +105,7 @@ class SamplingParams(msgspec.Struct, kw_only=True):
     max_tokens: int | None = 16
     min_tokens: int = 0
     ignore_eos: bool = False
+    repetition_detection: RepetitionDetectionParams | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     include_stop_str_in_output: bool = False
@@ -118,7 +144,7 @@ class SamplingParams(msgspec.Struct, kw_only=True):
         _check_stop(self.stop_strings)
         _check_stop_ids(self.stop_token_ids)
         _check_structured(self.structured_outputs, self.ignore_eos)
-
+        _check_detection(self.repetition_detection)
         if not isinstance(self.output_kind, RequestOutputKind):
             raise InvalidRequest(
                 f"output_kind must be a RequestOutputKind, not {self.output_kind!r}",
@@ -244,4 +270,13 @@ def _check_structured(wanted: StructuredOutputs | None, ignore_eos: bool) -> Non
         raise InvalidRequest(
             "ignore_eos can't be combined with structured_outputs: they end with the EOS token",
             param="ignore_eos",
+        )
+
+
+def _check_detection(wanted: RepetitionDetectionParams | None) -> None:
+    if wanted is not None and not isinstance(wanted, RepetitionDetectionParams):
+        raise InvalidRequest(
+            "repetition_detection must be RepetitionDetectionParams(...), not "
+            f"{type(wanted).__name__}",
+            param="repetition_detection",
         )

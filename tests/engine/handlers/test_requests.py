@@ -9,6 +9,7 @@ import pytest
 
 from penstock.protocol.common import (
     LogitsAdjustments,
+    Repetition,
     SpeechRules,
     Stopping,
     TimestampRules,
@@ -212,6 +213,18 @@ def adjusted(**fields: object) -> dict[str, object]:
         ({"stopping": Stopping(max_tokens=3, min_tokens=4)}, "min_tokens must be in 0 to 3"),
         ({"stopping": Stopping(max_tokens=3, stop_token_ids=(VOCAB,))}, "stop_token_ids"),
         ({"stopping": Stopping(max_tokens=3, stop_token_ids=(1,) * 257)}, "has 257 ids"),
+        (
+            {"stopping": Stopping(max_tokens=3, repetition=Repetition(3, 2, 2))},
+            "min_pattern_size must be in 1 to 2",
+        ),
+        (
+            {"stopping": Stopping(max_tokens=3, repetition=Repetition(1, 257, 2))},
+            "max_pattern_size must be in 1 to 256",
+        ),
+        (
+            {"stopping": Stopping(max_tokens=3, repetition=Repetition(1, 256, 17))},
+            "min_count must be in 2 to 16",
+        ),
         ({"deaths": -1}, "deaths"),
         ({"name": "x" * 1025}, "1024 characters"),
     ],

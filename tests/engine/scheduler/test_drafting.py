@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.model.kv_layout import FULL, KVGroup
-from penstock.protocol.common import TokenLogprobs
+from penstock.protocol.common import Repetition, TokenLogprobs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock_engine.request.step_in_flight import UnfitResult, verify_drafts
 from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
@@ -119,6 +119,21 @@ def test_what_comes_behind_the_end_of_a_sequence_is_left_out(min_tokens: int) ->
         kept += sequence.drafted - sequence.kept
     assert ended >= {"stop True", "stop False"}
     assert kept > 12, "nothing was cut off"
+
+
+def test_a_loop_ends_a_sequence_in_the_middle_of_drafts() -> None:
+    """The harness compares with a run alone, which writes each pattern out."""
+    ended = 0
+    for seed in range(12):
+        h = drafting(proposed=7)
+        h.start_worker()
+        score = ask(h, [5, 6], tokens=60, seed=seed, logprobs=1, repetition=Repetition(1, 3, 2))
+        h.run()
+        sequence = score.sequences[0]
+        assert sequence.terminal is not None
+        assert len(sequence.logprobs) == len(sequence.tokens)
+        ended += sequence.terminal.finish == "repetition"
+    assert ended >= 6
 
 
 def test_drafts_take_no_blocks_that_others_may_soon_need() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.protocol.common import Grammar
+from penstock.protocol.common import Grammar, Repetition
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock_engine.request.step_in_flight import UnfitResult, verify_drafts
 from penstock_engine.scheduler.further import MOST, SECONDS
@@ -56,6 +56,17 @@ def test_decodes_that_nobody_reads_as_they_come_go_on() -> None:
     assert len(h.worker.log) < 40
     # The last step has as many as are left.
     assert sum(1 + plan.further for plan in h.worker.log) == 200
+
+
+def test_a_loop_ends_a_sequence_in_the_middle_of_a_step_that_goes_on() -> None:
+    ended = 0
+    for seed in range(8):
+        h = going_on()
+        score = ask(h, [5, 6], seed=seed, repetition=Repetition(1, 3, 2))
+        h.run()
+        terminal = score.sequences[0].terminal
+        ended += terminal is not None and terminal.finish == "repetition"
+    assert ended >= 6
 
 
 def test_proposals_that_pay_end_a_step_that_goes_on() -> None:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from penstock.model.config import GenerationDefaults
+from penstock.request.sampling_params import RepetitionDetectionParams
 from tests.gateway import sse
 from tests.gateway.fake_engine import (
     CONTEXT,
@@ -202,10 +203,12 @@ async def test_sampling_fields_reach_the_engine(
         "logprobs": True,
         "top_logprobs": 4,
         "skip_special_tokens": False,
+        "repetition_detection": {"max_pattern_size": 64, "min_count": 5},
     }
     assert (await http.post(URL, json=body(**fields))).status_code == 200
     params = engine.submitted[0][1]
-    expected = fields | {"seed": 2**64 - 1, "logprobs": 4}
+    detection = RepetitionDetectionParams(max_pattern_size=64, min_count=5)
+    expected = fields | {"seed": 2**64 - 1, "logprobs": 4, "repetition_detection": detection}
     del expected["top_logprobs"]
     assert {name: getattr(params, name) for name in expected} == expected
 

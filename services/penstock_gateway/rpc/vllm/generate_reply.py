@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _REASONS = {
     "length": FinishInfo.FinishReason.LENGTH,
     "stop": FinishInfo.FinishReason.STOP,
+    "repetition": FinishInfo.FinishReason.STOP,
     "abort": FinishInfo.FinishReason.ABORTED,
 }
 
