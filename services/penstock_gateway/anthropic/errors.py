@@ -58,4 +58,7 @@ def encoded(error: HTTPError, request_id: str | None = None) -> bytes:
 
 VERSION = b"anthropic-version"
 """The header that all of Anthropic's clients send."""
-ERRORS = ErrorShape(MessageErrorReply, encoded, b"request-id", asked_by=VERSION)
+VERSIONS = ("2023-01-01", "2023-06-01", "2026-10-21")
+"""All that Anthropic has published. The differences are of no account here: what the last one
+refuses, such as temperature, is for models of Anthropic's own."""
+ERRORS = ErrorShape(MessageErrorReply, encoded, b"request-id", asked_by=VERSION, versions=VERSIONS)

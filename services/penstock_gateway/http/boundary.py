@@ -93,6 +93,8 @@ class Boundary:
             if head_bytes(scope) > self._service.config.max_header_bytes:
                 raise head_too_large(self._service.config.max_header_bytes)
             self._door.check(scope)
+            if shape.versions:
+                _check_version(scope, shape)
             await self._app(scope, receive, send_with_id)
         except ClientGone as gone:
             log.debug("client gone", request=request_id, reason=str(gone), **log_fields(scope))
@@ -149,6 +151,20 @@ class Boundary:
             raise head_too_large(config.max_header_bytes)
         self._door.check(scope)
         await self._app(scope, receive, send)
+
+
+def _check_version(scope: Scope, shape: ErrorShape) -> None:
+    """Raises HTTPError 400 for a version of the API that nobody knows."""
+    for name, value in scope["headers"]:
+        if name == shape.asked_by and value.decode("latin-1") not in shape.versions:
+            header = name.decode()
+            raise HTTPError(
+                400,
+                f"{header} is {clip(value.decode('latin-1'))}; allowed: "
+                f"{', '.join(shape.versions)}, or no such header",
+                param=header,
+                code="invalid_value",
+            )
 
 
 def request_id_of(scope: Scope) -> str:

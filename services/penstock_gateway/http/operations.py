@@ -104,6 +104,8 @@ class ErrorShape:
     """Under which the request's id goes out, beside x-request-id."""
     asked_by: bytes | None = None
     """A request header of the clients that expect it at any path."""
+    versions: tuple[str, ...] = ()
+    """Values that the header may have; empty: any."""
 
 
 OPENAI_ERRORS = ErrorShape(ErrorReply, lambda error, request_id: error.encoded())

@@ -428,6 +428,24 @@ async def test_where_nothing_is_errors_are_anthropics_too(
     assert answer.headers["request-id"] == answer.headers["x-request-id"]
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+@pytest.mark.parametrize("version", [None, "2023-06-01", "2026-10-21", "2099-01-01", "latest"])
+async def test_versions_that_nobody_knows_are_refused(
+    http: httpx.AsyncClient, path: str, version: str | None
+) -> None:
+    fields = body() if path == "/v1/messages" else {"model": MODEL, "messages": [user("Hi")]}
+    headers = {} if version is None else {"anthropic-version": version}
+    answer = await http.post(path, json=fields, headers=headers)
+    if version in (None, "2023-06-01", "2026-10-21"):
+        assert answer.status_code == 200
+        return
+    assert (answer.status_code, answer.json()["type"]) == (400, "error")
+    error = answer.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert f'anthropic-version is "{version}"' in error["message"]
+    assert "2023-06-01" in error["message"]
+
+
 async def test_other_clients_errors_stay_openais(http: httpx.AsyncClient) -> None:
     for path in ("/v1/models/claude", "/v1/messages-of-others", "/v1/skills"):
         assert (await http.get(path)).json()["error"]["code"] in ("not_found", "model_not_found")
