@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,10 @@ from penstock.config.settings import GatewayConfig, MediaSettings, StorageSettin
 from penstock.errors import Limited, Overloaded
 from penstock.media.desk import MediaDesk
 from penstock_gateway.http.errors import HTTPError
+from penstock_gateway.http.events import Answering
 from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing, current
-from penstock_gateway.models.backend import AskedModel, ModelRegistry
+from penstock_gateway.models.backend import ModelRegistry
 
 if TYPE_CHECKING:
     from penstock_gateway.storage.store import Store
@@ -124,8 +125,8 @@ class Service:
     responses: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     """HTTP responses, by status; an open stream is counted when it begins, and a WebSocket, as
     101."""
-    open_requests: int = 0
-    """Requests that are being answered."""
+    answering: Answering = field(default_factory=Answering)
+    """Around the work for each request."""
     draining: bool = False
     """Whether the gateway was told to leave: what is new is refused, what is open goes on."""
     started: float = field(default_factory=time.monotonic)
@@ -155,20 +156,10 @@ class Service:
             "--max-background-responses",
         )
 
-    @contextmanager
-    def answering(self) -> Iterator[None]:
-        """Around the work for a request: a gateway that leaves waits for it."""
-        self.open_requests += 1
-        try:
-            yield
-        finally:
-            self.open_requests -= 1
-
-    def using(
-        self, name: str | None, deadline: float | None = None
-    ) -> AbstractAsyncContextManager[AskedModel]:
-        """Around all work for a request that asks for `name`, see ModelRegistry."""
-        return self.models.using(name, deadline)
+    @property
+    def open_requests(self) -> int:
+        """Requests that are being answered."""
+        return self.answering.count
 
     def stored(self) -> Store:
         """Files and batches. Raises HTTPError 404 where the server keeps none."""

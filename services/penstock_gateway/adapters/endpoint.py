@@ -60,7 +60,7 @@ class LoadAdapterEndpoint(JsonEndpoint[LoadAdapterRequest]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
         models = self._service.models
-        async with self._service.using(request.model) as asked:
+        async with self._service.models.using(request.model) as asked:
             models.check_free(request.lora_name, asked.backend)
             await asked.backend.adapters.load(
                 request.lora_name, request.lora_path, in_place=request.load_inplace

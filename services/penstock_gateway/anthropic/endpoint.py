@@ -126,7 +126,7 @@ class CountTokens(JsonEndpoint[CountRequest]):
         await send_json(send, 200, msgspec.json.encode(count))
 
     async def _prompt(self, request: CountRequest, tenant: str) -> ChatPrompt:
-        async with self._service.using(request.model) as asked:
+        async with self._service.models.using(request.model) as asked:
             return await self._prompt_for(request, asked.engine, tenant)
 
     async def _prompt_for(

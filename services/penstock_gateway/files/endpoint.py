@@ -260,7 +260,7 @@ class UploadEndpoint:
         if self._service.draining:
             raise leaving()
         owner = tenant_of(scope)
-        with self._service.answering(), self._service.uploads.one(owner):
+        with self._service.answering, self._service.uploads.one(owner):
             record = await receive_file(store, owner, scope, receive, UPLOAD_SECONDS)
         await send_json(send, 200, msgspec.json.encode(record))
 

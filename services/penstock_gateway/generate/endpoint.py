@@ -119,7 +119,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             request_terms(request, headers, arrived),
             session=session_of(request, headers.session_id),
         )
-        with service.answering():
+        with service.answering:
             if request.stream:
                 events = EventStream(
                     send,
@@ -137,7 +137,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     async def _whole(
         self, request: Fields, terms: Terms, recorder: TimelineRecorder
     ) -> list[bytes]:
-        async with self._service.using(request.model, terms.deadline) as asked:
+        async with self._service.models.using(request.model, terms.deadline) as asked:
             recorder.waited(asked.waited)
             with self._service.media.lease(terms.tenant, terms.deadline) as lease:
                 job = await self._job(request, asked, lease)
@@ -167,7 +167,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     async def _stream(
         self, request: Fields, terms: Terms, recorder: TimelineRecorder, events: EventStream
     ) -> None:
-        async with self._service.using(request.model, terms.deadline) as asked:
+        async with self._service.models.using(request.model, terms.deadline) as asked:
             recorder.waited(asked.waited)
             with self._service.media.lease(terms.tenant, terms.deadline) as lease:
                 job = await self._job(request, asked, lease)

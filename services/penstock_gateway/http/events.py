@@ -214,6 +214,20 @@ Tick = Callable[[], Awaitable[float | None]]
 None: never."""
 
 
+class Answering:
+    """Counts the requests that are being answered: a context manager around the work for each. A
+    gateway that leaves waits for them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *raised: object) -> None:
+        self.count -= 1
+
+
 async def while_connected(
     work: Coroutine[Any, Any, Result], receive: Receive, tick: Tick | None = None
 ) -> Result:

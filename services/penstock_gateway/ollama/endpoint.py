@@ -120,7 +120,7 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
             backend.named(request.model)
             backend.residence.unload()
             return loaded(backend.name or "", self.show, "unload")
-        async with self._service.using(request.model, terms.deadline) as asked:
+        async with self._service.models.using(request.model, terms.deadline) as asked:
             check_generates(asked.engine.welcome)
             return loaded(asked.name, self.show)
 

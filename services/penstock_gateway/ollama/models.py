@@ -130,7 +130,7 @@ class Show(JsonEndpoint[ShowRequest]):
         await send_json(send, 200, payload)
 
     async def _of(self, name: str | None) -> bytes:
-        async with self._service.using(name) as asked:
+        async with self._service.models.using(name) as asked:
             return msgspec.json.encode(self._shown(asked.engine))
 
     def _shown(self, engine: EngineInfo) -> ShownModel:

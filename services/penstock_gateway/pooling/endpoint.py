@@ -201,13 +201,13 @@ class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         request = await self.read(scope, receive)
         check_request_id(request)
         terms = request_terms(request, headers, arrived)
-        with self._service.answering():
+        with self._service.answering:
             work = self._answer(request, terms, scope[REQUEST_ID])
             reply = await while_connected(work, receive)
             await send_json(send, 200, reply)
 
     async def _answer(self, request: Fields, terms: Terms, name: str) -> list[bytes]:
-        async with self._service.using(request.model, terms.deadline) as asked:
+        async with self._service.models.using(request.model, terms.deadline) as asked:
             return await self._answer_by(asked, request, terms, name)
 
     async def _answer_by(

@@ -138,7 +138,7 @@ class RealtimeSession:
                 code="utterance_open",
             )
         wishes = Wishes(language=message.language or None, prompt=message.prompt or "")
-        async with self._service.using(message.model) as asked:
+        async with self._service.models.using(message.model) as asked:
             text = asked.engine.text
             check(wishes, facts_of(text), text.tokenizer)
         self._terms = msgspec.structs.replace(self._terms, adapter=asked.adapter)
@@ -198,7 +198,7 @@ class RealtimeSession:
         self, utterance: Utterance, before: asyncio.Task[None] | None, terms: Terms
     ) -> None:
         """before: the utterance whose text comes first."""
-        with self._service.answering(), self._stay.held(), contextlib.closing(utterance):
+        with self._service.answering, self._stay.held(), contextlib.closing(utterance):
             try:
                 if before is not None:
                     await asyncio.wait((before,))

@@ -140,7 +140,7 @@ class Utterance:
         service = self._service
         source = MediaSource(AUDIO, kind="audio", samples=(piece.astype("<f4").tobytes(), RATE))
         async with AsyncExitStack() as stack:
-            asked = await stack.enter_async_context(service.using(self.model))
+            asked = await stack.enter_async_context(service.models.using(self.model))
             lease = stack.enter_context(service.media.lease(terms.tenant))
             transcriber = await begin(
                 asked.client,

@@ -199,7 +199,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
     ) -> bytes:
         """Begins an answer in the background: raises now for all that can be wrong with the
         request."""
-        async with self._service.using(request.model, terms.deadline) as model:
+        async with self._service.models.using(request.model, terms.deadline) as model:
             recorder.waited(model.waited)
             with self._service.media.lease(terms.tenant, terms.deadline) as lease:
                 reply = (await self._job(request, model, lease)).reply
@@ -270,7 +270,7 @@ class Retrieval:
             failure=failure,
         )
         service = self._service
-        with service.answering(), service.followers.one(owner):
+        with service.answering, service.followers.one(owner):
             work = follow(lambda: records.find(owner, id), after, events, lambda: service.draining)
             await stream_while_connected(work, receive, events)
 

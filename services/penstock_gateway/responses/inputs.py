@@ -95,7 +95,7 @@ class CountInputTokens(JsonEndpoint[ResponsesRequest]):
 
     async def _count(self, request: ResponsesRequest, tenant: str) -> int:
         request = await with_items(self._service, request, tenant)
-        async with self._service.using(request.model) as model:
+        async with self._service.models.using(request.model) as model:
             before = await conversation_before(self._service, request, tenant, "")
             return await self._count_for(ChatTranslation(request, before), model.engine, tenant)
 

@@ -95,7 +95,7 @@ class TextEndpoint(JsonEndpoint[Request], Generic[Request]):
         await send_json(send, 200, payload)
 
     async def _answer(self, request: Request, tenant: str) -> bytes:
-        async with self._service.using(request.model) as asked:
+        async with self._service.models.using(request.model) as asked:
             with self._service.media.lease(tenant) as lease:
                 return msgspec.json.encode(await self.answer(request, asked.engine, lease))
 

@@ -68,7 +68,7 @@ class SpeechEndpoint:
             check(request)
             terms = request_terms(request, headers, arrived)
             lease.deadline = terms.deadline
-            with service.answering():
+            with service.answering:
                 course = Course(service, request, form, lease, terms, scope[REQUEST_ID])
                 await self._answer(course, scope, receive, send)
 
@@ -146,7 +146,7 @@ class Course:
         await events.write(event(done) + DONE, last=True)
 
     def _using(self) -> AbstractAsyncContextManager[AskedModel]:
-        return self._service.using(self.request.model, self._terms.deadline)
+        return self._service.models.using(self.request.model, self._terms.deadline)
 
     async def _begun(self, asked: AskedModel) -> Transcript:
         service, request, engine = self._service, self.request, asked.engine

@@ -16,12 +16,12 @@ from penstock.client.fleet import Endpoints, Fleet, Resolver, is_named
 from penstock.client.generation import Generation
 from penstock.client.generation_request import rejection
 from penstock.client.live import LiveFeed
-from penstock.client.placement import OpenRequest, Placement, WaitingRoom
 from penstock.client.prefilling import PrefillAhead
-from penstock.client.routing import Routing, Why
+from penstock.client.routing import OpenRequest, Placement, Routing, Why
 from penstock.client.served_model import ModelText, ServedModel
 from penstock.client.session import EngineSession
 from penstock.client.session_state import count_tries
+from penstock.client.waiting_room import WaitingRoom
 from penstock.config.settings import TransportSettings
 from penstock.errors import PenstockError, RequestFailed
 from penstock.process import logs

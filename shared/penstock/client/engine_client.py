@@ -30,7 +30,6 @@ from penstock.client.generation_request import (
 )
 from penstock.client.media import PreparedMedia
 from penstock.client.observer import Observer, RequestTiming, observe
-from penstock.client.placement import Placement
 from penstock.client.pool_request import (
     PoolRequest,
     PoolResult,
@@ -38,7 +37,7 @@ from penstock.client.pool_request import (
     check_task,
 )
 from penstock.client.replacing import ChangeMode, replace_weights
-from penstock.client.routing import AFFINITY_TOKENS, RoutingRequest, make_routing
+from penstock.client.routing import AFFINITY_TOKENS, Placement, RoutingRequest, make_routing
 from penstock.client.served_model import ModelText
 from penstock.config.settings import TransportSettings
 from penstock.errors import EngineUnavailable

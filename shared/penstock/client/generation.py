@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from penstock.client.deltas import EmittedSequence, Pending, SequenceDelta, SequenceText
 from penstock.client.generation_request import GenerationRequest, failed_early
 from penstock.client.observer import UNOBSERVED, RequestTiming, Unobserved
-from penstock.client.placement import NOWHERE, Blame, Holder, OpenRequest, Placement
+from penstock.client.routing import NOWHERE, Blame, Holder, OpenRequest, Placement
 from penstock.errors import DeadlineExceeded, PenstockError
 from penstock.protocol.common import (
     FinishReason,

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.client.media import PreparedMedia
 from penstock.client.observer import RequestTiming
-from penstock.client.placement import NOWHERE, Blame, Holder, OpenRequest, Placement
+from penstock.client.routing import NOWHERE, Blame, Holder, OpenRequest, Placement
 from penstock.errors import (
     DeadlineExceeded,
     EngineUnavailable,

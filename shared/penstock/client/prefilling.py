@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 from penstock.client.generation import Generation
 from penstock.client.media import PreparedMedia
-from penstock.client.placement import NOWHERE, Blame, Holder, OpenRequest, Placement
-from penstock.client.routing import Why
+from penstock.client.routing import NOWHERE, Blame, Holder, OpenRequest, Placement, Why
 from penstock.client.session import EngineSession
 from penstock.errors import PenstockError
 from penstock.protocol.common import Stopping, TokenSampling

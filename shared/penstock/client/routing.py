@@ -1,9 +1,9 @@
-"""Which of several engine cores gets a request.
+"""Which of several engine cores gets a request, the request's way from one to another, and which of
+their deaths are held against it.
 
 Policies are asked with what every gateway knows alike (the prompt, and what the engine cores say of
 themselves), and keep nothing of what they said before: so every gateway decides alike, and a new
-one at once.  RoundRobin, which remembers whose turn it is, is there to compare with.
-"""
+one at once.  RoundRobin, which remembers whose turn it is, is there to compare with."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from typing import Literal, Protocol, TypeVar, get_args
 
 import msgspec
 
+from penstock.client.media import PreparedMedia
 from penstock.config.plugins import ROUTING, named_plugin
-from penstock.errors import StartupError
+from penstock.errors import PenstockError, StartupError
 from penstock.protocol.common import Media
+from penstock.protocol.from_frontend import FromFrontend, Submit
+from penstock.protocol.to_frontend import Pooled, SequenceOutput
+from penstock.request.terms import Terms
 
 Why = Literal["prefix", "session", "load", "only", "turn", "prefill"]
 """prefix: it is the prompt's favourite.  session: it is the session's.  load: the favourite was
 busy, or there is none.  only: there was no other.  turn: round robin.  prefill: to
 compute the prompt, for another one to go on with."""
-
 WHYS: tuple[Why, ...] = get_args(Why)
 
 AFFINITY_TOKENS = 128
@@ -32,10 +35,8 @@ common system prompt's first lines, short enough that a conversation keeps its f
 
 LOAD_FACTOR = 1.25
 """How far above the mean load a favourite may be."""
-
 SESSION_LOAD_FACTOR = 2.0
-"""How far above the mean load a session's favourite may be: what it has of a long conversation is
-worth some waiting."""
+"""How far above the mean load a session's favourite may be: its KV is worth some waiting."""
 
 
 class RoutableEngine(Protocol):
@@ -219,3 +220,181 @@ def make_routing(name: str) -> Routing:
     if not callable(getattr(made, "choose", None)):
         raise StartupError(f"--routing {name}: {plugin.package} gives {made!r}, without `choose`")
     return made
+
+
+MOST_PENDING = 64
+"""Lost engine cores that a request remembers at once, of which nobody knows yet what became."""
+
+
+class Blame:
+    """Deaths of engine cores that are held against one request.  Whether it may be told from a
+    bystander is decided here and nowhere else.
+
+    Suspected is only what had entered a step of an engine core and had gained nothing since, when
+    the session with it was lost.  A session that ends is not a death yet: it is one when another
+    life of an engine core answers at that place, and none when the same life does.  Until then the
+    suspicion is pending; where nobody ever comes back there (a name may lead elsewhere), it stays
+    so, and harms nobody.
+
+    deaths: as Submit's: those that are certain, since the request last gained something.
+    """
+
+    __slots__ = ("_entered", "_pending", "deaths")
+
+    def __init__(self) -> None:
+        self.deaths = 0
+        self._entered = False
+        self._pending: dict[str, str] = {}
+        """Boots of lost engine cores, by endpoint."""
+
+    def entered(self) -> None:
+        """The engine core that has it says that one of its sequences is in a step."""
+        self._entered = True
+
+    def left(self) -> None:
+        """Notes that none of the request's sequences is in a step any more: all wait again."""
+        self._entered = False
+
+    def gained(self) -> None:
+        """Clears the request of all blame: it has got a token, so it is past whatever killed an
+        engine core."""
+        if self._entered or self._pending or self.deaths:
+            self._entered = False
+            self._pending.clear()
+            self.deaths = 0
+
+    def lost(self, endpoint: str, boot: str | None, *, innocent: bool) -> None:
+        """The session that it ran in has ended. boot: of the engine core there; None: not known.
+        innocent: it is known that nobody has died of anything that ran."""
+        suspected, self._entered = self._entered, False
+        if suspected and not innocent and boot and len(self._pending) < MOST_PENDING:
+            self._pending[endpoint] = boot
+
+    def answered(self, endpoint: str, boot: str) -> None:
+        """An engine core has come at `endpoint`, in the life `boot`."""
+        if not self._pending:
+            return
+        # That life goes on, wherever it was met before.
+        self._pending = {place: life for place, life in self._pending.items() if life != boot}
+        if self._pending.pop(endpoint, None) is not None:
+            self.deaths += 1
+
+
+class Placement:
+    """Where a request has been.
+
+    ask: what it is placed by.  endpoint: of the engine core that had it last. expected: endpoint of
+    one that has fetched what it could of the prompt, and why that one was chosen.  fingerprint,
+    weights: of what made its tokens.  refused: another engine core than its present one had no room
+    for it.  tries: sessions that have ended since it was last answered, each before it answered the
+    request's Submit, see `pacing`.
+    """
+
+    __slots__ = ("ask", "endpoint", "expected", "fingerprint", "refused", "tries", "weights")
+
+    def __init__(self, ask: RoutingRequest) -> None:
+        self.ask = ask
+        self.endpoint: str | None = None
+        self.expected: tuple[str, Why] | None = None
+        self.fingerprint: str | None = None
+        self.weights: str | None = None
+        self.refused = False
+        self.tries = 0
+
+
+class OpenRequest(Protocol):
+    """What the client needs of a Generation or PoolRequest.
+
+    key: its number where it is.  holder: the session or waiting_room that it is in.
+    """
+
+    key: int
+    holder: Holder
+    placement: Placement
+
+    @property
+    def media(self) -> PreparedMedia | None:
+        """What engine cores may ask for, until it is over; None for text alone."""
+        ...
+
+    @property
+    def blame(self) -> Blame: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def terms(self) -> Terms: ...
+
+    @property
+    def finished(self) -> bool: ...
+
+    @property
+    def open_sequences(self) -> int: ...
+
+    @property
+    def carried_tokens(self) -> int:
+        """Tokens that its submission holds: the prompt's and the emitted ones."""
+        ...
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is some output of a sequence that is open."""
+        ...
+
+    @property
+    def successor(self) -> OpenRequest:
+        """What is submitted again if the request's engine core is lost: itself, unless it went
+        ahead of another."""
+        ...
+
+    def submission(self) -> Submit: ...
+
+    def take(self, output: SequenceOutput) -> None: ...
+
+    def take_accepted(self) -> None: ...
+
+    def take_entered(self) -> None: ...
+
+    def take_prepared(self) -> None: ...
+
+    def take_pooled(self, message: Pooled) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def expire(self) -> None: ...
+
+    def fail(self, error: PenstockError) -> None: ...
+
+
+class Holder(Protocol):
+    """The place of an open request: an engine core's session, or a line of requests that wait for
+    one."""
+
+    def send(self, message: FromFrontend) -> bool:
+        """False where there is nobody to send to."""
+        ...
+
+    def abort(self, request: OpenRequest) -> None:
+        """Ends it in the engine core, if that has heard of it; `forget` has to follow."""
+        ...
+
+    def forget(self, request: OpenRequest) -> None:
+        """The request is over."""
+        ...
+
+
+class Nowhere:
+    """The place of a request that has not been given one yet."""
+
+    def send(self, message: FromFrontend) -> bool:
+        return False
+
+    def abort(self, request: OpenRequest) -> None:
+        pass
+
+    def forget(self, request: OpenRequest) -> None:
+        pass
+
+
+NOWHERE = Nowhere()

@@ -15,7 +15,7 @@ import zmq
 from penstock.client.generation import Generation
 from penstock.client.media_sending import MediaSending
 from penstock.client.open_calls import OpenCalls
-from penstock.client.placement import OpenRequest
+from penstock.client.routing import OpenRequest
 from penstock.client.session_state import Pacing, Progress, ReportedState
 from penstock.config.settings import TransportSettings
 from penstock.errors import RequestFailed

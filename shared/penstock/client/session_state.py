@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from penstock.client.placement import OpenRequest
+from penstock.client.routing import OpenRequest
 from penstock.errors import RequestFailed
 from penstock.protocol.common import SleepLevel, WakeTag
 from penstock.protocol.to_frontend import Status, Welcome
