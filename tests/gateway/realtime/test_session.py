@@ -18,8 +18,8 @@ import websockets
 from penstock.config.settings import GatewayConfig, MediaSettings
 from penstock.media.desk import MediaDesk
 from penstock_gateway.http.access_log import LOGGER
+from penstock_gateway.models.backend import ModelRegistry
 from penstock_gateway.realtime import session
-from penstock_gateway.service import Service
 from tests.gateway.keyring import ALICE, BOB, key, write
 from tests.gateway.live_gateway import LiveGateway
 from tests.gateway.realtime.hearing import (
@@ -110,21 +110,21 @@ def test_an_utterance_is_what_its_commit_found(gateway: LiveGateway) -> None:
         while not engine.submitted:
             gateway.turn()
         found = []
-        begun, using = session.Utterance.texts, Service.using
+        begun, using = session.Utterance.texts, ModelRegistry.using
 
         def texts(utterance: Any, terms: Any, name: str) -> Any:
             found.append((utterance.model, terms.adapter))
             return begun(utterance, terms, name)
 
         @asynccontextmanager
-        async def naming(service: Service, name: str | None) -> AsyncIterator[Any]:
-            async with using(service, None) as asked:
+        async def naming(models: ModelRegistry, name: str | None) -> AsyncIterator[Any]:
+            async with using(models, None) as asked:
                 other = name == "other"
                 yield replace(asked, name="other", adapter="another") if other else asked
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(session.Utterance, "texts", texts)
-            patch.setattr(Service, "using", naming)
+            patch.setattr(ModelRegistry, "using", naming)
             say(client, "session.update", model="other")
             say(client, "?")
             assert told(client)["type"] == "error"
