@@ -14,7 +14,7 @@ import pytest
 
 from penstock import SamplingParams
 from penstock.client import EngineClient
-from penstock.client.session_state import Progress
+from penstock.client.session_state import EngineProgress
 from penstock.transport import heartbeat
 from testing.scripted_engine import FAST, ScriptedEngine
 from tests.shared.client_requests import collect, until
@@ -122,7 +122,7 @@ async def test_an_engine_that_beats_and_tells_nothing_is_left(two):
 
 
 async def test_what_we_did_not_listen_to_is_not_held_against_it():
-    progress = Progress(10.0)
+    progress = EngineProgress(10.0)
     progress.told(100.0)
     assert progress.stuck(110.0) == ""
     assert "sent no status for 10 s" in progress.stuck(110.5)

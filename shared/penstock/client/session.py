@@ -16,7 +16,7 @@ from penstock.client.generation import Generation
 from penstock.client.media_sending import MediaSending
 from penstock.client.open_calls import OpenCalls
 from penstock.client.routing import OpenRequest
-from penstock.client.session_state import Pacing, Progress, ReportedState
+from penstock.client.session_state import EngineProgress, Pacing, ReportedState
 from penstock.config.settings import TransportSettings
 from penstock.errors import RequestFailed
 from penstock.process import logs
@@ -130,7 +130,7 @@ class EngineSession(ReportedState):
         self._numbers = numbers
         self._owner = owner
         self._media = MediaSending(endpoint, self.open, self.send)
-        self._progress = Progress(settings.progress_timeout)
+        self._progress = EngineProgress(settings.progress_timeout)
         self._submitted = 0
         self._begun = self._polled = time.monotonic()
         self._watched: int | None = None

@@ -302,7 +302,7 @@ def count_tries(requests: Iterable[OpenRequest]) -> None:
             )
 
 
-class Progress:
+class EngineProgress:
     """Notices an engine core whose process lives but whose loop is stuck.
 
     Heartbeats say only that the process lives.  Status and Welcome come from the engine core's
