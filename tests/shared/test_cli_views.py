@@ -106,6 +106,38 @@ def test_status_says_it_in_words(monkeypatch) -> None:
     assert "not ready: the worker is loading the model" in _table(Address(), down)
 
 
+def two_models(tokens: int = 100) -> SystemReport:
+    """What a gateway of two models says, one of which isn't loaded: no numbers of `engine`."""
+    report = state()
+    engine = {"model": "first", "running": 3, "waiting": 1, "blocks_total": 100, "blocks_used": 75}
+    report.raw.update(engine=None, model=None)
+    report.raw["engines"] = [engine | {"tokens_generated": tokens}, {"model": None}]
+    report.raw["models"] = [
+        {"model": "first", "state": "ready", "waiting": 0},
+        {"model": "second", "state": "absent", "waiting": 2},
+    ]
+    return report
+
+
+def test_status_shows_each_of_several_models(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [line.split() for line in _table(Address(), two_models()).splitlines()]
+    assert ["first", "ready", "3", "1", "75", "of", "100", "100"] in lines
+    assert ["second", "absent", "0", "2", "-", "0"] in lines
+    assert "no model yet" not in _table(Address(), two_models())
+
+
+def test_top_shows_each_of_several_models(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    history = History()
+    history.add(two_models(), 10.0)
+    history.add(two_models(tokens=180), 12.0)
+    lines = [line.split() for line in frame(history, "http://h", 1.0, PLAIN)]
+    assert lines[0][:3] == ["penstock", "2", "models"]
+    assert ["first", "ready", "3", "1", "75", "of", "100", "40.0"] in lines
+    assert ["second", "absent", "0", "2", "-", "0.0"] in lines
+
+
 def test_colours_are_for_terminals_that_want_them(monkeypatch) -> None:
     for name in ("NO_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)

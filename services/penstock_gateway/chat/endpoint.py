@@ -21,6 +21,13 @@ from penstock_gateway.chat.prompt import (
     template_of,
 )
 from penstock_gateway.chat.reply import ChatCompletion, ChatFormat
+from penstock_gateway.chat.thinking import (
+    ReasoningField,
+    ThinkingSwitch,
+    check_thinking,
+    shows_thoughts,
+    thinking_variables,
+)
 from penstock_gateway.chat.tools import (
     OPENAI_TOOLS,
     Tool,
@@ -32,7 +39,6 @@ from penstock_gateway.chat.tools import (
 from penstock_gateway.generate.batch import check_search, search_of
 from penstock_gateway.generate.endpoint import Blame, GenerateEndpoint, Job
 from penstock_gateway.generate.reply import EchoOptions, ReplyHead, check_prompt_logprobs
-from penstock_gateway.http.errors import clip
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.fields import (
@@ -74,6 +80,9 @@ class ChatRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknown_fiel
     include_reasoning: Flag = None
     reasoning_effort: Text = None
     """A variable for the chat template, as chat_template_kwargs are."""
+    reasoning: ReasoningField | None = None
+    thinking: ThinkingSwitch | bool | None = None
+    enable_thinking: Flag = None
     continue_final_message: Flag = None
     add_special_tokens: Flag = None
     documents: list[dict[str, Any]] | None = None
@@ -86,6 +95,9 @@ class ChatRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknown_fiel
     web_search_options: Any = None
     chat_template: Text = None
     return_prompt_text: Flag = None
+    separate_reasoning: Flag = None
+    stream_reasoning: Flag = None
+    reasoning_format: Text = None
 
 
 RULES = (
@@ -94,8 +106,10 @@ RULES = (
     UnsupportedField("audio"),
     UnsupportedField("web_search_options"),
     UnsupportedField("return_prompt_text", (False,)),
+    UnsupportedField("separate_reasoning", (True,)),
+    UnsupportedField("stream_reasoning", (True,)),
+    UnsupportedField("reasoning_format", ("auto", "deepseek")),
 )
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _RETIRED = (("functions", "tools"), ("function_call", "tool_choice"))
 
 
@@ -132,12 +146,7 @@ def check_chat(request: ChatRequest) -> None:
                 code="unsupported_value",
             )
     check_verbosity("verbosity", request.verbosity)
-    effort = request.reasoning_effort
-    if effort is not None and effort not in EFFORTS:
-        raise InvalidRequest(
-            f"reasoning_effort is {clip(effort)}; allowed: {', '.join(EFFORTS)}",
-            param="reasoning_effort",
-        )
+    check_thinking(request)
 
 
 OPERATION = posting(
@@ -175,7 +184,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
             prompt,
             engine.text.tokenizer,
             params,
-            include_reasoning=request.include_reasoning is not False,
+            include_reasoning=shows_thoughts(request),
             largest_grammar=engine.welcome.limits.max_grammar_bytes,
             family=engine.welcome.family,
         )
@@ -253,9 +262,7 @@ async def prompt_of(
     request: ChatRequest, engine: EngineInfo, use: ToolUse, with_media: ChatMedia
 ) -> ChatPrompt:
     """The conversation through the model's chat template. Raises InvalidRequest."""
-    variables = dict(request.chat_template_kwargs or {})
-    if request.reasoning_effort is not None:
-        variables.setdefault("reasoning_effort", request.reasoning_effort)
+    variables = {**thinking_variables(request), **(request.chat_template_kwargs or {})}
     if use.tools:
         variables["tools"] = use.for_template()
     if request.documents:

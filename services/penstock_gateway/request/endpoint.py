@@ -4,7 +4,6 @@ structs, and the errors that tell people what to change."""
 from __future__ import annotations
 
 import asyncio
-import difflib
 import functools
 import re
 import types
@@ -18,6 +17,7 @@ import msgspec
 from msgspec import inspect
 from starlette.types import Receive, Scope, Send
 
+from penstock.config.foreign_names import meant
 from penstock.errors import InvalidRequest
 from penstock_gateway.http.errors import leaving
 from penstock_gateway.request.body import check_amount, check_json_type, read_body
@@ -39,6 +39,8 @@ _ENOUGH = 1000
 """Characters of either end of a complaint."""
 
 
+MOST_LISTED = 24
+"""Fields that an error lists; of more, a reader would find none."""
 SEARCHED = 65_536
 """Bytes of a body that are looked through for why it is no JSON."""
 
@@ -172,10 +174,15 @@ def _explain(message: str, struct: Any) -> InvalidRequest:
 def _unknown_field(name: str, path: str, struct: Any) -> InvalidRequest:
     where = _join(path, name[:100])
     allowed = sorted(_fields_at(struct, path))
-    near = difflib.get_close_matches(name[:100], allowed, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    near = meant(name[:100], allowed)
+    if near is not None:
+        hint = f"did you mean {near}?"
+    elif len(allowed) <= MOST_LISTED:
+        hint = f"allowed: {', '.join(allowed)}"
+    else:
+        hint = "GET /docs lists those that there are"
     return InvalidRequest(
-        f"unknown field {where}; {hint}allowed: {', '.join(allowed)}",
+        f"unknown field {where}; {hint}",
         param=where,
         code="unknown_parameter",
     )

@@ -300,6 +300,13 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     mm_processor_kwargs: Object = None
     return_token_offsets: Flag = None
     return_mm_kwargs: Flag = None
+    cache_prompt: Flag = None
+    """llama.cpp's: whether the prompt's KV is kept and reused; here it always is."""
+    id_slot: Whole = None
+    timings_per_token: Flag = None
+    return_progress: Flag = None
+    keep_alive: Any = None
+    """Ollama's: how long the model stays loaded."""
 
     # --- only at their neutral value
     logits_processors: Any = None

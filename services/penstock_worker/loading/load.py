@@ -31,7 +31,7 @@ from penstock_worker.loading.host import load_on_host
 from penstock_worker.loading.kernels import triton_kernels
 from penstock_worker.loading.loaded import Loaded
 from penstock_worker.loading.pooling import load_pooling
-from penstock_worker.machine.cpu import usable_threads
+from penstock_worker.machine.cpu import compute_threads
 from penstock_worker.machine.memory import mib
 from penstock_worker.media.planning import check_media, told_of
 from penstock_worker.metrics.phases import UNWATCHED, Phases
@@ -73,7 +73,7 @@ def load(
     GroupLost.
     """
     begun = time.monotonic()
-    threads = setup.threads or usable_threads()
+    threads = compute_threads(setup.threads)
     torch.set_num_threads(1)  # Backends have threads of their own.
     prepared = load_manifest(setup.model_dir)
     if setup.digest and prepared.digest != setup.digest:

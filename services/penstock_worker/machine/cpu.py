@@ -8,6 +8,10 @@ from pathlib import Path
 
 import torch
 
+from penstock.process import logs
+
+log = logs.get(__name__)
+
 
 def usable_threads() -> int:
     """Cores that this process may run on, within the CPU quota of its cgroups."""
@@ -21,6 +25,21 @@ def usable_threads() -> int:
         if int(text) > 0:
             cores = min(cores, -(-int(text) // 100_000))
     return max(1, cores)
+
+
+def compute_threads(wanted: int | None) -> int:
+    """Threads to compute with, at most one for each usable core: more would wait for one another.
+    wanted: None for as many as that."""
+    usable = usable_threads()
+    if wanted is not None and wanted > usable:
+        log.warning(
+            f"--threads is {wanted}, and {usable} processors are usable: computing with {usable}"
+            " threads",
+            wanted=wanted,
+            usable=usable,
+        )
+        return usable
+    return wanted or usable
 
 
 def instruction_set() -> str:

@@ -12,8 +12,11 @@ import torch
 
 from penstock.errors import StartupError
 from penstock.model.kv_layout import ONE_GROUP, KVGroup, blocks_needed
+from penstock.process import logs
 from penstock.protocol.to_worker import Setup
 from penstock_worker.machine.cpu import cgroup_folders
+
+log = logs.get(__name__)
 
 MEMINFO = Path("/proc/meminfo")
 _UNLIMITED = 1 << 60
@@ -114,15 +117,29 @@ def pool_blocks(
             " (max_loras, max_lora_rank, lora_whole_matrices, lora_experts) take"
             f" {mib(adapters)}; {mib(free - states - media)} are free"
         )
-    return kv_blocks(
+    left = free - states - media - adapters
+    blocks = kv_blocks(
         block_bytes=block_bytes,
         fraction=setup.kv_memory_fraction,
-        free=free - states - media - adapters,
+        free=left,
         wanted=setup.num_kv_blocks,
         useful=setup.max_num_seqs * longest,
         most=setup.kv_memory_bytes,
         longest=longest,
         least=blocks_needed(groups, 1, setup.block_size),
+    )
+    _say_what_it_became(setup, blocks * block_bytes, left)
+    return blocks
+
+
+def _say_what_it_became(setup: Setup, taken: int, free: int) -> None:
+    """Where more was asked for than there is."""
+    if setup.num_kv_blocks or setup.kv_memory_bytes <= free:
+        return
+    log.warning(
+        f"--kv-memory-gib asks for {gib(setup.kv_memory_bytes)}, and {gib(free)} of memory are"
+        f" free: the KV pool has {gib(taken)} (--kv-memory-fraction {setup.kv_memory_fraction:g} of"
+        " what is free, or what --max-num-seqs sequences need)"
     )
 
 
@@ -159,6 +176,10 @@ def _room(folder: Path, limit_file: str, usage_file: str, droppable: str) -> int
         return None
     cache = sum(int(line.split()[1]) for line in stat if line.startswith(f"{droppable} "))
     return int(limit) - usage + cache
+
+
+def gib(size: int) -> str:
+    return f"{size / (1 << 30):,.1f} GiB"
 
 
 def mib(size: int) -> str:

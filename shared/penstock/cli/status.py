@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,13 +57,54 @@ def _table(server: HttpClient, state: SystemReport) -> str:
     style = Style(sys.stdout)
     told = style.paint("ready", "green") if state.ready else style.paint("not ready", "red")
     rows = [("state", told + (f": {state.reason}" if state.reason else ""))]
-    rows += [("model", state.model), ("address", server.url)]
+    if not state.models:
+        rows.append(("model", state.model))
+    rows.append(("address", server.url))
     if state.engine:
         rows += _engine(state)
     rows += _gateway(state)
     label = max(len(name) for name, _ in rows)
     room = width() + (len(told) if style.enabled else 0)
-    return "\n".join(clip(f"{name:<{label}}  {text}", room) for name, text in rows)
+    lines = [clip(f"{name:<{label}}  {text}", room) for name, text in rows]
+    if state.models:
+        lines += ["", *models_table(state, style)]
+    return "\n".join(lines)
+
+
+def models_table(
+    state: SystemReport, style: Style, rates: Mapping[str, float] | None = None
+) -> list[str]:
+    """A line for each of several models, and the heads. rates: tokens per second, in place of the
+    tokens generated so far."""
+    heads = (
+        "MODEL",
+        "STATE",
+        "RUNNING",
+        "WAITING",
+        "KV BLOCKS",
+        "TOKENS" if rates is None else "TOKENS/S",
+    )
+    cells = [heads]
+    for model in state.models:
+        numbers = ModelNumbers.of(state, model)
+        tokens = f"{numbers.tokens:,}" if rates is None else f"{rates.get(numbers.name, 0.0):,.1f}"
+        used = f"{numbers.blocks_used:,} of {numbers.blocks_total:,}"
+        cells.append(
+            (
+                numbers.name,
+                numbers.state,
+                f"{numbers.running:,}",
+                f"{numbers.waiting:,}",
+                used if numbers.blocks_total else "-",
+                tokens,
+            )
+        )
+    widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
+    lines = [
+        clip("  ".join(cell.ljust(wide) for cell, wide in zip(row, widths, strict=True)), width())
+        for row in cells
+    ]
+    return [style.paint(lines[0].rstrip(), "dim"), *(line.rstrip() for line in lines[1:])]
 
 
 def _engine(state: SystemReport) -> list[tuple[str, str]]:
@@ -127,6 +169,12 @@ class SystemReport:
         return told if isinstance(told, list) else []
 
     @property
+    def models(self) -> list[dict[str, Any]]:
+        """Each model, where there are several or some on demand."""
+        told = self.raw.get("models")
+        return told if isinstance(told, list) else []
+
+    @property
     def gateway(self) -> dict[str, Any]:
         return self.raw.get("gateway") or {}
 
@@ -148,6 +196,38 @@ class SystemReport:
     @property
     def blocks_used(self) -> int:
         return int(self.count("blocks_total") - self.count("blocks_free"))
+
+
+@dataclass(frozen=True)
+class ModelNumbers:
+    """What the engine cores of one model add up to. tokens: generated so far."""
+
+    name: str
+    state: str
+    running: int
+    waiting: int
+    blocks_used: int
+    blocks_total: int
+    tokens: int
+
+    @classmethod
+    def of(cls, state: SystemReport, model: dict[str, Any]) -> ModelNumbers:
+        name = model.get("model")
+        engines = [each for each in state.engines if each.get("model") == name]
+
+        def total(field: str) -> int:
+            return sum(int(each.get(field) or 0) for each in engines)
+
+        return cls(
+            name=str(name or "-"),
+            state=str(model.get("state") or "-"),
+            running=total("running"),
+            # Those that wait for the model itself are in no engine core yet.
+            waiting=total("waiting") + int(model.get("waiting") or 0),
+            blocks_used=total("blocks_used"),
+            blocks_total=total("blocks_total"),
+            tokens=total("tokens_generated"),
+        )
 
 
 def ask(server: HttpClient) -> SystemReport:

@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.cli.http_client import DEFAULT_URL, Refused, Unreachable, add_server_arguments, client
 from penstock.cli.parser import Parser, examples
-from penstock.cli.status import SystemReport, ask, bar
+from penstock.cli.status import ModelNumbers, SystemReport, ask, bar, models_table
 from penstock.cli.terminal import Style, clip, counted, duration, width
 from penstock.errors import InvalidRequest
 
@@ -134,6 +134,7 @@ class History:
         self.state: SystemReport | None = None
         self.trouble = ""
         self.rates = Rates()
+        self.by_model: dict[str, float] = {}
         self.generated: deque[float] = deque(maxlen=SEEN)
         self.gateways: dict[int, tuple[float, dict[str, Any]]] = {}
         self._before: tuple[float, SystemReport] | None = None
@@ -147,7 +148,8 @@ class History:
             self._before = (told, state)
         elif told - before[0] > LEAST_APART:
             self.rates = _rates(before[1], state, told - before[0])
-            self.generated.append(self.rates.generated)
+            self.by_model = _model_rates(before[1], state, told - before[0])
+            self.generated.append(sum(self.by_model.values()) or self.rates.generated)
             self._before = (told, state)
         self.state, self.trouble = state, ""
         if state.gateway:
@@ -165,7 +167,7 @@ def frame(history: History, url: str, interval: float, style: Style) -> list[str
     """Lines no wider than the terminal."""
     columns = width()
     clock = time.strftime("%H:%M:%S")
-    model = history.state.model if history.state else "-"
+    model = _title(history.state)
     left = clip(f"penstock  {model}  {url}", columns - len(clock) - 1)
     lines = [style.paint(left, "bold") + " " * max(1, columns - len(left) - len(clock)) + clock]
     lines += [_condition(history, columns, style), ""]
@@ -173,6 +175,12 @@ def frame(history: History, url: str, interval: float, style: Style) -> list[str
         lines += _numbers(history, history.state, columns, style)
     foot = clip(f"every {interval:g} s; q leaves", columns)
     return [*lines, "", style.paint(foot, "dim")]
+
+
+def _title(state: SystemReport | None) -> str:
+    if state is None:
+        return "-"
+    return f"{len(state.models)} models" if state.models else state.model
 
 
 def _condition(history: History, columns: int, style: Style) -> str:
@@ -185,6 +193,10 @@ def _condition(history: History, columns: int, style: Style) -> str:
 
 
 def _numbers(history: History, state: SystemReport, columns: int, style: Style) -> list[str]:
+    if state.models:
+        chart = _chart(history, columns, style)
+        table = models_table(state, style, history.by_model)
+        return [*chart, *table, "", *_gateways(history, columns, style)]
     rates, count = history.rates, state.count
     total = int(count("blocks_total"))
     share = state.blocks_used / total if total else 0.0
@@ -204,11 +216,16 @@ def _numbers(history: History, state: SystemReport, columns: int, style: Style) 
         ),
     ]
     lines = [clip(f"{name:<10} {text}", columns) for name, text in rows]
-    if history.generated:
-        room = columns - 12
-        chart = sparkline(list(history.generated)[-room:])
-        lines.insert(2, f"{'':<10} " + style.paint(chart, "cyan"))
+    lines[2:2] = _chart(history, columns, style)
     return [*lines, "", *_gateways(history, columns, style)]
+
+
+def _chart(history: History, columns: int, style: Style) -> list[str]:
+    """Tokens per second so far, in a line; nothing before there are any."""
+    if not history.generated:
+        return []
+    chart = sparkline(list(history.generated)[-(columns - 12) :])
+    return [f"{'':<10} " + style.paint(chart, "cyan")]
 
 
 def _gateways(history: History, columns: int, style: Style) -> list[str]:
@@ -247,3 +264,17 @@ def _rates(before: SystemReport, after: SystemReport, seconds: float) -> Rates:
         steps=per_second("steps"),
         busy=min(1.0, per_second("compute_seconds")),
     )
+
+
+def _model_rates(before: SystemReport, after: SystemReport, seconds: float) -> dict[str, float]:
+    """Tokens per second of each of several models."""
+    earlier = {numbers.name: numbers.tokens for numbers in _by_model(before)}
+    return {
+        numbers.name: max(0, numbers.tokens - earlier.get(numbers.name, numbers.tokens))
+        / max(seconds, 1e-6)
+        for numbers in _by_model(after)
+    }
+
+
+def _by_model(state: SystemReport) -> list[ModelNumbers]:
+    return [ModelNumbers.of(state, model) for model in state.models]

@@ -145,7 +145,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = "auto"
     threads: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,
-        Meta(description="Compute threads; default: usable cores."),
+        Meta(
+            description="Compute threads, at most one for each usable core, which is the default."
+        ),
     ] = None
     numa_node: Annotated[
         Annotated[int, Meta(ge=0, le=1023)] | None,

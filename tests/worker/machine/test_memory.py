@@ -86,6 +86,15 @@ def test_cpu_quota_in_both_versions(machine: Path) -> None:
     assert cpu.usable_threads() == 8
 
 
+def test_more_threads_than_processors_are_capped_and_said(machine: Path, caplog) -> None:
+    write(machine / "a", cpu__max="250000 100000")
+    assert cpu.compute_threads(None) == 3
+    assert cpu.compute_threads(2) == 2
+    assert not caplog.records
+    assert cpu.compute_threads(99) == 3
+    assert "--threads is 99, and 3 processors are usable" in caplog.text
+
+
 def test_blocks() -> None:
     sizes = {"block_bytes": 1000, "fraction": 0.4}
     assert memory.kv_blocks(**sizes, free=100_000, wanted=None, useful=1000) == 40

@@ -80,3 +80,13 @@ def test_a_step_holds_no_more_copies_than_were_counted() -> None:
         most = state_copies(5, sum(counts))
         assert copied == sum(count > 1 for count in counts) * toy.states.copied_bytes
         assert copied <= most * toy.states.copied_bytes
+
+
+def test_a_pool_that_cannot_be_so_large_is_said(caplog) -> None:
+    """FREE is about 1 GiB, and 100 were asked for."""
+    pool_blocks(setup(kv_memory_bytes=FREE), 1 << 20)
+    assert not caplog.records
+    blocks = pool_blocks(setup(kv_memory_bytes=100 << 30), 1 << 20)
+    assert blocks == 500
+    assert "--kv-memory-gib asks for 100.0 GiB, and 1.0 GiB of memory are free" in caplog.text
+    assert "the KV pool has 0.5 GiB" in caplog.text
