@@ -25,7 +25,7 @@ from penstock_engine.waiting.adapters import AdapterManager
 from penstock_engine.waiting.disk_kv import DiskKV, RemoteKV
 from penstock_engine.waiting.expected_prompts import ExpectedPrompts
 from penstock_engine.waiting.grammars import GrammarManager
-from penstock_engine.waiting.service_rate import ServiceRate
+from penstock_engine.waiting.queue_bounds import ServiceRate
 from penstock_engine.waiting.worker_calls import WorkerCalls
 
 

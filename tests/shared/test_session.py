@@ -123,7 +123,7 @@ async def test_an_engine_that_beats_and_tells_nothing_is_left(two):
 
 async def test_what_we_did_not_listen_to_is_not_held_against_it():
     progress = EngineProgress(10.0)
-    progress.told(100.0)
+    progress.heard(100.0)
     assert progress.stuck(110.0) == ""
     assert "sent no status for 10 s" in progress.stuck(110.5)
     progress.not_heard(4.0, 110.5)  # It had time enough apart from that.

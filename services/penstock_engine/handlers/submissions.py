@@ -22,8 +22,7 @@ from penstock_engine.request.timeline import TimelineBuilder
 from penstock_engine.scheduler.starts import next_starts
 from penstock_engine.sessions.frontends import FrontendSession
 from penstock_engine.waiting.queue import Part
-from penstock_engine.waiting.queue_bounds import QueueBounds, sum_of
-from penstock_engine.waiting.service_rate import ServiceRate
+from penstock_engine.waiting.queue_bounds import QueueBounds, ServiceRate, sum_of
 
 DRAINING_RETRY_MS = 1_000
 """Milliseconds after which a front end asks again while this engine core shuts down: another one,

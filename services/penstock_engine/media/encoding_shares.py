@@ -7,8 +7,8 @@ import math
 from penstock.protocol.to_worker import PartlyEncoded
 from penstock_engine.media.encodings import Encodings
 from penstock_engine.media.entry import MediaEntry, MediaStage
-from penstock_engine.request.planned_media import PlannedMedia
 from penstock_engine.request.request import Sequence
+from penstock_engine.request.step_in_flight import PlannedMedia
 from penstock_engine.scheduler.state import SchedulerState
 
 

@@ -12,9 +12,9 @@ from penstock_engine.media.entry import MediaEntry, MediaStage
 from penstock_engine.media.exchange import MediaBooks, MediaExchange
 from penstock_engine.media.loads import Loads
 from penstock_engine.metrics.counts import EngineCounts
-from penstock_engine.request.planned_media import PlannedMedia
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
+from penstock_engine.request.step_in_flight import PlannedMedia
 from penstock_engine.request.timeline import Clock
 from penstock_engine.scheduler.limits import ChunkLimit
 from penstock_engine.scheduler.state import SchedulerState

@@ -147,8 +147,8 @@ class Request:
         """What its sampling parameters, prediction and media bring along, as so many token ids."""
         media, wanted = len(self.prediction), self.sampling.adjustments
         if self.media is not None:
-            told = self.media.media
-            media += ITEM_COST * len(told.items) + SPAN_COST * len(told.spans)
+            prompt_media = self.media.media
+            media += ITEM_COST * len(prompt_media.items) + SPAN_COST * len(prompt_media.spans)
         if wanted is None:
             return media
         words = sum(map(len, wanted.bad_words))

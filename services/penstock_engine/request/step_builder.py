@@ -9,9 +9,8 @@ import msgspec
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import MAX_FURTHER, Copy, NewSequence, Plan, Save, SlotWork
 from penstock_engine.kv.table import BlockTable
-from penstock_engine.request.planned_media import PlannedMedia
 from penstock_engine.request.request import Sequence
-from penstock_engine.request.step_in_flight import StepInFlight
+from penstock_engine.request.step_in_flight import PlannedMedia, StepInFlight
 from penstock_engine.speculation.draft_policy import StepSize
 
 MAX_PROMPT_LOGPROBS = 65_536

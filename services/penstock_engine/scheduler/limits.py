@@ -3,8 +3,8 @@ adapters: it keeps nobody from anything."""
 
 from __future__ import annotations
 
-from penstock_engine.request.planned_media import PlannedMedia
 from penstock_engine.request.request import Sequence
+from penstock_engine.request.step_in_flight import PlannedMedia
 
 
 class ChunkLimit:

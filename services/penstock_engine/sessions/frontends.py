@@ -22,7 +22,7 @@ from penstock.protocol.to_frontend import (
 )
 from penstock_engine.request.request import Request
 from penstock_engine.sessions.effects import Effects, Frames
-from penstock_engine.waiting.service_rate import OpenRequests
+from penstock_engine.waiting.queue_bounds import OpenRequests
 
 Reply = Welcome | Accepted | Rejected | Prepared | Pooled | NeedMedia | Adapters | Called
 

@@ -113,17 +113,17 @@ class RankSessions:
         """One rank has. What the group is, once all have. Raises Disagreement."""
         worker.ready = ready
         workers = [self._there[session] for session in self.formed]
-        told = [one.ready for one in workers if one.ready is not None]
+        answers = [one.ready for one in workers if one.ready is not None]
         for name in ("num_kv_blocks", "num_host_blocks", "fingerprint", "kv_groups", *MEDIA):
-            values = list(dict.fromkeys(getattr(one, name) for one in told))
+            values = list(dict.fromkeys(getattr(one, name) for one in answers))
             if len(values) > 1:
                 raise Disagreement(f"ranks disagree: {name} is {values[0]} and {values[1]}")
-        if len(told) < self.size:
+        if len(answers) < self.size:
             return None
         self.ready = msgspec.structs.replace(
-            told[0],
-            device=", ".join(dict.fromkeys(one.device for one in told)),
-            load_seconds=max(one.load_seconds for one in told),
-            copy_seconds=max(one.copy_seconds for one in told),
+            answers[0],
+            device=", ".join(dict.fromkeys(one.device for one in answers)),
+            load_seconds=max(one.load_seconds for one in answers),
+            copy_seconds=max(one.copy_seconds for one in answers),
         )
         return self.ready

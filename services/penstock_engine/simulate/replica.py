@@ -1,8 +1,9 @@
-"""One engine core with a modelled worker, and one front end, which is the router."""
+"""One engine core with a modelled worker and its drafts, and one front end, which is the router."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections import deque
 
 from penstock.errors import InvalidRequest
@@ -11,17 +12,48 @@ from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_frontend import Hello, Submit
 from penstock.protocol.from_worker import AdapterReady, Ready, Result, SlotResult, WorkerHello
 from penstock.protocol.to_frontend import Outputs, Rejected
-from penstock.protocol.to_worker import FetchKV, LookUpKV, NewSequence, Plan, SaveKV
+from penstock.protocol.to_worker import FetchKV, LookUpKV, NewSequence, Plan, SaveKV, SlotWork
 from penstock.protocol.worker_resources import LoadAdapter
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_engine.sessions.effects import Effects
 from penstock_engine.simulate.adapters import AdapterLoads, SlotsWithAdapters
 from penstock_engine.simulate.cost import StepCost
-from penstock_engine.simulate.drafts import SimulatedDrafts
 from penstock_engine.simulate.metrics import Metrics, Open
 from penstock_engine.simulate.prompts import ANSWER
 from penstock_engine.simulate.store import SimulatedStore
+from penstock_engine.speculation.draft_policy import MAX_DRAFTS
+
+
+class SimulatedDrafts:
+    """tokens: drafts that there are for every sequence at any time; 0: none.  acceptance: the
+    chance of each to be right if those before it are, drawn from `seed`."""
+
+    __slots__ = ("_acceptance", "_random", "tokens")
+
+    def __init__(self, tokens: int = 0, acceptance: float = 0.0, seed: int = 0) -> None:
+        if not 0 <= tokens <= MAX_DRAFTS:
+            raise InvalidRequest(f"0 to {MAX_DRAFTS} tokens can be drafted, not {tokens}")
+        if not 0.0 <= acceptance <= 1.0:
+            raise InvalidRequest(f"acceptance must be in 0 to 1, not {acceptance:g}")
+        self.tokens = tokens
+        self._acceptance = acceptance
+        self._random = random.Random(seed)
+
+    def answer(self, work: SlotWork, token: int) -> SlotResult:
+        """The result of work that samples: as if all that is sampled were the same token."""
+        kept, draw, acceptance = 0, self._random.random, self._acceptance
+        while kept < work.draft and draw() < acceptance:
+            kept += 1
+        return SlotResult(
+            work.slot,
+            token,
+            more=[token] * kept,
+            drafted=work.draft,
+            proposed=self.tokens,
+            guessed=None if work.draft else draw() < acceptance,
+        )
+
 
 FRONTEND = b"f" * 16
 

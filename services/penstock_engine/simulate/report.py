@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from penstock_engine.simulate.histogram import RESOLUTION, LatencyHistogram
+from penstock_engine.simulate.metrics import RESOLUTION, LatencyHistogram
 from penstock_engine.simulate.simulation import Simulation
 
 PERCENTILES = (50, 90, 99)

@@ -192,9 +192,9 @@ class DraftPolicy:
         # The step ends early, so that there is one more for all to wait for.
         toll = math.log1p(self._wait / base) if base else 0.0
         prior = self._prior.by_place()
-        likeliest = max(sequences, key=lambda drafts: sum(drafts.chances(prior, FEW)))
+        best = max(sequences, key=lambda drafts: sum(drafts.chances(prior, FEW)))
         for most in PROPOSALS:
-            if self._best([Offer(likeliest, most)], size, left, toll):
+            if self._best([Offer(best, most)], size, left, toll):
                 return most
             if self._best([Offer(drafts, most) for drafts in sequences], size, left, toll):
                 return most * len(sequences)

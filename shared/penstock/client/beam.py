@@ -1,4 +1,4 @@
-"""Beam search: one request, each of whose steps gives every beam its likeliest next tokens.
+"""Beam search: one request, each of whose steps gives every beam its most likely next tokens.
 
 The rules are those of transformers' beam search with early_stopping=False.  Of all beams'
 continuations the best are taken, twice as many as there are beams (more where there are several

@@ -18,7 +18,7 @@ from penstock.request.terms import Terms
 
 @dataclass(slots=True)
 class Outcome:
-    """How a beam's step ended. entry: the likeliest next tokens; None: none came."""
+    """How a beam's step ended. entry: the most likely next tokens; None: none came."""
 
     entry: TokenLogprobs | None = None
     finish: FinishReason | None = None

@@ -1,4 +1,4 @@
-"""best_of: more sequences than are wanted, of which the likeliest are kept."""
+"""best_of: more sequences than are wanted, of which the most likely are kept."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ class EngineClient(ClientView):
     ) -> BeamRequest:
         """A beam search on its way: its first step is that of a single beam, the prompt's.
 
-        beams: that a step may have.  candidates: likeliest tokens of which each step is told.
+        beams: that a step may have.  candidates: most likely tokens that each step reports.
         Raises as `submit` does; what an engine core's refusal means comes with `done`.
         """
         observed = await observe(self._observer, len(prompt_token_ids), beams)

@@ -317,8 +317,8 @@ class Generation:
     def _awaits_prompt(self) -> bool:
         """Whether some of the prompt's log-probabilities are still to come, with the outputs of the
         first sequence."""
-        told = self.prompt_logprobs
-        return told is not None and 0 in self._open and len(told) < len(self.prompt_token_ids)
+        entries = self.prompt_logprobs
+        return entries is not None and 0 in self._open and len(entries) < len(self.prompt_token_ids)
 
     def _delta(self, sequence: EmittedSequence, output: SequenceOutput) -> SequenceDelta:
         """Returns what the sequence gains, and counts it."""

@@ -19,10 +19,10 @@ class _OpenCall:
         if len(self._answers) < answer.ranks:
             return False
         if not self.done.done():
-            told = [self._answers[rank] for rank in sorted(self._answers)]
-            wrong = next((each for each in told if each.code), None)
+            answers = [self._answers[rank] for rank in sorted(self._answers)]
+            wrong = next((each for each in answers if each.code), None)
             if wrong is None:
-                self.done.set_result([each.result for each in told])
+                self.done.set_result([each.result for each in answers])
             else:
                 self.done.set_exception(_error(wrong))
         return True
@@ -61,13 +61,13 @@ class OpenCalls:
 
 
 def _error(answer: Called) -> Exception:
-    told = f"rank {answer.rank}: {answer.error}" if answer.ranks > 1 else answer.error
+    reason = f"rank {answer.rank}: {answer.error}" if answer.ranks > 1 else answer.error
     match answer.code:
         case "invalid":
-            return InvalidRequest(told, param="method")
+            return InvalidRequest(reason, param="method")
         case "timed_out":
-            return DeadlineExceeded(told)
+            return DeadlineExceeded(reason)
         case "unavailable":
-            return EngineUnavailable(told)
+            return EngineUnavailable(reason)
         case _:
-            return RequestFailed(told)
+            return RequestFailed(reason)

@@ -341,7 +341,7 @@ class EngineSession(ReportedState):
         """From here on there is an engine core. refused: why it can't serve ours; empty: it can."""
         self.welcome, self.refused = welcome, refused
         self._answered = True
-        self._progress.told(time.monotonic())
+        self._progress.heard(time.monotonic())
 
     def _go_on(self, opened: asyncio.Task[None]) -> None:
         self._opening = None
@@ -360,11 +360,11 @@ class EngineSession(ReportedState):
 
     def _take_status(self, status: Status, now: float) -> None:
         before, self.status, self._status_at = self.status, status, now
-        self._progress.told(now)
+        self._progress.heard(now)
         self._submitted = 0
-        told = status.fingerprint or self.fingerprint, status.weights or self.weights
-        if told != (self.fingerprint, self.weights):
-            self.fingerprint, self.weights = told
+        reported = status.fingerprint or self.fingerprint, status.weights or self.weights
+        if reported != (self.fingerprint, self.weights):
+            self.fingerprint, self.weights = reported
             for request in list(self.open.values()):
                 self._compare(request)
         self._owner.status_changed(self, before)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.protocol.common import SessionTerms
-from penstock_engine.kv import expected
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.kv.retention import KVSession
+from penstock_engine.scheduler import kv_sessions
 from tests.engine.fake_disk import FakeDisk
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore
@@ -230,14 +230,14 @@ def test_a_session_that_is_expected_survives_the_worker() -> None:
 def test_what_is_expected_is_bounded_and_the_tenant_with_most_gives_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(expected, "MAX_EXPECTED_KEYS", 10)
-    book = expected.ExpectedSessions()
+    monkeypatch.setattr(kv_sessions, "MAX_EXPECTED_KEYS", 10)
+    book = kv_sessions.ExpectedSessions()
     sessions = [KVSession(tenant, str(at), 1) for at, tenant in enumerate("aaab")]
     for at, session in enumerate(sessions):
-        book.add(session, expected.Expected(9.0 - at, 10.0, [b"k"] * 3))
+        book.add(session, kv_sessions.Expected(9.0 - at, 10.0, [b"k"] * 3))
         book.check(sessions)
     assert [session in book for session in sessions] == [False, True, True, True]
-    book.add(sessions[0], expected.Expected(1.0, 2.0, [b"k"] * 11))
+    book.add(sessions[0], kv_sessions.Expected(1.0, 2.0, [b"k"] * 11))
     assert sessions[0] not in book
     assert book.next_deadline() == 6.0
     assert [session.name for session, _ in book.due(7.0)] == ["3", "2"]
@@ -247,7 +247,7 @@ def test_what_is_expected_is_bounded_and_the_tenant_with_most_gives_way(
 def test_nothing_is_left_of_a_session_that_is_expected_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(expected, "MAX_EXPECTED_KEYS", 10)
+    monkeypatch.setattr(kv_sessions, "MAX_EXPECTED_KEYS", 10)
     h = Harness(max_model_len=64, max_num_batched_tokens=64)
     front = h.connect()
     h.start_worker(BLOCKS, host_blocks=200)

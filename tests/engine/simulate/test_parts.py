@@ -15,8 +15,14 @@ from hypothesis import strategies as st
 from penstock.client.routing import RoutingRequest
 from penstock.errors import InvalidRequest
 from penstock_engine.simulate.commands import Synthetic, draw, parse, synthetic
-from penstock_engine.simulate.histogram import LEAST, LatencyHistogram
-from penstock_engine.simulate.metrics import MOST_BINS, Metrics, Series, Slo
+from penstock_engine.simulate.metrics import (
+    LEAST,
+    MOST_BINS,
+    LatencyHistogram,
+    Metrics,
+    Series,
+    Slo,
+)
 from penstock_engine.simulate.prompts import prompt_of, submit_of
 from penstock_engine.simulate.routing import make_router
 from penstock_engine.simulate.trace import TraceRequest, read_trace
