@@ -290,16 +290,22 @@ async def test_another_model_is_refused_while_an_engine_of_ours_is_known(scene, 
 
 
 class Reading:
-    """Holds up what reads a model's tokenizer and template."""
+    """Holds up what reads a model's tokenizer and template. fails: the first time."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails: BaseException | None = None) -> None:
         self.begun, self.may_end = threading.Event(), threading.Event()
+        self.created: list[int] = []
+        """Of the welcomes whose texts were read."""
         self._actual = ModelText.from_welcome
+        self._fails = fails
         monkeypatch.setattr(ModelText, "from_welcome", self._read)
 
     def _read(self, welcome: Welcome, frames: list[bytes]) -> ModelText:
+        self.created.append(welcome.created)
         self.begun.set()
         self.may_end.wait(60)
+        if self._fails is not None and len(self.created) == 1:
+            raise self._fails
         return self._actual(welcome, frames)
 
 
@@ -330,6 +336,37 @@ async def test_an_engine_that_leaves_while_its_tokenizer_is_read_may_come_again(
     assert not client.connected
     scene.engine(0, boot=BOOTS[1])
     await scene.ready(1)
+
+
+async def test_an_engine_that_began_earlier_does_not_speak_for_all_as_it_is_read_later(
+    scene, monkeypatch
+):
+    reading = Reading(monkeypatch)
+    scene.engine(0, created=2, template="{{ messages }}")
+    client = await scene.connect(2)
+    await until(reading.begun.is_set)
+    older = scene.engine(1, created=1, template="{{ bos_token }}")
+    await until(lambda: older.session)
+    await asyncio.sleep(0.1)
+    reading.may_end.set()
+    await scene.ready(2)
+    assert client.text.template.source == "{{ messages }}"
+    assert reading.created == [2], "one text serves all"
+
+
+class Panic(BaseException):
+    """As the tokenizers' library raises it."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), Panic("index")])
+async def test_an_engine_whose_tokenizer_cannot_be_read_is_dialled_again(scene, monkeypatch, error):
+    reading = Reading(monkeypatch, fails=error)
+    reading.may_end.set()
+    scene.engine(0)
+    client = await scene.connect(1)
+    await until(lambda: str(error) in client.engines[0].reason or client.connected)
+    await scene.ready(1)
+    assert len(reading.created) == 2
 
 
 async def test_the_same_engine_under_two_addresses_is_one(scene):

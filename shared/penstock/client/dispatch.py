@@ -69,6 +69,7 @@ class Dispatch:
         self.waiting_room = WaitingRoom()
         self.model = ServedModel()
         self.connected = asyncio.Event()
+        self._reading = asyncio.Lock()
         self.due: list[Generation] = []
         self.routed: Counter[tuple[int, str]] = Counter()
         self.moved = 0
@@ -210,14 +211,11 @@ class Dispatch:
     async def session_opened(
         self, session: EngineSession, welcome: Welcome, frames: list[bytes]
     ) -> None:
-        """An engine core has answered: it is taken in, or refused.  Its tokenizer is read in a
-        thread: it may come while others' streams run, and takes up to a second."""
+        """An engine core has answered: it is taken in, or refused."""
         for request in self.requests():
             request.blame.answered(session.endpoint, welcome.boot)
-        text = None
         try:
-            if self._lacks_text(session, welcome, frames):
-                text = await asyncio.to_thread(ModelText.from_welcome, welcome, frames)
+            text = await self._read_text(session, welcome, frames)
         except PenstockError as error:
             session.welcome, session.refused = None, str(error)
             log.error("the engine core's model can't be used", reason=str(error))
@@ -242,6 +240,19 @@ class Dispatch:
             "session opened", model=welcome.model, boot=welcome.boot, endpoint=session.endpoint
         )
         self._resume_soon()
+
+    async def _read_text(
+        self, session: EngineSession, welcome: Welcome, frames: list[bytes]
+    ) -> ModelText | None:
+        """Returns an engine core's tokenizer and template; None where those that are there do.
+        Read in a thread: it may come while others' streams run, and takes up to a second.  One at a
+        time: of several that come at once, mostly one text serves all."""
+        if not self._lacks_text(session, welcome, frames):
+            return None
+        async with self._reading:
+            if not self._lacks_text(session, welcome, frames):
+                return None
+            return await asyncio.to_thread(ModelText.from_welcome, welcome, frames)
 
     def _lacks_text(self, session: EngineSession, welcome: Welcome, frames: list[bytes]) -> bool:
         refused = self._objection(session, welcome)

@@ -96,13 +96,15 @@ class ServedModel:
         return _leads(welcome, others) and not (same and text.template_is(frames[1]))
 
     def adopt(self, welcome: Welcome, text: ModelText | None, others: Sequence[Welcome]) -> None:
-        """Takes an engine core in. text: its own, if that is needed.  others: those of the same
-        model that are connected."""
-        if text is not None:
-            self.close()
-            self.text = text
-        if text is not None or _leads(welcome, others):
+        """Takes an engine core in. text: its own, if that was needed when it was read: another one
+        may lead by now.  others: those of the same model that are connected."""
+        if self.text is None or _leads(welcome, others):
             self._leading = welcome
+            if text is not None:
+                self.close()
+                self.text = text
+        elif text is not None:
+            text.close()
         self.agree([welcome, *others])
 
     def agree(self, connected: Sequence[Welcome]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -17,18 +16,13 @@ from penstock.client.media_sending import MediaSending
 from penstock.client.open_calls import OpenCalls
 from penstock.client.routing import OpenRequest
 from penstock.client.session_state import EngineProgress, Pacing, ReportedState
+from penstock.client.session_turns import Turns
 from penstock.config.settings import TransportSettings
 from penstock.errors import RequestFailed
 from penstock.process import logs
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import NamedAdapter
-from penstock.protocol.from_frontend import (
-    Abort,
-    ExpectPrompt,
-    ForgetPrompt,
-    FromFrontend,
-    Hello,
-)
+from penstock.protocol.from_frontend import Abort, ExpectPrompt, ForgetPrompt, FromFrontend, Hello
 from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import (
     Accepted,
@@ -133,9 +127,7 @@ class EngineSession(ReportedState):
         self._progress = EngineProgress(settings.progress_timeout)
         self._submitted = 0
         self._begun = self._polled = time.monotonic()
-        self._watched: int | None = None
-        self._pump_due = False
-        self._wake_due = False
+        self._turns = Turns(self.transport.lock, self.pump)
         self._closed = False
         self._ticker: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -152,16 +144,7 @@ class EngineSession(ReportedState):
         """Begins to dial."""
         if self._ticker is None:
             self._ticker = asyncio.create_task(self._tick())
-            loop = asyncio.get_running_loop()
-            heartbeat.PROCESS.join(self.transport, lambda: self._wake(loop))
-
-    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Called by the heartbeat: what it has taken, the file descriptor does not tell of any
-        more."""
-        if not self._wake_due:
-            self._wake_due = True
-            with contextlib.suppress(RuntimeError):  # The loop is closed.
-                loop.call_soon_threadsafe(self.pump)
+            heartbeat.PROCESS.join(self.transport, self._turns.waker())
 
     def enter(self, request: OpenRequest, *, new: bool) -> None:
         """Submits it here, as soon as there is room. new: for the first time."""
@@ -237,9 +220,7 @@ class EngineSession(ReportedState):
         """False when there is no session (nothing was sent)."""
         sent = self.transport.send(message, frames)
         # Sending may consume the socket's edge-triggered readiness: look again soon.
-        if not self._pump_due:
-            self._pump_due = True
-            asyncio.get_running_loop().call_soon(self.pump)
+        self._turns.soon()
         return sent
 
     async def stop(self) -> None:
@@ -258,7 +239,7 @@ class EngineSession(ReportedState):
             if self._ticker is not None:
                 self._ticker.cancel()
             self._media.cancel()
-            self._watch(None)
+            self._turns.watch(None)
         self._media.close()
         heartbeat.PROCESS.leave(self.transport)
         self.transport.close()
@@ -276,7 +257,7 @@ class EngineSession(ReportedState):
 
     def pump(self) -> None:
         """Takes what has come, for TURN seconds, and dials where needed."""
-        self._pump_due = self._wake_due = False
+        self._turns.begin()
         if self._closed:
             return
         now = time.monotonic()
@@ -288,38 +269,22 @@ class EngineSession(ReportedState):
         for event in self.transport.take(now, now + TURN):
             self._handle(event, now)
             if self._opening is not None:
-                self._watch(None)
+                self._turns.watch(None)
                 return
         if self._answered and not self.transport.more and (reason := self._progress.stuck(now)):
             self.transport.end(reason)
         self._flush()
         if self._closed:  # By what it was told.
             return
-        self._watch(self.transport.socket)
-        if self.transport.wait_hint(now) == 0.0 and not self._pump_due:
-            self._pump_due = True
-            asyncio.get_running_loop().call_soon(self.pump)
+        self._turns.watch(self.transport.socket)
+        if self.transport.wait_hint(now) == 0.0:
+            self._turns.soon()
 
     def _flush(self) -> None:
         due = self._owner.due
         for generation in due:
             generation.flush()
         due.clear()
-
-    def _watch(self, socket: zmq.Socket[bytes] | None) -> None:
-        """Has the loop wake `pump` for the present socket's file descriptor only."""
-        descriptor = None
-        if socket is not None:
-            with self.transport.lock:
-                descriptor = int(socket.getsockopt(zmq.FD))
-        if descriptor == self._watched:
-            return
-        loop = asyncio.get_running_loop()
-        if self._watched is not None:
-            loop.remove_reader(self._watched)
-        if descriptor is not None:
-            loop.add_reader(descriptor, self.pump)
-        self._watched = descriptor
 
     def _handle(self, event: Event[ToFrontend], now: float) -> None:
         if isinstance(event, Ended):
@@ -345,9 +310,14 @@ class EngineSession(ReportedState):
 
     def _go_on(self, opened: asyncio.Task[None]) -> None:
         self._opening = None
-        if not opened.cancelled():
-            opened.result()  # Should it have failed, the loop tells of it.
-            self.pump()
+        try:
+            opened.result()
+        except asyncio.CancelledError:
+            return
+        except BaseException as error:  # A library written in Rust may panic: no Exception.
+            log.error("an engine core can't be taken in", exception=True, endpoint=self.endpoint)
+            self.transport.refuse(f"{type(error).__name__}: {error}")
+        self.pump()
 
     def _lost(self, reason: str, now: float) -> None:
         self._answered = False

@@ -1,0 +1,63 @@
+"""What gives a session with an engine core its turns."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+
+import zmq
+
+
+class Turns:
+    """Has the event loop call `turn` when the session's socket has something, when the heartbeat
+    says so, and soon where the session asks for it: each of the latter once for each turn.
+
+    lock: of the socket.
+    """
+
+    def __init__(self, lock: threading.RLock, turn: Callable[[], None]) -> None:
+        self._lock = lock
+        self._turn = turn
+        self._watched: int | None = None
+        self._soon_due = False
+        self._wake_due = False
+
+    def begin(self) -> None:
+        """A turn begins: from here on another one may be due."""
+        self._soon_due = self._wake_due = False
+
+    def soon(self) -> None:
+        """Asks for another turn in the loop's next iteration."""
+        if not self._soon_due:
+            self._soon_due = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def waker(self) -> Callable[[], None]:
+        """Returns what the heartbeat calls, in its own thread: what it has taken, the file
+        descriptor does not tell of any more."""
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            if not self._wake_due:
+                self._wake_due = True
+                with contextlib.suppress(RuntimeError):  # The loop is closed.
+                    loop.call_soon_threadsafe(self._turn)
+
+        return wake
+
+    def watch(self, socket: zmq.Socket[bytes] | None) -> None:
+        """Has the loop wake the session for this socket's file descriptor only; None: for none."""
+        descriptor = None
+        if socket is not None:
+            with self._lock:
+                descriptor = int(socket.getsockopt(zmq.FD))
+        if descriptor == self._watched:
+            return
+        loop = asyncio.get_running_loop()
+        if self._watched is not None:
+            loop.remove_reader(self._watched)
+        if descriptor is not None:
+            loop.add_reader(descriptor, self._turn)
+        self._watched = descriptor
