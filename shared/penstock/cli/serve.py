@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.cli.packaged import offer_package
 from penstock.cli.parser import Parser, examples
 from penstock.config import flags
 from penstock.config.flags import resolve
@@ -104,6 +105,9 @@ def run_serve(arguments: argparse.Namespace) -> int:
         if report is not None:
             report.send_error(str(error))
         raise
+    if report is None:  # Else a program waits for us, and nobody to be asked.
+        for model in [entry.model for entry in models] or [config.engine.model.model]:
+            offer_package(model)
     logs.setup("supervisor", level=config.log.log_level, form=config.log.log_format)
     set_title("supervisor")
     served = run_system(
