@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -20,7 +21,8 @@ class Handler(BaseHTTPRequestHandler):
     """Counts 100 tokens in any prompt, and ends every answer at its length."""
 
     def do_GET(self) -> None:
-        self._answer({"data": [{"id": "m"}]})
+        card = {"id": "m", "chat_params": {"min_p": 0.1, "top_k": 5, "max_tokens": 30}}
+        self._answer(card if self.path == "/v1/models/m" else {"data": [card]})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -80,6 +82,22 @@ def test_what_is_said_holds(server, capsys) -> None:
     assert run(server, "Hello", "--max-tokens", "-1") is None
     assert run(server, "Hello", "--raw", "--max-tokens", "-1") == CONTEXT - 100
     assert capsys.readouterr().err == ""
+
+
+def test_a_chat_adds_what_the_server_says_and_what_is_given_wins(
+    server, capsys, monkeypatch
+) -> None:
+    def asked(*flags: str) -> dict[str, Any]:
+        monkeypatch.setattr("sys.stdin", io.StringIO("Hello\n"))
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert main(["chat", "--url", url, *flags]) == 0
+        body = server.asked[-1][1]
+        return {name: body.get(name) for name in ("min_p", "top_k", "max_tokens")}
+
+    assert asked() == {"min_p": 0.1, "top_k": 5, "max_tokens": 30}
+    assert asked("--top-k", "7") == {"min_p": 0.1, "top_k": 7, "max_tokens": 30}
+    assert asked("--max-tokens", "9") == {"min_p": 0.1, "top_k": 5, "max_tokens": 9}
+    assert asked("--max-tokens", "-1") == {"min_p": 0.1, "top_k": 5, "max_tokens": None}
 
 
 def test_a_bad_number_is_refused(server, capsys) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from penstock.model.media_facts import MediaKind
 from penstock.protocol.common import NamedAdapter
 from penstock.protocol.to_frontend import Welcome
+from penstock.request.chat_params import chat_params
 from penstock.request.generation_config import sampling_defaults
 from penstock_gateway.anthropic.models import (
     BETA,
@@ -39,6 +41,8 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     """What it does: `generate`, a speech model's `transcription`, or a pooling model's `embed`,
     `token_embed`, `classify`."""
     default_sampling_params: dict[str, float | int] = {}
+    chat_params: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    """What the page and `penstock chat` add where nothing is set; of a model that chats."""
     root: str | None = None
     """The model's name; of an adapter, the digest of its contents."""
     parent: str | None = None
@@ -168,12 +172,14 @@ def _card(
     if adapter is not None and adapter.file is not None:
         root, parent = adapter.file.digest, adapter.parent or welcome.model
     state, reason = _state(backend)
+    tasks = _tasks_of(welcome)
     return ModelCard(
         name,
         welcome.created,
         welcome.limits.max_model_len,
-        tasks=_tasks_of(welcome),
+        tasks=tasks,
         default_sampling_params=sampling_defaults(welcome.generation),
+        chat_params=chat_params(welcome.model) if "generate" in tasks else msgspec.UNSET,
         root=root,
         parent=parent,
         media=_media_of(welcome, service.media.limits),

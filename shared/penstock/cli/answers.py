@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
 
 from penstock.cli.http_client import HttpClient, Refused
 from penstock.errors import PenstockError, RequestFailed
+from penstock.request.chat_params import chat_params
 
 if TYPE_CHECKING:
     from penstock.transcription.transcript import Transcript
@@ -66,6 +68,10 @@ class Source(Protocol):
     def answer(self, question: Question, facts: Facts) -> Iterator[str]:
         """Yields the text as it comes, and fills `facts`. Leaving it early aborts the request."""
 
+    def chat_params(self) -> dict[str, Any]:
+        """What a person's chat adds to its requests where nothing is set."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -100,6 +106,12 @@ class RemoteModel:
                 facts.completion_tokens = usage.get("completion_tokens", 0)
         if facts.finish_reason is None:
             raise RequestFailed("the server ended the answer without saying why")
+
+    def chat_params(self) -> dict[str, Any]:
+        """As the server's card of the model has them; none where it says nothing."""
+        status, card = self._server.get(f"/v1/models/{quote(self.name)}")
+        found = card.get("chat_params") if status == 200 and isinstance(card, dict) else None
+        return found if isinstance(found, dict) else {}
 
     def _events(self, path: str, body: dict[str, Any], question: Question) -> Iterator[Any]:
         """The answer's events, of an answer that is no longer than the question says, and no longer
@@ -227,12 +239,16 @@ class LocalModel:
         if facts.finish_reason == "error":
             raise RequestFailed("the request failed in the engine")
 
+    def chat_params(self) -> dict[str, Any]:
+        """As a server of the model would have them."""
+        return chat_params(self.name)
+
     def transcribe(self, recording: bytes, wishes: Wishes) -> Transcript:
         """The text of a recording. Raises InvalidRequest and PenstockError."""
         return self._loop.run(self._llm.transcribe(recording, wishes))
 
     async def _stream(self, question: Question, news: queue.SimpleQueue[Any]) -> None:
-        from penstock.request.sampling_params import RequestOutputKind
+        from penstock.request.sampling_params import RepetitionDetectionParams, RequestOutputKind
 
         try:
             params = await self._llm.get_default_sampling_params()
@@ -240,7 +256,8 @@ class LocalModel:
             if self._llm.welcome.generation.max_new_tokens is None:
                 params.max_tokens = question.longest
             for name, value in question.sampling.items():
-                setattr(params, name, value)
+                loop = name == "repetition_detection"
+                setattr(params, name, RepetitionDetectionParams(**value) if loop else value)
             if question.messages is not None:
                 stream = self._llm.chat(question.messages, params)
             else:

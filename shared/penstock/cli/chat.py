@@ -80,9 +80,20 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         history = ChatHistory(arguments.system)
         history.media = given_parts(arguments)
-        return Chat(source, history, wanted).run()
+        return chat_with(source, history, wanted, arguments).run()
     finally:
         source.close()
+
+
+def chat_with(
+    source: Source, history: ChatHistory, wanted: dict[str, Any], arguments: argparse.Namespace
+) -> Chat:
+    """A chat that asks for what was given, and where nothing was for what the model's card says."""
+    added = source.chat_params()
+    longest = added.pop("max_tokens", None)
+    if arguments.sampling_max_tokens is not None:
+        longest = None
+    return Chat(source, history, {**added, **wanted}, longest)
 
 
 def _source(arguments: argparse.Namespace) -> Source:
@@ -110,8 +121,14 @@ class Chat:
     """The loop: read, answer, again."""
 
     def __init__(
-        self, source: Source, conversation: ChatHistory, wanted: dict[str, object]
+        self,
+        source: Source,
+        conversation: ChatHistory,
+        wanted: dict[str, object],
+        longest: int | None = None,
     ) -> None:
+        """longest: tokens of an answer where `wanted` doesn't say; None: as the context allows."""
+        self._longest = longest
         self._source = source
         self._conversation = conversation
         self._sampling = wanted
@@ -173,7 +190,8 @@ class Chat:
 
     def _answer(self, message: str) -> bool:
         self._conversation.ask(message)
-        question = Question(self._sampling, messages=list(self._conversation.messages()))
+        messages = list(self._conversation.messages())
+        question = Question(self._sampling, messages=messages, longest=self._longest)
         facts = Facts()
         stopped, error = False, None
         answer = self._source.answer(question, facts)
@@ -243,7 +261,9 @@ def _summary(facts: Facts, stopped: bool) -> str:
     words = f"{facts.completion_tokens} tokens"
     if facts.completion_tokens > 1:
         words += f", {facts.tokens_per_second:.1f}/s"
-    if facts.finish_reason == "length":
+    if facts.finish_reason == "repetition":
+        words += ", stopped as it repeated itself"
+    elif facts.finish_reason == "length":
         words += ", cut by the limit of tokens"
     return f"({words})\n"
 

@@ -8,7 +8,7 @@ import shlex
 import sys
 
 from penstock.cli.answers import Facts, LocalModel, Question, RemoteModel, Source
-from penstock.cli.chat import Chat, ChatHistory
+from penstock.cli.chat import ChatHistory, chat_with
 from penstock.cli.http_client import add_server_arguments, client
 from penstock.cli.media_files import add_media, content_with, given_files, given_parts
 from penstock.cli.parser import Parser, examples, warn
@@ -102,7 +102,7 @@ def _chat(arguments: argparse.Namespace, model: str | None, wanted: dict[str, ob
             raise InvalidRequest(f"{source.name} has no chat template; give a PROMPT to continue")
         history = ChatHistory(arguments.system or "")
         history.media = given_parts(arguments)
-        return Chat(source, history, wanted).run()
+        return chat_with(source, history, wanted, arguments).run()
     finally:
         source.close()
 

@@ -86,6 +86,16 @@ async def test_models_show_what_silent_requests_get(
     assert card["default_sampling_params"] == {"temperature": 0.2, "max_tokens": 9}
 
 
+async def test_only_chats_with_the_demonstration_model_change_its_sampling(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.welcome = welcome(model="smollm2-135m")
+    [card] = (await http.get("/v1/models")).json()["data"]
+    assert card["chat_params"]["repetition_penalty"] == 1.1
+    assert card["chat_params"]["max_tokens"] == 1024
+    assert card["default_sampling_params"] == {}
+
+
 async def test_a_model_goes_by_all_its_names(
     http: httpx.AsyncClient, engine: FakeEngineClient
 ) -> None:
@@ -108,6 +118,13 @@ async def test_models(http: httpx.AsyncClient) -> None:
         "max_model_len": CONTEXT,
         "tasks": ["generate"],
         "default_sampling_params": {},
+        "chat_params": {
+            "repetition_detection": {
+                "max_pattern_size": 128,
+                "min_pattern_size": 8,
+                "min_count": 6,
+            }
+        },
         "root": MODEL,
         "parent": None,
         "media": {},

@@ -76,7 +76,8 @@ def tabs_of(browser: object) -> Iterator[Callable[..., Tab]]:
 
 @pytest.fixture
 def chat(open_tab: Callable[..., Tab], server: Server) -> Chat:
-    """A tab of the shared server's page, with temperature 0 and short answers."""
+    """A tab of the shared server's page, with temperature 0 and short answers; without the penalty
+    that a chat with this model adds, it goes on as long as it is let."""
     chat = Chat(open_tab(server.url))
-    chat.parameters(temperature="0", max_tokens="24")
+    chat.parameters(temperature="0", max_tokens="24", repetition_penalty="1")
     return chat

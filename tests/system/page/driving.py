@@ -20,6 +20,7 @@ LABELS = {
     "system": "System prompt",
     "temperature": "Temperature",
     "max_tokens": "Longest answer",
+    "repetition_penalty": "Repetition penalty",
     "seed": "Seed",
     "stop": "Stop texts",
     "schema": "JSON schema of the answer",
@@ -167,8 +168,11 @@ class Chat:
 
 
 def answered(url: str, messages: list[dict[str, str]], **fields: Any) -> str:
-    """The whole answer that the API gives by itself."""
-    body = {"messages": messages, "temperature": 0, "max_tokens": 24, **fields}
+    """The whole answer that the API gives by itself, asked as the fixture `chat` does."""
+    [card, *_] = httpx.get(f"{url}/v1/models", timeout=90).json()["data"]
+    set_here = {"temperature": 0, "max_tokens": 24, "repetition_penalty": 1}
+    asked = {**card["chat_params"], **set_here, **fields}
+    body = {"messages": messages, **asked}
     reply = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=90)
     assert reply.status_code == 200, reply.text
     return str(reply.json()["choices"][0]["message"]["content"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -62,6 +63,45 @@ def test_stop_ends_the_request_and_keeps_what_came(chat: Chat, server: Server) -
     longer = chat.contents()[-1][1]
     assert longer.startswith(stopped)
     assert len(longer) > len(stopped)
+
+
+def test_an_answer_that_runs_does_not_hold_up_the_next_message(chat: Chat, server: Server) -> None:
+    chat.parameters(max_tokens="4000")
+    chat.send(LONG, wait=False)
+    chat.grown(20)
+    chat.parameters(max_tokens="8")
+    chat.box.fill(RIVER)
+    # On a phone there is no other way than the button.
+    chat.page.get_by_role("button", name="Send", exact=True).locator("visible=true").click()
+    chat.tab.until("() => document.querySelectorAll('.message').length === 4")
+    chat.ended()
+    wait_until(lambda: open_requests(server) == 0, 60)
+    (asked, stopped), (again, answer) = (chat.contents()[:2], chat.contents()[2:])
+    assert (asked, again) == (("user", LONG), ("user", RIVER))
+    assert len(stopped[1]) >= 20
+    assert answer[1]
+    assert "Stopped" in chat.page.locator(".message.assistant").first.inner_text()
+
+
+def test_a_chat_adds_what_the_server_says_and_what_is_set_wins(
+    open_tab: Callable[..., Tab], server: Server
+) -> None:
+    tab = open_tab(server.url)
+    chat, bodies = Chat(tab), list[dict[str, Any]]()
+    tab.page.on(
+        "request", lambda each: bodies.append(each.post_data_json) if each.post_data else None
+    )
+    assert tab.page.locator("#demonstration").is_visible()
+    assert "make serve MODEL=Qwen/Qwen3-4B-GGUF:Q4_K_M" in tab.page.inner_text("#demonstration")
+    chat.send(RIVER)
+    chat.parameters(max_tokens="3", temperature="0")
+    chat.send(RIVER)
+    [card] = httpx.get(f"{server.url}/v1/models", timeout=60).json()["data"]
+    added = card["chat_params"]
+    assert added["max_tokens"] > 3
+    first, second = (each for each in bodies if "messages" in each)
+    assert {name: first[name] for name in added} == added
+    assert {name: second[name] for name in added} == {**added, "max_tokens": 3}
 
 
 def test_an_edit_and_another_answer_are_branches(chat: Chat, server: Server) -> None:

@@ -10,6 +10,7 @@ export function accountOf(node, ended) {
   const { usage, times, parts } = node;
   const words = [];
   if (ended) words.push(ended);
+  else if (node.finish === "repetition") words.push("Stopped: it repeated itself");
   else if (node.finish === "length") words.push("Reached the maximum length");
   if (usage?.completion_tokens) words.push(`${number(usage.completion_tokens)} tokens`);
   if (times?.rate) words.push(`${number(times.rate)} tokens/s`);

@@ -136,7 +136,8 @@ export class Chat {
   /** files: [[description, file]]. Returns whether it was taken. */
   async send(text, files) {
     const { current } = this;
-    if (this.#running.has(current.id) || !this.#request()) return false;
+    if (!this.#request()) return false;
+    await this.stop(); // The rest of an answer isn't waited for.
     try {
       if (files.length) await this.#keepFiles(current.id, files);
       if (current !== this.current || this.#running.has(current.id)) return false; // Meanwhile.
@@ -210,7 +211,7 @@ export class Chat {
   }
 
   stop() {
-    this.#running.get(this.current.id)?.stop();
+    return this.#running.get(this.current.id)?.stop();
   }
 
   #settle() {
@@ -244,7 +245,7 @@ export class Chat {
     node.state = "open";
     this.#settle();
     if (transcribes) await generation.run(formOf(shown.at(-1), name, fields, load), transcribe);
-    else await generation.run(messagesOf(shown, system, load).then((messages) => ({ ...(name && { model: name }), messages, ...fields, ...more })));
+    else await generation.run(messagesOf(shown, system, load).then((messages) => ({ ...(name && { model: name }), messages, ...this.model.adds(shown.at(-1), system), ...fields, ...more })));
     this.#running.delete(current.id);
     this.keeping.now(current);
     this.#tell(current, node);
@@ -256,8 +257,7 @@ export class Chat {
       return;
     }
     this.#draw();
-    if (node.problem) speak(`Error: ${node.problem.message}`);
-    else speak(`${node.state === "stopped" ? "Stopped" : "Answer"}: ${node.content.slice(0, 1000)}`);
+    speak(node.problem ? `Error: ${node.problem.message}` : `${node.state === "stopped" ? "Stopped" : "Answer"}: ${node.content.slice(0, 1000)}`);
     if (node.problem?.status === 401) this.key.open();
     else if (this.model.away) this.model.load();
   }

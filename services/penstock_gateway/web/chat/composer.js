@@ -4,6 +4,8 @@ import { at, icon } from "./dom.js";
 
 export class Composer {
   #running = false;
+  /** Whether a message is being taken. */
+  #sending = false;
   #needsFile = false;
 
   /** acts: {send(text, files) -> whether it was taken, stop, busy}.  attaching: what is attached. */
@@ -34,12 +36,15 @@ export class Composer {
 
   async #send() {
     const text = this.box.value;
-    if (this.#running || this.#isEmpty) return;
+    if (this.#sending || this.#isEmpty) return;
     const files = this.attaching.taken();
     this.box.value = "";
+    this.#sending = true;
     this.#fit();
     if (files.length) this.running(true); // Until they are kept, and the answer begins.
-    if (await this.acts.send(text, files)) return;
+    const taken = await this.acts.send(text, files);
+    this.#sending = false;
+    if (taken) return;
     this.running(this.acts.busy());
     this.attaching.putBack(files);
     if (!this.box.value) this.put(text);
@@ -75,19 +80,20 @@ export class Composer {
     this.box.focus({ preventScroll: true });
   }
 
-  /** Shows the button that stops in the place of the one that sends. */
+  /** Shows the button that stops in the place of the one that sends, or beside it while something
+   * is written: to send that stops the answer, too. */
   running(is) {
     if (is === this.#running) return;
     this.#running = is;
     const held = [at("send"), at("stop")].includes(document.activeElement);
-    at("send").hidden = is;
     at("stop").hidden = !is;
-    if (held) (is ? at("stop") : this.box).focus();
     this.#fit();
+    if (held) (is ? at("stop") : this.box).focus();
   }
 
   #fit() {
     at("send").disabled = this.#isEmpty;
+    at("send").hidden = this.#running && this.#isEmpty;
     if (CSS.supports("field-sizing", "content")) return;
     this.box.style.height = "auto";
     this.box.style.height = `${Math.min(this.box.scrollHeight, 240)}px`;

@@ -3,10 +3,10 @@
 import { at, make } from "./dom.js";
 
 const EXAMPLES = [
-  ["Explain", "Explain in three sentences how a hydroelectric dam makes electricity."],
-  ["Write", "Write a short, friendly note that thanks a neighbour for watering the plants."],
-  ["Compare", "Compare a stack and a queue in a small table, with one everyday example of each."],
-  ["Code", "Write a Python function that returns the nth Fibonacci number, with a docstring."],
+  ["Explain", "Explain in three sentences how rain forms."],
+  ["Write", "Write a short note that thanks a neighbour for watering the plants."],
+  ["List", "Give me three tips for sleeping better."],
+  ["Code", "Write a Python function that adds two numbers."],
 ];
 
 /** take: called with the text of the example that was pressed. */
@@ -16,13 +16,17 @@ export function showExamples(take) {
   }, make("strong", { text: name }), make("span", { text })))));
 }
 
+/** The model that is served where nobody has chosen one. */
+const DEMONSTRATION = "smollm2-135m";
+
 /** What the model that is served is for. */
-export function showPurpose({ name, chats, transcribes }) {
+export function showPurpose({ name, root, chats, transcribes }) {
   const writes = transcribes ? "What was said?" : "This model makes vectors, not text";
   at("empty-title").textContent = chats ? "What shall we look into?" : writes;
   at("examples").hidden = !chats;
   at("to-hear").hidden = !transcribes;
   at("empty-note").hidden = !chats && !transcribes;
+  at("demonstration").hidden = root !== DEMONSTRATION;
   at("no-chat").hidden = chats || transcribes;
   at("no-chat-name").textContent = name;
 }

@@ -2,13 +2,14 @@
 
 import { MOST_NODES, newId } from "./conversation.js";
 import { blobOf, kindOf, MOST_ATTACHED } from "./media.js";
+import { FIELDS } from "./settings.js";
 
 const FORMAT = "penstock-conversations";
 export const MOST_BYTES = 128 * 1024 * 1024;
 export const MOST_CONVERSATIONS = 1000;
 const MOST_TEXT = 4_000_000;
 const STATES = ["done", "open", "stopped", "lost", "failed"];
-const SETTINGS = ["system", "temperature", "top_p", "top_k", "max_tokens", "seed", "stop", "schema", "tools"];
+const SETTINGS = FIELDS.map(({ name }) => name);
 
 /** The text of a file with these records. */
 export function exported(records) {

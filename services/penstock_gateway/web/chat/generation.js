@@ -5,6 +5,7 @@ import { ask, ConnectionLost, take } from "./stream.js";
 
 export class Generation {
   #abort = new AbortController();
+  #over = null;
 
   /** node: of the answer.  changed: called with the node for each piece. */
   constructor(conversation, node, changed) {
@@ -13,16 +14,23 @@ export class Generation {
     this.changed = changed;
   }
 
-  /** Ends it; what has come is kept. */
+  /** Ends it; what has come is kept. Resolves once it has ended. */
   stop() {
     this.#abort.abort();
+    return this.#over;
   }
 
   /**
    * body: the request, or a promise of it.  by: sends it, and yields chunks.  Never throws: how it
    * ended is in the node.
    */
-  async run(body, by = ask) {
+  run(body, by = ask) {
+    // Who ran it hears of its end before those who stop it do: promises keep their order.
+    this.#over = this.#run(body, by);
+    return this.#over;
+  }
+
+  async #run(body, by) {
     const { node } = this;
     const times = { begun: performance.now() };
     delete node.problem;

@@ -43,8 +43,11 @@ export class Model {
   away = false;
   /** Kinds of media that a prompt may hold, and how many of each. */
   media = {};
-  /** Its own values of parameters that a request leaves out. */
+  /** The name that it has where it goes by several. */
+  root = "";
+  /** Values of parameters that are left empty: the model's own, and what is added. */
   defaults = {};
+  #added = {};
 
   /** wanted: called when the server asks for a key.  known: called when it is known what it is. */
   constructor(wanted, known) {
@@ -79,9 +82,22 @@ export class Model {
     this.away = model?.max_model_len === null;
     this.transcribes = Boolean(model?.tasks?.includes("transcription"));
     this.media = this.transcribes ? { audio: 1 } : model?.media ?? {};
-    this.defaults = model?.default_sampling_params ?? {};
+    this.root = model?.root ?? this.name;
+    this.#added = model?.chat_params ?? {};
+    this.defaults = { ...model?.default_sampling_params, ...this.#added };
     this.#show(this.name ? "" : "No model for this key");
     this.known(this);
+  }
+
+  /**
+   * What a chat adds to its requests where nothing is set. last: the message that is new in the
+   * prompt. Where the context might leave less than the longest answer, nothing is said of that.
+   */
+  adds(last, system) {
+    const { max_tokens: longest, ...rest } = this.#added;
+    const characters = (last?.content.length ?? 0) + system.length;
+    const fits = longest && this.#tokens + characters + longest < this.limit - 256;
+    return fits ? { ...rest, max_tokens: longest } : rest;
   }
 
   #show(instead) {
