@@ -110,16 +110,12 @@ def _seeing() -> str:
         "threads. Their rows replace a prompt's placeholders on every backend. On `triton` a tower "
         "is on the GPU too, with one rank. `--language-model-only` leaves a tower out; an unknown "
         "tower is always left out.\n\n"
-        "For each case, tests (`tests/worker/vision`) compare encodings, log-probabilities of "
-        "prompts with several pictures that cross the ends of steps, and greedy tokens with "
-        "transformers in float32, on `reference` and `cpu`; on `triton`, some with `reference` in "
-        "Triton's interpreter.\n\n"
-        f"{', '.join(_watching())} take [videos](../guides/media.md#videos) too, compared in the "
-        "same way.\n\n"
+        "Tests compare each case with transformers on `reference` and `cpu`, some on `triton` in "
+        "its interpreter.\n\n"
+        f"{', '.join(_watching())} take [videos](../guides/media.md#videos) too.\n\n"
         "With [an mmproj file](../guides/media.md#gguf-files), GGUF models take pictures or "
-        f"sounds: {', '.join(kind.known_as.replace(' or ', ', ') for kind in MMPROJ.values())}. "
-        "Each is compared with the checkpoint that both files were made from "
-        "(`tests/worker/vision/test_mmproj.py`, `tests/worker/audio/test_mmproj_sounds.py`).\n\n"
+        f"sounds: {', '.join(kind.known_as.replace(' or ', ', ') for kind in MMPROJ.values())}."
+        "\n\n"
     )
     cases = [case.family for case in SEEN.values()]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in VISION_FAMILIES.values())
@@ -129,9 +125,7 @@ def _hearing() -> str:
     """The same of models that hear."""
     text = (
         "\n## Models that hear\n\n"
-        "Sounds replace placeholders like pictures. `tests/worker/audio` compares every stage with "
-        "transformers, from spectrograms to greedy tokens; on `triton`, one of each and Whisper's "
-        "decoder with `reference`, in Triton's interpreter.\n\n"
+        "Sounds replace placeholders like pictures, and are tested in the same way.\n\n"
     )
     cases = [case.family for case in HEARD.values()]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in AUDIO_FAMILIES.values())
@@ -143,9 +137,7 @@ def _comparing() -> str:
         "\n## Models that make vectors of texts and pictures\n\n"
         "Texts are computed as in [other encoders](../guides/embeddings.md#models), pictures as in "
         "models that see, on all backends. Tests compare the vectors with transformers, and the "
-        "bits of an input alone and in a batch (`tests/worker/pooling/test_shared_space.py`, "
-        "`tests/worker/cuda/test_shared_space_on_device.py`; over HTTP, in the library and with "
-        "processes that die: `tests/system/test_picture_vectors.py`).\n\n"
+        "bits of an input alone and in a batch.\n\n"
         "| models | class in config.json | a text's attention | its vector | a picture's vector |\n"
         "|---|---|---|---|---|\n"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from string import ascii_lowercase
 
 from docs.reference.pages import WRITTEN
@@ -60,11 +59,7 @@ def formats_page() -> str:
         f"# Formats of tool calls and reasoning\n\n{WRITTEN}\n{_INTRODUCTION}\n"
         + "\n".join(lines)
         + "\n\nThoughts of models that have them in a block before the answer, without the number "
-        "of calls:\n\n"
-        + "\n".join(others)
-        + f"\n\n{_ROUND_TRIPS}"
-        + "\n".join(_trips(calls))
-        + "\n"
+        "of calls:\n\n" + "\n".join(others) + f"\n\n{_ROUND_TRIPS}" + "\n".join(_trips()) + "\n"
     )
 
 
@@ -74,28 +69,19 @@ def _names(form: AnyFormat, *, thoughts: bool) -> tuple[str, ...]:
     return form.names
 
 
-def _trips(forms: Iterable[CallFormat | ChannelFormat]) -> list[str]:
-    """A table of templates by parser, and what the letters in it mean."""
+def _trips() -> list[str]:
+    """A table of templates, and what the letters in it mean."""
     hands = {name: hand for hand in HANDS for name in hand.templates}
     whys = Counter(why for name in hands for why in _whys(name))
     letters = dict(zip((why for why, _ in whys.most_common()), ascii_lowercase, strict=False))
-    parsers = {
-        name: form.names[0]
-        for form in forms
-        for family in _of(form, thoughts=False)
-        for name in (*family.templates, *family.called)
-    }
-    lines = ["| template | parser | same turns | otherwise |", "|---|---|---|---|"]
+    lines = ["| template | same turns | otherwise |", "|---|---|---|"]
     for name, hand in sorted(hands.items(), key=lambda each: each[0].lower()):
         same, tried = _round_trips(hand, name)
         turns = f"{same}/{tried}{'*' if hand.tokenizer else ''}"
-        parser = f"`{parsers[name]}`" if name in parsers else "–"
-        otherwise = ", ".join(sorted(letters[why] for why in _whys(name)))
-        lines.append(f"| {name} | {parser} | {turns} | {otherwise} |")
+        otherwise = "".join(sorted(letters[why] for why in _whys(name)))
+        lines.append(f"| {name} | {turns} | {otherwise} |")
     legend = [f"- {letter}: {why}" for why, letter in letters.items()]
-    called = ", ".join(sorted(parsers.keys() - hands.keys(), key=str.lower))
-    only = f"Of these templates only a call is read back: {called}."
-    return [*lines, "", "Not shown, or otherwise than written:", "", *legend, "", only]
+    return [*lines, "", "Not shown, or otherwise than written:", "", *legend]
 
 
 def _whys(template: str) -> list[str]:

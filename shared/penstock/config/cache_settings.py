@@ -17,11 +17,7 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     num_kv_blocks: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(
-            description="KV blocks in the pool; default: as many as memory allows. A block holds"
-            " tokens of one KV group; a model with sliding windows has several groups, and smaller"
-            " blocks."
-        ),
+        Meta(description="KV blocks in the pool; default: as many as memory allows."),
     ] = None
     kv_block_size: Annotated[int, Meta(ge=1, le=1024, description="Tokens per KV block.")] = 16
     kv_cache_dtype: Annotated[
@@ -45,9 +41,9 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     state_checkpoint_tokens: Annotated[
         Annotated[int, Meta(ge=1, le=1_048_576)] | None,
         Meta(
-            description="Tokens between two checkpoints of recurrent layers' states, a multiple of"
-            " kv_block_size; default: as many as have keys and values of a checkpoint's size, 2048"
-            " at most. A prefix is found up to a checkpoint."
+            description="Tokens between two checkpoints of recurrent layers' states, a multiple"
+            " of kv_block_size; default: as many as have keys and values of a checkpoint's size,"
+            " 2048 at most."
         ),
     ] = None
     host_kv_gib: Annotated[
@@ -79,7 +75,7 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             gt=0,
             le=1_048_576,
             description="The most MiB per second that each engine core writes to disk_kv_dir or"
-            " kv_store. Blocks computed faster than that are not all kept.",
+            " kv_store; blocks beyond that aren't kept.",
         ),
     ] = 256.0
     disk_kv_key_file: Annotated[
@@ -128,9 +124,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=0,
             le=86_400,
-            description="With kv_endpoint: seconds that open requests get to finish once this"
-            " engine core is told to leave. The rest continue at another one, which fetches their"
-            " KV from here.",
+            description="With kv_endpoint: seconds that open requests get to finish at shutdown,"
+            " before they move to another engine core, which fetches their KV.",
         ),
     ] = 1.0
     kv_role: Annotated[
@@ -153,8 +148,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     kv_fetch_ahead: Annotated[
         bool,
         Meta(
-            description="Whether this engine core, with kv_peers, fetches the KV of a prompt while"
-            " one of role prefill still computes it. Worth it where blocks travel slowly."
+            description="Whether this engine core, with kv_peers, fetches the KV of a prompt"
+            " while one of role prefill still computes it. For slow networks."
         ),
     ] = False
     kv_retention_seconds: Annotated[
@@ -213,8 +208,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Annotated[int, Meta(ge=1, le=16_777_216)] | None,
         Meta(
             description="Embeddings of encoded pictures, sounds and videos to keep; default:"
-            " 16,384, or as many as fit into 256 MiB if that is less and enough for a prompt of"
-            " max_model_len. A request needs room for at least its largest item."
+            " 16,384, or what fits into 256 MiB if that is fewer and enough for a prompt of"
+            " max_model_len. A request's largest item must fit."
         ),
     ] = None
     media_load_mib: Annotated[
@@ -222,8 +217,7 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=1,
             le=1_048_576,
-            description="MiB of prepared pictures, sounds and videos that wait at the worker to be"
-            " encoded; those of one request must fit. Where the longest prompt has less, that is"
-            " the bound.",
+            description="MiB of prepared pictures, sounds and videos that wait at the worker to"
+            " be encoded; those of one request must fit.",
         ),
     ] = 512

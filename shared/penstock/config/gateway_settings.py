@@ -131,26 +131,24 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     plugins: Annotated[
         str,
         Meta(
-            description="Installed plug-ins for endpoints, loggers and metrics to use: all (a"
-            " broken one is logged and left out); none; or names with commas, each of which must"
-            " load.",
+            description="Installed plug-ins for endpoints, loggers and metrics to use: all"
+            " (broken ones are left out), none, or names with commas, each of which must load.",
             max_length=4096,
         ),
     ] = "all"
     unknown_fields: Annotated[
         UnknownFields,
         Meta(
-            description="What to do with a request field that no endpoint knows: error: a 400 that"
-            " names it and the nearest known field, as OpenAI does; ignore: skip it, as vLLM and"
-            " llama-server do."
+            description="What to do with a request field that no endpoint knows: error: a 400"
+            " that names it; ignore: skip it."
         ),
     ] = "error"
     oversized_max_tokens: Annotated[
         OversizedMaxTokens,
         Meta(
             description="What to do with a max_tokens that the context has no room for: error: a"
-            " 400 that says how much there is, as vLLM does; reduce: answer as long as there is"
-            " room, as llama-server does. Messages and Ollama's API always reduce it."
+            " 400; reduce: answer as long as there is room, as Messages and Ollama's API always"
+            " do."
         ),
     ] = "error"
     max_header_bytes: Annotated[
@@ -170,8 +168,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         int,
         Meta(
             ge=1024,
-            description="Largest request body, bytes; more is a 413. Base64 makes a picture a"
-            " third larger than its file: keep this above 4/3 of max_media_bytes.",
+            description="Largest request body, bytes; more is a 413. Keep it above 4/3 of"
+            " max_media_bytes, for base64.",
         ),
     ] = 33_554_432
     max_realtime_connections: Annotated[
@@ -218,9 +216,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tool_call_parser: Annotated[
         str,
         Meta(
-            description="Format in which the model writes tool calls, by vLLM's names: hermes,"
-            " qwen3_coder, glm45, kimi_k2, deepseek_v31, openai, llama3_json, mistral, json and"
-            " others, or a plug-in's name; auto: recognised by its chat template."
+            description="Format in which the model writes tool calls, by vLLM's names (hermes,"
+            " qwen3_coder, mistral, …), or a plug-in's name; auto: recognised by its chat"
+            " template."
         ),
     ] = "auto"
     enable_auto_tool_choice: Annotated[
@@ -237,9 +235,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     reasoning_parser: Annotated[
         str,
         Meta(
-            description="Format in which the model marks its reasoning: qwen3, deepseek_r1,"
-            " openai_gptoss and others, or a plug-in's name; auto: recognised by its chat template;"
-            " none: left in the content."
+            description="Format in which the model marks its reasoning (qwen3, deepseek_r1, …),"
+            " or a plug-in's name; auto: recognised by its chat template; none: left in the"
+            " content."
         ),
     ] = "auto"
 

@@ -76,8 +76,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     language_model_only: Annotated[
         bool,
         Meta(
-            description="Leave out a model's vision and audio parts. It then takes text only,"
-            " saves their memory, and may run on a faster backend."
+            description="Leave out a model's vision and audio parts: it takes text only, less"
+            " memory, and perhaps a faster backend."
         ),
     ] = False
     mmproj: Annotated[
@@ -165,24 +165,19 @@ class LoraSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         bool,
         Meta(
             description="Adapters may bring an embedding and an output head of their own (PEFT's"
-            " modules_to_save). There is memory for those of max_loras, beside that of their"
-            " factors."
+            " modules_to_save). Reserves memory for those of max_loras."
         ),
     ] = False
     lora_experts: Annotated[
         bool,
         Meta(
-            description="Adapters may change a mixture of experts: its experts, its router, and the"
-            " expert that every token has. There is memory for that of max_loras, which is much:"
-            " an adapter of all experts has factors for each."
+            description="Adapters may change a mixture of experts, its router, and the expert"
+            " that every token has. Reserves much memory for max_loras of them."
         ),
     ] = False
     max_cpu_loras: Annotated[
         Annotated[int, Meta(ge=1, le=65_536)] | None,
-        Meta(
-            description="No effect: adapters not in use are read from their files again, which"
-            " the system's page cache keeps. Not less than max_loras."
-        ),
+        Meta(description="No effect; not less than max_loras."),
     ] = None
     lora_allowed_folder: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,

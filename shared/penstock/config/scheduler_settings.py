@@ -26,9 +26,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         float,
         Meta(
             ge=0,
-            description="How many times as long as its decodes alone a step may take if it also"
-            " computes prompts (with fair: other tenants' work), once it exceeds --short-step-ms;"
-            " without decodes the limit is 0.25 s. 0: no limit.",
+            description="How many times as long as its decodes alone a step with prompts (with"
+            " fair: other tenants' work) may take, once it exceeds --short-step-ms; without"
+            " decodes the limit is 0.25 s. 0: no limit.",
         ),
     ] = 2.0
     short_step_ms: Annotated[
@@ -36,8 +36,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Meta(
             ge=1,
             le=10_000,
-            description="Milliseconds that a step with both prompts and decodes may always take. A"
-            " smaller number makes text arrive more evenly, and prompts later.",
+            description="Milliseconds that a step with both prompts and decodes may always take;"
+            " with fewer, text comes more evenly, and prompts take longer.",
         ),
     ] = 100.0
     max_steps_in_flight: Annotated[

@@ -156,8 +156,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     batch_invariant: Annotated[
         bool,
         Meta(
-            description="On CUDA: use matrix products whose sums don't depend on the batch, so"
-            " that outputs have the same bits in any batch, as they always have on a CPU."
+            description="On CUDA: outputs have the same bits in any batch, as they always have on"
+            " a CPU; slower."
         ),
     ] = False
     enforce_eager: Annotated[
@@ -234,7 +234,7 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Sessions between the processes. Times in seconds."""
 
     beat_interval: Annotated[
-        float, Meta(gt=0, le=60, description="Seconds of silence before a heartbeat is sent.")
+        float, Meta(gt=0, le=60, description="Seconds of silence before a heartbeat.")
     ] = 0.5
     peer_timeout: Annotated[
         float, Meta(gt=0, le=600, description="Seconds of silence that end a session.")

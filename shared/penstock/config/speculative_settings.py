@@ -33,11 +33,10 @@ class SpeculativeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     speculative_config: Annotated[
         str,
         Meta(
-            description="JSON object: what drafts tokens (`method`: ngram, suffix, draft_model,"
-            " eagle3 or mtp, or a list in order of preference), how many at most"
-            " (`num_speculative_tokens`), from runs of how many (`prompt_lookup_min`,"
-            " `prompt_lookup_max`), and which `model` drafts; or auto: suffix on CPUs, for models"
-            " without recurrent layers; or off: nothing is drafted.",
+            description="JSON object with `method` (ngram, suffix, draft_model, eagle3, mtp, or a"
+            " list in order of preference), `num_speculative_tokens`, `prompt_lookup_min`,"
+            " `prompt_lookup_max` and `model`; auto: suffix on CPUs, for models without recurrent"
+            " layers; off: nothing is drafted.",
             max_length=65_536,
         ),
     ] = AUTO

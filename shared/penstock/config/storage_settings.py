@@ -31,9 +31,8 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     files_url: Annotated[
         Annotated[str, Meta(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w./-]*)?$")] | None,
         Meta(
-            description="Store for the contents of files: `s3://BUCKET/PREFIX`, whose keys and"
-            " region are in the environment (AWS_ACCESS_KEY_ID and the like; needs the extra"
-            " `s3`); --data-dir then holds only files in transit; default: --data-dir."
+            description="Store for the contents of files: `s3://BUCKET/PREFIX`, with keys and"
+            " region from the environment (needs the extra `s3`); default: --data-dir."
         ),
     ] = None
     s3_endpoint_url: Annotated[
@@ -115,8 +114,8 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         Meta(
             ge=1,
             le=10_000_000,
-            description="Conversations kept for a tenant; those not used for longest are deleted,"
-            " also beyond --max-stored-response-bytes, which conversations may take once more.",
+            description="Conversations kept for a tenant, in as many bytes as"
+            " --max-stored-response-bytes; those not used for longest are deleted.",
         ),
     ] = 10_000
     max_conversation_items: Annotated[
