@@ -5,7 +5,7 @@
 # make clients the SDKs and programs that tests/system/clients runs, in .venv-clients
 # make sanitize  the CPU kernels' tests under AddressSanitizer and UBSan (PYTEST_ARGS=--long: all)
 # make docs    the documentation as a site, in build/site
-# make wheel   dist/penstock-….whl with the CPU kernels compiled, for machines without a compiler
+# make wheel   dist/penstock_llm-….whl with the CPU kernels compiled, for machines without a compiler
 # make setup   the first half of serve: .venv with what a server needs
 # make setup-dev  the first half of check and test: .venv with all dependencies
 #

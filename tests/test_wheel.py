@@ -57,9 +57,9 @@ def test_all_that_runs_is_in_it_and_nothing_of_tests(archive: zipfile.ZipFile) -
 
 
 def test_it_is_of_this_platform_and_any_python_3(built: Path) -> None:
-    assert re.fullmatch(rf"penstock-[\d.]+-py3-none-linux_{platform.machine()}\.whl", built.name), (
-        built.name
-    )
+    assert re.fullmatch(
+        rf"penstock_llm-[\d.]+-py3-none-linux_{platform.machine()}\.whl", built.name
+    ), built.name
 
 
 def test_it_says_what_it_needs(archive: zipfile.ZipFile) -> None:

@@ -94,7 +94,7 @@ def _pip(variables: Variables, arguments: list[str]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for word in arguments[1:]:
-        if word.startswith(("penstock[", ".[")):
+        if word.startswith(("penstock-llm[", ".[")):
             extra = word.partition("[")[2].removesuffix("]")
             assert extra in project["optional-dependencies"], f"there is no extra {extra}"
         elif "==" in word:

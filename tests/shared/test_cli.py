@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import io
 import os
 import re
@@ -10,6 +9,7 @@ import resource
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,9 @@ import pytest
 import penstock
 from penstock.cli.commands import BY_NAME, COMMANDS, Command
 from penstock.cli.main import main
+from penstock.version import COMMAND, DISTRIBUTION
 
+ROOT = Path(__file__).parents[2]
 PENSTOCK = [sys.executable, "-m", "penstock"]
 
 
@@ -29,7 +31,23 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_version_is_the_distributions() -> None:
     assert run("--version").stdout == f"penstock {penstock.__version__}\n"
-    assert importlib.metadata.version("penstock") == penstock.__version__
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (project["name"], project["version"]) == (DISTRIBUTION, penstock.__version__)
+    assert project["scripts"] == {"penstock": COMMAND}
+
+
+def test_another_projects_distribution_is_told_apart(tmp_path, monkeypatch, capfd) -> None:
+    info = tmp_path / "penstock-7.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: penstock\nVersion: 7.1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(("list",)) == 1
+    said = capfd.readouterr().err
+    assert "another project's distribution `penstock` 7.1 is installed here" in said
+    assert "`pip uninstall penstock penstock-llm`" in said
+    (info / "entry_points.txt").write_text(f"[console_scripts]\npenstock = {COMMAND}\n")
+    assert main(("status", "--url", "http://127.0.0.1:9")) == 1
+    assert "another project" not in capfd.readouterr().err
 
 
 def test_help_is_quick_and_names_every_command() -> None:

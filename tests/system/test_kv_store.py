@@ -182,7 +182,7 @@ def test_what_is_kept_is_encrypted(
 ) -> None:
     """In both places. Who has another key, or none, finds nothing."""
     pytest.importorskip(
-        "cryptography", reason="no cryptography: pip install 'penstock[encryption]'"
+        "cryptography", reason="no cryptography: pip install 'penstock-llm[encryption]'"
     )
     keys = [tmp_path / "key", tmp_path / "other"]
     for number, path in enumerate(keys):

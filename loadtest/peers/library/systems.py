@@ -16,7 +16,8 @@ from loadtest.peers.library.work import Run, Work
 from loadtest.peers.peer import Peer, PeerFailed, PeerProcess
 from loadtest.peers.servers import bf16_folder, installed, kv_gigabytes, peers_dir, version_in
 from loadtest.report import SetupError
-from penstock.process.machine import usable_cores, version_of
+from penstock.process.machine import usable_cores
+from penstock.version import __version__
 
 NAMES = ("penstock", "penstock_without_drafts", "llamacpp", "openvino", "vllm", "transformers")
 _OURS = {
@@ -114,7 +115,7 @@ def make_system(name: str, model: Path) -> System:
     if name in _OURS:
         return System(
             name=name,
-            version=f"penstock {version_of('penstock') or 'unknown'}",
+            version=f"penstock {__version__}",
             command=_command([sys.executable], name, model),
             note=_OURS[name],
             # Its processes would take a stop for the others' death; while idle they don't compute.

@@ -47,7 +47,7 @@ class ObjectBucket:
             from botocore.exceptions import BotoCoreError, ClientError
         except ModuleNotFoundError as error:
             raise StartupError(
-                f"--files-url needs the package {error.name}: pip install 'penstock[s3]'"
+                f"--files-url needs the package {error.name}: pip install 'penstock-llm[s3]'"
             ) from None
         self._errors = (BotoCoreError, ClientError, Boto3Error)
         parts = urlsplit(url)

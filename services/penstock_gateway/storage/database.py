@@ -230,7 +230,8 @@ def _engine_of(url: str, *, sqlite_file: bool) -> Engine:
             return create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True)
         except ModuleNotFoundError as error:
             raise StartupError(
-                f"--database-url needs the package {error.name}: pip install 'penstock[postgres]'"
+                f"--database-url needs the package {error.name}: pip install"
+                " 'penstock-llm[postgres]'"
             ) from None
     file = Path(url.removeprefix("sqlite:///"))
     _make_private(file)

@@ -105,7 +105,7 @@ class Store:
             from penstock_gateway.storage.store import StockTaking
         except ModuleNotFoundError as error:
             raise StartupError(
-                f"--data-dir needs the package {error.name}: pip install 'penstock[storage]'"
+                f"--data-dir needs the package {error.name}: pip install 'penstock-llm[storage]'"
             ) from None
         folder = Path(data_dir).expanduser().absolute()
         self.settings = settings

@@ -115,6 +115,6 @@ def tracing_of(config: GatewayConfig) -> Tracing | None:
             raise
         raise StartupError(
             "--otlp-traces-endpoint needs OpenTelemetry, which is not installed: "
-            "pip install 'penstock[otel]'"
+            "pip install 'penstock-llm[otel]'"
         ) from None
     return Tracing.of(config)

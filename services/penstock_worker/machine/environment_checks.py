@@ -93,7 +93,8 @@ def triton() -> str:
         version = str(importlib.import_module("triton").__version__)
     except Exception as error:  # It loads libraries, which may fail in ways of their own.
         raise Advice(
-            f"not there ({error}); a GPU needs it: pip install 'penstock[cuda]'; the CPU is used"
+            f"not there ({error}); a GPU needs it: pip install 'penstock-llm[cuda]'; the CPU is"
+            " used"
         ) from None
     compiler = c_compiler()
     if compiler is None:
@@ -163,6 +164,6 @@ def libraries(names: tuple[str, ...]) -> str:
             missing.append(name)
     if missing:
         raise ImportError(
-            f"{', '.join(missing)} missing; install it: pip install 'penstock[{extra}]'"
+            f"{', '.join(missing)} missing; install it: pip install 'penstock-llm[{extra}]'"
         )
     return ", ".join(found)

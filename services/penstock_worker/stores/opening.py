@@ -158,7 +158,7 @@ class EncryptingSeal:
         except ImportError as error:
             raise StartupError(
                 f"disk_kv_key_file needs the package {error.name}: pip install "
-                "'penstock[encryption]'"
+                "'penstock-llm[encryption]'"
             ) from error
         self._layout = layout.name.encode()
         self._invalid = InvalidTag

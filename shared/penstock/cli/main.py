@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from penstock.cli.commands import BY_NAME, COMMANDS
 from penstock.cli.parser import USAGE, nearest
-from penstock.errors import InvalidRequest, PenstockError
-from penstock.version import __version__
+from penstock.errors import InvalidRequest, PenstockError, StartupError
+from penstock.version import DISTRIBUTION, __version__, foreign_distribution
 
 FAILED = 1
 INTERRUPTED = 130
@@ -87,8 +87,19 @@ def _main(words: list[str]) -> int:
     command = BY_NAME.get(name)
     if command is None:
         return _no_such(name)
+    _refuse_foreign()
     arguments = command.parser().parse_args(words[1:])
     return int(arguments.run(arguments))
+
+
+def _refuse_foreign() -> None:
+    version = foreign_distribution()
+    if version is not None:
+        raise StartupError(
+            f"another project's distribution `penstock` {version} is installed here, whose files"
+            f" may have replaced those of {DISTRIBUTION}: run"
+            f" `pip uninstall penstock {DISTRIBUTION}`, then install {DISTRIBUTION} again"
+        )
 
 
 def help_text() -> str:

@@ -36,7 +36,7 @@ def prepare_clip(
     if not can_decode():
         raise BadPicture(
             "is a file, which can't be decoded here: the server lacks PyAV (pip install "
-            "penstock[video]); frames can be sent, as data:video/jpeg;base64,…"
+            "penstock-llm[video]); frames can be sent, as data:video/jpeg;base64,…"
         )
     with Clip(data, seconds=bounds.seconds, max_pixels=bounds.pixels) as clip:
         numbers = sampled(clip.total, clip.rate, video.sampling, video.group)

@@ -83,7 +83,7 @@ def check_installed() -> None:
     # The parent of a dotted name would be loaded.
     if any(importlib.util.find_spec(name) is None for name in ("grpc", "grpc_reflection")):
         raise StartupError(
-            "--grpc-port needs grpcio, which is not installed: pip install 'penstock[grpc]'"
+            "--grpc-port needs grpcio, which is not installed: pip install 'penstock-llm[grpc]'"
         )
 
 

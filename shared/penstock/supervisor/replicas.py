@@ -187,7 +187,8 @@ class RayExecutor:
     def __init__(self) -> None:
         if importlib.util.find_spec("ray") is None:
             raise StartupError(
-                "--executor ray needs Ray, which is not installed here: pip install 'penstock[ray]'"
+                "--executor ray needs Ray, which is not installed here: pip install"
+                " 'penstock-llm[ray]'"
             )
 
     def settings(self, engine: EngineConfig) -> EngineConfig:

@@ -18,7 +18,7 @@ from tests.gateway.batches.object_store import ObjectStore, named, object_store
 from tests.gateway.batches.storing import Storing, line, storing
 from tests.gateway.fake_engine import FakeEngineClient
 
-pytest.importorskip("boto3", reason="no boto3: pip install 'penstock[s3]'")
+pytest.importorskip("boto3", reason="no boto3: pip install 'penstock-llm[s3]'")
 
 URL = "s3://bucket/some/place"
 

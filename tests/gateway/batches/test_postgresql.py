@@ -28,7 +28,7 @@ from tests.gateway.batches.storing import line, storing
 from tests.gateway.conversations.test_conversations import check_shared, client
 from tests.gateway.fake_engine import FakeEngineClient, say
 
-pytest.importorskip("psycopg", reason="no psycopg: pip install 'penstock[postgres]'")
+pytest.importorskip("psycopg", reason="no psycopg: pip install 'penstock-llm[postgres]'")
 pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.skipif(

@@ -311,7 +311,7 @@ sys.exit(main(sys.argv[1:]))
 """
     done = _penstock("--otlp-traces-endpoint", "http://127.0.0.1:9/v1/traces", code=code)
     assert done.returncode == 1
-    assert "pip install 'penstock[otel]'" in done.stderr
+    assert "pip install 'penstock-llm[otel]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -24,7 +24,7 @@ def sealed(secret: bytes, below: Dict) -> SealedStore:
 @pytest.fixture
 def below() -> Dict:
     pytest.importorskip(
-        "cryptography", reason="no cryptography: pip install 'penstock[encryption]'"
+        "cryptography", reason="no cryptography: pip install 'penstock-llm[encryption]'"
     )
     return Dict()
 

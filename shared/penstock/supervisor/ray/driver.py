@@ -98,7 +98,7 @@ def _connect() -> None:
     try:
         import ray
     except ImportError as error:
-        words = f"--executor ray needs Ray ({error}): pip install 'penstock[ray]'"
+        words = f"--executor ray needs Ray ({error}): pip install 'penstock-llm[ray]'"
         raise StartupError(words) from error
     # Ray gives each record a field, which our lines would show.
     logging.setLogRecordFactory(make_record)
