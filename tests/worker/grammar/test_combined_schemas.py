@@ -4,6 +4,7 @@ mask lets through is valid, and what is valid gets through."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 from collections import Counter
@@ -97,5 +98,7 @@ def _impossible(complaint: str) -> bool:
 def test_the_mask_and_the_judge_agree(check_all: Callable[[], None], least: float) -> None:
     seen.clear()
     check_all()
-    assert seen["served"] > least * (seen["served"] + seen["refused"]), seen
+    asked = seen["served"] + seen["refused"]
+    # Of few schemas, the share may be off by a standard deviation.
+    assert seen["served"] > least * asked - math.sqrt(asked) / 2, seen
     assert min(seen["valid"], seen["invalid"], seen["walked"]) > EXAMPLES / 3, seen
