@@ -47,16 +47,23 @@ def endpoints_page(document: Mapping[str, Any]) -> str:
         f"If the server has API keys, every path needs one except {opened}; `/metrics` and `/live` "
         "need an admin's key.\n\n"
         "| endpoint | what it does, and its body |\n|---|---|\n"
-        + "".join(_operation(*each) for each in operations)
+        + "".join(f"| {paths} | {words} |\n" for (_, words), paths in _by_words(operations).items())
         + _headers(operations)
         + _bodies({name: schemas[name] for name in bodies})
     )
 
 
-def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
-    body = _body(operation)
-    link = f": [{body}](#{body.lower()})" if body else ""
-    return f"| `{method} {path}` | {operation['summary']}{link} |\n"
+def _by_words(
+    operations: Iterable[tuple[str, str, Mapping[str, Any]]],
+) -> dict[tuple[str, str], str]:
+    """Methods and what they do, each with the paths that do it: an alias beside its original."""
+    found: dict[tuple[str, str], str] = {}
+    for method, path, operation in operations:
+        body = _body(operation)
+        words = f"{operation['summary']}{f': [{body}](#{body.lower()})' if body else ''}"
+        key = (method, words)
+        found[key] = f"{found[key]}, `{path}`" if key in found else f"`{method} {path}`"
+    return found
 
 
 def _body(operation: Mapping[str, Any]) -> str:

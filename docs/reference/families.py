@@ -57,9 +57,6 @@ def families_page() -> str:
     needs = {name: mechanisms(_usual(family)) for name, family in FAMILIES.items()}
     names = _names_of(set().union(*needs.values()))
     shown = coverage()
-    legend = "; ".join(
-        f"{name}: {words}" for words, name in names.items() if name.replace("-", " ") not in words
-    )
     return (
         f"# Families of models\n\n{WRITTEN}\n"
         "What a family's models need beyond Llama's layers, with transformers' default settings. "
@@ -75,7 +72,7 @@ def families_page() -> str:
             _row(family, [names[each] for each in sorted(needs[key])], shown, needs[key])
             for key, family in FAMILIES.items()
         )
-        + f"\nNeeds. {legend}.\n"
+        + "\n`shared/penstock/model/mechanisms.py` says what each name in the third column means.\n"
         + _tested()
         + _seeing()
         + _hearing()

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from docs.reference.optional_metrics import residence_metrics, storage_metrics
 from penstock.cli.commands import COMMANDS, Command
+from penstock.cli.process_arguments import BY_SUPERVISOR
 from penstock.cli.table import BEGIN, END
 from penstock.config.flags import as_table
 from penstock_gateway.metrics.endpoint import SHARED as STORED
@@ -49,8 +50,9 @@ def commands_page() -> str:
     shared = _shared(arguments.values())
     text = (
         f"# Commands\n\n{WRITTEN}\n"
-        "`penstock COMMAND --help` shows the same, with examples. Commands that start processes "
-        "also take the [settings](settings.md) of those processes as flags.\n\n"
+        "`penstock COMMAND --help` shows the same, with examples and what only a supervisor "
+        "passes. Commands that start processes also take the "
+        "[settings](settings.md) of those processes as flags.\n\n"
         "| | |\n|---|---|\n"
     )
     for group in dict.fromkeys(command.group for command in COMMANDS):
@@ -106,7 +108,12 @@ def _all_arguments(command: Command) -> Iterable[tuple[str, str]]:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> Iterable[tuple[str, str]]:
+    """The arguments that people give, and what each sets."""
+    given = [group for group in parser._action_groups if group.title == BY_SUPERVISOR]
+    left_out = [action for group in given for action in group._group_actions]
     for action in parser._actions:
+        if action in left_out:
+            continue
         own = not action.dest.startswith("setting_") and action.dest not in ("help", "config")
         if own and action.help != argparse.SUPPRESS and not _is_kinds(action):
             flags = [flag for flag in action.option_strings if flag.startswith("--")]

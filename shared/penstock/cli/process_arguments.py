@@ -9,6 +9,9 @@ from penstock.cli.model_impl import add_model_impl
 from penstock.cli.parser import Parser
 from penstock.config import flags
 
+BY_SUPERVISOR = "Given by the supervisor"
+"""The group of arguments that a parent process gives, and people don't."""
+
 
 def gateway(parser: Parser) -> None:
     """`penstock gateway`."""
@@ -190,7 +193,7 @@ def _models_socket(parser: Parser) -> None:
 
 
 def _supervision(parser: Parser, *, indexed: bool = False) -> argparse._ArgumentGroup:
-    group = parser.add_argument_group("Given by the supervisor")
+    group = parser.add_argument_group(BY_SUPERVISOR)
     group.add_argument(
         "--supervised-by", type=int, metavar="PID", help="Leave when this parent is gone."
     )
