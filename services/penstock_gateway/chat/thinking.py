@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock_gateway.http.errors import clip
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
@@ -63,7 +64,7 @@ def check_thinking(request: ThinkingRequest) -> None:
     for field, effort in given.items():
         if effort is not None and effort not in EFFORTS:
             raise InvalidRequest(
-                f"{field} is {effort[:100]!r}; allowed: {', '.join(EFFORTS)}", param=field
+                f"{field} is {clip(effort)}; allowed: {', '.join(EFFORTS)}", param=field
             )
     _refuse_contradiction(given)
     _refuse_contradiction(_switches(request))
