@@ -354,6 +354,19 @@ async def test_an_engine_that_began_earlier_does_not_speak_for_all_as_it_is_read
     assert reading.created == [2], "one text serves all"
 
 
+async def test_nothing_is_left_of_a_client_that_leaves_while_a_tokenizer_is_read(
+    scene, monkeypatch
+):
+    reading = Reading(monkeypatch)
+    scene.engine(0)
+    before = asyncio.all_tasks()
+    client = await scene.connect(1)
+    await until(reading.begun.is_set)
+    await client.close()
+    assert asyncio.all_tasks() <= before
+    reading.may_end.set()
+
+
 class Panic(BaseException):
     """As the tokenizers' library raises it."""
 

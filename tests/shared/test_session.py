@@ -114,7 +114,7 @@ async def test_an_engine_that_beats_and_tells_nothing_is_left(two):
     await until(lambda: stuck.submits)
     stuck.telling = False  # Its server is polled on, and beats.
     await until(lambda: other.submits)
-    assert stuck.ended
+    await until(lambda: stuck.ended)
     [left] = [s for s in client._fleet if s.endpoint.endswith("/a")]
     assert left.transport.last_reason == "the engine core is alive but sent no status for 2 s"
     other.text(other.submits[-1], "from the other", finish="length")

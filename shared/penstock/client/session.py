@@ -6,22 +6,20 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import zmq
 
-from penstock.client.generation import Generation
 from penstock.client.media_sending import MediaSending
 from penstock.client.open_calls import OpenCalls
 from penstock.client.routing import OpenRequest
-from penstock.client.session_state import EngineProgress, Pacing, ReportedState
+from penstock.client.session_state import EngineProgress, Owner, Pacing, ReportedState
 from penstock.client.session_turns import Turns
 from penstock.config.settings import TransportSettings
 from penstock.errors import RequestFailed
 from penstock.process import logs
 from penstock.protocol import PROTOCOL_VERSIONS
-from penstock.protocol.common import NamedAdapter
 from penstock.protocol.from_frontend import Abort, ExpectPrompt, ForgetPrompt, FromFrontend, Hello
 from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import (
@@ -57,32 +55,6 @@ AT_ONCE = 16
 """Tokens of a message after which those that have a sink go to it."""
 
 _decoder = msgspec.msgpack.Decoder(ToFrontend)
-
-
-class Owner(Protocol):
-    """What a session tells. due: those with a sink that this turn has given something."""
-
-    due: list[Generation]
-
-    async def session_opened(
-        self, session: EngineSession, welcome: Welcome, frames: list[bytes]
-    ) -> None: ...
-
-    def session_lost(self, session: EngineSession, reason: str, now: float) -> None: ...
-
-    def status_changed(self, session: EngineSession, before: Status | None) -> None: ...
-
-    def shown(self, session: EngineSession, snapshot: Snapshot, now: float) -> None: ...
-
-    def adapters_named(self, session: EngineSession, told: list[NamedAdapter]) -> None: ...
-
-    def fingerprint_changed(
-        self, session: EngineSession, request: OpenRequest, before: str
-    ) -> None: ...
-
-    def rejected(
-        self, session: EngineSession, request: OpenRequest | None, message: Rejected
-    ) -> None: ...
 
 
 class EngineSession(ReportedState):
@@ -225,9 +197,9 @@ class EngineSession(ReportedState):
 
     async def stop(self) -> None:
         """Leaves in order; nothing is told any more."""
-        if self._ticker is not None:
-            self._ticker.cancel()
-            await asyncio.gather(self._ticker, return_exceptions=True)
+        for task in self._tasks():
+            task.cancel()
+        await asyncio.gather(*self._tasks(), return_exceptions=True)
         self.close()
 
     def close(self) -> None:
@@ -236,14 +208,17 @@ class EngineSession(ReportedState):
             return
         self._closed = True
         if asyncio._get_running_loop() is not None:
-            if self._ticker is not None:
-                self._ticker.cancel()
+            for task in self._tasks():
+                task.cancel()
             self._media.cancel()
             self._turns.watch(None)
         self._media.close()
         heartbeat.PROCESS.leave(self.transport)
         self.transport.close()
         self._answered = False
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [task for task in (self._ticker, self._opening) if task is not None]
 
     async def _tick(self) -> None:
         while True:
