@@ -20,9 +20,8 @@ def check_stop(sequence: Sequence, max_len: int) -> Stop | None:
 
     The order is EOS, stop ids, repetition, max_tokens, context full; the first three don't count
     before min_tokens, but for EOS under a grammar, which comes that early only where nothing else
-    is allowed.  max_len: tokens
-    of the context, prompt and output.  One whose prompt is still to be told about goes on, also
-    without tokens of its own.
+    is allowed.  max_len: tokens of the context, prompt and output.  One whose prompt is still to be
+    told about goes on, also without tokens of its own.
     """
     if sequence.reports_prompt:
         return None
@@ -45,16 +44,29 @@ def until_stop(sequence: Sequence, outcome: SlotResult, max_len: int) -> SlotRes
 
 
 def repeats(tokens: Items[int], bound: Repetition) -> bool:
-    """Whether the tokens end in a pattern that comes as often in a row as the bound says."""
+    """Whether the tokens end in a pattern that comes as often in a row as the bound says.
+
+    Takes time in proportion to the tokens, also where the same one comes again and again, so that
+    any size may be the pattern's: others' steps wait for it.
+    """
     total = len(tokens)
-    longest = min(bound.max_pattern, total // bound.count)
-    for size in range(bound.min_pattern, longest + 1):
-        if tokens[-1] != tokens[-1 - size]:
-            continue
-        start = total - size * bound.count
+    least, longest = bound.min_pattern, min(bound.max_pattern, total // bound.count)
+    if longest < least or tokens[-1] not in tokens[total - 1 - longest : total - least]:
+        return False
+    newest = tokens[::-1]
+    reach = [0] * (longest + 1)
+    """How many of the newest tokens are those that came so much earlier (Gusfield's Z)."""
+    begin = end = 0
+    for size in range(1, longest + 1):
+        same = max(0, min(end - size, reach[size - begin]))
+        if size + same >= end:
+            while size + same < total and newest[same] == newest[size + same]:
+                same += 1
+            begin, end = size, size + same
         # A text of period `size` is the same as itself, moved by so much.
-        if tokens[start : total - size] == tokens[start + size :]:
+        if size >= least and same >= size * (bound.count - 1):
             return True
+        reach[size] = same
     return False
 
 
