@@ -99,15 +99,15 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str | None,
         Meta(
             description="Where this engine core's worker offers its KV blocks to those of other"
-            " engine cores (tcp://HOST:PORT or ipc://PATH); default: nowhere. With several ranks,"
-            " rank r uses the port PORT + r, or the path PATH.r, on the same machine."
+            " engine cores (tcp://HOST:PORT or ipc://PATH); default: nowhere. Rank r of several"
+            " uses PORT + r, or PATH.r."
         ),
     ] = None
     kv_peers: Annotated[
         str,
         Meta(
             description="The kv_endpoint of up to 16 other engine cores of the same model,"
-            " separated by commas: blocks that they have aren't computed here."
+            " separated by commas, from which blocks are fetched."
         ),
     ] = ""
     kv_transfer_gib: Annotated[
@@ -131,9 +131,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     kv_role: Annotated[
         KVRole,
         Meta(
-            description="What this engine core is for. prefill: computes prompts of at least"
-            " kv_prefill_tokens, which another one continues. decode: the rest, with the KV that"
-            " it fetches from kv_peers. both: everything."
+            description="What this engine core is for. prefill: prompts of at least"
+            " kv_prefill_tokens; decode: everything else; both: everything."
         ),
     ] = "both"
     kv_prefill_tokens: Annotated[
@@ -157,8 +156,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=0,
             le=86_400,
-            description="Seconds for which a session's KV blocks have precedence over others after"
-            " its latest request, unless that says otherwise; 0: no precedence.",
+            description="Seconds for which a session's KV blocks have precedence over others"
+            " after its latest request, unless that says otherwise.",
         ),
     ] = 120.0
     max_kv_retention_seconds: Annotated[
@@ -170,8 +169,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=0,
             le=1,
-            description="Largest share of the KV pool that is kept for sessions. Running requests"
-            " still get these blocks if they need them.",
+            description="Largest share of the KV pool that is kept for sessions; running requests"
+            " take precedence.",
         ),
     ] = 0.5
     kv_memory_fraction: Annotated[

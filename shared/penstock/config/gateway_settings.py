@@ -79,7 +79,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
         Meta(
             description="Folder below which /update_weights_from_disk may read weights; default:"
-            " none, so weights can't be replaced while the server runs."
+            " none, and weights can't be replaced."
         ),
     ] = None
     rate_limit_storage: Annotated[
@@ -105,10 +105,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     allowed_hosts: Annotated[
         str,
         Meta(
-            description="Host names that a server without API keys answers to, beside IP addresses,"
-            " names without a dot, *.localhost, *.local, *.internal, *.home.arpa, *.svc and the"
-            " machine's own: a JSON list or names with commas; *.DOMAIN: all below a domain; *:"
-            " any."
+            description="Host names that a server without API keys answers to, beside IP"
+            " addresses and local names: a JSON list or names with commas; *.DOMAIN: all below a"
+            " domain; *: any."
         ),
     ] = ""
     allowed_methods: Annotated[

@@ -24,7 +24,7 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str,
         Meta(
             description="Domains from which media may be fetched over http and https: a JSON list"
-            " or names with commas; default: none, so nothing is fetched."
+            " or names with commas; default: none."
         ),
     ] = ""
     allowed_local_media_path: Annotated[

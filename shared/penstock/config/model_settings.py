@@ -182,7 +182,7 @@ class LoraSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     lora_allowed_folder: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
         Meta(
-            description="Folder below which /v1/load_lora_adapter may read adapters; default: none,"
-            " so that adapters are neither loaded nor unloaded while the server runs."
+            description="Folder below which /v1/load_lora_adapter may read adapters; default:"
+            " none, and adapters can't be loaded or unloaded."
         ),
     ] = None

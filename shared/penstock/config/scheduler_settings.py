@@ -100,8 +100,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Meta(
             ge=0,
             le=100_000,
-            description="Minutes without a request after which the model frees its memory; the"
-            " next request waits until it is loaded again. 0: never.",
+            description="Minutes without a request after which the model frees its memory until"
+            " the next one; 0: never.",
         ),
     ] = 0.0
     idle_sleep_level: Annotated[

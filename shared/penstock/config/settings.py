@@ -55,8 +55,7 @@ class ModelsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Annotated[float, Meta(gt=0, le=1_048_576)] | None,
         Meta(
             description="GiB that all loaded models may take together, by what each counts for in"
-            " the list; default: no limit: no on-demand model is unloaded to make room for"
-            " another."
+            " the list; default: no limit."
         ),
     ] = None
     model_idle_minutes: Annotated[
@@ -244,8 +243,8 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Meta(
             gt=0,
             le=600,
-            description="Seconds without progress in a step until not ready; also seconds without"
-            " a status message from an engine core until its session ends.",
+            description="Seconds without progress in a step until not ready, and without an"
+            " engine core's status until its session ends.",
         ),
     ] = 10.0
     stuck_timeout: Annotated[
@@ -350,16 +349,15 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Meta(
             ge=1,
             le=64,
-            description="Engine cores, each with a worker of its own, that share the requests; they"
-            " also share out the threads (unless --threads says how many each has) and the memory.",
+            description="Engine cores, each with a worker of its own, that share the requests,"
+            " the memory and (without --threads) the threads.",
         ),
     ] = 1
     kv_roles: Annotated[
         str,
         Meta(
-            description="With data_parallel_size: the kv_role of each engine core, with commas, as"
-            " prefill,decode. They fetch KV blocks from each other, beside each other on this"
-            " machine; default: they don't."
+            description="With data_parallel_size: the kv_role of each engine core, with commas,"
+            " as prefill,decode. They fetch KV blocks from each other; default: they don't."
         ),
     ] = ""
     executor: Annotated[
