@@ -21,7 +21,10 @@ class Handler(BaseHTTPRequestHandler):
     """Counts 100 tokens in any prompt, and ends every answer at its length."""
 
     def do_GET(self) -> None:
-        card = {"id": "m", "chat_params": {"min_p": 0.1, "top_k": 5, "max_tokens": 30}}
+        card = {
+            "id": "m",
+            "chat_params": {"min_p": 0.1, "top_k": 5, "max_tokens": 30, "system": "Be brief."},
+        }
         self._answer(card if self.path == "/v1/models/m" else {"data": [card]})
 
     def do_POST(self) -> None:
@@ -92,9 +95,13 @@ def test_a_chat_adds_what_the_server_says_and_what_is_given_wins(
         url = f"http://127.0.0.1:{server.server_port}"
         assert main(["chat", "--url", url, *flags]) == 0
         body = server.asked[-1][1]
+        said = "Be long." if "--system" in flags else "Be brief."
+        assert body["messages"][0] == {"role": "system", "content": said}
+        assert "system" not in body
         return {name: body.get(name) for name in ("min_p", "top_k", "max_tokens")}
 
     assert asked() == {"min_p": 0.1, "top_k": 5, "max_tokens": 30}
+    assert asked("--system", "Be long.") == {"min_p": 0.1, "top_k": 5, "max_tokens": 30}
     assert asked("--top-k", "7") == {"min_p": 0.1, "top_k": 7, "max_tokens": 30}
     assert asked("--max-tokens", "9") == {"min_p": 0.1, "top_k": 5, "max_tokens": 9}
     assert asked("--max-tokens", "-1") == {"min_p": 0.1, "top_k": 5, "max_tokens": None}

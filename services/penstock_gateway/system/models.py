@@ -42,7 +42,8 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     `token_embed`, `classify`."""
     default_sampling_params: dict[str, float | int] = {}
     chat_params: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
-    """What the page and `penstock chat` add where nothing is set; of a model that chats."""
+    """What the page and `penstock chat` add where nothing is set, `system` as the system prompt; of
+    a model that chats."""
     root: str | None = None
     """The model's name; of an adapter, the digest of its contents."""
     parent: str | None = None

@@ -90,6 +90,8 @@ def chat_with(
 ) -> Chat:
     """A chat that asks for what was given, and where nothing was for what the model's card says."""
     added = source.chat_params()
+    usual = str(added.pop("system", ""))
+    history.system = history.system or usual
     longest = added.pop("max_tokens", None)
     if arguments.sampling_max_tokens is not None:
         longest = None

@@ -93,6 +93,7 @@ async def test_only_chats_with_the_demonstration_model_change_its_sampling(
     [card] = (await http.get("/v1/models")).json()["data"]
     assert card["chat_params"]["repetition_penalty"] == 1.1
     assert card["chat_params"]["max_tokens"] == 1024
+    assert "short" in card["chat_params"]["system"]
     assert card["default_sampling_params"] == {}
 
 

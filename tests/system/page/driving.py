@@ -172,7 +172,8 @@ def answered(url: str, messages: list[dict[str, str]], **fields: Any) -> str:
     [card, *_] = httpx.get(f"{url}/v1/models", timeout=90).json()["data"]
     set_here = {"temperature": 0, "max_tokens": 24, "repetition_penalty": 1}
     asked = {**card["chat_params"], **set_here, **fields}
-    body = {"messages": messages, **asked}
+    system = {"role": "system", "content": asked.pop("system")}
+    body = {"messages": [system, *messages], **asked}
     reply = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=90)
     assert reply.status_code == 200, reply.text
     return str(reply.json()["choices"][0]["message"]["content"])

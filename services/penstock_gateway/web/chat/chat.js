@@ -222,7 +222,7 @@ export class Chat {
   /** The request's fields; null where a parameter is wrong, which is said. */
   #request() {
     try {
-      return requestOf(this.current.record.settings);
+      return requestOf(this.current.record.settings, this.model.system);
     } catch (error) {
       notify(error.message, { one: "wrong", bad: true, action: ["Open parameters", () => this.settings.dialog.showModal()] });
       return null;

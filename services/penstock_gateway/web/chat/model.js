@@ -89,12 +89,17 @@ export class Model {
     this.known(this);
   }
 
+  /** The system prompt where none is set. */
+  get system() {
+    return this.#added.system ?? "";
+  }
+
   /**
    * What a chat adds to its requests where nothing is set. last: the message that is new in the
    * prompt. Where the context might leave less than the longest answer, nothing is said of that.
    */
   adds(last, system) {
-    const { max_tokens: longest, ...rest } = this.#added;
+    const { max_tokens: longest, system: _, ...rest } = this.#added;
     const characters = (last?.content.length ?? 0) + system.length;
     const fits = longest && this.#tokens + characters + longest < this.limit - 256;
     return fits ? { ...rest, max_tokens: longest } : rest;

@@ -77,14 +77,17 @@ export function keepLast(settings) {
   }
 }
 
-/** {system, fields}: the system prompt and the request's fields. Throws an Error. */
-export function requestOf(settings) {
+/**
+ * {system, fields}: the system prompt, `usual` where none is set, and the request's fields. Throws an
+ * Error.
+ */
+export function requestOf(settings, usual = "") {
   const fields = {};
   for (const field of FIELDS) {
     const value = valueOf(field, settings[field.name] ?? "");
     if (value !== undefined) fields[field.name] = value;
   }
-  const { system = "", schema, ...rest } = fields;
+  const { system = usual, schema, ...rest } = fields;
   if (schema) rest.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
   return { system, fields: rest };
 }
