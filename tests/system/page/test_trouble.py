@@ -111,7 +111,7 @@ def test_a_limit_is_waited_out(open_tab: Callable[..., Tab], guarded: Server) ->
 
 def test_a_gateway_that_dies_costs_no_word(open_tab: Callable[..., Tab], guarded: Server) -> None:
     chat = with_key(open_tab(guarded.url))
-    chat.parameters(temperature="0", max_tokens="2000", repetition_penalty="1")
+    chat.parameters(temperature="0", max_tokens="2000", repetition_penalty="1", system="Write on.")
     chat.send(LONG, wait=False)
     chat.grown(40)
     shown = chat.bodies()[-1]
@@ -161,7 +161,7 @@ def test_a_full_storage_is_said_and_loses_nothing(chat: Chat, tmp_path: Path) ->
 
 
 def test_a_reload_in_mid_answer_keeps_what_came(chat: Chat) -> None:
-    chat.parameters(max_tokens="2000", repetition_penalty="1")
+    chat.parameters(max_tokens="2000", repetition_penalty="1", system="Write on.")
     chat.send(LONG, wait=False)
     chat.grown(40)
     shown = chat.bodies()[-1][:40]
