@@ -14,7 +14,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec, RopeSpec
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.matrix import SOURCES, MatrixKind, PackedMatrix
-from penstock_kernels.cpu.program import NormWeights, RotationTable
+from penstock_kernels.cpu.operands import NormWeights, RotationTable
 from penstock_worker.forward.cpu.program import compile_program
 from penstock_worker.forward.cpu.weights import ExpertWeights, LayerWeights, ModelWeights
 from tests.kernels.cpu import slow

@@ -12,7 +12,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, NormSpec
 from penstock.model.tower_spec import MLPProjector, RotaryPositions, TowerSpec, VisionSpec
 from penstock_kernels.cpu.decoder_step import GivenRows
-from penstock_kernels.cpu.program import RotationTable
+from penstock_kernels.cpu.operands import RotationTable
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder, _unseen
 
 SEES = VisionSpec(

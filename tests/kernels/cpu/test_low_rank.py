@@ -20,14 +20,8 @@ from penstock_kernels.cpu.low_rank import (
 )
 from penstock_kernels.cpu.matrix import MatrixKind, pack
 from penstock_kernels.cpu.memory import Arena
-from penstock_kernels.cpu.program import (
-    Buffer,
-    Experts,
-    NormWeights,
-    Phase,
-    PhaseKind,
-    Program,
-)
+from penstock_kernels.cpu.operands import Experts, NormWeights
+from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind, Program
 
 pytestmark = pytest.mark.timeout(120)
 HIDDEN, VOCAB = 40, 50

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from penstock_kernels.cpu.library import load
-from penstock_kernels.cpu.program import Attention, Buffer, Phase, PhaseKind, Program
+from penstock_kernels.cpu.operands import Attention
+from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind, Program
 from penstock_kernels.cpu.structs import NUM_BUFFERS, PkBatch, PkProgram
 
 pytestmark = pytest.mark.usefixtures("loaded")

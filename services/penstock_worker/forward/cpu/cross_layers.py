@@ -16,7 +16,8 @@ from torch import Tensor
 
 from penstock.model.config import ModelConfig
 from penstock_kernels.cpu.decoder import Decoder
-from penstock_kernels.cpu.program import Attention, Buffer, Phase, PhaseKind, Program
+from penstock_kernels.cpu.operands import Attention
+from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind, Program
 from penstock_worker.forward.cpu.gates import forms_of, product_into
 from penstock_worker.forward.cpu.layers import LayerPhases
 from penstock_worker.forward.cpu.weights import CrossWeights, LayerWeights, ModelWeights

@@ -8,7 +8,8 @@ from statistics import NormalDist
 
 from penstock.model.layer_spec import FeedForwardSpec
 from penstock_kernels.cpu.matrix import PackedMatrix
-from penstock_kernels.cpu.program import Buffer, NormWeights, Phase, PhaseKind
+from penstock_kernels.cpu.operands import NormWeights
+from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
 from penstock_worker.forward.cpu.weights import LayerWeights
 
 

@@ -16,7 +16,8 @@ from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import Decoder, halves_of
 from penstock_kernels.cpu.decoder_step import DecoderStep, GivenRows
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
-from penstock_kernels.cpu.program import Buffer, NormWeights, Phase, PhaseKind, Program
+from penstock_kernels.cpu.operands import NormWeights
+from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind, Program
 from penstock_worker.forward.cpu.backend import shapes_of
 from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
 from penstock_worker.forward.cpu.forward import step_of

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import StreamsSpec
-from penstock_kernels.cpu.program import Buffer, ByHead, NormWeights, Phase, PhaseKind
+from penstock_kernels.cpu.operands import ByHead, NormWeights
+from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
 from penstock_kernels.cpu.recurrent import RecurrentKind
 from penstock_kernels.cpu.streams import CPUStreams
 from penstock_worker.forward.cpu.gates import forms_of, product_into, residual_for

@@ -12,14 +12,8 @@ from dataclasses import dataclass, replace
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import LayerSpec
 from penstock_kernels.cpu.matrix import PackedMatrix
-from penstock_kernels.cpu.program import (
-    Attention,
-    Buffer,
-    Experts,
-    NormWeights,
-    Phase,
-    PhaseKind,
-)
+from penstock_kernels.cpu.operands import Attention, Experts, NormWeights
+from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
 from penstock_worker.forward.cpu.gates import (
     forms_of,
     product_into,

@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import AttentionSpec, KVHeadsSpec, LayerSpec
-from penstock_kernels.cpu.program import NormWeights
+from penstock_kernels.cpu.operands import NormWeights
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.layers.decoder_layer import (
     ATTENTION_NORM,

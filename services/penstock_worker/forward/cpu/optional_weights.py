@@ -14,7 +14,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import LayerSpec
 from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba2Spec, RecurrentSpec, ShortConvSpec
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
-from penstock_kernels.cpu.program import NormWeights
+from penstock_kernels.cpu.operands import NormWeights
 from penstock_kernels.cpu.recurrent import Recurrent, RecurrentKind
 from penstock_kernels.cpu.streams import CPUStreams
 from penstock_worker.forward.cpu.packing import CPUPacking

@@ -9,15 +9,8 @@ from typing import Protocol
 from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import layers_that_read, one_group
 from penstock.model.layer_spec import LayerSpec
-from penstock_kernels.cpu.program import (
-    Attention,
-    Experts,
-    NormWeights,
-    Phase,
-    PhaseKind,
-    Program,
-    RotationTable,
-)
+from penstock_kernels.cpu.operands import Attention, Experts, NormWeights, RotationTable
+from penstock_kernels.cpu.program import Phase, PhaseKind, Program
 from penstock_worker.adapters.adaptable import EMBEDDING, HEAD
 from penstock_worker.forward.cpu.adapters import AdaptedPhases
 from penstock_worker.forward.cpu.cross_layers import CrossLayerPhases

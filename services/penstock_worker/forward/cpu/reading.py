@@ -14,7 +14,7 @@ from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, KVHeadsSpe
 from penstock.model.recurrent_spec import RecurrentSpec
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
-from penstock_kernels.cpu.program import NormWeights
+from penstock_kernels.cpu.operands import NormWeights
 from penstock_worker.forward.cpu.norms import NormReader
 from penstock_worker.forward.cpu.optional_weights import OptionalWeights, RecurrentReader
 from penstock_worker.forward.cpu.packing import QUANTISED, CPUPacking

@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.model.layer_spec import RopeSpec
 from penstock_kernels.cpu.matrix import PackedMatrix
-from penstock_kernels.cpu.program import NormWeights, RotationTable
+from penstock_kernels.cpu.operands import NormWeights, RotationTable
 from penstock_kernels.cpu.recurrent import Recurrent
 from penstock_kernels.cpu.streams import CPUStreams
 from penstock_worker.layers.rotary import Rotary

@@ -16,15 +16,8 @@ from penstock.model.config import EncoderConfig
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.decoder_step import DecoderStep
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
-from penstock_kernels.cpu.program import (
-    Attention,
-    Buffer,
-    NormWeights,
-    Phase,
-    PhaseKind,
-    Program,
-    RotationTable,
-)
+from penstock_kernels.cpu.operands import Attention, NormWeights, RotationTable
+from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind, Program
 from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.forward.cpu.adapters import AdaptedPhases, adapted_rows
 from penstock_worker.forward.cpu.forward import RunsProgram

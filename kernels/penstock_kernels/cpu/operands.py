@@ -1,0 +1,201 @@
+"""What phases of a step compute with beside matrices: norms, rotary tables, attention, experts, and
+products for each head."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock_kernels.cpu.matrix import PackedMatrix
+from penstock_kernels.cpu.structs import PkAttention, PkByHead, PkExperts, PkMatrix, PkNorm
+
+_NORMS = {"rms": 1, "layer": 2}
+
+
+@dataclass(frozen=True)
+class NormWeights:
+    """A normalisation of rows."""
+
+    weight: np.ndarray
+    """Factor of each number, [width] float32."""
+    eps: float
+    kind: str = "rms"
+    """rms or layer."""
+    bias: np.ndarray | None = None
+    """[width] float32; of a layer norm."""
+
+    def struct(self) -> PkNorm:
+        return PkNorm(_NORMS[self.kind], self.eps, _address(self.weight), _address(self.bias))
+
+
+@dataclass(frozen=True)
+class RotationTable:
+    """A rotary embedding of a head's first numbers."""
+
+    cosines: np.ndarray
+    """Cosines of the angles, [positions, numbers that rotate / 2] float32."""
+    sines: np.ndarray
+    """Sines of the angles, [positions, numbers that rotate / 2] float32."""
+    query_factors: np.ndarray | None = None
+    """[positions] float32: what rotated queries are multiplied by."""
+    axes: np.ndarray | None = None
+    """[numbers that rotate / 2] uint8: by which of a row's three positions each pair turns;
+    None: by the token's."""
+
+    def __post_init__(self) -> None:
+        half = self.cosines.shape[1]
+        if self.axes is not None and (self.axes.dtype != np.uint8 or self.axes.shape != (half,)):
+            raise ValueError(
+                f"axes are {self.axes.dtype} of {self.axes.shape}; {half} uint8 are needed"
+            )
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention of a layer."""
+
+    layer: int
+    """Which of the KV cache's layers it has, unless `place` says it; tells attentions apart. Those
+    of an encoder share some, as its keys are not read again."""
+    heads: int
+    kv_heads: int
+    head_dim: int
+    latent_dim: int | None = None
+    """Numbers of a value, which is a latent; None: head_dim, and values are made by themselves."""
+    rotation: RotationTable | None = None
+    scale: float | None = None
+    """Factor of query times key; None: head_dim ** -0.5."""
+    soft_cap: float | None = None
+    window: int | None = None
+    """A token sees itself and the window - 1 tokens before it."""
+    chunk: int | None = None
+    """A token sees the tokens before it in its own run of so many positions."""
+    through: int | None = None
+    """A token sees the sequence's first keys alone, so many."""
+    sinks: np.ndarray | None = None
+    """Logit of each head's attention sink, [heads] float32; None without sinks."""
+    both_ways: bool = False
+    """Whether a token sees those after it as well, in a window of as many."""
+    group: int = 0
+    """Which of the groups of layers that have a block table of their own the layer is in."""
+    place: int | None = None
+    """Which of the KV cache's layers it has, with no other of its group; None: that of its
+    number."""
+
+    @property
+    def cache_layer(self) -> int:
+        return self.layer if self.place is None else self.place
+
+    @property
+    def value_dim(self) -> int:
+        return self.latent_dim or self.head_dim
+
+    def struct(self, keys: np.ndarray, values: np.ndarray) -> PkAttention:
+        """keys, values: the memory of that layer of the cache, [blocks, bytes] uint8."""
+        scale = self.scale
+        if scale is None:
+            scale = float(np.float32(1) / np.sqrt(np.float32(self.head_dim)))
+        turn = self.rotation
+        return PkAttention(
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            value_dim=self.value_dim,
+            rotary_dims=0 if turn is None else 2 * turn.cosines.shape[1],
+            window=self.window or 0,
+            chunk=self.chunk or 0,
+            both_ways=self.both_ways,
+            through=self.through or 0,
+            group=self.group,
+            scale=scale,
+            soft_cap=self.soft_cap or 0.0,
+            cosines=None if turn is None else _address(turn.cosines),
+            sines=None if turn is None else _address(turn.sines),
+            sinks=_address(self.sinks),
+            query_factors=None if turn is None else _address(turn.query_factors),
+            axes=None if turn is None else _address(turn.axes),
+            keys=_address(keys),
+            values=_address(values),
+            key_block=keys.shape[-1],
+            value_block=values.shape[-1],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """A mixture of experts."""
+
+    active: int
+    """Experts of a row."""
+    ups: tuple[PackedMatrix, ...]
+    """The up matrix of each expert."""
+    downs: tuple[PackedMatrix, ...]
+    gates: tuple[PackedMatrix, ...] = ()
+    """The gate matrix of each expert; empty for experts without a gate."""
+    sigmoid: bool = False
+    """Whether scores are a logistic function of the router's products; else softmax."""
+    normalised: bool = True
+    weighs_input: bool = False
+    """Whether a share is a factor of the expert's input, instead of its result."""
+    scale: float = 1.0
+    sum_floor: float = 1e-20
+    """Number that is added to the sum of the chosen scores, where they are normalised."""
+    groups: int = 1
+    active_groups: int = 1
+    group_best: int = 2
+    """How many of a group's experts make its score: 1 or 2."""
+    correction: np.ndarray | None = None
+    """What is added to each expert's score for the choice alone, [experts] float32; None for
+    nothing."""
+    scales: np.ndarray | None = None
+    """[experts] float32: factors of the chosen experts' shares."""
+
+    def struct(self) -> PkExperts:
+        return PkExperts(
+            count=len(self.ups),
+            active=self.active,
+            groups=self.groups,
+            active_groups=self.active_groups,
+            group_best=self.group_best,
+            sigmoid=self.sigmoid,
+            normalised=self.normalised,
+            weighs_input=self.weighs_input,
+            scale=self.scale,
+            sum_floor=self.sum_floor,
+            correction=_address(self.correction),
+            gates=_array(self.gates) if self.gates else None,
+            ups=_array(self.ups),
+            downs=_array(self.downs),
+            scales=_address(self.scales),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByHead:
+    """A product of its own for each head. A head's numbers begin at its multiple of a stride."""
+
+    matrices: tuple[PackedMatrix, ...]
+    source_stride: int
+    target_stride: int
+    source_first: int = 0
+    target_first: int = 0
+
+    def struct(self) -> PkByHead:
+        return PkByHead(
+            count=len(self.matrices),
+            source_stride=self.source_stride,
+            source_first=self.source_first,
+            target_stride=self.target_stride,
+            target_first=self.target_first,
+            matrices=_array(self.matrices),
+        )
+
+
+def _array(matrices: tuple[PackedMatrix, ...]) -> ctypes.Array[PkMatrix]:
+    return (PkMatrix * len(matrices))(*(each.struct for each in matrices))
+
+
+def _address(array: np.ndarray | None) -> int | None:
+    return None if array is None else int(array.ctypes.data)
