@@ -79,13 +79,13 @@ def test_without_ray_there_is_one_clear_line(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     runtime = RuntimeDir.create(tmp_path)
     try:
-        with pytest.raises(StartupError, match=r"pip install 'penstock\[ray\]'"):
+        with pytest.raises(StartupError, match=r"pip install 'penstock-llm\[ray\]'"):
             make_replicas(ServeConfig(executor="ray"), runtime, tmp_path, EngineAddresses(), 7.0)
     finally:
         runtime.remove()
     wanted = Wanted(EngineConfig(), "ipc:///x", str(tmp_path), lambda: True)
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(StartupError, match=r"pip install 'penstock\[ray\]'"):
+    with pytest.raises(StartupError, match=r"pip install 'penstock-llm\[ray\]'"):
         main(wanted)
     monkeypatch.setenv("RAY_ADDRESS", "ray://somewhere:10001")
     with pytest.raises(StartupError, match="expected HOST:PORT"):

@@ -19,6 +19,7 @@ class _Link:
     last_reason = ""
     socket = None
     more = False
+    opened = True
     beat_interval = 1.0
 
     def __init__(self, system: System) -> None:

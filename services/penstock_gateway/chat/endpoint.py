@@ -15,19 +15,17 @@ from penstock_gateway.chat.output_parsing import read_as
 from penstock_gateway.chat.prompt import (
     ChatMedia,
     ChatPrompt,
-    chat_prompt,
-    check_variables,
-    refuse_template,
-    template_of,
-)
-from penstock_gateway.chat.reply import ChatCompletion, ChatFormat
-from penstock_gateway.chat.thinking import (
     ReasoningField,
     ThinkingSwitch,
+    chat_prompt,
     check_thinking,
+    check_variables,
+    refuse_template,
     shows_thoughts,
+    template_of,
     thinking_variables,
 )
+from penstock_gateway.chat.reply import ChatCompletion, ChatFormat
 from penstock_gateway.chat.tools import (
     OPENAI_TOOLS,
     Tool,

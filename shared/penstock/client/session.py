@@ -6,20 +6,22 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import zmq
 
+from penstock.client.generation import Generation
 from penstock.client.media_sending import MediaSending
 from penstock.client.open_calls import OpenCalls
 from penstock.client.routing import OpenRequest
-from penstock.client.session_state import EngineProgress, Owner, Pacing, ReportedState
-from penstock.client.session_turns import Turns
+from penstock.client.session_state import EngineProgress, Pacing, ReportedState
+from penstock.client.session_turns import LoopTurns
 from penstock.config.settings import TransportSettings
 from penstock.errors import RequestFailed
 from penstock.process import logs
 from penstock.protocol import PROTOCOL_VERSIONS
+from penstock.protocol.common import NamedAdapter
 from penstock.protocol.from_frontend import Abort, ExpectPrompt, ForgetPrompt, FromFrontend, Hello
 from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import (
@@ -43,18 +45,40 @@ from penstock.transport.session_client import SessionClient
 
 log = logs.get(__name__)
 
-UNANSWERED_PACE = 0.2
-"""Seconds between looks at an engine core that has not answered for UNANSWERED seconds."""
-
-UNANSWERED = 2.0
-
+UNANSWERED, UNANSWERED_PACE = 2.0, 0.2
+"""Seconds after which an engine core that has not answered is looked at so seldom, in seconds."""
 TURN = 0.02
 """Seconds of the event loop that a turn takes, at most and one message more."""
-
 AT_ONCE = 16
 """Tokens of a message after which those that have a sink go to it."""
 
 _decoder = msgspec.msgpack.Decoder(ToFrontend)
+
+
+class Owner(Protocol):
+    """What a session tells. due: those with a sink that this turn has given something."""
+
+    due: list[Generation]
+
+    async def session_opened(
+        self, session: EngineSession, welcome: Welcome, frames: list[bytes]
+    ) -> None: ...
+
+    def session_lost(self, session: EngineSession, reason: str, now: float) -> None: ...
+
+    def status_changed(self, session: EngineSession, before: Status | None) -> None: ...
+
+    def shown(self, session: EngineSession, snapshot: Snapshot, now: float) -> None: ...
+
+    def adapters_named(self, session: EngineSession, told: list[NamedAdapter]) -> None: ...
+
+    def fingerprint_changed(
+        self, session: EngineSession, request: OpenRequest, before: str
+    ) -> None: ...
+
+    def rejected(
+        self, session: EngineSession, request: OpenRequest | None, message: Rejected
+    ) -> None: ...
 
 
 class EngineSession(ReportedState):
@@ -99,7 +123,7 @@ class EngineSession(ReportedState):
         self._progress = EngineProgress(settings.progress_timeout)
         self._submitted = 0
         self._begun = self._polled = time.monotonic()
-        self._turns = Turns(self.transport.lock, self.pump)
+        self._turns = LoopTurns(self.transport.lock, self.pump)
         self._closed = False
         self._ticker: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[None] | None = None

@@ -8,49 +8,17 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
 
 from penstock.client.routing import OpenRequest
 from penstock.errors import RequestFailed
-from penstock.protocol.common import NamedAdapter, SleepLevel, WakeTag
-from penstock.protocol.live import Snapshot
-from penstock.protocol.to_frontend import Rejected, Status, Welcome
-
-if TYPE_CHECKING:
-    from penstock.client.generation import Generation
-    from penstock.client.session import EngineSession
+from penstock.protocol.common import SleepLevel, WakeTag
+from penstock.protocol.to_frontend import Status, Welcome
 
 STATUS_MAX_AGE = 2.0
 """Seconds after which an engine core's last Status counts as out of date: four heartbeats."""
 
 DEFAULT_BLOCK_SIZE = 16
 """Tokens of a KV block where the engine has not said yet."""
-
-
-class Owner(Protocol):
-    """What a session tells. due: those with a sink that this turn has given something."""
-
-    due: list[Generation]
-
-    async def session_opened(
-        self, session: EngineSession, welcome: Welcome, frames: list[bytes]
-    ) -> None: ...
-
-    def session_lost(self, session: EngineSession, reason: str, now: float) -> None: ...
-
-    def status_changed(self, session: EngineSession, before: Status | None) -> None: ...
-
-    def shown(self, session: EngineSession, snapshot: Snapshot, now: float) -> None: ...
-
-    def adapters_named(self, session: EngineSession, told: list[NamedAdapter]) -> None: ...
-
-    def fingerprint_changed(
-        self, session: EngineSession, request: OpenRequest, before: str
-    ) -> None: ...
-
-    def rejected(
-        self, session: EngineSession, request: OpenRequest | None, message: Rejected
-    ) -> None: ...
 
 
 class ReportedState:

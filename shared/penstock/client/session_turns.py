@@ -10,7 +10,7 @@ from collections.abc import Callable
 import zmq
 
 
-class Turns:
+class LoopTurns:
     """Has the event loop call `turn` when the session's socket has something, when the heartbeat
     says so, and soon where the session asks for it: each of the latter once for each turn.
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import InvalidRequest
 from penstock_gateway.chat.endpoint import ChatRequest, check_chat
-from penstock_gateway.chat.thinking import shows_thoughts, thinking_variables
+from penstock_gateway.chat.prompt import shows_thoughts, thinking_variables
 
 THINKS = {"enable_thinking": True, "thinking": True}
 THINKS_NOT = {"enable_thinking": False, "thinking": False}

@@ -339,7 +339,7 @@ def test_what_is_no_video_is_refused(data: bytes) -> None:
 
 def test_without_pyav_a_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(BadPicture, match=r"penstock\[video\]"):
+    with pytest.raises(BadPicture, match=r"penstock-llm\[video\]"):
         prepare_clip(VIDEO, b"whatever", BOUNDS)
 
 

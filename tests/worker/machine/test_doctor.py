@@ -61,7 +61,7 @@ def test_a_triton_that_cannot_be_loaded_is_a_note(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("CC", "the-compiler")
     assert environment_checks.triton().endswith("with the-compiler")
     monkeypatch.setitem(sys.modules, "triton", None)
-    with pytest.raises(Advice, match=r"penstock\[cuda\]"):
+    with pytest.raises(Advice, match=r"penstock-llm\[cuda\]"):
         environment_checks.triton()
 
 

@@ -91,5 +91,5 @@ def test_without_the_package_the_start_says_which_one(monkeypatch: pytest.Monkey
     for name in [each for each in sys.modules if each.split(".")[0] == "cryptography"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(StartupError, match=r"pip install 'penstock\[encryption\]'"):
+    with pytest.raises(StartupError, match=r"pip install 'penstock-llm\[encryption\]'"):
         EncryptingSeal(SECRET, LAYOUT)
