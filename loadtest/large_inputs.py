@@ -6,13 +6,15 @@ undisturbed, and then beside one client of another tenant for each kind of body,
 again.  The same beside a tiny random model with a context of 131,072.  Told are the longest gap
 within a stream, the chunks per second, the sessions that were lost, and how long the gateway's
 event loop and the worker computed and waited for a processor: what streams lose to the latter, no
-gateway can mend.  A stream's first piece is told of by itself: by the default policy, who comes
-first is served first, so it waits for a prompt that came before it.
+gateway can mend; nor what they lose to other programs, of which the clients here are a part.  A
+stream's first piece is told of by itself: by the default policy, who comes first is served first,
+so it waits for a prompt that came before it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import tempfile
 import time
@@ -163,7 +165,16 @@ def _scheduled(server: Server) -> dict[str, float]:
     for name, title in (("gateway", "gateway 0"), ("worker", "worker 0")):
         ran, waited, _ = Path(f"/proc/{processes[title]}/schedstat").read_text().split()
         found |= {f"{name}_ran": int(ran) / 1e9, f"{name}_waited": int(waited) / 1e9}
-    return found
+    served = sum(_computed(Path(f"/proc/{process}/stat")) for process in processes.values())
+    return {**found, "others_ran": _computed(Path("/proc/stat")) - served}
+
+
+def _computed(file: Path) -> float:
+    """Seconds of processors that one process has had, or the whole machine."""
+    words = file.read_text().rpartition(")")[2].split()
+    # Of the machine: user, nice and system, then after idle and waiting those of interrupts.
+    ticks = [*words[1:4], *words[6:8]] if words[0] == "cpu" else words[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def _lost(log: Path) -> int:
@@ -182,6 +193,7 @@ COLUMNS = {
     "sessions lost": "{sessions_lost}",
     "gateway ran / waited, ms/s": "{gateway_ran:.0f} / {gateway_waited:.0f}",
     "worker ran / waited, ms/s": "{worker_ran:.0f} / {worker_waited:.0f}",
+    "others ran, ms/s": "{others_ran:.0f}",
     "answers": "{answers}",
 }
 

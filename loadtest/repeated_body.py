@@ -3,6 +3,8 @@
 
     python -m loadtest.repeated_body URL <BODY      # until SIGTERM; then the answers, as JSON
 
+It writes a line as soon as it begins to send: what it takes to start is nobody's load.
+
 The key of its tenant is in the variable PENSTOCK_API_KEY.
 """
 
@@ -39,6 +41,8 @@ async def sending(url: str, key: str, body: bytes) -> AsyncIterator[Counter[str]
             stdin.write(body)
             await stdin.drain()
             stdin.close()
+        if process.stdout is not None:
+            await process.stdout.readline()
         yield answers
         process.terminate()
         said, _ = await process.communicate()
@@ -55,6 +59,7 @@ async def _send_on(url: str, key: str, body: bytes) -> Counter[str]:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     async with httpx.AsyncClient(timeout=60.0, headers=headers) as client:
+        print(flush=True)
         while not ended.is_set():
             try:
                 answers[str((await client.post(url, content=body)).status_code)] += 1
