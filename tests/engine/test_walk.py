@@ -66,7 +66,6 @@ def test_long_histories_meet_what_they_are_for() -> None:
         "killed under a grammar": 5,
         "killed while compiling": 5,
         "resumed in a prompt": 1,
-        "killed in a prompt": 1,
         "grammar: stop": 50,
         "grammar: invalid_grammar": 20,
         "grammar: complex_grammar": 1,
