@@ -212,7 +212,7 @@ class Walker:
             "stop_token_ids": (whole(0, VOCAB - 1), EOS[1]) if whole(0, 3) == 0 else (),
             "logprobs": 1 if whole(0, 3) == 0 else None,
             # Of so few ids, one comes twice in a row before long.
-            "repetition": Repetition(1, whole(1, 3), 2) if whole(0, 9) == 0 else None,
+            "repetition": Repetition(1, whole(1, 3), 2) if whole(0, 7) == 0 else None,
         }
 
     def resume(self) -> None:
