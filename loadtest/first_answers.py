@@ -148,7 +148,7 @@ def _loops(text: str) -> bool:
 
 
 def _is_in(text: str, language: str) -> bool:
-    """By its stop words, of which the language's own must be the most, and by its script."""
+    """Tells a language by its script, and by stop words, of which its own must be the most."""
     letters = [letter for letter in text if letter.isalpha()]
     if sum(letter > "\u024f" for letter in letters) > 0.1 * len(letters):
         return False

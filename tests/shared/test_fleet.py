@@ -295,7 +295,7 @@ class Reading:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fails: BaseException | None = None) -> None:
         self.begun, self.may_end = threading.Event(), threading.Event()
         self.created: list[int] = []
-        """Of the welcomes whose texts were read."""
+        """`created` of the welcomes whose texts were read."""
         self._actual = ModelText.from_welcome
         self._fails = fails
         monkeypatch.setattr(ModelText, "from_welcome", self._read)
@@ -368,7 +368,7 @@ async def test_nothing_is_left_of_a_client_that_leaves_while_a_tokenizer_is_read
 
 
 class Panic(BaseException):
-    """As the tokenizers' library raises it."""
+    """An error such as the tokenizers' library raises."""
 
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), Panic("index")])

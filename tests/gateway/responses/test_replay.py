@@ -101,7 +101,7 @@ async def test_senseless_parameters(gateway: Storing, query: str, param: str) ->
 
 
 async def test_a_number_that_no_event_has_is_refused(gateway: Storing) -> None:
-    """Of a whole answer, all events are known."""
+    """All events of a whole answer are known."""
     whole = (await gateway.http.post(URL, json={"input": "Hi"})).json()
     client = sdk(gateway)
     last = numbers(await read(await client.responses.retrieve(whole["id"], stream=True)))[-1]
