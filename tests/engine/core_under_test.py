@@ -30,6 +30,8 @@ class CoreUnderTest(ABC):
         self.fronts: list[Front] = []
         self.worker: FakeWorker | None = None
         """The one that is ready."""
+        self.digest = ""
+        """The digest of the weights that a worker was told to load last."""
         self._sessions = 0
 
     @abstractmethod

@@ -140,7 +140,9 @@ class FrontendSide(CoreUnderTest):
             session=session,
         )
         left = None if time_left_ms is None else time_left_ms / 1000
-        on_trial = self.core.state.weights.former is not None
+        # Also after a trial that failed, until a worker is told of the former weights again.
+        others = self.digest not in ("", self.core.state.facts.model.digest)
+        on_trial = others or self.core.state.weights.former is not None
         score = RequestScore(
             submit, None if left is None else self.now + left, during_trial=on_trial
         )

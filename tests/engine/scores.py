@@ -77,7 +77,7 @@ class RequestScore:
     submit: Submit
     deadline: float | None = None
     during_trial: bool = False
-    """Whether it came while other weights were about to be loaded."""
+    """Whether it came while a worker was told of other weights than it will go on with."""
     accepted: bool = False
     rejected: Rejected | None = None
     aborted: bool = False

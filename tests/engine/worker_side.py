@@ -54,8 +54,6 @@ class WorkerSide(WorkerTraits):
         self.setup: Setup | None = None
         self.asleep = False
         """Whether the worker was told to sleep."""
-        self.digest = ""
-        """The digest of the weights that a worker was told to load last."""
         self.plans: deque[tuple[Plan, list[SequenceScore]]] = deque()
         """Steps in flight, each with what it works on."""
         self.calls: deque[WorkerCall] = deque()
