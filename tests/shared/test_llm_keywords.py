@@ -79,7 +79,10 @@ def test_what_happens_anyway_is_accepted() -> None:
         ({"dtype": ["auto"]}, "dtype"),
         ({"max_model_len": 0}, "max_model_len: 0"),
         ({"block_size": 8, "kv_block_size": 16}, "kv_block_size was given as well"),
-        ({"no_such_thing": 1}, "no setting is called 'no_such_thing'"),
+        (
+            {"no_such_thing": 1},
+            "no setting is called 'no_such_thing'; `penstock config-table` lists all settings",
+        ),
     ],
 )
 def test_the_rest_is_refused_by_name(keywords: dict[str, object], words: str) -> None:

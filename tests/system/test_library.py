@@ -205,6 +205,42 @@ def test_close_leaves_no_process_behind():
         llm.generate("x", GREEDY)
 
 
+ASYNC = """
+async def start():
+    async with AsyncLLM("nonsense"):
+        pass
+asyncio.run(start())
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('LLM("nonsense")', "StartupError: there is no model 'nonsense': no such file or folder"),
+        (ASYNC, "StartupError: there is no model 'nonsense'"),
+        ("LLM(max_modl_len=1)", "called 'max_modl_len'; did you mean 'max_model_len'?"),
+        ('LLM(dtype="float8")', "InvalidRequest: dtype: 'float8' is not allowed; expected one of"),
+        ("LLM(max_model_len=9000)", "StartupError: engine: max_model_len is 9000; smollm2-135m"),
+        ('LLM("x", engine_endpoint="y")', "InvalidRequest: engine_endpoint was given with model"),
+    ],
+)
+def test_a_script_that_asks_for_what_is_not_there_ends_with_one_line_about_it(
+    line: str, said: str
+) -> None:
+    """Above it stand the script's own lines, and the one of the library that it called."""
+    program = f"import asyncio\nfrom penstock import LLM, AsyncLLM\n{line}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 1
+    shown = done.stderr.splitlines()
+    assert said in shown[-1]
+    frames = [each for each in shown if each.startswith("  File ") and "/asyncio/" not in each]
+    ours = [each for each in frames if "penstock" in each]
+    assert shown.count("Traceback (most recent call last):") == 1
+    assert len(ours) <= (2 if line == ASYNC else 1), done.stderr
+
+
 @pytest.mark.parametrize("ending", ["pass", "import os; os.kill(os.getpid(), 9)"])
 def test_interpreter_exit_leaves_no_process_behind(ending: str):
     """Whether it leaves by the end of its program, in an interpreter of its own, or by SIGKILL."""

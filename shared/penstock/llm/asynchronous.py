@@ -113,7 +113,11 @@ class AsyncLLM(EngineControl, AsyncTranscription, AsyncPooling):
         engine_log: IO[Any] | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(model, engine_endpoint=engine_endpoint, engine_log=engine_log, **settings)
+        given = {"engine_endpoint": engine_endpoint, "engine_log": engine_log, **settings}
+        try:
+            super().__init__(model, **given)
+        except PenstockError as error:
+            raise error.with_traceback(None) from None  # Its message says it all.
         self._running: dict[str, Generation | RunningTranscript] = {}
         self._adapters = LibraryAdapters(self._config.model.cache_dir)
         self._numbers = itertools.count()

@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.client import EngineClient, ModelText
 from penstock.config.settings import EngineConfig, ServeConfig
-from penstock.errors import EngineUnavailable, StartupError
+from penstock.errors import EngineUnavailable, InvalidRequest, PenstockError, StartupError
 from penstock.llm.given_weights import GivenWeights
 from penstock.llm.keywords import engine_config
 from penstock.llm.model_tokenizer import ModelTokenizer
@@ -45,7 +45,7 @@ class EngineLifecycle:
         if model is not None:
             settings["model"] = model
         if engine_endpoint is not None and settings:
-            raise ValueError(
+            raise InvalidRequest(
                 f"engine_endpoint was given with {', '.join(sorted(settings))}; "
                 "a running engine core has its own settings"
             )
@@ -67,8 +67,12 @@ class EngineLifecycle:
     async def start(self) -> None:
         """Starts the engine if necessary, and waits until it serves. Raises StartupError."""
         async with self._starting:
-            if self._client is None:
+            if self._client is not None:
+                return
+            try:
                 await self._start()
+            except PenstockError as error:
+                raise error.with_traceback(None) from None  # Its message says it all.
 
     async def _start(self) -> None:
         endpoint = self._endpoint

@@ -57,7 +57,5 @@ def engine_config(keywords: Mapping[str, Any]) -> EngineConfig:
 
 def _unknown(name: str, known: Iterable[str]) -> InvalidRequest:
     near = meant(name, known)
-    words = f"; did you mean {near!r}? There" if near else "; there"
-    return InvalidRequest(
-        f"no setting is called {name!r}{words} are {', '.join(sorted(known))}", param=name
-    )
+    hint = f"did you mean {near!r}?" if near else "`penstock config-table` lists all settings"
+    return InvalidRequest(f"no setting is called {name!r}; {hint}", param=name)

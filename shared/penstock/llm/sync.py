@@ -43,6 +43,17 @@ def _shut_down(loop: BackgroundLoop, llm: AsyncLLM) -> None:
     loop.stop()
 
 
+def _started(llm: AsyncLLM) -> BackgroundLoop:
+    """The loop in which the engine was started, and serves."""
+    loop = BackgroundLoop()
+    try:
+        loop.run(llm.start())
+    except BaseException:
+        _shut_down(loop, llm)
+        raise
+    return loop
+
+
 class LLM(PoolingCalls):
     """Generates text with a model, through its own engine core and worker.
 
@@ -64,16 +75,14 @@ class LLM(PoolingCalls):
         engine_log: IO[Any] | None = None,
         **settings: Any,
     ) -> None:
-        self._llm = AsyncLLM(
-            model, engine_endpoint=engine_endpoint, engine_log=engine_log, **settings
-        )
-        self._loop = BackgroundLoop()
-        self._numbers = itertools.count()
         try:
-            self._loop.run(self._llm.start())
-        except BaseException:
-            _shut_down(self._loop, self._llm)
-            raise
+            self._llm = AsyncLLM(
+                model, engine_endpoint=engine_endpoint, engine_log=engine_log, **settings
+            )
+            self._loop = _started(self._llm)
+        except PenstockError as error:
+            raise error.with_traceback(None) from None  # Its message says it all.
+        self._numbers = itertools.count()
         # Runs on close, when the object is collected, or at interpreter exit: once.
         self._finalizer = weakref.finalize(self, _shut_down, self._loop, self._llm)
 
