@@ -199,6 +199,12 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         return self.served_names[0]
 
     @property
+    def hub_id(self) -> str:
+        """The model's name on the hub; empty for files that came from elsewhere, whose path is
+        nobody's business."""
+        return "" if self.model.source.startswith("/") else self.model.source
+
+    @property
     def served_names(self) -> tuple[str, ...]:
         """All names by which requests may ask for the model."""
         return self.config.model.served_names or (self.model.name,)
@@ -239,6 +245,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             replaces=True,
             call_bytes=self.call_bytes,
             family=self.model.family,
+            hub_id=self.hub_id,
         )
 
     def setup(self, version: int, group: RankGroup | None = None) -> Setup:

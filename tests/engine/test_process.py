@@ -419,6 +419,14 @@ def test_the_first_of_several_names_is_the_one_that_replies_show(tmp_path: Path)
     assert (told.model, told.other_names, facts.served_name) == ("a", ("b", "c"), "a")
 
 
+def test_front_ends_are_told_the_hubs_name_and_no_path() -> None:
+    facts = small_facts.facts()
+    for source, told in (("org/name", "org/name"), ("/home/me/model", "")):
+        model = msgspec.structs.replace(facts.model, source=source)
+        named = msgspec.structs.replace(facts, model=model)
+        assert named.welcome(1, 64).hub_id == told
+
+
 def test_a_damaged_folder_is_told_at_start(tmp_path: Path) -> None:
     prepared = write_folder(tmp_path / "p", small_facts.facts().model, b"{}", "")
     assert read(prepared).tokenizer == b"{}"

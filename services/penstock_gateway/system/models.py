@@ -48,6 +48,8 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     """The model's name; of an adapter, the digest of its contents."""
     parent: str | None = None
     """The model that an adapter is applied to; null for a model."""
+    hub_id: str | msgspec.UnsetType = msgspec.UNSET
+    """Its name on the hub, where its files came from there."""
     media: dict[str, int] = {}
     """Kinds of media that a prompt may hold, and how many of each; empty: the model takes text
     only."""
@@ -180,14 +182,19 @@ def _card(
         welcome.limits.max_model_len,
         tasks=tasks,
         default_sampling_params=sampling_defaults(welcome.generation),
-        chat_params=chat_params(welcome.model) if "generate" in tasks else msgspec.UNSET,
+        chat_params=_chat_params(welcome) if "generate" in tasks else msgspec.UNSET,
         root=root,
         parent=parent,
+        hub_id=welcome.hub_id or msgspec.UNSET,
         media=_media_of(welcome, service.media.limits),
         state=state,
         reason=reason,
         **backend.formats(),
     )
+
+
+def _chat_params(welcome: Welcome) -> dict[str, Any]:
+    return chat_params(welcome.hub_id or welcome.model)
 
 
 def _tasks_of(welcome: Welcome) -> tuple[str, ...]:

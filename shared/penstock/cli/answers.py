@@ -241,7 +241,7 @@ class LocalModel:
 
     def chat_params(self) -> dict[str, Any]:
         """Parameters as a server of the model would have them."""
-        return chat_params(self.name)
+        return chat_params(self._llm.welcome.hub_id or self.name)
 
     def transcribe(self, recording: bytes, wishes: Wishes) -> Transcript:
         """The text of a recording. Raises InvalidRequest and PenstockError."""

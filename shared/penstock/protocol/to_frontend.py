@@ -101,6 +101,9 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """The most that the arguments of a CallWorkers may have."""
     family: str = ""
     """What the model's layers are: `llama`, `gpt_oss`, …; empty: an older engine core."""
+    hub_id: str = ""
+    """The model's name on the hub, whatever requests call it; empty: its files came from elsewhere,
+    or an older engine core."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):

@@ -8,16 +8,18 @@ from typing import Any
 LOOP = {"max_pattern_size": 128, "min_pattern_size": 8, "min_count": 6}
 """repetition_detection: as many as 16 zeros of a matrix, or five equal rows, are no loop yet."""
 
-DEMONSTRATION = "smollm2-135m"
+DEMONSTRATION = ("HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2-135m")
+"""The demonstration model's name on the hub, and its alias."""
 SMALL = {
     "system": "You are a helpful AI assistant. Give short, correct answers.",
     "repetition_penalty": 1.1,
     "max_tokens": 1024,
 }
-"""Parameters of the demonstration model. loadtest.first_answers chose the values: without them, one
+"""Its parameters. loadtest.first_answers chose the values: without them, one
 answer of five is a loop; with a penalty of 1.15, it doesn't find the end of its sentences."""
 
 
 def chat_params(model: str) -> dict[str, Any]:
-    """Fields of a chat request, by the name of the model; `system` is the system prompt."""
-    return {"repetition_detection": LOOP, **(SMALL if model == DEMONSTRATION else {})}
+    """Fields of a chat request, by the model's name on the hub, or its own where it has none there;
+    `system` is the system prompt."""
+    return {"repetition_detection": LOOP, **(SMALL if model in DEMONSTRATION else {})}

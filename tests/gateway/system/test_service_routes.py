@@ -95,6 +95,15 @@ async def test_only_chats_with_the_demonstration_model_change_its_sampling(
     assert card["chat_params"]["max_tokens"] == 1024
     assert "short" in card["chat_params"]["system"]
     assert card["default_sampling_params"] == {}
+    # Whatever requests call it; and another model of that name is none.
+    small = card["chat_params"]
+    engine.welcome = welcome(hub_id="HuggingFaceTB/SmolLM2-135M-Instruct")
+    [card] = (await http.get("/v1/models")).json()["data"]
+    assert (card["id"], card["chat_params"]) == (MODEL, small)
+    assert card["hub_id"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    engine.welcome = welcome(model="smollm2-135m", hub_id="org/other")
+    [card] = (await http.get("/v1/models")).json()["data"]
+    assert "max_tokens" not in card["chat_params"]
 
 
 async def test_a_model_goes_by_all_its_names(

@@ -107,6 +107,21 @@ def test_a_chat_adds_what_the_server_says_and_what_is_set_wins(
     assert {name: second[name] for name in added} == {**added, "max_tokens": 3}
 
 
+def test_the_demonstration_model_is_known_by_any_name(
+    open_tab: Callable[..., Tab], server: Server
+) -> None:
+    def renamed(route: Any) -> None:
+        found = route.fetch().json()
+        found["data"] = [{**found["data"][0], "id": "assistant", "root": "assistant"}]
+        route.fulfill(json=found)
+
+    tab = open_tab(server.url)
+    tab.page.route("**/v1/models", renamed)
+    tab.load(tab.page.reload)
+    tab.page.locator("#model", has_text="assistant").wait_for()
+    assert tab.page.locator("#demonstration").is_visible()
+
+
 def test_an_edit_and_another_answer_are_branches(chat: Chat, server: Server) -> None:
     chat.send(FRANCE)
     first = chat.contents()[-1][1]

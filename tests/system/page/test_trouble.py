@@ -82,6 +82,40 @@ def test_a_key_is_asked_for_and_forgotten_or_remembered(
     third.tab.excuse("401 (Unauthorized)")
 
 
+def test_what_could_not_be_sent_is_there_to_be_sent_again(
+    open_tab: Callable[..., Tab], server: Server
+) -> None:
+    """Where sending fails by an error that nobody foresaw."""
+    tab = open_tab(server.url)
+    Chat(tab)
+    tab.page.evaluate(
+        """async () => {
+          const { Composer } = await import("/chat/composer.js");
+          const nothing = { taken: () => [], putBack() {}, isEmpty: true };
+          window.tried = [];
+          // Its button and its box are others than those of the chat on this page.
+          for (const id of ["composer", "message"]) {
+            const place = document.getElementById(id);
+            place.replaceWith(place.cloneNode(true));
+          }
+          const send = async (text) => {
+            window.tried.push(text);
+            if (window.tried.length === 1) throw new Error("not foreseen");
+            return true;
+          };
+          new Composer({ send, stop() {}, busy: () => false }, nothing);
+        }"""
+    )
+    box = tab.page.get_by_label("Message", exact=True)
+    box.fill("Hello")
+    box.press("Enter")
+    tab.until("() => document.getElementById('message').value === 'Hello'")
+    box.press("Enter")
+    tab.until("() => document.getElementById('message').value === ''")
+    assert tab.page.evaluate("window.tried") == ["Hello", "Hello"]
+    tab.excuse("not foreseen")
+
+
 def test_a_limit_is_waited_out(open_tab: Callable[..., Tab], guarded: Server) -> None:
     chat = with_key(open_tab(guarded.url))
     chat.parameters(temperature="0", max_tokens="8")

@@ -42,9 +42,17 @@ export class Composer {
     this.#sending = true;
     this.#fit();
     if (files.length) this.running(true); // Until they are kept, and the answer begins.
-    const taken = await this.acts.send(text, files);
-    this.#sending = false;
-    if (taken) return;
+    let taken = false;
+    try {
+      taken = await this.acts.send(text, files);
+    } finally {
+      this.#sending = false;
+      if (!taken) this.#giveBack(text, files);
+    }
+  }
+
+  /** What wasn't taken is there to be sent again. */
+  #giveBack(text, files) {
     this.running(this.acts.busy());
     this.attaching.putBack(files);
     if (!this.box.value) this.put(text);

@@ -16,17 +16,17 @@ export function showExamples(take) {
   }, make("strong", { text: name }), make("span", { text })))));
 }
 
-/** The model that is served where nobody has chosen one. */
-const DEMONSTRATION = "smollm2-135m";
+/** The model that is served where nobody has chosen one: its name on the hub, whatever it is called here. */
+const DEMONSTRATION = "HuggingFaceTB/SmolLM2-135M-Instruct";
 
 /** What the model that is served is for. */
-export function showPurpose({ name, root, chats, transcribes }) {
+export function showPurpose({ name, hubId, chats, transcribes }) {
   const writes = transcribes ? "What was said?" : "This model makes vectors, not text";
   at("empty-title").textContent = chats ? "What shall we look into?" : writes;
   at("examples").hidden = !chats;
   at("to-hear").hidden = !transcribes;
   at("empty-note").hidden = !chats && !transcribes;
-  at("demonstration").hidden = root !== DEMONSTRATION;
+  at("demonstration").hidden = hubId !== DEMONSTRATION;
   at("no-chat").hidden = chats || transcribes;
   at("no-chat-name").textContent = name;
 }

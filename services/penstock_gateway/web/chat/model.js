@@ -43,8 +43,8 @@ export class Model {
   away = false;
   /** Kinds of media that a prompt may hold, and how many of each. */
   media = {};
-  /** The name that it has where it goes by several. */
-  root = "";
+  /** Its name on the hub; "" where it has none. */
+  hubId = "";
   /** Values of parameters that are left empty: the model's own, and what is added. */
   defaults = {};
   #added = {};
@@ -82,7 +82,7 @@ export class Model {
     this.away = model?.max_model_len === null;
     this.transcribes = Boolean(model?.tasks?.includes("transcription"));
     this.media = this.transcribes ? { audio: 1 } : model?.media ?? {};
-    this.root = model?.root ?? this.name;
+    this.hubId = model?.hub_id ?? "";
     this.#added = model?.chat_params ?? {};
     this.defaults = { ...model?.default_sampling_params, ...this.#added };
     this.#show(this.name ? "" : "No model for this key");
