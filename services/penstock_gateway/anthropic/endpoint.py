@@ -86,6 +86,7 @@ class Messages(GenerateEndpoint[MessagesRequest]):
             top_k=request.top_k,
             seed=request.seed,
             stop=request.stop_sequences,
+            repetition_detection=request.repetition_detection,
         )
         wanted, limits = check_max_tokens(request), engine.welcome.limits
 

@@ -279,8 +279,11 @@ class MessagesFormat(WrittenAtOnce):
     ) -> None:
         reply = self._reply
         reply.content = parts.finish("completed" if reason == "stop" else "incomplete")
-        if reason != "stop":
-            reply.stop_reason = "model_context_window_exceeded" if self._short_of else "max_tokens"
+        if reason == "length" and self._short_of:
+            reply.stop_reason = "model_context_window_exceeded"
+        elif reason != "stop":
+            # Of Anthropic's reasons, max_tokens alone says that the message is cut.
+            reply.stop_reason = "max_tokens"
         elif parts.calls:
             reply.stop_reason = "tool_use"
         elif isinstance(stopped_by, str):

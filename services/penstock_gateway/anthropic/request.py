@@ -9,7 +9,14 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock_gateway.anthropic.errors import THREAD_UNSUPPORTED
 from penstock_gateway.http.errors import clip
-from penstock_gateway.request.fields import Number, Object, RequestFields, Text, Whole
+from penstock_gateway.request.fields import (
+    Number,
+    Object,
+    RepetitionDetection,
+    RequestFields,
+    Text,
+    Whole,
+)
 
 STATELESS = "this server stores nothing between requests"
 
@@ -154,6 +161,8 @@ class MessagesRequest(ConversationFields, frozen=True, kw_only=True, forbid_unkn
     top_k: Whole = None
     seed: Whole = None
     """Ours."""
+    repetition_detection: RepetitionDetection | None = None
+    """vLLM's, of its chat."""
 
 
 class CountRequest(ConversationFields, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -238,6 +238,7 @@ _RENAMED = (
             "stop",
             "presence_penalty",
             "frequency_penalty",
+            "repetition_detection",
         )
     ),
 )
@@ -281,6 +282,7 @@ def _chat(request: OllamaFields, messages: list[dict[str, Any]], **more: Any) ->
         "repetition_penalty": options.repeat_penalty,
         "presence_penalty": options.presence_penalty,
         "frequency_penalty": options.frequency_penalty,
+        "repetition_detection": options.repetition_detection,
         "reasoning_effort": request.think if isinstance(request.think, str) else None,
         "chat_template_kwargs": _variables(request),
         **more,

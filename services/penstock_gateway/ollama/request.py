@@ -10,7 +10,14 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.http.operations import ErrorShape
-from penstock_gateway.request.fields import Flag, Number, RequestFields, Text, Whole
+from penstock_gateway.request.fields import (
+    Flag,
+    Number,
+    RepetitionDetection,
+    RequestFields,
+    Text,
+    Whole,
+)
 
 
 class OllamaError(msgspec.Struct, frozen=True):
@@ -42,6 +49,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     repeat_penalty: Number = None
     presence_penalty: Number = None
     frequency_penalty: Number = None
+    repetition_detection: RepetitionDetection | None = None
+    """vLLM's."""
 
     # --- without effect: the server's own settings decide
     num_ctx: Any = None

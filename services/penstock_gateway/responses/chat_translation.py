@@ -227,6 +227,7 @@ _SAME = (
     "frequency_penalty",
     "repetition_penalty",
     "logit_bias",
+    "repetition_detection",
     "top_logprobs",
     "chat_template_kwargs",
     "parallel_tool_calls",

@@ -262,6 +262,7 @@ class ResponsesFormat(WrittenAtOnce):
         if reason == "stop":
             response.completed_at = int(time.time())
         else:
+            # OpenAI has no reason of its own for an answer that repeats itself.
             response.incomplete_details = IncompleteDetails("max_output_tokens")
         response.output = items.finish(response.status)
 

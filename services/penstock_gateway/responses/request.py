@@ -12,6 +12,7 @@ from penstock_gateway.request.fields import (
     Flag,
     Number,
     Object,
+    RepetitionDetection,
     RequestFields,
     Text,
     UnsupportedField,
@@ -95,6 +96,7 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
     frequency_penalty: Number = None
     repetition_penalty: Number = None
     logit_bias: dict[str, float] | None = None
+    repetition_detection: RepetitionDetection | None = None
     chat_template_kwargs: Object = None
     tools: Tools | None = None
     tool_choice: str | FunctionChoice | None = None

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
 from penstock.errors import RequestFailed
-from penstock.request.sampling_params import SamplingParams
+from penstock.request.sampling_params import RepetitionDetectionParams, SamplingParams
 from penstock_gateway.app import create_app
 from tests.gateway.fake_engine import CONTEXT, END, HELLO, MODEL, FakeEngineClient, Script, Step
 from tests.gateway.live_gateway import LiveGateway
@@ -171,6 +171,8 @@ async def test_a_stream_says_the_same_of_its_prompt_at_both_ends(
     [
         ("length", None, 64, ("max_tokens", None)),
         ("length", None, 2 * CONTEXT, ("model_context_window_exceeded", None)),
+        ("repetition", None, 64, ("max_tokens", None)),
+        ("repetition", None, 2 * CONTEXT, ("max_tokens", None)),
         ("stop", "END", 64, ("stop_sequence", "END")),
         ("stop", None, 64, ("end_turn", None)),
     ],
@@ -192,6 +194,17 @@ async def test_why_it_stopped(
         if event["type"] == "message_delta"
     ]
     assert (delta["stop_reason"], delta["stop_sequence"]) == expected
+
+
+async def test_a_loop_may_end_the_message(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    loop = {"max_pattern_size": 64, "min_pattern_size": 2, "min_count": 5}
+    await whole(http, repetition_detection=loop)
+    _, params, _ = engine.submitted[0]
+    assert params.repetition_detection == RepetitionDetectionParams(**loop)
+    message = await refusal(http, repetition_detection=loop | {"min_count": 1})
+    assert "repetition_detection.min_count must be a whole number in [2, " in message
 
 
 async def test_more_tokens_than_the_context_has_are_what_it_has(

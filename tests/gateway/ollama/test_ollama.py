@@ -17,7 +17,7 @@ from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
 from penstock.errors import InvalidRequest, RequestFailed
 from penstock.protocol.common import AdapterFile, NamedAdapter
-from penstock.request.sampling_params import SamplingParams
+from penstock.request.sampling_params import RepetitionDetectionParams, SamplingParams
 from penstock.request.structured_outputs import PARAM
 from penstock_gateway.app import create_app
 from tests.gateway.fake_engine import CONTEXT, END, HELLO, MODEL, FakeEngineClient, Script, Step
@@ -91,6 +91,24 @@ async def test_whole_chat(http: httpx.AsyncClient, engine: FakeEngineClient) -> 
     _, params, _ = engine.submitted[0]
     assert (params.max_tokens, params.temperature) == (20, 0.5)
     assert params.repetition_penalty == 1.1
+
+
+@pytest.mark.parametrize("raw", [False, True])
+async def test_a_loop_may_end_the_answer(
+    http: httpx.AsyncClient, engine: FakeEngineClient, raw: bool
+) -> None:
+    engine.script = said("again again again", finish="repetition")
+    loop = {"max_pattern_size": 64, "min_pattern_size": 2, "min_count": 5}
+    fields = {"prompt": "Hi", "raw": raw, "options": {"repetition_detection": loop}}
+    reply = await whole(http, GENERATE, **fields)
+    assert reply["done_reason"] == "repetition"
+    assert (await lines_of(http, GENERATE, **fields))[-1]["done_reason"] == "repetition"
+    for _, params, _ in engine.submitted:
+        assert params.repetition_detection == RepetitionDetectionParams(**loop)
+    loop["min_count"] = 1
+    response = await http.post(GENERATE, json={"model": MODEL, **fields})
+    assert response.status_code == 400
+    assert response.json()["error"].startswith("options.repetition_detection.min_count must be")
 
 
 @pytest.mark.parametrize("path", [CHAT, GENERATE])

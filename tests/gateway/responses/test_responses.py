@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
 from penstock.errors import InvalidRequest, RequestFailed
+from penstock.request.sampling_params import RepetitionDetectionParams
 from penstock_gateway.app import create_app
 from tests.gateway.fake_engine import CONTEXT, HELLO, MODEL, FakeEngineClient, say
 
@@ -100,15 +101,30 @@ async def test_events(http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("finish", ["length", "repetition"])
 async def test_an_answer_cut_short_is_incomplete(
-    http: httpx.AsyncClient, engine: FakeEngineClient, stream: bool
+    http: httpx.AsyncClient, engine: FakeEngineClient, finish: str, stream: bool
 ) -> None:
-    engine.script = say("cut", finish="length")
+    engine.script = say("cut", finish=finish)
     response = await http.post(URL, json={"input": "Hi", "max_output_tokens": 4, "stream": stream})
     reply = response.json() if not stream else events_of(response.text)[-1]["response"]
     assert reply["status"] == "incomplete"
     assert reply["incomplete_details"] == {"reason": "max_output_tokens"}
     assert engine.submitted[0][1].max_tokens == 4
+
+
+async def test_a_loop_may_end_the_response(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    loop = {"max_pattern_size": 64, "min_pattern_size": 2, "min_count": 5}
+    response = await http.post(URL, json={"input": "Hi", "repetition_detection": loop})
+    assert response.status_code == 200
+    _, params, _ = engine.submitted[0]
+    assert params.repetition_detection == RepetitionDetectionParams(**loop)
+    wrong = loop | {"min_count": 1}
+    response = await http.post(URL, json={"input": "Hi", "repetition_detection": wrong})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "repetition_detection.min_count"
 
 
 async def test_the_sdk(http: httpx.AsyncClient) -> None:

@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from penstock.errors import Overloaded
+from penstock.request.sampling_params import RepetitionDetectionParams
 from penstock_gateway.rpc.protos.control_pb2 import AbortRequest, AbortResponse
 from penstock_gateway.rpc.protos.inference_pb2 import (
     CandidateTokens,
@@ -18,6 +19,7 @@ from penstock_gateway.rpc.protos.inference_pb2 import (
     KVCacheParameters,
     MediaItem,
     RandomSampling,
+    RepetitionDetection,
     ResponseOptions,
     StoppingCriteria,
     TokenIds,
@@ -93,6 +95,7 @@ async def test_every_field_arrives(serving: Serving) -> None:
             stop_strings=["x"],
             include_stop_strings=True,
             ignore_eos=True,
+            repetition_detection=RepetitionDetection(max_pattern_size=64, min_count=5),
         ),
         response=ResponseOptions(skip_special_tokens=False),
         kv=KVCacheParameters(cache_salt="salt"),
@@ -112,8 +115,24 @@ async def test_every_field_arrives(serving: Serving) -> None:
     assert (params.max_tokens, params.min_tokens, params.ignore_eos) == (7, 2, True)
     assert (params.stop_token_ids, params.include_stop_str_in_output) == ([9], True)
     assert params.skip_special_tokens is False
+    detection = RepetitionDetectionParams(max_pattern_size=64, min_count=5)
+    assert params.repetition_detection == detection
     terms = serving.engine.terms[0]
     assert (terms.priority, terms.cache_salt) == (3, "salt")
+
+
+async def test_a_loop_may_end_the_output(serving: Serving) -> None:
+    serving.engine.script = say("again again", finish="repetition")
+    detection = RepetitionDetection(max_pattern_size=64, min_count=1)
+    message = GenerateRequest(text="Hi", stopping=StoppingCriteria(repetition_detection=detection))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await serving.unary(GENERATE, message, GenerateResponse)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "repetition_detection.min_count" in refused.value.details()
+    message.stopping.repetition_detection.min_count = 5
+    info = (await serving.unary(GENERATE, message, GenerateResponse)).outputs.finish_info
+    assert info.finish_reason == FinishInfo.STOP
+    assert info.WhichOneof("stop_reason") is None
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from penstock.errors import InvalidRequest
 from penstock.request.sampling_params import MAX_LOGPROBS
 from penstock_gateway.completions.endpoint import CompletionRequest
-from penstock_gateway.request.fields import StructuredFields
+from penstock_gateway.request.fields import RepetitionDetection, StructuredFields
 from penstock_gateway.rpc.protos.inference_pb2 import (
     CandidateTokens,
     DecodingParameters,
     GenerateRequest,
+    StoppingCriteria,
 )
 
 
@@ -96,6 +97,7 @@ def body_of(message: GenerateRequest, *, streamed: bool) -> GenerateBody:
         stop=list(stopping.stop_strings) or None,
         include_stop_str_in_output=stopping.include_stop_strings,
         ignore_eos=stopping.ignore_eos,
+        repetition_detection=_repetition(stopping),
         skip_special_tokens=skips.skip_special_tokens
         if skips.HasField("skip_special_tokens")
         else None,
@@ -108,6 +110,17 @@ def _prompt(message: GenerateRequest) -> str | list[str | int | list[int]] | Non
     if message.WhichOneof("prompt") == "token_ids":
         return list(message.token_ids.ids)
     return message.text if message.HasField("text") else None
+
+
+def _repetition(stopping: StoppingCriteria) -> RepetitionDetection | None:
+    if not stopping.HasField("repetition_detection"):
+        return None
+    asked = stopping.repetition_detection
+    return RepetitionDetection(
+        max_pattern_size=asked.max_pattern_size,
+        min_pattern_size=asked.min_pattern_size,
+        min_count=asked.min_count,
+    )
 
 
 def _structure(decoding: DecodingParameters) -> StructuredFields | None:
