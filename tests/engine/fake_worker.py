@@ -306,10 +306,15 @@ class FakeWorker:
     def _placed(self, work: SlotWork) -> SlotWork:
         """Behind drafts that were right, as many as the last steps may have had."""
         slot = self.slots[work.slot]
-        if not work.after_drafts or slot.computed is None:
+        if not work.after_drafts or slot.computed is None or self._fails(slot):
             return work
         assert work.start <= slot.computed <= work.start + sum(slot.drafts[-MOST_IN_FLIGHT:])
         return msgspec.structs.replace(work, start=slot.computed)
+
+    def _fails(self, slot: Slot) -> bool:
+        """Whether it fails, and computes nothing any more: steps that were sent before that was
+        known begin behind tokens that it never gets."""
+        return tuple(slot.tokens[: slot.new.num_prompt]) in self.fail_prompts
 
     def _work(self, work: SlotWork) -> SlotResult:
         number, start, count = work.slot, work.start, work.count
@@ -318,7 +323,7 @@ class FakeWorker:
         end = start + count
         assert count > 0
         prompt = slot.tokens[: slot.new.num_prompt]
-        if tuple(prompt) in self.fail_prompts:
+        if self._fails(slot):
             # Also a step that was sent before the first failure was known.
             return SlotResult(number, error="this prompt always fails", drafted=work.draft)
         if slot.computed is not None:

@@ -86,7 +86,7 @@ def test_short_histories(data: st.DataObject, length: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("groups", [None, drawn_groups, drawn_with_states])
 def test_long_histories_and_that_they_meet_what_they_are_for(groups: Drawing | None) -> None:
-    met = sum((walked(Seeded(seed), 300, groups) for seed in range(20)), Counter[str]())
+    met = sum((walked(Seeded(seed), 300, groups) for seed in range(24)), Counter[str]())
     assert met["drafted"] > 500
     assert met["kept"] > 200
     assert met["preempted"] > 10
