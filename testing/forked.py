@@ -51,6 +51,7 @@ def become(wanted: Wanted, files: Sequence[int], before: Callable[[], None]) -> 
         elif wanted.group >= 0:
             os.setpgid(0, wanted.group)
         while os.getppid() != wanted.parent:  # which adopts it in a moment
+            os.kill(wanted.parent, 0)  # Raises where it died meanwhile.
             time.sleep(0.0005)
         _take(files, wanted.passed)
         os.chdir(wanted.folder)

@@ -73,3 +73,18 @@ def test_what_a_fork_does_not_have_is_executed(tmp_path: Path):
     executed = subprocess.run([*PENSTOCK, "--version"], env=other, **asked)
     assert "executed" not in forked.stdout
     assert executed.stdout == f"executed\n{forked.stdout}"
+
+
+def test_a_fork_whose_parent_died_meanwhile_leaves():
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    program = (
+        "import os; from testing.forked import Wanted, become; "
+        f"become(Wanted(['python', '-c', ''], {{}}, '/', [], -1, False, {gone.pid}), (), int)"
+    )
+    with preloaded.executed():
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+        )
+    assert done.returncode == 1
+    assert "ProcessLookupError" in done.stderr

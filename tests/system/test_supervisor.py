@@ -213,6 +213,24 @@ def test_a_killed_supervisor_leaves_no_orphan(start_server: StartServer, tiny_mo
     assert not abandoned.exists()
 
 
+def test_a_supervisor_that_is_killed_while_it_prepares_leaves_no_orphan(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process waits for a hub that never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        hub.settimeout(PATIENCE)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
+        running = start_server("somebody/some-model", wait=False)
+        asked, _ = hub.accept()
+        with asked:
+            (preparing,) = psutil.Process(running.process.pid).children()
+            running.process.kill()
+            running.process.wait()
+            wait_until(lambda: not preparing.is_running(), message=lambda: str(preparing))
+    remove_abandoned(running.runtime_base)
+
+
 def test_a_data_folder_has_one_server_until_it_is_killed(
     start_server: StartServer, tiny_model: str, tmp_path: Path
 ) -> None:
