@@ -33,6 +33,9 @@ NEVER_YET = "1970-01-01T00:00:00Z"
 NEVER = "9999-12-31T23:59:59Z"
 """Time at which a loaded model would be unloaded."""
 
+UNKNOWN = "unknown"
+"""The architecture, where an engine core doesn't tell the family."""
+
 
 class ModelDetails(msgspec.Struct, frozen=True, kw_only=True):
     """What a gateway doesn't know of a model is empty."""
@@ -136,13 +139,17 @@ class Show(JsonEndpoint[ShowRequest]):
     def _shown(self, engine: EngineInfo) -> ShownModel:
         welcome, template = engine.welcome, engine.text.template
         defaults = sampling_defaults(welcome.generation)
+        architecture = welcome.family or UNKNOWN
         return ShownModel(
             parameters="\n".join(f"{name} {value}" for name, value in defaults.items()),
             template="" if template is None else template.source,
             model_info={
+                "general.architecture": architecture,
                 "general.basename": welcome.model,
                 "general.context_length": welcome.limits.max_model_len,
                 "general.vocab_size": welcome.limits.vocab_size,
+                # Where editors look for how long a prompt may be.
+                f"{architecture}.context_length": welcome.limits.max_model_len,
             },
             capabilities=self._capabilities(engine),
             modified_at=_time(welcome),

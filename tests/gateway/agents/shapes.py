@@ -1,6 +1,6 @@
 """Two turns of coding agents and chat programs: what each sends first, and what it sends once its
-call has a result. Claude Code 2.1 and opencode 1.18 were recorded; the others are after their
-public sources. Texts are shorter, and our own."""
+call has a result. Claude Code 2.1, opencode 1.18 and n8n's library, LangChain for JavaScript 1.5,
+were recorded; the others are after their public sources. Texts are shorter, and our own."""
 
 from __future__ import annotations
 
@@ -199,6 +199,30 @@ def open_webui(answers: list[tuple[Json, str]]) -> Json:
     }
 
 
+def n8n(answers: list[tuple[Json, str]]) -> Json:
+    """Its chat model asks through Responses; what was said and called comes back without ids."""
+    items: list[Json] = [
+        {"type": "message", "role": "system", "content": RULES},
+        {"type": "message", "role": "user", "content": ASKED},
+    ]
+    for answer, result in answers:
+        call = answer["tool_calls"][0]
+        items += [
+            {"type": "message", "role": "assistant", "content": answer["content"]},
+            {"type": "function_call", "call_id": call["id"], **call["function"]},
+            {"type": "function_call_output", "call_id": call["id"], "output": result},
+        ]
+    tool = {"type": "function", "strict": False, **function("run")["function"]}
+    return {
+        "input": items,
+        "model": MODEL,
+        "temperature": 0.7,
+        "stream": True,
+        "tools": [tool],
+        "text": {},
+    }
+
+
 def aider(answers: list[tuple[Json, str]]) -> Json:
     """It has no tools: it reads what is to be done from the text. A reminder comes last."""
     return {
@@ -243,6 +267,7 @@ AGENTS_BY_NAME = {
     "Zed": Agent(CHAT, "terminal", zed, PLAIN),
     "Continue": Agent(CHAT, "run_terminal_command", continue_, PLAIN),
     "Open WebUI": Agent(CHAT, "run", open_webui, PLAIN),
+    "n8n": Agent("/v1/responses", "run", n8n, PLAIN),
     "aider": Agent(
         CHAT,
         "",

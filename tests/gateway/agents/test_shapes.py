@@ -18,7 +18,7 @@ from penstock_gateway.app import create_app
 from tests.gateway.agents.shapes import AGENTS_BY_NAME, ASKED, CALLED, RESULT, RULES, Agent
 from tests.gateway.anthropic.test_agent_session import take
 from tests.gateway.fake_engine import FakeEngineClient
-from tests.gateway.responses.test_responses_tools import said
+from tests.gateway.responses.test_responses_tools import events_from, said
 from tests.shared.test_template_corpus import template_of
 from tests.shared.test_turn_shape import ALTERNATES, DROPS_OTHERS, FIRST_ONLY
 
@@ -37,6 +37,8 @@ async def http(engine: FakeEngineClient) -> AsyncIterator[httpx.AsyncClient]:
 async def answer(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """The message that a stream's events make, each of which an SDK knows."""
     response = await http.post(path, json=body)
+    if path == "/v1/responses":
+        return answer_of(events_from(response)[-1]["response"])
     assert response.status_code == 200, response.text
     datas = [line[6:] for line in response.text.split("\n") if line.startswith("data: ")]
     if path.startswith("/v1/messages"):
@@ -61,6 +63,19 @@ async def answer(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> di
                 calls[part.index]["function"]["arguments"] += function.arguments or ""
             whole["finish_reason"] = choice.finish_reason
     return whole
+
+
+def answer_of(response: dict[str, Any]) -> dict[str, Any]:
+    """A response in the shape of a chat's message."""
+    message, *calls = response["output"]
+    return {
+        "content": message["content"][0]["text"],
+        "tool_calls": [
+            {"id": call["call_id"], "function": {key: call[key] for key in ("name", "arguments")}}
+            for call in calls
+        ],
+        "finish_reason": "tool_calls" if calls else "stop",
+    }
 
 
 def call_of(message: dict[str, Any]) -> tuple[str, dict[str, Any]]:
