@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock_kernels.cpu.decoder_step import DecoderStep, StepArguments
 from penstock_kernels.cpu.library import load
-from penstock_kernels.cpu.memory import Scratch, zeroed
+from penstock_kernels.cpu.memory import Scratch, spread, zeroed
 from penstock_kernels.cpu.program import Exchange, Phase, PhaseKind, Program
 from penstock_kernels.cpu.structs import NUM_BUFFERS, PkExchange, PkPhase, PkProgram
 from penstock_kernels.cpu.thread_count import ThreadCount
@@ -148,10 +148,14 @@ class Decoder:
         if not layers:
             return []
         keys, values = halves_of(self._shapes(), self.cache)
-        return [(self._half(keys), self._half(values)) for _ in range(layers)]
+        areas = [
+            self._area(block, spread(number, 2 * layers))
+            for number, block in enumerate([keys, values] * layers)
+        ]
+        return list(zip(areas[::2], areas[1::2], strict=True))
 
-    def _half(self, block: int) -> np.ndarray:
-        return zeroed(block * self.num_blocks).reshape(self.num_blocks, block)
+    def _area(self, block: int, offset: int) -> np.ndarray:
+        return zeroed(block * self.num_blocks, offset).reshape(self.num_blocks, block)
 
     def _check(self) -> None:
         wrong = load().pk_check(ctypes.byref(self._struct))

@@ -19,19 +19,26 @@ CHUNK = 64 << 20
 """Bytes that an arena allocates at a time. Memory that isn't touched costs nothing."""
 
 
-def zeroed(size: int) -> np.ndarray:
-    """Returns `size` zero bytes, [size] uint8. The system allocates pages when they are first
-    touched."""
+def zeroed(size: int, offset: int = 0) -> np.ndarray:
+    """Returns `size` zero bytes, [size] uint8, that begin `offset` bytes after the beginning of a
+    huge page. The system allocates pages when they are first touched."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    area = mmap.mmap(-1, max(size, 1) + HUGE_PAGE, flags=flags)
+    area = mmap.mmap(-1, max(size, 1) + offset + HUGE_PAGE, flags=flags)
     if size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         try:
             area.madvise(mmap.MADV_HUGEPAGE)
         except OSError:
             pass  # The system has no huge pages: slower, but correct.
     memory = np.frombuffer(area, dtype=np.uint8)
-    start = -memory.ctypes.data % HUGE_PAGE
+    start = -memory.ctypes.data % HUGE_PAGE + offset
     return memory[start : start + size]
+
+
+def spread(index: int, count: int) -> int:
+    """Returns the offset in a huge page at which one of `count` areas begins that are filled at the
+    same pace, so that they need their next huge pages one after the other. The system zeroes one in
+    about 3 ms; the 60 areas of a model with 30 layers once took 170 ms of a step together."""
+    return index * HUGE_PAGE // count // LINE * LINE
 
 
 class Arena:

@@ -23,7 +23,8 @@ def watch(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "zeroed", watched)
 
 
-def watched(size: int) -> np.ndarray:
+def watched(size: int, offset: int = 0) -> np.ndarray:
+    """See `zeroed`; where it begins is the allocator's choice."""
     libc = ctypes.CDLL(None)
     address = ctypes.c_void_p()
     if libc.posix_memalign(ctypes.byref(address), ctypes.c_size_t(64), ctypes.c_size_t(size)):

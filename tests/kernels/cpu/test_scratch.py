@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from penstock_kernels.cpu.library import load
+from penstock_kernels.cpu.memory import HUGE_PAGE
 from penstock_kernels.cpu.operands import Attention
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind, Program
 from penstock_kernels.cpu.structs import NUM_BUFFERS, PkBatch, PkProgram
+from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 
 pytestmark = pytest.mark.usefixtures("loaded")
 
@@ -52,3 +54,21 @@ def test_many_heads_that_share_their_keys(threads: int, sequences: int) -> None:
     """A long context beside short ones: what threads leave for each other was 65 GiB."""
     latents = Attention(layer=0, heads=128, kv_heads=1, head_dim=576, latent_dim=512)
     assert step_bytes(latents, threads, sequences, 131_072) < 512 << 20
+
+
+def test_a_block_needs_few_new_huge_pages() -> None:
+    """Blocks are used in order: no step has the system zero a huge page for every layer at once."""
+    layers, num_blocks = 8, 4000
+    model = SlowDecoder(
+        Sizes(hidden=32, inner=32, heads=2, kv_heads=2, positions=64, layers=layers)
+    )
+    decoder = model.packed(num_blocks=num_blocks)
+    first = np.arange(num_blocks)
+    entered = np.zeros(num_blocks, dtype=int)
+    areas = [area for pair in decoder._caches for area in pair]
+    for area in areas:
+        pages = (area.ctypes.data + first * area.strides[0]) // HUGE_PAGE
+        assert pages[-1] - pages[0] >= 2, "the areas are too small to tell"
+        entered[1:] += np.diff(pages)
+    assert len(areas) == 2 * layers
+    assert entered.max() == 1
