@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds the images, starts everything with compose, waits until it answers, and says what it did.
 #
-#   deploy/up.sh                 up, and leave it running
+#   deploy/up.sh --model MODEL   up, and leave it running; .env then says so to `docker compose up`
 #   deploy/up.sh --check         kill, restart and compare; take it down again
 #   deploy/up.sh --help
 #

@@ -1,6 +1,7 @@
 """The whole system by compose, on any machine with a container engine.
 
 docker       the two command lines: the engine's and compose's
+dotenv       what later `docker compose up`s find again
 system       build, up, down, containers, sizes, memory
 first_token  how long the first answer takes
 load         streams that repeat what was cut, each compared with its undisturbed twin

@@ -11,16 +11,17 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from deploy.compose import docker
+from deploy.compose import docker, dotenv
 from deploy.compose.docker import Failed
 from deploy.compose.first_token import wait_first_token
 from deploy.compose.report import Report
 from deploy.compose.system import System
 
+PORTS = {"PORT": "8000", "PROMETHEUS_PORT": "9090", "GRAFANA_PORT": "3000"}
 FIRST_TOKEN_SECONDS = 300.0
 WANTED_FILES = 65_536
 SERVING = ("engine", "worker", "gateway", "haproxy")
@@ -29,22 +30,39 @@ SERVING = ("engine", "worker", "gateway", "haproxy")
 def main() -> int:
     """0; 1 when something failed, or was not as it should be."""
     arguments = _parser().parse_args()
-    files = ["docker-compose.yml", *arguments.file]
-    project = arguments.project or ("penstock-check" if arguments.check else "penstock")
-    system = System(project, files, _environment(arguments.check))
     try:
+        system = _system(arguments)
         if arguments.down:
             system.down()
             return 0
         return _up(system, arguments)
-    except (Failed, TimeoutError) as error:
+    except (Failed, TimeoutError, ValueError) as error:
         print(f"deploy/up.sh: {error}", file=sys.stderr)
         return 1
 
 
+def _system(arguments: argparse.Namespace) -> System:
+    """The project as it is asked for, and else as .env remembers it; a check has one of its own."""
+    if arguments.check:
+        files = ["docker-compose.yml", *arguments.file]
+        return System(arguments.project or "penstock-check", files, _environment(_free_ports()))
+    known = dotenv.read()
+    before = known.get("COMPOSE_FILE", "docker-compose.yml").split(":")
+    files = ["docker-compose.yml", *arguments.file] if arguments.file else before
+    project = arguments.project or known.get("COMPOSE_PROJECT_NAME", "penstock")
+    if not arguments.down:
+        asked = {"MODEL": arguments.model, "GATEWAYS": arguments.gateways}
+        values = dotenv.said() | {name: str(value) for name, value in asked.items() if value}
+        values |= {"COMPOSE_PROJECT_NAME": project, "COMPOSE_FILE": ":".join(files)}
+        for line in dotenv.remember(values):
+            print(f".env: {line}")
+    return System(project, files, _environment(PORTS | dotenv.read()))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="deploy/up.sh", description=__doc__.splitlines()[0])
-    parser.add_argument("--gateways", type=int, default=1, metavar="N")
+    parser.add_argument("--model", metavar="MODEL", help="what is served, also from now on")
+    parser.add_argument("--gateways", type=int, metavar="N", help="how many, also from now on")
     parser.add_argument("--no-build", action="store_true", help="the images are there")
     parser.add_argument("--project", metavar="NAME", help="compose's project name")
     parser.add_argument(
@@ -63,7 +81,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _up(system: System, arguments: argparse.Namespace) -> int:
-    report = Report(arguments.gateways, left_out=system.left_out)
+    services = system.tree()["services"]
+    gateways = arguments.gateways or (1 if arguments.check else services["gateway"]["scale"])
+    report = Report(gateways, left_out=system.left_out)
     started = None
     if arguments.check:
         from loadtest.report.facts import now
@@ -80,7 +100,7 @@ def _up(system: System, arguments: argparse.Namespace) -> int:
     system.choose_services()
     try:
         begun = time.monotonic()
-        system.up(gateways=arguments.gateways)
+        system.up(gateways=gateways)
         report.seconds["`compose up` returns"] = time.monotonic() - begun
         wait_first_token(url, FIRST_TOKEN_SECONDS)
         report.seconds["from `compose up` to the first token through haproxy"] = (
@@ -148,12 +168,13 @@ def _write(report: Report, output: Path, started: Any) -> None:
     output.with_suffix(".md").write_text(words + report.markdown(), encoding="utf-8")
 
 
-def _environment(checking: bool) -> dict[str, str]:
-    """The variables that are known to be needed here; a check takes ports that are free."""
-    ports = {"PORT": "8000", "PROMETHEUS_PORT": "9090", "GRAFANA_PORT": "3000"}
-    if checking:
-        ports = {name: str(_free_port()) for name in ports}
-    return {name: os.environ.get(name) or default for name, default in ports.items()}
+def _environment(known: Mapping[str, str]) -> dict[str, str]:
+    """The ports, which are needed here too; what this process was given goes first."""
+    return {name: os.environ.get(name) or known[name] for name in PORTS}
+
+
+def _free_ports() -> dict[str, str]:
+    return {name: str(_free_port()) for name in PORTS}
 
 
 def _free_port() -> int:

@@ -44,8 +44,8 @@ def endpoints_page(document: Mapping[str, Any]) -> str:
         f"# Endpoints\n\n{WRITTEN}\n"
         "A running server shows the same, with its nested objects, at `/docs`, and as OpenAPI 3.1 "
         "at `/openapi.json`. The [guide](../guides/api.md) has an example of each.\n\n"
-        f"If the server has API keys, every path needs one except {opened}; `/metrics` and `/live` "
-        "need an admin's key.\n\n"
+        f"If the server has API keys, every path needs one except {opened}; `/live` needs an "
+        "admin's key, and `/metrics` that or one with `metrics`.\n\n"
         "| endpoint | what it does, and its body |\n|---|---|\n"
         + "".join(f"| {paths} | {words} |\n" for (_, words), paths in _by_words(operations).items())
         + _headers(operations)

@@ -98,12 +98,13 @@ def main(
     app = create_app(reached.backends, config, gateways=gateways, media=media, store=store)
     has_keys, has_grpc = app.state.service.ring is not None, config.grpc_port is not None
     check_exposure(config, _address(sock), has_keys=has_keys)
+    shared = fd is not None and gateways - has_grpc > 1
     admin = None
     if config.admin_port is not None:
         # Port 0 is any free one for each.
         admin = listener.bind(config.host, config.admin_port and config.admin_port + index)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(reached, app, sock, admin, shared=gateways - has_grpc > 1))
+        runner.run(_serve(reached, app, sock, admin, shared=shared))
 
 
 async def _serve(

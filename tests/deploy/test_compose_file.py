@@ -8,24 +8,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
 
 from penstock.cli.commands import BY_NAME
 from penstock.config.flags import resolve
 from penstock.config.settings import ServeConfig
+from tests.deploy.compose_tree import BASE, OVERRIDES, ROOT, TREES, VARIABLE, environment_of
 
-ROOT = Path(__file__).resolve().parents[2]
-BASE = "docker-compose.yml"
-OVERRIDES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("deploy/compose.*.yml"))
-UNDER = {
-    "deploy/compose.tensor-parallel-nvidia.yml": "deploy/compose.tensor-parallel.yml",
-    "deploy/compose.s3.yml": "deploy/compose.batches.yml",
-}
-"""Overrides that go on top of another one."""
 SECOND = {"prepare-second", "engine-second", "worker-second"}
 OWN = {
     "prepare",
     "keys",
+    "metrics-key",
     "gateway",
     "grpc",
     "batches",
@@ -36,29 +29,8 @@ OWN = {
     "worker-2",
 }
 OWN |= SECOND
-ONE_SHOT = {"prepare", "keys", "prepare-second"}
-_VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}")
-ADDED_UP = ("volumes", "secrets", "ports")
+ONE_SHOT = {"prepare", "keys", "metrics-key", "prepare-second"}
 _UNITS = {"s": 1, "m": 60, "h": 3600}
-
-
-def load(*files: str) -> dict[str, Any]:
-    """The files as compose merges them, every variable at its default."""
-    merged: dict[str, Any] = {}
-    for file in files:
-        text = (ROOT / file).read_text(encoding="utf-8")
-        merged = _merge(merged, yaml.safe_load(_VARIABLE.sub(lambda m: m[2] or "", text)))
-    return merged
-
-
-def _merge(under: Any, over: Any, key: str = "") -> Any:
-    """Compose's rule: mappings are merged, some lists are added up, all else is replaced."""
-    if isinstance(under, dict) and isinstance(over, dict):
-        both = {name: _merge(under[name], over[name], name) for name in under.keys() & over.keys()}
-        return {**under, **over, **both}
-    if isinstance(under, list) and isinstance(over, list) and key in ADDED_UP:
-        return under + over
-    return over
 
 
 def seconds(text: str) -> int:
@@ -66,17 +38,11 @@ def seconds(text: str) -> int:
     return int(text[:-1]) * _UNITS[text[-1]]
 
 
-def files_for(override: str) -> list[str]:
-    """The files of a call, as people name them."""
-    return [BASE, *([UNDER[override]] if override in UNDER else []), override]
-
-
 def role_of(name: str) -> str:
     """`worker-2` is a worker."""
     return re.sub(r"-(\d+|second)$", "", name)
 
 
-TREES = {"base": load(BASE), **{file: load(*files_for(file)) for file in OVERRIDES}}
 SERVICES = [
     pytest.param(name, service, id=f"{tree}:{name}")
     for tree, loaded in TREES.items()
@@ -183,7 +149,7 @@ def test_only_loopback_is_published_and_only_outside_leads_out(tree: dict[str, A
     assert published.keys() - {"grpc"} == {"haproxy", "prometheus", "grafana"}
     outside = {n for n, s in tree["services"].items() if "outside" in s.get("networks", [])}
     # Who speaks to a store that isn't ours.
-    storing = {n for n, s in tree["services"].items() if "AWS_DEFAULT_REGION" in _set(s)}
+    storing = {n for n, s in tree["services"].items() if "AWS_DEFAULT_REGION" in environment_of(s)}
     assert outside - {"prepare-second"} == {"prepare", *published, *storing}
     inner = [net for name, net in tree["networks"].items() if name != "outside"]
     assert all(net["internal"] is True for net in inner)
@@ -220,11 +186,6 @@ def test_batches_and_gateways_have_one_store() -> None:
     # A new volume takes the owner of the folder that it is mounted on.
     dockerfile = (ROOT / "deploy/docker/Dockerfile").read_text(encoding="utf-8")
     assert re.search(r"install -d -o 10001 -g 10001 -m 0700 [^\n]*/data\b", dockerfile)
-
-
-def _set(service: dict[str, Any]) -> dict[str, Any]:
-    given: dict[str, Any] = service.get("environment", {})
-    return given
 
 
 def test_contents_go_to_the_store_and_nothing_else_changes() -> None:
@@ -313,11 +274,11 @@ def test_every_variable_has_its_default_and_a_word() -> None:
     said = (ROOT / "deploy/compose.env").read_text(encoding="utf-8")
     defaults = dict(re.findall(r"(?m)^(\w+)=(.*)$", said))
     files = [BASE, *OVERRIDES]
-    found = {m[1]: m[2] for f in files for m in _VARIABLE.finditer((ROOT / f).read_text())}
+    found = {m[1]: m[2] for f in files for m in VARIABLE.finditer((ROOT / f).read_text())}
     # The GPU's worker has a default of its own; files of secrets belong to their override.
     found = {name: value for name, value in found.items() if not name.endswith("_FILE")}
     assert found.keys() == defaults.keys()
-    base = {m[1]: m[2] for m in _VARIABLE.finditer((ROOT / BASE).read_text())}
+    base = {m[1]: m[2] for m in VARIABLE.finditer((ROOT / BASE).read_text())}
     assert {name: value or "" for name, value in base.items()} == {n: defaults[n] for n in base}
 
 

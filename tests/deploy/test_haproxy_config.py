@@ -15,6 +15,7 @@ from tests.deploy.programs import certificate, needed
 VARIANTS = {
     "as it is": {},
     "other name and port": {"PENSTOCK_GATEWAY": "gw.example", "PENSTOCK_GATEWAY_PORT": "81"},
+    "many gateways": {"PENSTOCK_MAX_GATEWAYS": "500"},
     "one fixed gateway": {"PENSTOCK_GATEWAY_1": "127.0.0.1:8001"},
     "four fixed gateways": {f"PENSTOCK_GATEWAY_{i}": f"127.0.0.1:800{i}" for i in (1, 2, 3, 4)},
     "bounded by source": {"PENSTOCK_PER_SOURCE": "64"},
@@ -58,6 +59,7 @@ def test_haproxy_accepts_it_without_a_warning(variant: str, tmp_path: Path) -> N
     [
         {"PENSTOCK_TLS_CERT": "/nowhere.pem"},
         {"PENSTOCK_STREAM_TIMEOUT": "soon"},
+        {"PENSTOCK_MAX_GATEWAYS": "many"},
         {"PENSTOCK_PER_SOURCE": "many"},
         {"PENSTOCK_GATEWAY_1": "127.0.0.1:port"},
         {"PENSTOCK_TLS_ONLY": "1"},

@@ -49,6 +49,50 @@ def test_the_command_makes_an_entry_that_the_file_takes(capfd, tmp_path):
     assert root.tenant_name == root.sha256[:32]
 
 
+def test_a_key_for_metrics_goes_into_a_file_and_stays(capfd, tmp_path):
+    file = tmp_path / "key"
+    command = ["key", "prometheus", "--metrics", "--key-file", str(file)]
+    assert main(command) == 0
+    key = file.read_text().strip()
+    out, err = capfd.readouterr()
+    assert key not in out + err
+    assert file.stat().st_mode & 0o137 == 0, "nobody but owner and group"
+    (entry,) = load_keys(write(tmp_path / "keys.yaml", out))
+    assert entry.metrics
+    assert not entry.admin
+    assert entry.sha256 == hashlib.sha256(key.encode()).hexdigest()
+    assert main(command) == 0
+    assert capfd.readouterr().out == out
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
+
+
+def test_what_is_no_key_is_not_taken_for_one(capfd, tmp_path):
+    file = tmp_path / "key"
+    for text in ("", "short", "two words of a file", "x" * 2000, "é" * 20):
+        file.write_text(text)
+        assert main(["key", "prometheus", "--key-file", str(file)]) == 1
+        assert "doesn't hold an API key" in capfd.readouterr().err
+        with pytest.raises(StartupError, match="16 to 1024"):
+            configured_keys(GatewayConfig(api_keys=os.devnull, metrics_key_file=str(file)))
+    assert main(["key", "prometheus", "--key-file", str(tmp_path / "no" / "key")]) == 1
+    assert "No such file" in capfd.readouterr().err
+
+
+def test_the_file_of_a_metrics_key_is_one_more_key(monkeypatch, tmp_path):
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    file = write(tmp_path / "key", "sk-metrics-of-prometheus\n")
+    keys = write(tmp_path / "keys.yaml", f"- {{name: a, sha256: '{DIGEST}'}}")
+    config = GatewayConfig(api_keys=keys, metrics_key_file=file)
+    alice, metrics = configured_keys(config) or ()
+    assert (alice.metrics, metrics.metrics, metrics.admin) == (False, True, False)
+    assert metrics.sha256 == hashlib.sha256(b"sk-metrics-of-prometheus").hexdigest()
+    assert configured_keys(GatewayConfig(metrics_key_file=file)) is None, "nobody needs a key"
+    # The same key may stand in the file too, and then it means what the file says.
+    write(Path(keys), f"- {{name: a, sha256: '{metrics.sha256}', admin: true}}")
+    (only,) = configured_keys(config) or ()
+    assert only.admin
+
+
 def test_keys_are_random():
     assert len({new_key() for _ in range(100)}) == 100
     assert len(new_key()) > 40
@@ -81,6 +125,7 @@ def test_json_and_an_empty_file(tmp_path):
             f"- {{name: b, sha256: '{'cd' * 32}', tenant: t, weight: 2}}",
             "belong to one tenant",
         ),
+        (f"- {{name: a, sha256: '{DIGEST}', admin: true, metrics: true}}", "leave metrics out"),
         ("keys: {", "keys.yaml"),
         ("just text", "keys.yaml"),
     ],

@@ -110,9 +110,9 @@ class ErrorShape:
 
 OPENAI_ERRORS = ErrorShape(ErrorReply, lambda error, request_id: error.encoded())
 
-Access = Literal["open", "key", "admin"]
+Access = Literal["open", "key", "admin", "metrics"]
 """Who may call an operation once there are API keys: anybody, holders of any key, holders of an
-admin's key."""
+admin's key, these and holders of a key for metrics."""
 
 REQUEST_HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
     "x-request-id": (

@@ -185,6 +185,7 @@ class Access:
         operations = list(operations)
         self._open = frozenset(o.path for o in operations if o.access == "open")
         self._admin = frozenset(o.path for o in operations if o.access == "admin")
+        self._metrics = frozenset(o.path for o in operations if o.access == "metrics")
         self._counted = frozenset((o.method, o.path) for o in operations if o.counted)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -210,9 +211,19 @@ class Access:
         if key is None:
             raise unauthorized()
         caller = scope[CALLER] = Caller(key)
-        if scope["path"] in self._admin and not key.admin:
-            raise forbidden(f"{scope['path']} needs an admin API key")
+        self._check_path(key, scope["path"])
         return caller
+
+    def _check_path(self, key: ApiKey, path: str) -> None:
+        """Raises HTTPError 403 where the key isn't for that path."""
+        if key.admin or (key.metrics and path in self._metrics):
+            return
+        if key.metrics:
+            raise forbidden("this API key may only read /metrics on the admin port")
+        if path in self._admin:
+            raise forbidden(f"{path} needs an admin API key")
+        if path in self._metrics:
+            raise forbidden(f"{path} needs an admin API key, or one with `metrics`")
 
     async def _admit(self, caller: Caller, scope: Scope) -> None:
         """Raises HTTPError 403 for models that it may not use, and Limited."""

@@ -121,7 +121,7 @@ OPERATION = Operation(
     path="/metrics",
     summary="Metrics for Prometheus, with vLLM's names",
     tag="operations",
-    access="admin",
+    access="metrics",
     media_type="text/plain",
 )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.cli.parser import Parser, examples
 from penstock.errors import InvalidRequest
-from penstock.request.api_keys import entry, new_key
+from penstock.request.api_keys import entry, keep_key, new_key
 
 _FIELDS = (
     "name",
@@ -21,6 +21,7 @@ _FIELDS = (
     "tokens_per_minute",
     "models",
     "admin",
+    "metrics",
 )
 
 
@@ -47,19 +48,35 @@ def add(parser: Parser) -> None:
     parser.add_argument(
         "--model", dest="models", action="append", metavar="NAME", help="It may use; repeatable."
     )
-    parser.add_argument("--admin", action="store_true", default=None, help="May read /metrics.")
+    parser.add_argument(
+        "--admin",
+        action="store_true",
+        default=None,
+        help="May read /metrics and control the server.",
+    )
+    parser.add_argument(
+        "--metrics", action="store_true", default=None, help="May read /metrics, and nothing else."
+    )
+    parser.add_argument(
+        "--key-file",
+        type=Path,
+        metavar="FILE",
+        help="Where to put the key instead of on stderr; a key that is there already is kept.",
+    )
     parser.set_defaults(run=run_key)
 
 
 def run_key(arguments: argparse.Namespace) -> int:
-    """Prints a new key's entry, and the key. Raises InvalidRequest."""
-    key = new_key()
+    """Prints a key's entry, and a new key. Raises InvalidRequest and StartupError."""
+    kept = arguments.key_file
+    key = new_key() if kept is None else keep_key(kept)
     try:
         line = entry(key, **{name: getattr(arguments, name) for name in _FIELDS})
     except ValueError as error:  # msgspec's own is one too
         raise InvalidRequest(str(error)) from None
     print(line, flush=True)
-    print(f"API key of {arguments.name}, shown this once: {key}", file=sys.stderr, flush=True)
+    if kept is None:
+        print(f"API key of {arguments.name}, shown this once: {key}", file=sys.stderr, flush=True)
     return 0
 
 

@@ -172,6 +172,7 @@ def _front_end(parser: Parser, process: str) -> None:
     """What gateways have in common."""
     flags.add_settings(
         parser,
+        flags.GATEWAYS,
         flags.GATEWAY,
         flags.MODELS,
         flags.STORAGE,

@@ -36,6 +36,7 @@ WORKER_METRICS = (
 )
 LOG = ("log",)
 SHUTDOWN = ("gateway", "shutdown_timeout")
+GATEWAYS = ("gateways",)
 SERVE: tuple[str, ...] = ()
 
 

@@ -70,9 +70,17 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     admin_port: Annotated[
         Annotated[int, Meta(ge=0, le=65_535)] | None,
         Meta(
-            description="Port for /metrics where there are API keys, which only an admin's key"
-            " opens; gateway N of several takes this port + N, gRPC's process the one after those,"
-            " and the batches' process the next; default: none."
+            description="Port for /metrics where there are API keys, which only a key with `admin`"
+            " or `metrics` opens; gateway N of several takes this port + N, gRPC's process the"
+            " one after those, and the batches' process the next; default: none."
+        ),
+    ] = None
+    metrics_key_file: Annotated[
+        str | None,
+        Meta(
+            description="File of one more API key, which opens /metrics on --admin-port and nothing"
+            " else (`penstock key prometheus --metrics --key-file FILE`); without --api-keys it has"
+            " no effect."
         ),
     ] = None
     weights_allowed_folder: Annotated[

@@ -342,7 +342,13 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     models: ModelsSettings = ModelsSettings()
     log: LogSettings = LogSettings()
     gateways: Annotated[
-        int, Meta(ge=1, le=64, description="Gateway processes sharing the HTTP socket.")
+        int,
+        Meta(
+            ge=1,
+            le=64,
+            description="Gateway processes sharing the HTTP socket. For `penstock gateway`: how"
+            " many there are, on any machine; limits by the minute then need Redis.",
+        ),
     ] = 1
     data_parallel_size: Annotated[
         int,

@@ -7,16 +7,20 @@ from collections.abc import Iterable
 
 from penstock.config.settings import GatewayConfig
 from penstock.errors import StartupError
-from penstock.request.api_keys import ApiKey, key_of_environment, load_keys
+from penstock.request.api_keys import ApiKey, key_of_environment, load_keys, metrics_key
 
 
 def configured_keys(config: GatewayConfig) -> list[ApiKey] | None:
     """The API keys; None: everybody may ask. Raises StartupError for a file that is wrong."""
     found = [] if config.api_keys is None else load_keys(config.api_keys)
     single = key_of_environment()
-    if single is not None and all(key.digest != single.digest for key in found):
-        found.append(single)
-    return None if config.api_keys is None and single is None else found
+    if config.api_keys is None and single is None:
+        return None
+    more = None if config.metrics_key_file is None else metrics_key(config.metrics_key_file)
+    for key in filter(None, (single, more)):
+        if all(key.digest != other.digest for other in found):
+            found.append(key)
+    return found
 
 
 def check_exposure(config: GatewayConfig, address: str, *, has_keys: bool) -> None:

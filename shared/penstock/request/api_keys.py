@@ -6,6 +6,7 @@ SHA-256 and never the key: a key is 256 random bits, so its digest needs no salt
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -31,9 +32,11 @@ TENANT_DIGITS = 32
 """Hex digits of a key's SHA-256 that name the tenant of a key whose entry names none."""
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
+MAX_KEY_BYTES = 1024
 MAX_PER_MINUTE = 10_000_000_000
 
 _PerMinute = Annotated[int, Meta(ge=1, le=MAX_PER_MINUTE)] | None
+_KEY = re.compile(rb"[!-~]{16,}")
 _TENANT = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 
@@ -46,7 +49,8 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     its requests may ask for.  max_concurrent: requests that the tenant may have open.
     requests_per_minute, tokens_per_minute: of this key; none: any number.
     models: names that it may use, of the model and of adapters; none: all.  admin: may read
-    /metrics on the admin port, and load adapters.
+    /metrics on the admin port, and load adapters.  metrics: may read /metrics there, and do nothing
+    else.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=128)]
@@ -61,6 +65,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tokens_per_minute: _PerMinute = None
     models: tuple[str, ...] | None = None
     admin: bool = False
+    metrics: bool = False
 
     @property
     def digest(self) -> bytes:
@@ -112,6 +117,45 @@ def key_of_environment() -> ApiKey | None:
     return ApiKey(name=ENVIRONMENT, sha256=digest, admin=True)
 
 
+def keep_key(file: Path) -> str:
+    """The key that the file holds; where there is no file, a new key and a file of it, which the
+    owner's group may read. Raises StartupError."""
+    made = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    try:
+        if not file.exists():
+            descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
+            with os.fdopen(descriptor, "w", encoding="ascii") as written:
+                written.write(f"{new_key()}\n")
+            # Whole or not at all; of two that make it at once, one stays.
+            with contextlib.suppress(FileExistsError):
+                os.link(made, file)
+    except OSError as error:
+        raise StartupError(f"{file}: {error.strerror}") from None
+    finally:
+        made.unlink(missing_ok=True)
+    return _read_key(file)
+
+
+def metrics_key(file: str) -> ApiKey:
+    """The key of --metrics-key-file. Raises StartupError."""
+    digest = digest_of(_read_key(Path(file)).encode()).hex()
+    return ApiKey(name="metrics", sha256=digest, metrics=True)
+
+
+def _read_key(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            key = opened.read(MAX_KEY_BYTES + 1).strip()
+    except OSError as error:
+        raise StartupError(f"{file}: {error.strerror}") from None
+    if len(key) > MAX_KEY_BYTES or not _KEY.fullmatch(key):
+        raise StartupError(
+            f"{file} doesn't hold an API key: it must be one word of 16 to {MAX_KEY_BYTES} "
+            "printable ASCII characters"
+        )
+    return key.decode()
+
+
 def load_keys(file: str) -> list[ApiKey]:
     """The entries of a file. Raises StartupError that names file, entry and field."""
     path = Path(file)
@@ -145,6 +189,8 @@ def check_keys(keys: list[ApiKey]) -> list[ApiKey]:
             raise ValueError(
                 f"{key.name}: the tenant anonymous is reserved for requests without a key"
             )
+        if key.admin and key.metrics:
+            raise ValueError(f"{key.name}: an admin's key reads /metrics too, so leave metrics out")
         if key.digest in seen:
             raise ValueError(f"{key.name} and {seen[key.digest]} are the same key")
         seen[key.digest] = key.name

@@ -24,6 +24,8 @@ from tests.gateway.fake_engine import MODEL, FakeEngineClient
 from tests.gateway.keyring import ADMIN, ALICE, BOB, OTHER, UNKNOWN, bearer, key, write
 from tests.gateway.live_gateway import LiveGateway
 
+METRICS = "sk-metrics-of-prometheus"
+
 pytestmark = pytest.mark.timeout(300)
 
 QUESTION = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -219,7 +221,11 @@ def test_what_a_key_may_not_use_is_a_403(gateway: LiveGateway) -> None:
             status, _, body = ask(gateway, operation.method, filled(operation), host, header)
             if operation.path.startswith(KEPT) and operation.path not in COMPUTES:
                 assert status == 404  # There are none. A batch's lines are asked as its key's.
-            elif operation.method == "POST" or operation.parameters or operation.access == "admin":
+            elif (
+                operation.method == "POST"
+                or operation.parameters
+                or operation.access in ("admin", "metrics")
+            ):
                 assert status == 403, operation.path
                 assert error_type(body) in ("permission_error", None)
             else:
@@ -251,6 +257,25 @@ async def test_the_admin_port_is_the_admins(keys: str) -> None:
         assert "vllm:num_requests_running" in reply.text
         assert (await http.get("/health/live")).status_code == 200
         assert (await http.get("/v1/models", headers=bearer(ADMIN))).status_code == 404
+
+
+async def test_a_key_for_metrics_opens_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.key"
+    file.write_text(METRICS)
+    keys = write(tmp_path / "keys.json", key(ALICE))
+    config = GatewayConfig(api_keys=keys, metrics_key_file=str(file))
+    engine = FakeEngineClient()
+    app = create_app(engine, config)  # type: ignore[arg-type]
+    async with await client(create_admin_app(app.state.service)) as http:
+        assert (await http.get("/metrics", headers=bearer(METRICS))).status_code == 200
+        assert (await http.get("/metrics", headers=bearer(ALICE))).status_code == 403
+    async with await client(app) as http:
+        for operation in operations():
+            reply = await http.request(
+                operation.method, operation.template, json={}, headers=bearer(METRICS)
+            )
+            assert (reply.status_code == 403) == (operation.path not in OPEN), operation.path
+    assert engine.submitted == []
 
 
 async def test_a_known_key_says_whose_request_it_is(keys: str) -> None:
