@@ -42,6 +42,7 @@ pytestmark = pytest.mark.timeout(600)
 README = text_of("README.md")
 ADAPTERS = "docs/guides/adapters.md"
 BATCHES = "docs/guides/batches.md"
+CLIENTS = "docs/guides/clients.md"
 STORED = "docs/guides/stored-responses.md"
 EMBEDDINGS = "docs/guides/embeddings.md"
 GRPC = "docs/guides/grpc.md"
@@ -352,14 +353,16 @@ def run(code: str, server: Server | None = None, folder: Path | None = None) -> 
     return done.stdout
 
 
+OWN_SCRIPTS = (
+    *(ADAPTERS, BATCHES, CLIENTS, EMBEDDINGS),
+    *(GRPC, MEDIA, STORED, TRANSCRIPTION),
+)
+"""Pages whose scripts need another model or other packages: the clients' are run by their tests."""
+
+
 @pytest.mark.parametrize(
     "page",
-    [
-        page
-        for page in pages_with("python")
-        if page
-        not in ("README.md", ADAPTERS, BATCHES, EMBEDDINGS, GRPC, MEDIA, STORED, TRANSCRIPTION)
-    ],
+    [page for page in pages_with("python") if page not in ("README.md", *OWN_SCRIPTS)],
 )
 def test_python_of_a_page(page: str, server: Server) -> None:
     assert run("\n".join(python_of(page)), server).strip()

@@ -63,6 +63,20 @@ def run_script(name: str, *arguments: str, **environment: str) -> dict[str, Any]
     return _run(command, environment)
 
 
+def run_code(code: str) -> str:
+    """What a script prints that the clients' Python runs."""
+    done = subprocess.run(
+        [venv() / "bin" / "python", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        env=clean_environment(),
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
 def run_node_script(name: str, *arguments: str) -> dict[str, Any]:
     """Runs a script with Node and what npm has installed. Skips the test where there is none."""
     if shutil.which("node") is None or shutil.which("npm") is None:

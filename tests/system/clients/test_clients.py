@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from testing.serving import Server
-from tests.system.clients.installed import ROOT, run_script, table
+from tests.docs.snippets import BASE, snippets
+from tests.system.clients.installed import ROOT, run_code, run_script, table
 
 pytestmark = [pytest.mark.timeout(600)]
 
@@ -138,6 +139,17 @@ def test_a_client_gets_embeddings(script: str, pooling: Server) -> None:
         assert len(vector) == 384
         assert math.hypot(*vector) == pytest.approx(1, abs=1e-4)
         assert vector == pytest.approx(item["embedding"], abs=1e-6)
+
+
+SCRIPTS = [each.code for each in snippets("docs/guides/clients.md") if each.language == "python"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_of_the_page_about_clients(script: str, server: Server) -> None:
+    assert BASE in script
+    assert '"local"' in script
+    told = run_code(script.replace(BASE, server.url).replace('"local"', repr(server.model)))
+    assert told.strip()
 
 
 def test_the_reference_lists_them(pytestconfig: pytest.Config) -> None:

@@ -1,5 +1,5 @@
-"""The settings that the page about agents shows: each is of its file's format, and names the server
-and the model of the page's own command."""
+"""The settings that the page about clients shows: each is of its file's format, and names the
+server and the model of the page's own command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 
 from tests.docs.snippets import BASE, snippets, text_of
 
-PAGE = "docs/guides/agents.md"
+PAGE = "docs/guides/clients.md"
 MODEL = "local"
 WINDOW = 65536
 
@@ -34,11 +34,12 @@ FORMATS: dict[str, Callable[[str], Any]] = {
     "Continue": yaml.safe_load,
     "aider": lines,
     "Open WebUI": lines,
+    "n8n": lines,
 }
 
 
 def settings_of(client: str) -> str:
-    section = text_of(PAGE).split(f"\n### {client}\n")[1].split("\n#")[0]
+    section = text_of(PAGE).split(f"\n## {client}\n")[1].split("\n#")[0]
     (code,) = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
     return str(code)
 
@@ -60,7 +61,7 @@ def test_settings_are_of_their_format(client: str) -> None:
     assert all(url.startswith(BASE) for url in urls)
     paths = {url.removeprefix(BASE) for url in urls}
     assert paths <= {"/v1", "/v1/chat/completions"} or client == "Claude Code"
-    assert MODEL in code or client in ("aider", "Open WebUI")
+    assert MODEL in code or client in ("aider", "Open WebUI", "n8n")
     for number in (each for each in found if isinstance(each, int) and each > 1):
         assert number <= WINDOW
 
