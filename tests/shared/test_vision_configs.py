@@ -560,7 +560,7 @@ def test_what_releases_are_made_of() -> None:
     third = read("qwen3-vl-4b")
     assert third.vision is not None
     assert third.vision.tower.positions == RotaryPositions(table=48)
-    assert (third.vision.taps, third.vision.row_width(2560)) == ((5, 11, 17), 4 * 2560)
+    assert (third.vision.deepstack_layers, third.vision.row_width(2560)) == ((5, 11, 17), 4 * 2560)
     assert third.ropes[0].axes == (0, 1, 2) * 20 + (0,) * 4
     assert qwen.ropes[0].axes == (0,) * 16 + (1,) * 24 + (2,) * 24
     experts = read("qwen3-vl-30b-a3b").layers[0].feed_forward.experts

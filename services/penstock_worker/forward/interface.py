@@ -17,7 +17,7 @@ from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.adaptable import adaptable_modules, expert_modules
 from penstock_worker.adapters.interface import HoldsAdapters
 from penstock_worker.batch.inputs import Batch as Batch
-from penstock_worker.models.taps import Taps
+from penstock_worker.models.aux_hidden import AuxHidden
 
 if TYPE_CHECKING:
     from penstock_worker.media.encoder import MediaEncodings
@@ -139,7 +139,7 @@ class Recipe:
     """What encodes and keeps media; None if the model takes none."""
     adapters: HoldsAdapters | None = field(default=None, kw_only=True)
     """What keeps loaded adapters; None if the setup asks for none."""
-    taps: Taps | None = field(default=None, kw_only=True)
+    aux_hidden: AuxHidden | None = field(default=None, kw_only=True)
     """Hidden states that each pass keeps for a draft head; None if the setup asks for none, or the
     backend gives nothing but logits."""
 

@@ -20,8 +20,8 @@ from penstock_worker.forward.graphs import DecodeGraphs
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.forward.uploads import Uploads
+from penstock_worker.models.aux_hidden import AuxHidden
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.models.taps import Taps
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.states.device_moves import HostMoves
 from penstock_worker.states.device_states import DeviceStates
@@ -45,7 +45,7 @@ class TritonForward(LayerByLayer):
         head: RowsHead | None = None,
         states: DeviceStates | None = None,
         adapters: DeviceAdapters | None = None,
-        taps: Taps | None = None,
+        aux_hidden: AuxHidden | None = None,
     ) -> None:
         """`model` and `attention` agree on layers and heads, and are on `device`.
 
@@ -55,7 +55,7 @@ class TritonForward(LayerByLayer):
         `head`: what is computed in place of logits; None for the model's logits.
         `states`: those of recurrent layers, whose memory has been taken.
         `adapters`: those of the rows, which the model's products add; None if there never are any.
-        `taps`: those of the model.
+        `aux_hidden`: those of the model.
         """
         super().__init__(ranks.check)
         self.device = device
@@ -69,8 +69,8 @@ class TritonForward(LayerByLayer):
         self._graphs: DecodeGraphs | None = None
         self._states = states
         self._adapters = adapters
-        self._taps = taps
-        self._tapped: CapturedTaps | None = None
+        self._aux_hidden = aux_hidden
+        self._captured: CapturedAuxHidden | None = None
         if states is not None:
             states.keep_in(attention.blocks())
 
@@ -79,11 +79,13 @@ class TritonForward(LayerByLayer):
         that of activations. Raises GroupLost."""
         model, rows = self._model, buckets.most_rows
         ends = StageEnds(model, rows, dtype, self.device)
-        tapped = None
-        if self._taps is not None:
-            shape = rows, len(self._taps.behind) * model.config.hidden_size
-            tapped = CapturedTaps(self._taps, torch.zeros(shape, dtype=dtype, device=self.device))
-        self._tapped = tapped
+        captured = None
+        if self._aux_hidden is not None:
+            shape = rows, len(self._aux_hidden.behind) * model.config.hidden_size
+            captured = CapturedAuxHidden(
+                self._aux_hidden, torch.zeros(shape, dtype=dtype, device=self.device)
+            )
+        self._captured = captured
 
         def compute(step: DeviceStep) -> Tensor:
             count = len(step.tokens)
@@ -99,8 +101,8 @@ class TritonForward(LayerByLayer):
                     step.states,
                     encoded=step.encoded,
                 )
-            if tapped is not None:
-                tapped.store(count)
+            if captured is not None:
+                captured.store(count)
             return found
 
         hidden = torch.zeros(rows, model.config.hidden_size, dtype=dtype, device=self.device)
@@ -183,8 +185,8 @@ class TritonForward(LayerByLayer):
         hidden = self._graphs.hidden(batch, rows, moves, places)
         if hidden is not None:
             self._count_layers(len(self._model.layers))
-            if self._tapped is not None:
-                self._tapped.replayed()
+            if self._captured is not None:
+                self._captured.replayed()
         return hidden
 
     def _eager(
@@ -235,22 +237,22 @@ def _ignore_layer() -> None:
     pass
 
 
-class CapturedTaps:
+class CapturedAuxHidden:
     """Residuals of the latest step that a graph has computed."""
 
-    def __init__(self, taps: Taps, rows: Tensor) -> None:
-        """`rows`: [most rows, hidden of all taps], which all graphs write to."""
-        self._taps = taps
+    def __init__(self, aux_hidden: AuxHidden, rows: Tensor) -> None:
+        """`rows`: [most rows, hidden of all layers], which all graphs write to."""
+        self._aux_hidden = aux_hidden
         self._rows = rows
 
     def store(self, count: int) -> None:
         """Moves those of a pass over so many rows to where they stay. A part of the graph."""
-        self._rows[:count].copy_(self._taps.taken(count))
+        self._rows[:count].copy_(self._aux_hidden.taken(count))
 
     def replayed(self) -> None:
         """Called when a graph has been queued. What it takes is read before the next step is
         queued."""
-        self._taps.put(self._rows)
+        self._aux_hidden.put(self._rows)
 
 
 class StageEnds:

@@ -25,6 +25,7 @@ from penstock_worker.attention.encoded import (
 from penstock_worker.attention.interface import AttentionBackend, BatchLayout, CacheShape
 from penstock_worker.attention.reference import EncoderDecoderCache, ReferenceAttention
 from penstock_worker.dtype import cache_dtype, compute_dtype
+from penstock_worker.forward.aux_hidden import aux_hidden_for
 from penstock_worker.forward.common_mechanisms import COMMON
 from penstock_worker.forward.interface import (
     Batch,
@@ -35,7 +36,6 @@ from penstock_worker.forward.interface import (
 )
 from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.forward.purpose import LOGITS, Purpose
-from penstock_worker.forward.taps import taps_for
 from penstock_worker.layers.recurrent.interface import NO_STATES
 from penstock_worker.layers.step import RowMedia
 from penstock_worker.media.interface import BatchMedia
@@ -165,13 +165,18 @@ def recipe(
     adapters, rows_of, known = None, None, purpose.adaptable(config, setup)
     if known is not None:
         adapters, rows_of = TorchAdapters(known, setup, dtype, Cut(shard)), RowAdapters()
-    taps = taps_for(config, setup)
+    aux_hidden = aux_hidden_for(config, setup)
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, dtype, load_format=setup.load_format)
         purpose.take(weights)
         model = DecoderModel(
-            config, weights, setup.max_model_len, ranks=ranks, adapters=rows_of, taps=taps
+            config,
+            weights,
+            setup.max_model_len,
+            ranks=ranks,
+            adapters=rows_of,
+            aux_hidden=aux_hidden,
         )
         see = media.load()
 
@@ -199,7 +204,7 @@ def recipe(
         states=states,
         media=media.encodings,
         adapters=adapters,
-        taps=taps,
+        aux_hidden=aux_hidden,
     )
 
 

@@ -34,6 +34,7 @@ from penstock_worker.dtype import (
     may_keep,
     stays_quantised,
 )
+from penstock_worker.forward.aux_hidden import aux_hidden_for
 from penstock_worker.forward.buckets import buckets_of
 from penstock_worker.forward.common_mechanisms import COMMON
 from penstock_worker.forward.decoded_part import encoder_obstacle
@@ -47,7 +48,6 @@ from penstock_worker.forward.interface import (
 )
 from penstock_worker.forward.purpose import LOGITS, Purpose
 from penstock_worker.forward.rehearsal import MediaSteps
-from penstock_worker.forward.taps import taps_for
 from penstock_worker.forward.triton_build import TritonBuild
 from penstock_worker.forward.triton_limits import (
     attention_of,
@@ -128,7 +128,7 @@ def recipe(
     adaptable = purpose.adaptable(config, setup)
     adapters = None if adaptable is None else DeviceAdapters(adaptable, setup, dtype, Cut(shard))
     media = ModelMedia(prepared, setup, ranks, dtype, device)
-    taps = taps_for(config, setup)
+    aux_hidden = aux_hidden_for(config, setup)
 
     def build() -> DeviceBuild:
         flash.tell(shard.own.num_layers)
@@ -143,7 +143,7 @@ def recipe(
         )
         ops = _ops(setup, device, dtype)
         purpose.take(weights)
-        model = DecoderModel(config, weights, setup.max_model_len, ops, ranks, adapters, taps)
+        model = DecoderModel(config, weights, setup.max_model_len, ops, ranks, adapters, aux_hidden)
         memory, head = memory_of(device), model.norm if purpose.headless else model.logits
         if states is not None:
             states.allocate(device)
@@ -162,7 +162,7 @@ def recipe(
             states,
             see,
             adapters,
-            taps,
+            aux_hidden,
             None if held is None else MediaSteps(held.sections, held.whole_spans),
             flash=flash.library,
         )
@@ -191,7 +191,7 @@ def recipe(
         states=states,
         media=media.encodings,
         adapters=adapters,
-        taps=taps,
+        aux_hidden=aux_hidden,
     )
 
 

@@ -35,8 +35,8 @@ from penstock_worker.forward.rehearsal import (
     step_of,
 )
 from penstock_worker.media.loading import Connect, connect_nothing
+from penstock_worker.models.aux_hidden import AuxHidden
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.models.taps import Taps
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.states.device_states import DeviceStates
 from penstock_worker.steps.prompt_logprobs import ROWS as PROMPT_ROWS
@@ -63,7 +63,7 @@ class TritonBuild:
     """States of recurrent layers; None: there are none."""
     see: Connect = connect_nothing
     adapters: DeviceAdapters | None = None
-    taps: Taps | None = None
+    aux_hidden: AuxHidden | None = None
     """Hidden states that each pass keeps for a draft head; None for none."""
     media: MediaSteps | None = None
     """What encodes media; None if the model takes none."""
@@ -171,7 +171,7 @@ class TritonBuild:
             head=self.head,
             states=self.states,
             adapters=self.adapters,
-            taps=self.taps,
+            aux_hidden=self.aux_hidden,
         )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import StartupError
-from penstock.families.eagle3 import NUM_TAPS
+from penstock.families.eagle3 import NUM_AUX_LAYERS
 from penstock.model.config import HeadConfig, WeightFiles
 from penstock.model.kv_layout import kv_layout
 from penstock.protocol.to_worker import Setup
@@ -184,7 +184,7 @@ def head_recipe(
         positions = min(setup.max_model_len, config.max_position)
         model = DraftHeadModel(config, opening(dtype, device, keep_quantised=keep), positions, ops)
         ids = None if model.ids is None else model.ids.to(device)
-        taken = (NUM_TAPS if config.beside else 1) * config.served_hidden
+        taken = (NUM_AUX_LAYERS if config.beside else 1) * config.served_hidden
         own = msgspec.structs.replace(setup, max_model_len=positions)
         return TritonHeadBuild(model, own, taken, shape, choices, device, ids)
 

@@ -96,8 +96,8 @@ class Layer(Protocol):
 
 
 class FinishedLayer:
-    """Adds what the layer makes of its own input and what a tower's tap gives, and multiplies the
-    sum."""
+    """Adds what the layer makes of its own input and a level of the tower's DeepStack, and
+    multiplies the sum."""
 
     def __init__(
         self,
@@ -106,15 +106,15 @@ class FinishedLayer:
         own: LayerInput | None,
         scale: Tensor | None,
         *,
-        tapped: bool,
+        deepstack: bool,
     ) -> None:
-        """`number`: the layer's, among all of the model. `scale` is [1]. `tapped`: whether there is
-        a tap for it."""
+        """`number`: the layer's, among all of the model. `scale` is [1]. `deepstack`: whether
+        there is such a level for it."""
         self._number = number
         self._inner = inner
         self._own = own
         self._scale = scale
-        self._tapped = tapped
+        self._deepstack = deepstack
 
     def __call__(self, update: Tensor | None, residual: Tensor, step: Step) -> None:
         """Computes the layer as Layer does, but leaves its whole result in `residual`."""
@@ -123,7 +123,7 @@ class FinishedLayer:
             residual.add_(last)
         if self._own is not None and step.inputs is not None:
             residual.add_(self._own(residual, step.inputs[:, self._number]))
-        if self._tapped and step.media is not None:
+        if self._deepstack and step.media is not None:
             step.media.add_to(residual, self._number)
         if self._scale is not None:
             residual.mul_(self._scale)
@@ -134,11 +134,11 @@ def finished(parts: Parts, layer: int, inner: Layer) -> Layer:
     config = parts.config
     scaled, inputs = config.layer(layer).output_scale, config.per_layer_inputs
     # Also where a step has no pictures: text is rounded alike in any company.
-    tapped = config.vision is not None and layer < len(config.vision.taps)
-    if config.streams is not None or (inputs is None and not scaled and not tapped):
+    deepstack = config.vision is not None and layer < len(config.vision.deepstack_layers)
+    if config.streams is not None or (inputs is None and not scaled and not deepstack):
         return inner  # Several residuals have a rule of their own for it.
     scale = None
     if scaled:
         scale = parts.weights.take(f"layers.{layer}.output_scale.weight", (1,))
     own = None if inputs is None else LayerInput.load(parts, layer, inputs)
-    return FinishedLayer(layer, inner, own, scale, tapped=tapped)
+    return FinishedLayer(layer, inner, own, scale, deepstack=deepstack)

@@ -29,10 +29,11 @@ class RowMedia:
         if self.embeddings is not None:
             embedded[self.rows] = self._part(0, embedded)
 
-    def add_to(self, residual: Tensor, tap: int) -> None:
-        """Adds to [rows, hidden] what the tower's tap gives (see VisionSpec.taps)."""
+    def add_to(self, residual: Tensor, level: int) -> None:
+        """Adds to [rows, hidden] a level of the tower's DeepStack (see
+        VisionSpec.deepstack_layers)."""
         if self.embeddings is not None:
-            residual[self.rows] += self._part(1 + tap, residual)
+            residual[self.rows] += self._part(1 + level, residual)
 
     def _part(self, number: int, like: Tensor) -> Tensor:
         size = like.shape[1]

@@ -27,7 +27,7 @@ from penstock_worker.layers.rotary import Rotary
 from penstock_worker.layers.step import RowMedia, Step
 from penstock_worker.layers.streams import Streams
 from penstock_worker.layers.vocabulary import Head, LogitsRule, TokenEmbedding
-from penstock_worker.models.taps import Taps
+from penstock_worker.models.aux_hidden import AuxHidden
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.weights.weights import Weights
@@ -54,7 +54,7 @@ class DecoderModel:
         ops: DecoderOps = REFERENCE,
         ranks: Ranks = ALONE,
         adapters: ProductAdapters | None = None,
-        taps: Taps | None = None,
+        aux_hidden: AuxHidden | None = None,
     ) -> None:
         """Loads this rank's part of the model.
 
@@ -63,7 +63,7 @@ class DecoderModel:
         `ops`: the kernels.
         `ranks`: the ranks that the model is distributed over.
         `adapters`: those of the rows of a batch; None if there never are any.
-        `taps`: get residuals of each pass.
+        `aux_hidden`: get residuals of each pass.
 
         Raises UnsupportedModel for weights that don't fit the configuration, and StartupError for a
         model that can't be sharded so.
@@ -72,7 +72,7 @@ class DecoderModel:
         self.dtype = weights.dtype
         self.shard = shard_of(config, ranks.place)
         self._ranks = ranks
-        self._taps = taps
+        self._aux_hidden = aux_hidden
         weights = weights.cut_to(self.shard)
         parts = Parts(config, weights, ops, self.shard, ranks, adapters)
         self.rotaries = [Rotary.load(spec, weights, positions) for spec in config.ropes]
@@ -181,21 +181,21 @@ class DecoderModel:
         step = Step(rotations, attention, states, encoded, inputs, media)
         kept: dict[int, Tensor] = {}
         for number, layer in enumerate(self.layers):
-            self._tap(number, kept, residual, update)
+            self._keep_aux(number, kept, residual, update)
             update = layer(update, residual, step)
             layer_done()
-        self._tap(len(self.layers), kept, residual, update)
-        if self._taps is not None:
-            self._taps.keep(kept)
+        self._keep_aux(len(self.layers), kept, residual, update)
+        if self._aux_hidden is not None:
+            self._aux_hidden.keep(kept)
         if update is not None:
             residual = residual + update
         return residual if self._streams is None else self._streams.end(residual)
 
-    def _tap(
+    def _keep_aux(
         self, layers: int, kept: dict[int, Tensor], residual: Tensor, update: Tensor | None
     ) -> None:
         """Keeps what so many layers have made of the rows, where it is asked for."""
-        if self._taps is not None and layers in self._taps.behind:
+        if self._aux_hidden is not None and layers in self._aux_hidden.behind:
             kept[layers] = residual.clone() if update is None else residual + update
 
     def _embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock.families.eagle3 import NUM_TAPS
+from penstock.families.eagle3 import NUM_AUX_LAYERS
 from penstock.model.config import HeadConfig
 from penstock_worker.attention.interface import StepAttention
 from penstock_worker.layers.attention import SelfAttention
@@ -55,7 +55,7 @@ class BesideFront:
 
     def __init__(self, parts: Parts, config: HeadConfig) -> None:
         width = config.hidden_size
-        taken = NUM_TAPS * config.served_hidden
+        taken = NUM_AUX_LAYERS * config.served_hidden
         self.to_hidden = parts.product([("fc", width)], taken, bias=False)
         self._embedding_norm = parts.norm(f"layers.0.{ATTENTION_NORM}", width)
         self._hidden_norm = parts.norm("layers.0.hidden_norm", width)

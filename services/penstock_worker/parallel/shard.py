@@ -315,11 +315,11 @@ def _check(config: ModelConfig, place: RankPlace) -> None:
             f"tensor_parallel_size and pipeline_parallel_size make {place.ranks} ranks; the model "
             f"has {', '.join(one_stage)}, which one rank must hold: 1 is allowed"
         )
-    taps = 0 if config.vision is None else len(config.vision.taps)
-    if taps > len(deal(config.num_layers, place.pipeline)[0]):
+    levels = 0 if config.vision is None else len(config.vision.deepstack_layers)
+    if levels > len(deal(config.num_layers, place.pipeline)[0]):
         raise StartupError(
             f"pipeline_parallel_size is {place.pipeline}; a model of {config.num_layers} layers "
-            f"whose tower adds rows behind {taps} of them has these in one stage"
+            f"whose tower adds rows behind {levels} of them has these in one stage"
         )
     whole = sorted(needs & WHOLE) if place.tensor > 1 else []
     if whole:

@@ -12,7 +12,7 @@ from torch import Tensor
 from penstock.process import logs
 from penstock_worker.forward.heads import HeadForward
 from penstock_worker.forward.interface import Batch, Forward, LikeliestForward
-from penstock_worker.models.taps import Taps
+from penstock_worker.models.aux_hidden import AuxHidden
 from penstock_worker.speculation.hidden_rows import HiddenRows
 
 log = logs.get(__name__)
@@ -82,7 +82,7 @@ class HiddenNotes:
     """Keeps the target model's hidden states of each pass, from which its draft head drafts."""
 
     head: HeadForward
-    taps: Taps
+    aux_hidden: AuxHidden
     hidden: HiddenRows
     together: bool
     """Whether other ranks draft too, and must draft the same."""
@@ -91,7 +91,7 @@ class HiddenNotes:
         """Keeps the hidden states of the pass that has just ended. If they can't be read, the step
         goes on without drafts; it fails if other ranks draft too."""
         try:
-            self.hidden.note(batch, self.head.hidden(self.taps.taken(len(batch.tokens))))
+            self.hidden.note(batch, self.head.hidden(self.aux_hidden.taken(len(batch.tokens))))
         except Exception:
             if self.together:
                 raise  # The other ranks have theirs.

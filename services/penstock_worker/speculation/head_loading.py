@@ -29,7 +29,7 @@ from penstock_worker.forward.interface import (
     Recipe,
     Unable,
 )
-from penstock_worker.models.taps import Taps
+from penstock_worker.models.aux_hidden import AuxHidden
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.sampler.interface import QueuedSampler
 from penstock_worker.speculation.beside import Beside, HiddenNotes
@@ -52,7 +52,7 @@ class HeadLoader:
             raise ValueError("the setup asks for no head")
         self._method = setup.speculation.method
         self._drafts = setup.speculation.num_speculative_tokens
-        self._taps = _checked(served, prepared, setup, ranks)
+        self._aux_hidden = _checked(served, prepared, setup, ranks)
         config, files, opening = _described(prepared, setup)
         own = msgspec.structs.replace(
             setup,
@@ -113,12 +113,12 @@ class HeadLoader:
             return DeviceBeside(model, forward, note=note, captured=(model,))
 
         waiting = most + PENDING * self._setup.max_num_seqs
-        return BuildWithHead(build, head, self._taps, with_blocks, most, waiting)
+        return BuildWithHead(build, head, self._aux_hidden, with_blocks, most, waiting)
 
     def _notes(self, forward: HeadForward, blocks: int) -> Callable[[Batch], None]:
         hidden = HiddenRows(forward.like)
         self._loaded = forward, hidden, blocks
-        return HiddenNotes(forward, self._taps, hidden, self._together).note
+        return HiddenNotes(forward, self._aux_hidden, hidden, self._together).note
 
     def proposer(self, slots: Slots, sampler: QueuedSampler, host_blocks: int) -> DraftHead:
         """Returns the proposer, once the recipe's forward pass has been made. `sampler`: that of
@@ -152,12 +152,12 @@ def _backend(name: str) -> ModuleType:
     return reference_heads
 
 
-def _checked(served: Recipe, prepared: PreparedModel, setup: Setup, ranks: Ranks) -> Taps:
+def _checked(served: Recipe, prepared: PreparedModel, setup: Setup, ranks: Ranks) -> AuxHidden:
     """Raises StartupError where the served model can't have a head."""
     asked = "speculative_config: method " + (
         "" if setup.speculation is None else setup.speculation.method
     )
-    if served.taps is None:
+    if served.aux_hidden is None:
         raise StartupError(
             f"{asked} is served by the backends cpu, reference and triton; the attention backend is"
             f" {served.backend}, where method suffix or ngram is allowed"
@@ -175,7 +175,7 @@ def _checked(served: Recipe, prepared: PreparedModel, setup: Setup, ranks: Ranks
         )
     if config.encoder_rows:
         raise StartupError(f"{asked} is not served for {prepared.name}, which has an encoder")
-    return served.taps
+    return served.aux_hidden
 
 
 def _described(prepared: PreparedModel, setup: Setup) -> tuple[HeadConfig, WeightFiles, OpenHead]:
@@ -215,7 +215,7 @@ def mtp_head(served: ModelConfig) -> HeadConfig:
         **fields,
         served_vocab=served.vocab_size,
         served_hidden=served.hidden_size,
-        taps=(served.num_layers,),
+        aux_layers=(served.num_layers,),
         normed_result=served_family(served.architecture).own_head.normed_result,
     )
 

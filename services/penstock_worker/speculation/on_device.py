@@ -16,7 +16,7 @@ from torch import Tensor
 from penstock_worker.device.memory import DeviceMemory
 from penstock_worker.forward.heads import DeviceHeadBuild
 from penstock_worker.forward.interface import DeviceBuild, DeviceForward
-from penstock_worker.models.taps import Taps
+from penstock_worker.models.aux_hidden import AuxHidden
 from penstock_worker.speculation.beside import Beside, DraftPass
 
 
@@ -63,7 +63,7 @@ class BuildWithHead:
 
     served: DeviceBuild
     head: DeviceHeadBuild
-    taps: Taps
+    aux_hidden: AuxHidden
     together: Callable[[int], DeviceForward]
     """Makes the forward passes of both."""
     rows: int
@@ -91,7 +91,7 @@ class BuildWithHead:
         head = self.head(1)
         waiting = head.like.new_zeros(self.waiting, head.like.shape[1])
         logits = step()
-        head.hidden(self.taps.taken(self.rows))
+        head.hidden(self.aux_hidden.taken(self.rows))
         del waiting
         return logits
 

@@ -9,7 +9,7 @@ from penstock_worker.weights.files import read_tensors
 from penstock_worker.weights.stored import StoredTensor
 
 _LAYER = re.compile(r"v\.blk\.(\d+)\.(\w+)\.(weight|bias)")
-_TAP = re.compile(r"v\.deepstack\.(\d+)\.(\w+)\.(weight|bias)")
+_DEEPSTACK = re.compile(r"v\.deepstack\.(\d+)\.(\w+)\.(weight|bias)")
 IN_LAYER = {
     "attn_q": "q_proj",
     "attn_k": "k_proj",
@@ -26,7 +26,7 @@ IN_LAYER = {
 }
 _SCALES = {"ls1": "scale1", "ls2": "scale2"}
 _SWAPPED = {"ffn_up": "down_proj", "ffn_down": "up_proj"}
-_IN_TAP = {"norm": "norm", "fc1": "1", "fc2": "2"}
+_IN_MERGER = {"norm": "norm", "fc1": "1", "fc2": "2"}
 _MODULES = {
     "v.patch_embd": "patch_embedding",
     "v.position_embd": "position_embedding",
@@ -65,8 +65,8 @@ class MmprojNames:
         if str(kind).endswith("vl_merger"):
             self._modules["v.post_ln"] = "projector.norm"  # that of the merger
         self._in_layer = IN_LAYER | (_SWAPPED if _is_swapped(file) else {})
-        tapped = {int(match[1]) for match in map(_TAP.fullmatch, file.tensors) if match}
-        self._taps = {layer: number for number, layer in enumerate(sorted(tapped))}
+        found = {int(match[1]) for match in map(_DEEPSTACK.fullmatch, file.tensors) if match}
+        self._deepstack = {layer: number for number, layer in enumerate(sorted(found))}
 
     def ours(self, name: str) -> str | None:
         """Returns our name for a tensor; None for one that isn't needed. An unknown name stays."""
@@ -76,9 +76,10 @@ class MmprojNames:
             return self._whole[name]
         if (layer := _LAYER.fullmatch(name)) is not None:
             return self._of_layer(*layer.groups()) or name
-        tap = _TAP.fullmatch(name)
-        if tap is not None and tap[2] in _IN_TAP:
-            return f"projector.taps.{self._taps[int(tap[1])]}.{_IN_TAP[tap[2]]}.{tap[3]}"
+        merger = _DEEPSTACK.fullmatch(name)
+        if merger is not None and merger[2] in _IN_MERGER:
+            number = self._deepstack[int(merger[1])]
+            return f"projector.deepstack.{number}.{_IN_MERGER[merger[2]]}.{merger[3]}"
         module, _, kind = name.rpartition(".")
         return f"{self._modules[module]}.{kind}" if module in self._modules else name
 

@@ -249,15 +249,16 @@ def load_projector(spec: VisionSpec, weights: Weights, outputs: int) -> Projecto
             return ProbeVector(spec.tower, weights)
 
 
-def load_taps(spec: VisionSpec, weights: Weights, outputs: int) -> list[Projector]:
-    """The projectors of VisionSpec.taps. Raises UnsupportedModel for weights that don't fit."""
+def load_deepstack(spec: VisionSpec, weights: Weights, outputs: int) -> list[Projector]:
+    """The projectors of VisionSpec.deepstack_layers. Raises UnsupportedModel for weights that don't
+    fit."""
     projector = spec.projector
     if not isinstance(projector, MergerProjector):
         return []
     behind = msgspec.structs.replace(projector, behind=True)
     return [
-        _Merger(behind, weights, spec.tower.hidden_size, outputs, f"projector.taps.{number}")
-        for number in range(len(spec.taps))
+        _Merger(behind, weights, spec.tower.hidden_size, outputs, f"projector.deepstack.{number}")
+        for number in range(len(spec.deepstack_layers))
     ]
 
 

@@ -25,7 +25,7 @@ from penstock_worker.vision.picture import (
     rows_of,
 )
 from penstock_worker.vision.places import lay_out, table_rows
-from penstock_worker.vision.projector import load_projector, load_taps
+from penstock_worker.vision.projector import load_deepstack, load_projector
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.vision.tower import Tower
 from penstock_worker.weights.opening import open_tower_weights
@@ -104,8 +104,12 @@ class VisionModel:
         self._threads = RowThreads(threads)
         self._tower = Tower(self.spec.tower, weights, self._threads)
         self._projector = load_projector(self.spec, weights, config.row_size)
-        self._taps = dict(
-            zip(self.spec.taps, load_taps(self.spec, weights, config.row_size), strict=True)
+        self._mergers = dict(
+            zip(
+                self.spec.deepstack_layers,
+                load_deepstack(self.spec, weights, config.row_size),
+                strict=True,
+            )
         )
         self._divisible = weights.device.type == "cpu"
         weights.finish()
@@ -126,7 +130,7 @@ class VisionModel:
 
     def _work(self, picture: Picture, rows: int) -> int:
         """Millions of multiplications, more or less."""
-        projectors = [self._projector, *self._taps.values()]
+        projectors = [self._projector, *self._mergers.values()]
         projected = rows * sum(projector.row_work for projector in projectors)
         return -(-(self._tower.work(picture) + projected) // MILLION)
 
@@ -148,17 +152,17 @@ class VisionModel:
     ) -> Pieces[Tensor]:
         """`encode` with pauses."""
         layout = lay_out(picture, self.spec)
-        tapped: list[Tensor] = []
+        levels: list[Tensor] = []
 
         def after(layer: int, hidden: Tensor) -> Pieces[None]:
-            if layer in self._taps:
-                tap = self._taps[layer]
-                tapped.append((yield from tap.pieces(hidden, picture, self._threads)))
+            if layer in self._mergers:
+                merger = self._mergers[layer]
+                levels.append((yield from merger.pieces(hidden, picture, self._threads)))
             layer_done()
 
         vectors = yield from self._tower.pieces(picture, layout, after)
         rows = yield from self._projector.pieces(vectors, picture, self._threads)
-        return layout.as_they_came(torch.cat((rows, *tapped), 1)).contiguous()
+        return layout.as_they_came(torch.cat((rows, *levels), 1)).contiguous()
 
 
 # Names of the tensors of towers and projectors in checkpoints of the hub, and ours.
@@ -241,7 +245,7 @@ _OF_TOWER = {
     "merger.linear_fc2": "projector.2",
     "pos_embed": "position_embedding",
 }
-_TAP = re.compile(r"^deepstack_merger_list\.(\d+)\.")
+_DEEPSTACK = re.compile(r"^deepstack_merger_list\.(\d+)\.")
 _OF_PROJECTOR = {
     "linear_1": "projector.1",
     "linear_2": "projector.2",
@@ -279,10 +283,10 @@ open_tower = partial(open_tower_weights, from_hub=from_hub, read_mmproj=mmproj_t
 
 
 def _in_tower(name: str) -> str:
-    tap = _TAP.match(name)
-    if tap is not None:
-        inner = _known(_TAP.sub("merger.", name), _OF_TOWER)
-        return inner.replace("projector.", f"projector.taps.{tap[1]}.", 1)
+    merger = _DEEPSTACK.match(name)
+    if merger is not None:
+        inner = _known(_DEEPSTACK.sub("merger.", name), _OF_TOWER)
+        return inner.replace("projector.", f"projector.deepstack.{merger[1]}.", 1)
     layer = _LAYER.fullmatch(name)
     if layer is None:
         return _known(name, _OF_TOWER)

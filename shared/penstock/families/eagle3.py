@@ -24,8 +24,8 @@ HEAD_CLASSES = frozenset(
 
 LAYER = "transformer_layer_config"
 """The section about the layer in speculators' config.json."""
-TAPS = "eagle_aux_hidden_state_layer_ids"
-NUM_TAPS = 3
+AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
+NUM_AUX_LAYERS = 3
 
 
 def is_eagle3(fields: Fields) -> bool:
@@ -35,7 +35,7 @@ def is_eagle3(fields: Fields) -> bool:
     )
 
 
-def default_taps(layers: int) -> tuple[int, ...]:
+def default_aux_layers(layers: int) -> tuple[int, ...]:
     """After how many of a model's layers EAGLE-3 reads where config.json doesn't say."""
     return 2, layers // 2, layers - 3
 
@@ -70,7 +70,7 @@ def read_eagle3(fields: Fields) -> HeadConfig:
         logits_multiplier=stated.number("logit_scale", 1.0),
         served_vocab=served,
         served_hidden=stated.integer("target_hidden_size", sizes["hidden_size"]),
-        taps=_taps(stated, details),
+        aux_layers=_aux_layers(stated, details),
         beside=True,
         normed_residual=stated.flag("norm_before_residual", False),
     )
@@ -85,16 +85,17 @@ def _drafted(fields: Fields, served: int) -> int:
     return count
 
 
-def _taps(stated: Fields, details: Fields) -> tuple[int, ...]:
+def _aux_layers(stated: Fields, details: Fields) -> tuple[int, ...]:
     """Numbers of layers that come before. SpecForge's section counts the layer itself from 0."""
-    if TAPS in stated:
-        found = stated.listed(TAPS, int)
-    elif TAPS in details:
-        found = [number + 1 for number in details.listed(TAPS, int)]
+    if AUX_LAYERS in stated:
+        found = stated.listed(AUX_LAYERS, int)
+    elif AUX_LAYERS in details:
+        found = [number + 1 for number in details.listed(AUX_LAYERS, int)]
     else:
         return ()
-    if len(found) != NUM_TAPS or min(found) < 0:
+    if len(found) != NUM_AUX_LAYERS or min(found) < 0:
         raise UnsupportedModel(
-            f"{stated.where}: {TAPS} are {found}; {NUM_TAPS} numbers of layers are allowed"
+            f"{stated.where}: {AUX_LAYERS} are {found}; {NUM_AUX_LAYERS} numbers of layers are "
+            "allowed"
         )
     return tuple(found)

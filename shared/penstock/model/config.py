@@ -132,7 +132,7 @@ class HeadConfig(ModelConfig, frozen=True, kw_only=True, tag="head"):
     """Ids of the model that it drafts for, and rows of the embedding."""
     served_hidden: int
     """Hidden size of that model."""
-    taps: tuple[int, ...] = ()
+    aux_layers: tuple[int, ...] = ()
     """Numbers of the target model's layers after which the head reads hidden states; empty for
     EAGLE-3's default."""
     beside: bool = False

@@ -113,7 +113,7 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield VISION
         if config.vision.spans_whole:
             yield WHOLE_SPANS
-        if config.vision.taps:
+        if config.vision.deepstack_layers:
             yield DEEPSTACK
     if config.audio is not None:
         yield AUDIO

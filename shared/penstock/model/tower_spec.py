@@ -214,7 +214,7 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
     projector: Projector
     image_size: int | None = None
     """Rows and columns of pixels of each picture; None: they differ."""
-    taps: tuple[int, ...] = ()
+    deepstack_layers: tuple[int, ...] = ()
     """Layers of the tower whose outputs have projectors of their own, mergers with a norm of whole
     squares. Those of the first one are added to the rows after the decoder's first layer, and so
     on (Meng et al., "DeepStack", 2024)."""
@@ -224,8 +224,8 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def row_width(self, hidden: int) -> int:
         """Numbers of a row's encoding, for a decoder of that hidden size: what stands in the
-        token's place, then what each tap adds."""
-        return hidden * (1 + len(self.taps))
+        token's place, then what each level of DeepStack adds."""
+        return hidden * (1 + len(self.deepstack_layers))
 
     @property
     def patches_in_row(self) -> int:

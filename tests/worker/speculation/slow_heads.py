@@ -164,8 +164,8 @@ class Eagle3:
 
     def taken(self, tokens: list[int]) -> Tensor:
         found = self.reference.hidden(tokens)
-        taps = (2, LAYERS // 2, LAYERS - 3)
-        joined = torch.cat([found[number] for number in taps], -1)
+        layers = (2, LAYERS // 2, LAYERS - 3)
+        joined = torch.cat([found[number] for number in layers], -1)
         return joined @ self.tensors["fc.weight"].T
 
     def _layer(self, name: str) -> Tensor:

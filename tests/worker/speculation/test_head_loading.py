@@ -97,11 +97,11 @@ def test_speculators_describe_the_same_otherwise(tmp_path: Path) -> None:
 
 def test_layers_are_counted_as_each_format_does(tmp_path: Path) -> None:
     ids = {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
-    for number, (said, taps) in enumerate([(ids, (1, 2, 3)), ({"eagle_config": ids}, (2, 3, 4))]):
+    for number, (said, layers) in enumerate([(ids, (1, 2, 3)), ({"eagle_config": ids}, (2, 3, 4))]):
         folder = head_folder(tmp_path / str(number), **said)
         config = load_manifest(prepared(folder, tmp_path)).config
         assert isinstance(config, HeadConfig)
-        assert config.taps == taps
+        assert config.aux_layers == layers
 
 
 @pytest.mark.parametrize(

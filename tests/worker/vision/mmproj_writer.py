@@ -71,8 +71,8 @@ def qwen3_vl(writer: Writer, config: Any) -> None:
     vision = config.vision_config
     writer.add_vision_use_gelu(True)
     writer.add_vision_spatial_merge_size(vision.spatial_merge_size)
-    tapped = vision.deepstack_visual_indexes
-    writer.add_vision_is_deepstack_layers([layer in tapped for layer in range(vision.depth)])
+    levels = vision.deepstack_visual_indexes
+    writer.add_vision_is_deepstack_layers([layer in levels for layer in range(vision.depth)])
 
 
 def internvl(writer: Writer, config: Any) -> None:
@@ -176,14 +176,14 @@ def _parts(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor
         yield name, tensor
 
 
-def _of_merger(name: str, tapped: list[int]) -> str:
+def _of_merger(name: str, levels: list[int]) -> str:
     module, tail = name.removeprefix("visual.").split(".", 1)
     if module == "merger":
         inner = {"norm": "v.post_ln", "linear_fc1": "mm.0", "linear_fc2": "mm.2"}
         key, kind = tail.split(".")
         return f"{inner[key]}.{kind}"
     number, key, kind = tail.split(".")
-    return f"v.deepstack.{tapped[int(number)]}.{key.removeprefix('linear_')}.{kind}"
+    return f"v.deepstack.{levels[int(number)]}.{key.removeprefix('linear_')}.{kind}"
 
 
 def _of_internvl(name: str) -> str:

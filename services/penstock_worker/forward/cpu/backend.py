@@ -32,8 +32,10 @@ from penstock_kernels.cpu.program import Program
 from penstock_kernels.cpu.recurrent import MAX_HEADS, MAX_KERNEL, MAX_KEY_DIM
 from penstock_worker.alignment.interface import Crossing
 from penstock_worker.attention.encoded import Division
+from penstock_worker.forward.aux_hidden import aux_hidden_for
 from penstock_worker.forward.common_mechanisms import COMMON
 from penstock_worker.forward.cpu.adapters import PackedAdapters
+from penstock_worker.forward.cpu.aux_hidden import CPUAuxHidden
 from penstock_worker.forward.cpu.cross_layers import (
     KEY,
     QUERY,
@@ -48,7 +50,6 @@ from penstock_worker.forward.cpu.media import TOWER_DTYPE
 from penstock_worker.forward.cpu.program import compile_program
 from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, RankSplit, split_obstacle
-from penstock_worker.forward.cpu.taps import CPUTaps
 from penstock_worker.forward.decoded_part import decoded_part, encoder_obstacle
 from penstock_worker.forward.interface import (
     Batch,
@@ -58,7 +59,6 @@ from penstock_worker.forward.interface import (
     require,
 )
 from penstock_worker.forward.purpose import LOGITS, Purpose
-from penstock_worker.forward.taps import taps_for
 from penstock_worker.media.interface import BatchMedia
 from penstock_worker.media.loading import ModelMedia
 from penstock_worker.parallel.place import RankPlace
@@ -93,25 +93,27 @@ def recipe(
     adaptable = purpose.adaptable(config, setup)
     adapters = None if adaptable is None else PackedAdapters(adaptable, setup, dtype)
     split = RankSplit(shard, ranks) if ranks.place.tensor > 1 else WHOLE
-    taken = taps_for(config, setup)
+    taken = aux_hidden_for(config, setup)
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, torch.float32)
         purpose.take(weights)
         loader = CPUWeights(config, weights, kind_of(dtype), threads)
         see, join, ends = media.load(), None, None
-        taps = None if taken is None else CPUTaps(taken, config.hidden_size)
+        aux_hidden = None if taken is None else CPUAuxHidden(taken, config.hidden_size)
         stored = None
         adapted = None if adapters is None else adapters.phases(split, shard.layers)
         if ranks.place.ranks == 1:
             read = loader.read(setup.max_model_len)
             rows = purpose.headless
-            program = compile_program(config, read, split, None, places, adapted, taps, rows=rows)
+            program = compile_program(
+                config, read, split, None, places, adapted, aux_hidden, rows=rows
+            )
             stored = compile_stored(config, read, places) if config.encoder_rows else None
         else:
             ends = CPUStageEnds(ranks, config.hidden_size) if ranks.place.pipeline > 1 else None
             read = replace(loader, split=split, shard=shard).read(setup.max_model_len)
-            program = compile_program(shard.staged, read, split, ends, places, adapted, taps)
+            program = compile_program(shard.staged, read, split, ends, places, adapted, aux_hidden)
             join = split.join_logits if isinstance(split, RankSplit) else None
         if adapters is not None:
             adapters.targets = program.low_rank
@@ -120,7 +122,7 @@ def recipe(
             decoder = Decoder(program, setup.block_size, blocks, cache=cache, threads=threads)
             if states is not None:
                 states.allocate(decoder.kv_blocks())
-            made = CPUForward(decoder, join, ends, states, taps)
+            made = CPUForward(decoder, join, ends, states, aux_hidden)
             see(made.count_layer)
             if stored is None:
                 return made
@@ -139,7 +141,7 @@ def recipe(
         states=states,
         media=media.encodings,
         adapters=adapters,
-        taps=taken,
+        aux_hidden=taken,
     )
 
 

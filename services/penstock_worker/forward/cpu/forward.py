@@ -15,9 +15,9 @@ from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.decoder_step import DecoderStep
 from penstock_worker.batch.block_tables import joined_tables
 from penstock_worker.forward.cpu.adapters import adapted_rows
+from penstock_worker.forward.cpu.aux_hidden import CPUAuxHidden
 from penstock_worker.forward.cpu.media import given_rows
 from penstock_worker.forward.cpu.split import CPUStageEnds
-from penstock_worker.forward.cpu.taps import CPUTaps
 from penstock_worker.forward.interface import Batch, StepCancelled
 from penstock_worker.states.program_states import ProgramStates
 
@@ -51,16 +51,16 @@ class CPUForward(RunsProgram):
         join_logits: Callable[[np.ndarray], None] | None = None,
         ends: CPUStageEnds | None = None,
         states: ProgramStates | None = None,
-        taps: CPUTaps | None = None,
+        aux_hidden: CPUAuxHidden | None = None,
     ) -> None:
         """`join_logits` completes logits by the columns that other ranks have computed. `ends`:
-        those of a pipeline stage. `states`: those of recurrent layers. `taps`: what keeps the
+        those of a pipeline stage. `states`: those of recurrent layers. `aux_hidden`: what keeps the
         residuals of a step."""
         super().__init__(decoder)
         self._join_logits = join_logits
         self._ends = ends
         self._states = states
-        self._taps = taps
+        self._aux_hidden = aux_hidden
 
     @property
     def decoder(self) -> Decoder:
@@ -98,8 +98,8 @@ class CPUForward(RunsProgram):
             found = of(step, _int32(rows))
             if self._decoder.cancelled:
                 raise StepCancelled
-        if self._taps is not None:
-            self._taps.keep()
+        if self._aux_hidden is not None:
+            self._aux_hidden.keep()
         return found
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.families.eagle3 import NUM_TAPS
+from penstock.families.eagle3 import NUM_AUX_LAYERS
 from penstock.model.config import HeadConfig, WeightFiles
 from penstock.model.kv_layout import kv_layout
 from penstock.protocol.to_worker import Setup
@@ -18,6 +18,7 @@ from penstock_kernels.cpu.decoder_step import DecoderStep, GivenRows
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.operands import NormWeights
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind, Program
+from penstock_worker.forward.cpu.aux_hidden import CPUAuxHidden
 from penstock_worker.forward.cpu.backend import shapes_of
 from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
 from penstock_worker.forward.cpu.forward import step_of
@@ -26,7 +27,6 @@ from penstock_worker.forward.cpu.norms import NormReader
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.forward.cpu.program import ProgramEnds, compile_program, rows_phase
 from penstock_worker.forward.cpu.reading import CPUWeights
-from penstock_worker.forward.cpu.taps import CPUTaps
 from penstock_worker.forward.cpu.weights import ModelWeights
 from penstock_worker.forward.heads import (
     HeadForward,
@@ -35,7 +35,7 @@ from penstock_worker.forward.heads import (
     in_served_vocabulary,
 )
 from penstock_worker.forward.interface import Batch, StepCancelled
-from penstock_worker.models.taps import Taps
+from penstock_worker.models.aux_hidden import AuxHidden
 from penstock_worker.weights.heads import drafted_ids
 from penstock_worker.weights.weights import Weights
 
@@ -170,15 +170,15 @@ class CPUHead:
         self,
         config: HeadConfig,
         decoder: Decoder,
-        taps: Taps,
+        aux_hidden: AuxHidden,
         front: _Front,
-        keep: CPUTaps,
+        keep: CPUAuxHidden,
         ids: Tensor | None,
     ) -> None:
-        """`taps`, `keep`: get the layer's own result. `ids`: see `in_served_vocabulary`."""
+        """`aux_hidden`, `keep`: get the layer's own result. `ids`: see `in_served_vocabulary`."""
         self._config = config
         self._decoder = decoder
-        self._taps = taps
+        self._aux_hidden = aux_hidden
         self._front = front
         self._keep = keep
         self._ids = ids
@@ -207,7 +207,7 @@ class CPUHead:
         if self._decoder.cancelled:
             raise StepCancelled
         self._keep.keep()
-        found = self._taps.taken(len(batch.tokens))[torch.from_numpy(rows)]
+        found = self._aux_hidden.taken(len(batch.tokens))[torch.from_numpy(rows)]
         if self._front.onward is not None and len(rows):
             none = np.zeros(len(rows), dtype=np.int32)
             found = torch.from_numpy(self._front.onward(none, found.numpy()))
@@ -247,7 +247,7 @@ class _Loader:
         self, packing: CPUPacking, norms: NormReader
     ) -> tuple[ModelWeights, _Front, Tensor | None]:
         config, width = self.config, self.config.hidden_size
-        taken = NUM_TAPS * config.served_hidden
+        taken = NUM_AUX_LAYERS * config.served_hidden
         matrix = packing.matrix("fc", width, taken, kind=self.kind)
         hidden_norm = norms.norm("layers.0.hidden_norm", width)
         ids = drafted_ids(self.weights, config)
@@ -304,14 +304,14 @@ def head_recipe(
     def build() -> Callable[[int], HeadForward]:
         loader = _Loader(config, opening(torch.float32), kind_of(dtype), setup, threads)
         read, front, ids = loader.load()
-        taps = Taps((1,))
-        keep = CPUTaps(taps, config.hidden_size)
+        aux_hidden = AuxHidden((1,))
+        keep = CPUAuxHidden(aux_hidden, config.hidden_size)
         layers = replace(read, embedding=None)
-        program = compile_program(config, layers, ends=front.entry, taps=keep)
+        program = compile_program(config, layers, ends=front.entry, aux_hidden=keep)
 
         def with_blocks(blocks: int) -> HeadForward:
             decoder = Decoder(program, setup.block_size, blocks, cache=cache, threads=threads)
-            return CPUHead(config, decoder, taps, front, keep, ids)
+            return CPUHead(config, decoder, aux_hidden, front, keep, ids)
 
         return with_blocks
 

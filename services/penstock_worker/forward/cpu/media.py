@@ -22,9 +22,10 @@ def taken(config: ModelConfig) -> Iterator[Phase]:
         yield Phase(kind=PhaseKind.TAKE_ROWS, width=config.hidden_size, adds=False)
 
 
-def tapped(config: ModelConfig, layer: int) -> Iterator[Phase]:
-    """Phases after a layer of the first stage: what a tap of the tower adds (VisionSpec.taps)."""
-    if config.vision is not None and layer < len(config.vision.taps):
+def deepstack(config: ModelConfig, layer: int) -> Iterator[Phase]:
+    """Phases after a layer of the first stage, which add a level of the tower's DeepStack
+    (VisionSpec.deepstack_layers)."""
+    if config.vision is not None and layer < len(config.vision.deepstack_layers):
         width = config.hidden_size
         yield Phase(kind=PhaseKind.TAKE_ROWS, first=width * (1 + layer), width=width)
 

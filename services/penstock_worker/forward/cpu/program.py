@@ -13,6 +13,7 @@ from penstock_kernels.cpu.operands import Attention, Experts, NormWeights, Rotat
 from penstock_kernels.cpu.program import Phase, PhaseKind, Program
 from penstock_worker.adapters.adaptable import EMBEDDING, HEAD
 from penstock_worker.forward.cpu.adapters import AdaptedPhases
+from penstock_worker.forward.cpu.aux_hidden import CPUAuxHidden
 from penstock_worker.forward.cpu.cross_layers import CrossLayerPhases
 from penstock_worker.forward.cpu.layer_kinds import (
     BesideLayerPhases,
@@ -26,9 +27,8 @@ from penstock_worker.forward.cpu.layer_kinds import (
     inputs_of_layers,
 )
 from penstock_worker.forward.cpu.layers import LayerPhases
-from penstock_worker.forward.cpu.media import taken, tapped
+from penstock_worker.forward.cpu.media import deepstack, taken
 from penstock_worker.forward.cpu.split import WHOLE, Split
-from penstock_worker.forward.cpu.taps import CPUTaps
 from penstock_worker.forward.cpu.weights import LayerWeights, ModelWeights
 
 
@@ -49,18 +49,18 @@ def compile_program(
     ends: ProgramEnds | None = None,
     places: Sequence[tuple[int, int]] | None = None,
     adapted: AdaptedPhases | None = None,
-    taps: CPUTaps | None = None,
+    aux_hidden: CPUAuxHidden | None = None,
     *,
     rows: bool = False,
 ) -> Program:
     """Returns what a step does on this rank. `config` has the rank's layers, and the whole model's
     sizes. `ends`: of a pipeline stage, or of a head that drafts. `places`: each layer's KV group,
     and its place in the group's blocks; None: all layers are in one group. `adapted`: what adapters
-    may change; None: nothing. `taps`: take residuals out of it. `rows`: those after the last norm
-    are wanted instead of logits."""
+    may change; None: nothing. `aux_hidden`: takes residuals out of it. `rows`: those after the
+    last norm are wanted instead of logits."""
     # A layer's attention to an encoder, if it has one, lies where its own does.
     places = (*(places or _in_one_group(config)),) * (2 if config.encoder_rows else 1)
-    model = _Model(config, weights, split, ends, adapted, taps)
+    model = _Model(config, weights, split, ends, adapted, aux_hidden)
     phases = model.phases((*TO_LAST_LAYER, _rows if rows else _logits))
     return model.program(_placed(phases, places))
 
@@ -108,7 +108,7 @@ class _Model:
     split: Split = WHOLE
     ends: ProgramEnds | None = None
     adapted: AdaptedPhases | None = None
-    taps: CPUTaps | None = None
+    aux_hidden: CPUAuxHidden | None = None
     whole: bool = False
     both_ways: bool = False
     in_memory: list[Attention] = field(default_factory=list)
@@ -167,8 +167,8 @@ def _streams_begun(model: _Model) -> Iterable[Phase]:
     return () if spec is None or weights is None else begun(model.config, spec, weights)
 
 
-def _embeddings_tapped(model: _Model) -> Iterable[Phase]:
-    return () if model.taps is None else model.taps.behind(0)
+def _aux_of_embeddings(model: _Model) -> Iterable[Phase]:
+    return () if model.aux_hidden is None else model.aux_hidden.behind(0)
 
 
 def _layers(model: _Model) -> Iterator[Phase]:
@@ -212,7 +212,7 @@ TO_LAST_LAYER: tuple[PhaseMaker, ...] = (
     _media_rows,
     _layer_inputs,
     _streams_begun,
-    _embeddings_tapped,
+    _aux_of_embeddings,
     _layers,
     _streams_ended,
 )
@@ -245,12 +245,12 @@ def _finished(
     return finished(phases, model.config, number, weights)
 
 
-def _tower_tapped(
+def _deepstack_of_layer(
     model: _Model, phases: Iterator[Phase], number: int, weights: LayerWeights
 ) -> Iterator[Phase]:
     yield from phases
     if model.weights.embedding is not None:
-        yield from tapped(model.config, number)
+        yield from deepstack(model.config, number)
 
 
 def _counted(
@@ -261,20 +261,20 @@ def _counted(
     yield replace(last, ends_layer=True)
 
 
-def _layer_tapped(
+def _aux_of_layer(
     model: _Model, phases: Iterator[Phase], number: int, weights: LayerWeights
 ) -> Iterator[Phase]:
     yield from phases
-    if model.taps is not None:
-        yield from model.taps.behind(number + 1)
+    if model.aux_hidden is not None:
+        yield from model.aux_hidden.behind(number + 1)
 
 
 LAYER_PARTS: tuple[LayerPart, ...] = (
     _adapted,
     _finished,
-    _tower_tapped,
+    _deepstack_of_layer,
     _counted,
-    _layer_tapped,
+    _aux_of_layer,
 )
 """What is added to a layer's phases, in order."""
 

@@ -285,24 +285,26 @@ def _read_qwen3(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpe
         raise section.wrong("num_position_embeddings", "a square number")
     positions = RotaryPositions(theta=_theta(tower.positions), table=math.isqrt(places))
     spec = vision_spec(section, msgspec.structs.replace(tower, positions=positions))
-    return msgspec.structs.replace(spec, taps=_taps(section, tower.num_layers, text))
+    return msgspec.structs.replace(
+        spec, deepstack_layers=_deepstack_layers(section, tower.num_layers, text)
+    )
 
 
 def _theta(positions: object) -> float:
     return positions.theta if isinstance(positions, RotaryPositions) else 10_000.0
 
 
-def _taps(section: Fields, layers: int, text: ModelConfig) -> tuple[int, ...]:
+def _deepstack_layers(section: Fields, layers: int, text: ModelConfig) -> tuple[int, ...]:
     key = "deepstack_visual_indexes"
-    taps = section.listed(key, int)
-    if sorted(set(taps)) != taps or any(not 0 <= layer < layers for layer in taps):
+    found = section.listed(key, int)
+    if sorted(set(found)) != found or any(not 0 <= layer < layers for layer in found):
         raise section.wrong(key, f"ascending layers below {layers}")
-    if len(taps) > text.num_layers:
+    if len(found) > text.num_layers:
         raise UnsupportedModel(
-            f"{section.where}: {key} names {len(taps)} layers, and the decoder has "
+            f"{section.where}: {key} names {len(found)} layers, and the decoder has "
             f"{text.num_layers}"
         )
-    return tuple(taps)
+    return tuple(found)
 
 
 QWEN3_VL = VisionFamily(

@@ -88,18 +88,20 @@ def qwen3_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds
         positions=RotaryPositions(table=side),
     )
     vision, kinds = _seen(found, tokens, tower, QWEN3)
-    return msgspec.structs.replace(vision, taps=_taps(found, tower.num_layers)), kinds
+    return msgspec.structs.replace(
+        vision, deepstack_layers=_deepstack_layers(found, tower.num_layers)
+    ), kinds
 
 
-def _taps(found: MmprojFile, layers: int) -> tuple[int, ...]:
+def _deepstack_layers(found: MmprojFile, layers: int) -> tuple[int, ...]:
     key = "is_deepstack_layers"
     flags = found.keys.listed(key, bool) if key in found.keys else [False] * layers
-    taps = tuple(layer for layer, tapped in enumerate(flags) if tapped)
-    if len(flags) != layers or len(taps) > found.text.num_layers:
+    numbers = tuple(layer for layer, flag in enumerate(flags) if flag)
+    if len(flags) != layers or len(numbers) > found.text.num_layers:
         raise found.keys.wrong(
             key, f"a flag for each of {layers} layers, at most {found.text.num_layers} of them true"
         )
-    return taps
+    return numbers
 
 
 def _tower(found: MmprojFile, norm: Literal["layer", "rms"], **parts: Any) -> TowerSpec:

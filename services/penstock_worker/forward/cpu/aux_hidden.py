@@ -9,21 +9,21 @@ import numpy as np
 import torch
 
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
-from penstock_worker.models.taps import Taps
+from penstock_worker.models.aux_hidden import AuxHidden
 
 
-class CPUTaps:
+class CPUAuxHidden:
     """Takes residuals out of a program that computes one step at a time."""
 
-    def __init__(self, taps: Taps, width: int) -> None:
+    def __init__(self, aux_hidden: AuxHidden, width: int) -> None:
         """`width`: the model's hidden size."""
-        self._taps = taps
+        self._aux_hidden = aux_hidden
         self._width = width
         self._found: dict[int, np.ndarray] = {}
 
     def behind(self, layers: int) -> Iterator[Phase]:
         """What follows so many layers."""
-        if layers in self._taps.behind:
+        if layers in self._aux_hidden.behind:
             yield Phase(
                 kind=PhaseKind.EXCHANGE,
                 source=Buffer.RESIDUAL,
@@ -35,7 +35,9 @@ class CPUTaps:
 
     def keep(self) -> None:
         """A step is done."""
-        self._taps.keep({layers: torch.from_numpy(rows) for layers, rows in self._found.items()})
+        self._aux_hidden.keep(
+            {layers: torch.from_numpy(rows) for layers, rows in self._found.items()}
+        )
         self._found = {}
 
     def _take(self, layers: int, values: np.ndarray) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-class Taps:
+class AuxHidden:
     """The layers after which hidden states are taken, and those of each thread's last pass."""
 
     def __init__(self, behind: tuple[int, ...]) -> None:
@@ -25,12 +25,12 @@ class Taps:
 
     def put(self, taken: Tensor) -> None:
         """Keeps what was taken of a pass and lies side by side already, [rows, hidden of all
-        taps]."""
+        layers]."""
         self._last.found = [taken]
 
     def taken(self, rows: int) -> Tensor:
-        """Returns those of this thread's last pass, once: [rows, hidden of all taps side by side].
-        What was padded after `rows` is left out."""
+        """Returns those of this thread's last pass, once: [rows, hidden of all layers side by
+        side]. What was padded after `rows` is left out."""
         found = [each[:rows] for each in self._last.found]
         self._last.found = []
         return found[0] if len(found) == 1 else torch.cat(found, 1)
