@@ -15,7 +15,7 @@ import msgspec
 from penstock.model.kv_layout import ONE_GROUP, KVGroup, paged, state_of
 from penstock.protocol.common import Grammar, TokenLogprobs
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady, Result, SlotResult
-from penstock.protocol.to_worker import MAX_FURTHER, Copy, NewSequence, Plan, Setup, SlotWork
+from penstock.protocol.to_worker import MAX_EXTRA_STEPS, Copy, NewSequence, Plan, Setup, SlotWork
 from penstock.protocol.worker_resources import CompileGrammar, DropGrammar
 from tests.engine.fake_adapters import FakeAdapters, adapted
 from tests.engine.fake_disk import DiskReader, FakeDisk
@@ -90,7 +90,7 @@ class FakeWorker:
     grammars: dict[int, Grammar] = field(default_factory=dict)
     late: Callable[[], bool] = lambda: False
     goes_on: bool = False
-    """Whether it computes further tokens by itself."""
+    """Whether it computes extra steps by itself."""
     disturbed: Callable[[], bool] = lambda: False
     """Whether it stops doing so."""
     proposes: Callable[[], int] = lambda: 0
@@ -153,40 +153,40 @@ class FakeWorker:
         assert tokens <= self.setup.max_num_batched_tokens
         assert len({work.slot for work in plan.work}) == len(plan.work)
         plan = msgspec.structs.replace(plan, work=[self._placed(work) for work in plan.work])
-        self._check_further(plan)
+        self._check_extra_steps(plan)
         for work in plan.work:
             slot = self.slots[work.slot]
             slot.start = work.start
-            slot.drafts.append(work.draft + plan.further)
+            slot.drafts.append(work.draft + plan.extra_steps)
             for table, new in zip(slot.tables, self._by_group(work.new_blocks), strict=True):
                 table += new
             self._add_states(slot, work.states)
         self._check_blocks()
         self._drop()
         result = Result(plan.step, [self._work(work) for work in plan.work])
-        if plan.further:
+        if plan.extra_steps:
             result = msgspec.structs.replace(result, slots=self._go_on(plan, result.slots))
         self.begin_fetches()
         return result
 
-    def _check_further(self, plan: Plan) -> None:
-        if not plan.further:
+    def _check_extra_steps(self, plan: Plan) -> None:
+        if not plan.extra_steps:
             return
         assert self.goes_on
-        assert plan.further <= MAX_FURTHER
+        assert plan.extra_steps <= MAX_EXTRA_STEPS
         assert not plan.encode
         assert not plan.partly
         for work in plan.work:
             slot = self.slots[work.slot]
             assert (work.count, work.draft, slot.grammar) == (1, 0, None)
             assert work.start + 1 == len(slot.tokens)
-            assert len(slot.tokens) + plan.further < self.setup.max_model_len
+            assert len(slot.tokens) + plan.extra_steps < self.setup.max_model_len
 
     def _go_on(self, plan: Plan, results: list[SlotResult]) -> list[SlotResult]:
         """With tokens behind those of the plan's works, until something ends that."""
         more: dict[int, list[SlotResult]] = {result.slot: [] for result in results}
         newest = results
-        for _ in range(plan.further):
+        for _ in range(plan.extra_steps):
             if (
                 any(each.token is None or each.token in plan.ends for each in newest)
                 or 0 < plan.least_proposed <= sum(each.proposed for each in newest)

@@ -14,7 +14,7 @@ import msgspec
 from penstock.protocol.common import NamedAdapter, Repetition
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Called, Rejected, SequenceOutput, Status, Welcome
-from penstock_engine.scheduler.further import MOST
+from penstock_engine.scheduler.multi_step import MOST
 from penstock_engine.sessions.frontends import MOST_HELD
 from tests.engine.fake_adapters import adapted
 from tests.engine.fake_media import marks

@@ -23,7 +23,7 @@ class WorkerTraits(CoreUnderTest):
         # ---- what workers that become ready have and can do
 
         self.goes_on = False
-        """Whether they compute further tokens by themselves."""
+        """Whether they compute extra steps by themselves."""
         self.kv_groups: tuple[KVGroup, ...] = ONE_GROUP
         self.media_rows = 0
         """0: they take no media."""
@@ -61,7 +61,7 @@ class WorkerTraits(CoreUnderTest):
         self.drafts: Callable[[int], tuple[int, int]] = lambda most: (most, most)
         """How many it drafts of so many at most, and how many of these are right."""
         self.disturbed: Callable[[], bool] = lambda: False
-        """Whether a worker stops to compute further tokens by itself."""
+        """Whether a worker stops to compute extra steps by itself."""
         self.step_seconds: Callable[[], float] = lambda: 0.0
         """Seconds that the worker says a step took; 0: it says nothing of it."""
         self.encode_seconds: Callable[[], float] = lambda: 0.0

@@ -68,7 +68,7 @@ def asked(server: Server, body: dict[str, Any], *, stream: bool) -> tuple[Answer
         for choice in chunk["choices"]:
             grown(answer, choice)
     (timeline,) = [c["penstock_timeline"] for c in chunks if "penstock_timeline" in c]
-    return answer, sum(each["further"] for each in timeline["sequences"])
+    return answer, sum(each["extra_steps"] for each in timeline["sequences"])
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def asked(server: Server, body: dict[str, Any], *, stream: bool) -> tuple[Answer
 )
 def test_a_reply_is_its_stream_in_one_piece(server: Server, body: dict[str, Any]) -> None:
     streamed, none = asked(server, body, stream=True)
-    whole, further = asked(server, body, stream=False)
+    whole, extra_steps = asked(server, body, stream=False)
     assert whole == streamed
     assert {len(told["ids"]) for told in whole.values()} == {TOKENS}
     assert none == 0
-    assert further > 0
+    assert extra_steps > 0
 
 
 def test_stop_strings_are_looked_for_token_by_token(server: Server) -> None:
@@ -96,10 +96,10 @@ def test_stop_strings_are_looked_for_token_by_token(server: Server) -> None:
     text = asked(server, body, stream=False)[0][0]["text"]
     body["stop"] = text[len(text) // 2 :][:8]
     streamed, _ = asked(server, body, stream=True)
-    whole, further = asked(server, body, stream=False)
+    whole, extra_steps = asked(server, body, stream=False)
     assert whole == streamed
     assert whole[0]["end"] == ("stop", body["stop"])
-    assert further == 0
+    assert extra_steps == 0
 
 
 def test_who_leaves_ends_it_in_the_engine(server: Server) -> None:

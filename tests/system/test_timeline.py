@@ -63,7 +63,7 @@ def test_the_parts_add_up_and_the_rest_is_small(server: Server, fields: dict[str
         timeline = answer.json()["penstock_timeline"]
     assert len(timeline["sequences"]) == len(answer.json()["choices"])
     for each in timeline["sequences"]:
-        each_token = each["steps"] + each["kept"] + each["further"]
+        each_token = each["steps"] + each["kept"] + each["extra_steps"]
         assert each_token >= 48, "one step a token at least, a draft, or one of several for a plan"
     assert "total;dur=" in answer.headers["server-timing"]
 

@@ -128,7 +128,7 @@ class Driver:
     budget: tokens per step.  preempt_every: every so many steps a running job loses its slot and
     blocks, and starts over.  seed: of the order in which jobs get their turns and blocks.
     draft: tokens that each job may draft in a step, as far as it wants so many.
-    further: tokens that steps of decodes may compute by themselves, likewise.
+    extra_steps: tokens that steps of decodes may compute by themselves, likewise.
     """
 
     def __init__(
@@ -142,14 +142,14 @@ class Driver:
         preempt_every: int = 0,
         seed: int = 0,
         draft: int = 0,
-        further: int = 0,
+        extra_steps: int = 0,
     ) -> None:
         self.runner = runner
         self.block_size = block_size
         self.budget = budget
         self.preempt_every = preempt_every
         self.draft = draft
-        self.further = further
+        self.extra_steps = extra_steps
         self.random = random.Random(seed)
         self.step = 0
         self.num_groups = num_groups_of(runner)
@@ -185,14 +185,14 @@ class Driver:
 
     def _step(self, jobs: list[Job]) -> None:
         self.random.shuffle(jobs)
-        further = self._further_of(jobs)
+        extra_steps = self._extra_steps_of(jobs)
         admitted, work, ran, left = [], [], [], self.budget
         for job in jobs:
             known = job.prompt + job.tokens
             count = job.fitting(min(left, len(known) - job.computed))
             held = len(job.blocks) // self.num_groups
             draft = self._draft_of(job, count, left)
-            end = job.computed + count + draft + further
+            end = job.computed + count + draft + extra_steps
             new = max(0, -(-end // self.block_size) - held)
             if count < 1 or self.num_groups * new > len(self.free_blocks):
                 continue
@@ -229,7 +229,7 @@ class Driver:
             admitted,
             work,
             encode=self.encode,
-            further=further,
+            extra_steps=extra_steps,
             ends=sorted({each for job in jobs for each in job.ends}),
         )
         self.released, self.encode = [], []
@@ -250,11 +250,11 @@ class Driver:
             if outcome.token is not None:
                 self._take(job, outcome)
 
-    def _further_of(self, jobs: list[Job]) -> int:
+    def _extra_steps_of(self, jobs: list[Job]) -> int:
         """All must decode, and have room for as many."""
         decode = all(job.computed + 1 == len(job.prompt) + len(job.tokens) for job in jobs)
         left = min(job.wanted - len(job.tokens) - 1 for job in jobs)
-        return max(0, min(self.further, left)) if decode else 0
+        return max(0, min(self.extra_steps, left)) if decode else 0
 
     def _draft_of(self, job: Job, count: int, left: int) -> int:
         if job.computed + count < len(job.prompt) + len(job.tokens):

@@ -75,21 +75,21 @@ class TileGroup:
     """[pairs, 1, 1, KEY_SPLIT] int64: the position of each key."""
     later: Tensor
     """[pairs, tile_queries, 1, KEY_SPLIT] bool: keys after the last one that the query sees."""
-    _by_reach: dict[tuple[int | None, int | None], Tensor] = field(default_factory=dict)
+    _masks: dict[tuple[int | None, int | None], Tensor] = field(default_factory=dict)
 
     def hidden(self, window: int | None, chunk: int | None = None) -> Tensor:
         """Returns which keys each query must not see, as `later`. A query sees the last `window`
         keys up to its own, and those of its chunk of positions; None: all of them. Made once for
         all layers of a step."""
-        reach = (window, chunk)
-        if reach not in self._by_reach:
+        key = (window, chunk)
+        if key not in self._masks:
             hidden = self.later
             if window is not None:
                 hidden = hidden | (self.keys <= self.positions - window)
             if chunk is not None:
                 hidden = hidden | (self.keys < self.positions // chunk * chunk)
-            self._by_reach[reach] = hidden
-        return self._by_reach[reach]
+            self._masks[key] = hidden
+        return self._masks[key]
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ def plan_attention(
     within = np.minimum(within, query_lens[seq][:, None] - 1)
     positions = (seq_lens - query_lens)[seq][:, None] + within
     rows = first_row[:, None] + within
-    reach = positions if last_seen is None else last_seen[rows]
-    splits = reach.max(1) // KEY_SPLIT + 1
+    last_keys = positions if last_seen is None else last_seen[rows]
+    splits = last_keys.max(1) // KEY_SPLIT + 1
     order = np.argsort(-splits, kind="stable")
     groups = []
     for part in _by_pairs(order, splits):
@@ -152,7 +152,7 @@ def plan_attention(
                 rows[part],
                 real[part],
                 positions[part],
-                reach[part],
+                last_keys[part],
                 splits[part],
                 slots,
             )
@@ -195,7 +195,7 @@ def _group(
     rows: np.ndarray,
     real: np.ndarray,
     positions: np.ndarray,
-    reach: np.ndarray,
+    last_keys: np.ndarray,
     splits: np.ndarray,
     slots: np.ndarray,
 ) -> TileGroup:
@@ -206,7 +206,7 @@ def _group(
     pair_splits = np.repeat(np.arange(len(split_tiles)), split_tiles)
     keys = pair_splits[:, None] * KEY_SPLIT + np.arange(KEY_SPLIT)
     queries = positions[pair_tiles][:, :, None]
-    later = keys[:, None, :] > reach[pair_tiles][:, :, None]
+    later = keys[:, None, :] > last_keys[pair_tiles][:, :, None]
     pair_slots = slots[first_slots[pair_tiles] + pair_splits]
     return TileGroup(
         rows=torch.from_numpy(rows),

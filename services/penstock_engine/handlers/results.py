@@ -46,7 +46,7 @@ class ResultHandler:
         if step.drafts:
             tokens += self._count_drafts(step, result)
             result = self._until_stops(step, result)
-        elif step.further:
+        elif step.extra_steps:
             tokens += sum(len(outcome.more) for outcome in result.slots)
             result = self._until_stops(step, result)
         self._apply(result, whole - seconds)

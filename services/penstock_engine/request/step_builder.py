@@ -7,7 +7,7 @@ from collections.abc import Container
 import msgspec
 
 from penstock.protocol.common import TokenSampling
-from penstock.protocol.to_worker import MAX_FURTHER, Copy, NewSequence, Plan, Save, SlotWork
+from penstock.protocol.to_worker import MAX_EXTRA_STEPS, Copy, NewSequence, Plan, Save, SlotWork
 from penstock_engine.kv.table import BlockTable
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.step_in_flight import PlannedMedia, StepInFlight
@@ -31,7 +31,7 @@ class StepBuilder:
         "alone",
         "drafts",
         "ends",
-        "further",
+        "extra_steps",
         "items",
         "least_proposed",
         "left",
@@ -52,7 +52,7 @@ class StepBuilder:
         self.alone = False  # see StepInFlight
         self.wanting = False  # one that runs found no blocks
         self.drafts: dict[int, int] = {}  # see StepInFlight
-        self.further = 0  # see Plan
+        self.extra_steps = 0  # see Plan
         self.ends: list[int] = []  # likewise
         self.least_proposed = 0  # likewise
         self._admitted: dict[int, Sequence] = {}
@@ -123,11 +123,11 @@ class StepBuilder:
         sequence, start, end, _ = self.items[slot]
         self.items[slot] = (sequence, start, end, new_blocks)
 
-    def go_on(self, further: int, ends: list[int], least_proposed: int) -> None:
+    def go_on(self, extra_steps: int, ends: list[int], least_proposed: int) -> None:
         """Each sequence may get so many tokens after the one it samples. See Plan."""
-        if self.drafts or further > MAX_FURTHER:
-            raise ValueError(f"a step can't have {further} further tokens")
-        self.further, self.ends, self.least_proposed = further, ends, least_proposed
+        if self.drafts or extra_steps > MAX_EXTRA_STEPS:
+            raise ValueError(f"a step can't have {extra_steps} extra steps")
+        self.extra_steps, self.ends, self.least_proposed = extra_steps, ends, least_proposed
 
     def size(self) -> StepSize:
         """Size of what is scheduled, without drafts."""
@@ -144,11 +144,11 @@ class StepBuilder:
         copies: list[Copy],
         media: PlannedMedia | None = None,
         *,
-        looks: bool = True,
+        wants_proposed: bool = True,
         saves: list[Save] | None = None,
     ) -> tuple[Plan, StepInFlight]:
         """The plan to send, and what is kept of it. Moves the progress of each of its sequences.
-        media: what it encodes.  looks, saves: see Plan."""
+        media: what it encodes.  wants_proposed, saves: see Plan."""
         work: list[SlotWork] = []
         items: list[tuple[Sequence, int, bool]] = []
         tokens = decodes = 0
@@ -159,7 +159,7 @@ class StepBuilder:
             progress = sequence.progress
             after = progress.drafts > 0
             work.append(SlotWork(slot, start, count, new_blocks, [], states, drafts, after))
-            room = drafts + self.further
+            room = drafts + self.extra_steps
             samples = progress.schedule(end, number, len(items) + 1, room)
             items.append((sequence, end - progress.kept, samples))
             tokens += count + drafts
@@ -175,9 +175,9 @@ class StepBuilder:
             media.encode,
             media.dropped,
             media.partly,
-            looks,
+            wants_proposed,
             saves or [],
-            self.further,
+            self.extra_steps,
             self.ends,
             self.least_proposed,
         )
@@ -189,8 +189,8 @@ class StepBuilder:
             decodes=decodes,
             media=media,
             drafts=self.drafts,
-            looks=looks,
-            further=self.further,
+            wants_proposed=wants_proposed,
+            extra_steps=self.extra_steps,
         )
         return plan, step
 

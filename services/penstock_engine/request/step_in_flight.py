@@ -42,12 +42,12 @@ class StepInFlight:
         "alone",
         "decodes",
         "drafts",
-        "further",
+        "extra_steps",
         "items",
-        "looks",
         "media",
         "number",
         "tokens",
+        "wants_proposed",
     )
 
     def __init__(
@@ -60,8 +60,8 @@ class StepInFlight:
         decodes: int,
         media: PlannedMedia | None = None,
         drafts: dict[int, int] | None = None,
-        looks: bool = True,
-        further: int = 0,
+        wants_proposed: bool = True,
+        extra_steps: int = 0,
     ) -> None:
         self.number = number
         self.items = items
@@ -72,16 +72,16 @@ class StepInFlight:
         self.decodes = decodes  # of these, those of sequences that it gives one
         self.media = media or PlannedMedia()  # that it encodes
         self.drafts = drafts or {}  # by slot, how many tokens it may draft
-        self.looks = looks  # its result says what could be drafted next
-        self.further = further  # tokens that each sequence may get after the one it samples
+        self.wants_proposed = wants_proposed  # its result says what could be drafted next
+        self.extra_steps = extra_steps  # tokens that each sequence may get after the one it samples
 
     def room(self, slot: int) -> int:
         """Tokens that it may compute of a slot after those that were planned."""
-        return self.drafts.get(slot, 0) + self.further
+        return self.drafts.get(slot, 0) + self.extra_steps
 
     def passes(self, result: Result) -> int:
         """How many times it has computed its sequences' next tokens."""
-        if not self.further:
+        if not self.extra_steps:
             return 1
         return 1 + max(len(outcome.more) for outcome in result.slots)
 
@@ -106,7 +106,7 @@ class StepInFlight:
                 continue
             self._verify_prompt(sequence, end, outcome)
             if outcome.drafted or outcome.more or outcome.proposed:
-                verify_drafts(outcome, self.drafts.get(slot, 0), vocab_size, self.further)
+                verify_drafts(outcome, self.drafts.get(slot, 0), vocab_size, self.extra_steps)
             if outcome.deferred and token is None and samples and sequence.request.grammar:
                 continue
             if (token is not None) != samples or outcome.deferred:
@@ -142,10 +142,10 @@ class StepInFlight:
             )
 
 
-def verify_drafts(outcome: SlotResult, most: int, vocab_size: int, further: int = 0) -> None:
-    """Raises UnfitResult unless a result may have so many drafts, and further tokens, at most."""
+def verify_drafts(outcome: SlotResult, most: int, vocab_size: int, extra_steps: int = 0) -> None:
+    """Raises UnfitResult unless a result may have so many drafts, and extra steps, at most."""
     slot, more = outcome.slot, outcome.more
-    if len(more) > further and not len(more) <= outcome.drafted <= most:
+    if len(more) > extra_steps and not len(more) <= outcome.drafted <= most:
         raise UnfitResult(
             f"slot {slot} drafted {outcome.drafted} tokens and kept {len(more)}; the limit is "
             f"{most}"

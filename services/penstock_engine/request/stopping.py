@@ -54,11 +54,11 @@ def repeats(tokens: Items[int], bound: Repetition) -> bool:
     if longest < least or tokens[-1] not in tokens[total - 1 - longest : total - least]:
         return False
     newest = tokens[::-1]
-    reach = [0] * (longest + 1)
+    matches = [0] * (longest + 1)
     """How many of the newest tokens are those that came so much earlier (Gusfield's Z)."""
     begin = end = 0
     for size in range(1, longest + 1):
-        same = max(0, min(end - size, reach[size - begin]))
+        same = max(0, min(end - size, matches[size - begin]))
         if size + same >= end:
             while size + same < total and newest[same] == newest[size + same]:
                 same += 1
@@ -66,7 +66,7 @@ def repeats(tokens: Items[int], bound: Repetition) -> bool:
         # A text of period `size` is the same as itself, moved by so much.
         if size >= least and same >= size * (bound.count - 1):
             return True
-        reach[size] = same
+        matches[size] = same
     return False
 
 

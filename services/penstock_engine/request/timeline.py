@@ -34,7 +34,7 @@ class TimelineBuilder:
         "dispatch",
         "drafted",
         "encoded_items",
-        "further",
+        "extra_steps",
         "kept",
         "media",
         "media_bytes",
@@ -58,7 +58,7 @@ class TimelineBuilder:
         self.tokens_began = 0.0  # when its first token came; 0 before
         self.queue = self.requeued = self.compute = self.dispatch = self.share = 0.0
         self.steps = self.preemptions = self.swaps = self.cached_tokens = 0
-        self.drafted = self.kept = self.further = 0
+        self.drafted = self.kept = self.extra_steps = 0
         self.media = self.stored = 0.0
         self.stored_tokens = 0
         self.encoded_items = self.cached_items = self.media_bytes = 0
@@ -95,12 +95,12 @@ class TimelineBuilder:
         self.swaps += swapped
 
     def gained(self, drafted: int, more: int) -> None:
-        """A step gave tokens after its first: drafts that were right, or further ones."""
+        """A step gave tokens after its first: drafts that were right, or extra steps."""
         if drafted:
             self.drafted += drafted
             self.kept += more
         else:
-            self.further += more
+            self.extra_steps += more
 
     def close(self) -> SequenceTimeline:
         """What the front end gets; the sequence has ended."""
@@ -127,5 +127,5 @@ class TimelineBuilder:
             kept=self.kept,
             stored=self.stored,
             stored_tokens=self.stored_tokens,
-            further=self.further,
+            extra_steps=self.extra_steps,
         )

@@ -53,9 +53,9 @@ class Drafter:
         known = [item[0].drafts or SequenceDrafts() for item in builder.items.values()]
         return self._state.draft_policy.least_proposed(known, builder.size(), builder.left)
 
-    def looks(self, builder: StepBuilder) -> bool:
+    def wants_proposed(self, builder: StepBuilder) -> bool:
         """Whether it is worth the worker's time to say what could be drafted after the step."""
-        return self._state.draft_policy.looks(len(builder.items))
+        return self._state.draft_policy.wants_proposed(len(builder.items))
 
     def _most(self, sequence: Sequence, end: int, proposed: int) -> int:
         """Drafts that a sequence may have if its tokens up to `end` are computed: the one that is
@@ -90,6 +90,6 @@ class NoDrafter(Drafter):
         """Returns 0: nothing is proposed."""
         return 0
 
-    def looks(self, builder: StepBuilder) -> bool:
+    def wants_proposed(self, builder: StepBuilder) -> bool:
         """Returns False: the worker has no drafts to report."""
         return False

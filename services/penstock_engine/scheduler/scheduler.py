@@ -15,7 +15,7 @@ from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_builder import StepBuilder
 from penstock_engine.scheduler.drafting import Drafter
-from penstock_engine.scheduler.further import Further
+from penstock_engine.scheduler.multi_step import MultiStep
 from penstock_engine.scheduler.prefix_reuse import Start
 from penstock_engine.scheduler.starts import StartFinder
 from penstock_engine.scheduler.state import SchedulerState
@@ -49,7 +49,7 @@ class Scheduler:
         self.state = state
         self._starts = StartFinder(state)
         self._drafter = drafter or Drafter(state)
-        self._further = Further(state, self._drafter)
+        self._multi_step = MultiStep(state, self._drafter)
         self._whole = whole
         self._max_in_flight = settings.max_steps_in_flight
         self._max_carried = settings.max_carried_tokens
@@ -85,7 +85,7 @@ class Scheduler:
         if self._is_empty(builder):
             return None
         self._drafter.allot(builder)
-        self._further.allot(builder)
+        self._multi_step.allot(builder)
         self.state.last_was_alone = builder.alone
         self.state.last_step += 1
         plan, step = builder.commit(
@@ -93,7 +93,7 @@ class Scheduler:
             self.state.released,
             self.state.cache.take_copies(),
             self.state.media.take(),
-            looks=bool(builder.drafts) or self._drafter.looks(builder),
+            wants_proposed=bool(builder.drafts) or self._drafter.wants_proposed(builder),
             saves=self.state.cache.take_saves(),
         )
         self.state.released = []
@@ -128,7 +128,7 @@ class Scheduler:
         room = len(self.state.in_flight) < self._max_in_flight
         # A sequence that needs a longer step gets it once no other step is in flight.
         free = self._is_short() and not suspects and self.state.media.short is None
-        return room and free and not self._further.wanted()
+        return room and free and not self._multi_step.wanted()
 
     def _is_short(self) -> bool:
         """Whether the latest step is short enough to be followed."""

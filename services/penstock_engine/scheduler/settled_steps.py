@@ -97,7 +97,7 @@ class StepLessons:
             # The worker may have waited for a request, too, which is not this step's.
             wait = min(result.idle_seconds, max(gap, 0.0))
             seconds += wait / passes
-            if step.further:
+            if step.extra_steps:
                 self._drafts.waited(wait)
         self._drafts.settled(step.size(), drafted, kept, seconds, each=each)
 
@@ -111,7 +111,7 @@ class StepLessons:
             if not outcome.proposed:
                 return
             drafts = sequence.drafts = SequenceDrafts()
-        if step.looks:
+        if step.wants_proposed:
             drafts.propose(outcome.proposed)
         if drafted:
             self._drafts.observe(drafts, drafted, kept)

@@ -93,7 +93,7 @@ class SchedulerState:
         self.adapters = StartGate()
         """What may keep the head of the queue from starting."""
         self.goes_on = False
-        """Whether the worker computes further tokens without a plan for each."""
+        """Whether the worker computes extra steps without a plan for each."""
         self.holds_starts = False
         """Whether nobody starts for now."""
         self.prefix_reuse: PrefixReuse | None = None
@@ -281,7 +281,7 @@ class SchedulerState:
         for (sequence, end, _), outcome in zip(step.items, result.slots, strict=True):
             progress = sequence.progress
             progress.in_flight -= 1
-            if drafts or step.further:
+            if drafts or step.extra_steps:
                 progress.drafts -= step.room(outcome.slot)
             if sequence.state is not SequenceState.RUNNING:
                 if not progress.in_flight and sequence.slot is not None:

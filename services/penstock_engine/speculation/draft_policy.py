@@ -163,7 +163,7 @@ class DraftPolicy:
         """What a step of so many decodes takes, from the one before; 0.0: none was seen."""
         return self._of(decodes)
 
-    def looks(self, decodes: int) -> bool:
+    def wants_proposed(self, decodes: int) -> bool:
         """Whether the worker is to look up what it could propose after a step of so many decodes.
         It takes time, too."""
         if self._without < LATELY:

@@ -54,7 +54,7 @@ class SequencePart(msgspec.Struct, kw_only=True):
     kept: int = 0
     stored: float = 0.0
     stored_tokens: int = 0
-    further: int = 0
+    extra_steps: int = 0
 
 
 class RequestTimeline(msgspec.Struct, kw_only=True):

@@ -309,7 +309,7 @@ def _account(engine: SequenceTimeline) -> dict[str, Any]:
         "penstock.stored_tokens": engine.stored_tokens,
         "penstock.drafted_tokens": engine.drafted,
         "penstock.kept_tokens": engine.kept,
-        "penstock.further_tokens": engine.further,
+        "penstock.extra_steps": engine.extra_steps,
     }
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from penstock_kernels.triton.attention import rope_write
-from penstock_kernels.triton.attention.paged import Reach, paged_attention
+from penstock_kernels.triton.attention.paged import Variant, paged_attention
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan
 from penstock_worker.attention.encoded import NOTHING_ENCODED, EncodedAttention
 from penstock_worker.attention.flash_attention import FlashStep
@@ -81,7 +81,7 @@ class TritonStep:
         )
         scale = query.shape[2] ** -0.5 if rule.scale is None else rule.scale
         # A decoder's tokens are the chunk of positions after the encoder's.
-        reach = Reach(rule.window or 0, rule.soft_cap or 0.0, rule.chunk or self._encoder_rows)
+        variant = Variant(rule.window or 0, rule.soft_cap or 0.0, rule.chunk or self._encoder_rows)
         turning = 0 if own is None else query.shape[2] - own
 
         def attended(out: Tensor | None, plan: DeviceAttentionPlan) -> Tensor:
@@ -91,7 +91,7 @@ class TritonStep:
                 values,
                 plan,
                 scale,
-                reach=reach,
+                variant=variant,
                 scales=scales,
                 sinks=rule.sinks,
                 turning=turning,

@@ -11,7 +11,7 @@ import msgspec
 from penstock.model.kv_layout import ONE_GROUP, KVGroup, paged
 from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.to_worker import (
-    MAX_FURTHER,
+    MAX_EXTRA_STEPS,
     NO_BLOCK,
     NewSequence,
     Plan,
@@ -191,7 +191,7 @@ class Slots:
             if work.slot in seen:
                 raise PlanError(f"slot {work.slot} has work twice in one step")
             seen.add(work.slot)
-            self._take_work(work, plan.further)
+            self._take_work(work, plan.extra_steps)
 
     def _admit(self, new: NewSequence) -> None:
         if not 0 <= new.slot < self.bounds.slots:
@@ -274,7 +274,7 @@ class Slots:
         if tokens and (min(tokens) < 0 or max(tokens) >= self.bounds.vocab):
             raise PlanError(f"slot {new.slot}: a token id is not in [0, {self.bounds.vocab})")
 
-    def _take_work(self, work: SlotWork, further: int) -> None:
+    def _take_work(self, work: SlotWork, extra_steps: int) -> None:
         slot = self._slots.get(work.slot)
         if slot is None:
             raise PlanError(f"slot {work.slot} has work but no sequence")
@@ -305,18 +305,18 @@ class Slots:
                 f"slot {work.slot}: tokens [{work.start}, {end}) of {len(slot.token_ids)} to "
                 "compute"
             )
-        if further:
-            self._check_further(work, slot, end, further)
+        if extra_steps:
+            self._check_extra_steps(work, slot, end, extra_steps)
         self._check_room(work, slot, end + work.draft)
 
-    def _check_further(self, work: SlotWork, slot: Slot, end: int, further: int) -> None:
+    def _check_extra_steps(self, work: SlotWork, slot: Slot, end: int, extra_steps: int) -> None:
         if work.count != 1 or work.draft or end != len(slot.token_ids):
-            raise PlanError(f"slot {work.slot}: only decodes without drafts get further tokens")
+            raise PlanError(f"slot {work.slot}: only decodes without drafts get extra steps")
         room = min(len(slot.blocks) * self.bounds.block_size, self.bounds.tokens - 1)
-        if not 0 < further <= MAX_FURTHER or end + further > room:
+        if not 0 < extra_steps <= MAX_EXTRA_STEPS or end + extra_steps > room:
             raise PlanError(
-                f"slot {work.slot}: {further} further tokens behind {end}; there is room for "
-                f"{min(room - end, MAX_FURTHER)}"
+                f"slot {work.slot}: {extra_steps} extra steps after {end}; there is room for "
+                f"{min(room - end, MAX_EXTRA_STEPS)}"
             )
 
     def _check_room(self, work: SlotWork, slot: Slot, end: int) -> None:

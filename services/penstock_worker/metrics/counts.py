@@ -47,7 +47,7 @@ class WorkerCounts:
     def stepped(self, plan: Plan, result: Result) -> None:
         """A step was computed."""
         self.tokens += sum([work.count for work in plan.work])
-        if plan.further:
+        if plan.extra_steps:
             self.tokens += sum([len(outcome.more) for outcome in result.slots])
         else:
             self.tokens += sum([outcome.drafted for outcome in result.slots])

@@ -108,7 +108,7 @@ def _ways(
     """Returns how drafts are looked up by these methods, in their order. `shared`: whether outputs
     of other sequences are kept."""
     further = [_WAYS[method](config, shared) for method in methods]
-    return [PredictionLookup(_reach(config)), *further]
+    return [PredictionLookup(_run_lengths(config)), *further]
 
 
 def _hindrance(config: SpeculativeConfig, place: RankPlace, *, runs_ahead: bool) -> str | None:
@@ -120,17 +120,17 @@ def _hindrance(config: SpeculativeConfig, place: RankPlace, *, runs_ahead: bool)
     return None
 
 
-def _reach(config: SpeculativeConfig) -> RunLengths:
+def _run_lengths(config: SpeculativeConfig) -> RunLengths:
     return RunLengths(config.prompt_lookup_min, config.prompt_lookup_max)
 
 
 def _ngram(config: SpeculativeConfig, shared: bool) -> Lookup:
-    return PromptLookup(_reach(config))
+    return PromptLookup(_run_lengths(config))
 
 
 def _suffix(config: SpeculativeConfig, shared: bool) -> Lookup:
     recent = RecentOutputs(config.prompt_lookup_min) if shared else None
-    return SuffixLookup(_reach(config), recent)
+    return SuffixLookup(_run_lengths(config), recent)
 
 
 _WAYS: dict[DraftMethod, Callable[[SpeculativeConfig, bool], Lookup]] = {
@@ -234,14 +234,14 @@ class PromptLookup:
     """Prompt lookup decoding (Saxena 2023), as vLLM's `ngram`: the longest run of the last tokens
     that occurred earlier in prompt or output, and what followed it the last time."""
 
-    def __init__(self, reach: RunLengths) -> None:
-        self._reach = reach
+    def __init__(self, lengths: RunLengths) -> None:
+        self._lengths = lengths
 
     def guess(self, followed: FollowedSlot, most: int) -> list[int]:
-        tail = followed.tail(self._reach.most)
-        if len(tail) < self._reach.least:
+        tail = followed.tail(self._lengths.most)
+        if len(tail) < self._lengths.least:
             return []
-        return run_search().latest(followed.index(self._reach.least), tail, most)
+        return run_search().latest(followed.index(self._lengths.least), tail, most)
 
     def ended(self, followed: FollowedSlot) -> None:
         """Does nothing: nothing is kept of other sequences."""
@@ -269,8 +269,8 @@ class PredictionLookup:
     again after the longest run of the output's last tokens that it has, and of several such runs
     after the next one."""
 
-    def __init__(self, reach: RunLengths) -> None:
-        self._reach = reach
+    def __init__(self, lengths: RunLengths) -> None:
+        self._lengths = lengths
         self._states: WeakKeyDictionary[FollowedSlot, _Followed] = WeakKeyDictionary()
 
     def guess(self, followed: FollowedSlot, most: int) -> list[int]:
@@ -278,7 +278,7 @@ class PredictionLookup:
             return []
         state = self._states.get(followed)
         if state is None:
-            state = self._states[followed] = _Followed(followed.prediction, self._reach.least)
+            state = self._states[followed] = _Followed(followed.prediction, self._lengths.least)
         self._follow(state, followed)
         if state.astray:
             return []
@@ -303,8 +303,8 @@ class PredictionLookup:
 
     def _take_up(self, state: _Followed, followed: FollowedSlot, emitted: int) -> None:
         end = followed.slot.num_prompt + emitted
-        tail = followed.slot.token_ids[end - min(emitted, self._reach.most) : end]
-        found = longest_matches(state.index, tail) if emitted >= self._reach.least else []
+        tail = followed.slot.token_ids[end - min(emitted, self._lengths.most) : end]
+        found = longest_matches(state.index, tail) if emitted >= self._lengths.least else []
         state.astray = not found
         if found:
             state.at = _next(found, state.at) + 1
@@ -327,24 +327,24 @@ class SuffixLookup:
     list. Other sequences are looked at only if they had the same scope.
     """
 
-    def __init__(self, reach: RunLengths, recent: RecentOutputs | None = None) -> None:
+    def __init__(self, lengths: RunLengths, recent: RecentOutputs | None = None) -> None:
         """`recent`: outputs that have ended; None: the request's own tokens are all that is
         known."""
-        self._reach = reach
+        self._lengths = lengths
         self._recent = recent
 
     def guess(self, followed: FollowedSlot, most: int) -> list[int]:
-        tail = followed.tail(self._reach.most)
-        if len(tail) < self._reach.least:
+        tail = followed.tail(self._lengths.most)
+        if len(tail) < self._lengths.least:
             return []
-        indexes = [followed.index(self._reach.least)]
+        indexes = [followed.index(self._lengths.least)]
         if self._recent is not None:
             indexes += self._recent.of(followed.scope)
-        return run_search().voted(indexes, tail, self._reach.most, most)
+        return run_search().voted(indexes, tail, self._lengths.most, most)
 
     def ended(self, followed: FollowedSlot) -> None:
         if self._recent is not None:
-            begin = max(0, followed.slot.num_prompt - self._reach.most)
+            begin = max(0, followed.slot.num_prompt - self._lengths.most)
             output = followed.slot.token_ids[begin : followed.known]
             self._recent.add(followed.scope, output)
 

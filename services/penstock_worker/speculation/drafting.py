@@ -92,11 +92,11 @@ class Drafting(StepFeature):
         self._slots = slots
         self._ends = frozenset(ends)
         self._together = together
-        self.looks = True
+        self.wants_proposed = True
         """Whether the latest plan's results are to say what could be drafted next."""
 
     def take(self, plan: Plan) -> None:
-        self.looks = plan.looks
+        self.wants_proposed = plan.wants_proposed
         self.proposer.take(plan)
 
     def fetched(self, message: FetchKV) -> None:
@@ -125,24 +125,24 @@ class Drafting(StepFeature):
         results: dict[int, SlotResult],
         launched: Callable[[], Mapping[int, Slot]],
         *,
-        looks: bool = True,
+        wants_proposed: bool = True,
     ) -> dict[int, SlotResult]:
         """Adds what can be said of the next drafts to the results of slots that have tokens and are
-        there still. `launched` returns the slots that were computed, by number; `looks`: whether
-        anything new is to be looked up for it."""
+        there still. `launched` returns the slots that were computed, by number; `wants_proposed`:
+        whether anything new is to be looked up for it."""
         slots = launched()
         return {
-            number: self._hint(result, looks=looks)
+            number: self._hint(result, wants_proposed=wants_proposed)
             if result.token is not None and self._slots.holds(number, slots[number])
             else result
             for number, result in results.items()
         }
 
-    def _hint(self, result: SlotResult, *, looks: bool) -> SlotResult:
+    def _hint(self, result: SlotResult, *, wants_proposed: bool) -> SlotResult:
         try:
             first = None if result.drafted else self.proposer.first(result.slot)
             guessed = None if first is None else first == result.token
-            proposed = self.proposer.proposed(result.slot) if looks else 0
+            proposed = self.proposer.proposed(result.slot) if wants_proposed else 0
             if guessed is None and not proposed:
                 return result
             return msgspec.structs.replace(result, proposed=proposed, guessed=guessed)

@@ -38,16 +38,16 @@ class ProgramStates(SlotStates):
         again = [self._is_again(slot, start, start + count) for slot, start, count in works]
         step = self._described(works, again)
         before = [self._held[slot].reached for slot in batch.slots]
-        self._reach(batch.slots, [LOST] * len(works))
+        self._advance(batch.slots, [LOST] * len(works))
         try:
             yield step
         except Exception:
             for slot, reached in zip(batch.slots, before, strict=True):
                 self._held[slot].reached = reached
             raise
-        self._reach(batch.slots, [start + count for _, start, count in works])
+        self._advance(batch.slots, [start + count for _, start, count in works])
 
-    def _reach(self, slots: Sequence[int], tokens: Sequence[int]) -> None:
+    def _advance(self, slots: Sequence[int], tokens: Sequence[int]) -> None:
         for slot, reached in zip(slots, tokens, strict=True):
             self._held[slot].reached = [reached] * len(self._sizes)
 

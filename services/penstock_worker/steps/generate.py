@@ -107,7 +107,7 @@ class Generate(StepKind[Launch]):
         for feature in self.features.computing:
             others = feature.compute(others, launch)
         if self._drafting is not None:
-            launch.looks = self._drafting.looks
+            launch.wants_proposed = self._drafting.wants_proposed
             drafts = self._drafts(self._drafting, others, start)
         rest = self._prompts.take(others, self.logits, launch.prompts)
         logits: Tensor | None = None
@@ -244,7 +244,7 @@ class Generate(StepKind[Launch]):
         results = queued.settle(sampled, prompts, self.slots, self._followed())
         if self._drafting is None:
             return results
-        return self._drafting.hinted(results, queued.slots, looks=queued.looks)
+        return self._drafting.hinted(results, queued.slots, wants_proposed=queued.wants_proposed)
 
     def _sampled(self, launch: Launch, guard: Guard) -> list[SampledToken]:
         if launch.samples is None:

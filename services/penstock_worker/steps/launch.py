@@ -133,8 +133,8 @@ class Launch:
     scheduled: list[SlotWork]
     prompts: PromptScores = field(default_factory=PromptScores)
     """Log-probabilities of the prompts' own tokens."""
-    looks: bool = True
-    """Whether its results are to say what could be drafted next (Plan.looks)."""
+    wants_proposed: bool = True
+    """Whether its results are to say what could be drafted next (Plan.wants_proposed)."""
     known: dict[int, SampledToken] = field(default_factory=dict)
     """Outcomes that the host knows already, by slot: deferrals and errors, and on a CPU every
     token."""

@@ -35,8 +35,8 @@ from penstock_worker.device.queue import DeviceQueue, StepTimeline
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.steps.errors import DeviceLost, StepLost
 from penstock_worker.steps.feature import Feature, Tell
-from penstock_worker.steps.further import Disturbed, FurtherTokens
 from penstock_worker.steps.kinds import Guard, Queued, StepKind, StepStart
+from penstock_worker.steps.multi_step import Disturbed, MultiStepDecoding
 from penstock_worker.steps.plans import StepOrder, answer, computable, failure
 
 log = logs.get(__name__)
@@ -66,7 +66,7 @@ class StepRunner(Generic[Queued]):
         self._before: StepTimeline | None = None
         """The timeline of the latest step that was settled."""
         self._guard = Guard(queue, self._in_flight.clear)
-        self._further = FurtherTokens(kind, self._divide, self._guard)
+        self._multi_step = MultiStepDecoding(kind, self._divide, self._guard)
 
     def feature(self, kind: type[Feature]) -> Feature:
         """Returns the feature of this class. Raises LookupError if there is none."""
@@ -109,7 +109,7 @@ class StepRunner(Generic[Queued]):
     def begin(self, plan: Plan, disturbed: Disturbed = lambda: False) -> BegunStep[Queued]:
         """Queues the step, without waiting for the device unless the kind needs to.
 
-        The step's result has one SlotResult for each SlotWork, in order. A step with further tokens
+        The step's result has one SlotResult for each SlotWork, in order. A step with extra steps
         ends early once it is `disturbed`.
 
         Raises PlanError for a plan that doesn't fit the ones before it, and StepLost when no slot
@@ -134,7 +134,7 @@ class StepRunner(Generic[Queued]):
         timeline.passed("encode" if seconds else None)
         start = StepStart(timeline, self._collect_all)
         queued = self._launch(plan, start)
-        known = self._further.run(plan, queued, start, disturbed) if plan.further else None
+        known = self._multi_step.run(plan, queued, start, disturbed) if plan.extra_steps else None
         timeline.close()
         slots = self._kind.slots.of(plan.work)
         return BegunStep(

@@ -151,15 +151,15 @@ def _nearest(places: Tensor, count: int, table: int) -> tuple[Tensor, Tensor]:
     )
 
 
-def _windows(picture: Picture, side: int, reach: int) -> tuple[Tensor, list[int]]:
-    """The squares by window, and how many patches each window has. reach: squares in a row of a
+def _windows(picture: Picture, side: int, window: int) -> tuple[Tensor, list[int]]:
+    """The squares by window, and how many patches each window has. window: squares in a row of a
     window; those at the right and below may be narrower."""
     rows, columns = picture.rows // side, picture.columns // side
     squares = torch.arange(picture.tiles * rows * columns).view(picture.tiles, rows, columns)
     parts = [
-        squares[tile, top : top + reach, left : left + reach].flatten()
+        squares[tile, top : top + window, left : left + window].flatten()
         for tile in range(picture.tiles)
-        for top in range(0, rows, reach)
-        for left in range(0, columns, reach)
+        for top in range(0, rows, window)
+        for left in range(0, columns, window)
     ]
     return torch.cat(parts), [len(part) * side * side for part in parts]

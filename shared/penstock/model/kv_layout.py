@@ -1,9 +1,9 @@
 """Which layers of a model keep their keys and values in the same blocks: KV groups.
 
-Layers with the same reach need the same tokens' KV, so that one block table serves them.  A block
-of any group is of one size, so that all groups share one pool: it has room for the keys and values
-of a block's tokens in `page_layers` layers.  Layers of one reach make several groups if they are
-more than that (as in vLLM's hybrid KV cache manager).
+Layers with the same attention window need the same tokens' KV, so that one block table serves them.
+A block of any group is of one size, so that all groups share one pool: it has room for the keys and
+values of a block's tokens in `page_layers` layers.  Layers of one window make several groups if
+they are more than that (as in vLLM's hybrid KV cache manager).
 
 All recurrent layers together make one more group, which has no keys and values: see `state_group`.
 """
@@ -33,7 +33,7 @@ STATE_BYTES = 4
 
 
 class KVGroup(msgspec.Struct, frozen=True):
-    """The reach of a group's layers (see AttentionSpec); by default all tokens before.
+    """The attention window of a group's layers (see AttentionSpec); by default all tokens before.
 
     With `every`, it is that of the recurrent layers: it has no blocks of tokens, but `blocks`
     blocks for a copy of all their states, a checkpoint, after each multiple of `every` tokens.
@@ -161,14 +161,16 @@ def kv_layout(config: ModelConfig, max_model_len: int) -> KVLayout:
     """The groups of a model that is served with sequences of at most so many tokens, but for that
     of its recurrent layers. Raises UnsupportedModel."""
     specs = [config.layer(number) for number in range(config.num_layers)]
-    reaches = [_reach(spec.attention, max_model_len) if spec.attends else None for spec in specs]
+    of_layers = [
+        _group_of(spec.attention, max_model_len) if spec.attends else None for spec in specs
+    ]
     reads = layers_that_read(config)
-    own = [reach for number, reach in enumerate(reaches) if number not in reads]
-    counts = Counter(reach for reach in own if reach is not None)
+    own = [group for number, group in enumerate(of_layers) if number not in reads]
+    counts = Counter(group for group in own if group is not None)
     if not counts:
         raise UnsupportedModel("no layer has attention: such models aren't served")
     # What grows with the context comes first.
-    kinds = sorted(counts, key=lambda reach: reach.forgets)
+    kinds = sorted(counts, key=lambda group: group.forgets)
     size = _page_layers(counts)
     numbers: dict[KVGroup, range] = {}
     groups: list[KVGroup] = []
@@ -178,13 +180,13 @@ def kv_layout(config: ModelConfig, max_model_len: int) -> KVLayout:
         groups += [kind] * several
     met = Counter[KVGroup]()
     layers: list[int] = []
-    for number, reach in enumerate(reaches):
-        if number in reads or reach is None:
+    for number, group in enumerate(of_layers):
+        if number in reads or group is None:
             layers.append(layers[reads[number]] if number in reads else NO_GROUP)
             continue
         # Dealt out in turn, so that a pipeline's stages have about as many layers of each group.
-        layers.append(numbers[reach][met[reach] % len(numbers[reach])])
-        met[reach] += 1
+        layers.append(numbers[group][met[group] % len(numbers[group])])
+        met[group] += 1
     return KVLayout(tuple(groups), tuple(layers), reads)
 
 
@@ -274,7 +276,7 @@ def state_group(
     return KVGroup(every=every or apart * block_size, blocks=blocks)
 
 
-def _reach(spec: AttentionSpec, max_model_len: int) -> KVGroup:
+def _group_of(spec: AttentionSpec, max_model_len: int) -> KVGroup:
     """A window that no sequence outgrows is none."""
     window, chunk = spec.window, spec.chunk
     return KVGroup(

@@ -54,7 +54,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
     disk_kv: bool = False
     """Whether it has a tier on disk, and so wants Plan.saves and answers LookUpKV and FetchKV."""
     goes_on: bool = False
-    """Whether it computes further tokens without a plan for each (Plan.further)."""
+    """Whether it computes extra steps without a plan for each (Plan.extra_steps)."""
 
 
 class SlotResult(msgspec.Struct, frozen=True, array_like=True):
@@ -79,19 +79,19 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     more: list[int] = []
     """Tokens after `token`. With drafts, each was sampled after drafted ones that were right:
     `token` equals the first that was drafted, and each of these but the last equals the next one.
-    Otherwise they are those of Plan.further."""
+    Otherwise they are those of Plan.extra_steps."""
     more_logprobs: list[TokenLogprobs] | None = None
     """Log-probabilities of `more`, where `logprobs` were asked for."""
     drafted: int = 0
     """Drafted tokens that were computed, at most SlotWork.draft; len(more) of them were right."""
     proposed: int = 0
     """Tokens that the worker can propose to follow the slot's now, without computing anything; a
-    hint for the next plans. 0 where Plan.looks says that it isn't wanted."""
+    hint for the next plans. 0 where Plan.wants_proposed says that it isn't wanted."""
     guessed: bool | None = None
     """Where nothing was drafted: whether `token` is the first that would have been proposed before
     this work. None: nothing would have been, or it isn't known."""
     more_guessed: list[bool] = []
-    """What `guessed` says, of those tokens of Plan.further of which it is known, in order."""
+    """What `guessed` says, of those tokens of Plan.extra_steps of which it is known, in order."""
 
     @property
     def tokens(self) -> list[int]:

@@ -188,7 +188,7 @@ class SequenceTimeline(msgspec.Struct, frozen=True, array_like=True, kw_only=Tru
     """The part of `queue` and `requeued` spent waiting for KV that is kept on disk or elsewhere."""
     stored_tokens: int = 0
     """Prompt tokens whose KV was read from there while it waited."""
-    further: int = 0
+    extra_steps: int = 0
     """Tokens after the first of a step, which the worker computed without a plan for each."""
 
 

@@ -152,8 +152,8 @@ class Save(msgspec.Struct, frozen=True, array_like=True):
     block: int
 
 
-MAX_FURTHER = 32
-"""Highest value of Plan.further."""
+MAX_EXTRA_STEPS = 32
+"""Highest value of Plan.extra_steps."""
 
 NO_BLOCK = -1
 """Stands in a block table for a block that isn't there and isn't needed."""
@@ -278,23 +278,23 @@ class Plan(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     """Items to begin or to go on with, after those of `encode`. One item at a time is begun and not
     done; a later step names it again, until one has it in `encode`, or drops it. The encoding is
     the same wherever it was divided. What failed is left."""
-    looks: bool = True
+    wants_proposed: bool = True
     """Whether the result is to say how many drafts could be proposed next (SlotResult.proposed). To
     find that out takes time."""
     saves: list[Save] = []
     """Blocks to keep on disk, with their contents before anything else of the plan is done. The
     worker leaves out those that it has no time or room for."""
-    further: int = 0
+    extra_steps: int = 0
     """Number of tokens that each slot may get after the one that it samples (multi-step decoding),
-    at most MAX_FURTHER and only if Ready.goes_on. Then each SlotWork of the plan computes one
+    at most MAX_EXTRA_STEPS and only if Ready.goes_on. Then each SlotWork of the plan computes one
     token, nothing is drafted, and block tables have room. The worker computes and samples one token
     after another for all slots. It stops early when a message of the engine core waits, when it can
     propose `least_proposed` drafts, or when a slot has no token or one of `ends`."""
     ends: list[int] = []
-    """Token ids that end `further` for all slots when any slot samples one."""
+    """Token ids that end the extra steps for all slots when any slot samples one."""
     least_proposed: int = 0
-    """Number of drafts, for all slots together, that ends `further` when the worker could propose
-    so many; 0 if drafts never end it."""
+    """Number of drafts, for all slots together, that ends the extra steps when the worker could
+    propose so many; 0 if drafts never end it."""
 
 
 class SaveKV(msgspec.Struct, frozen=True, tag="save_kv"):

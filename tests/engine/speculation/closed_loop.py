@@ -43,7 +43,7 @@ class ClosedLoop:
         self.policy = DraftPolicy()
         self.machine, self.streams = machine, streams
         self.seconds = 0.0
-        self.drafted = self.kept = self.steps = self.looks = 0
+        self.drafted = self.kept = self.steps = self.wants_proposed = 0
         self._random = random.Random(seed)
         self._drafts = [SequenceDrafts() for _ in streams]
         self._proposed = [0] * len(streams)
@@ -64,21 +64,21 @@ class ClosedLoop:
         counts = [0] * number
         if drafts and any(offer.most for offer in offers):
             counts = self.policy.choose(offers, size, 512)
-        looks = any(counts) or self.policy.looks(number)
+        wants_proposed = any(counts) or self.policy.wants_proposed(number)
         self.steps += 1
-        self.looks += looks
+        self.wants_proposed += wants_proposed
         given = [min(*each) for each in zip(counts, self._proposed, strict=True)]
         drafted = sum(given)
         compute = self.machine.step(number + drafted) + self.machine.beside * drafted
         compute *= 1 + self.machine.jitter * self._random.random()
-        kept = sum(self._settle(at, count, looks) for at, count in enumerate(given))
+        kept = sum(self._settle(at, count, wants_proposed) for at, count in enumerate(given))
         self.seconds += compute
         self.drafted += drafted
         self.kept += kept
         self.policy.settled(size, drafted, kept, compute, each=self.machine.each)
-        self._looked = looks
+        self._looked = wants_proposed
 
-    def _settle(self, at: int, drafted: int, looks: bool) -> int:
+    def _settle(self, at: int, drafted: int, wants_proposed: bool) -> int:
         """How many drafts of a stream were right."""
         stream, drafts, draw = self.streams[at], self._drafts[at], self._random.random
         kept = 0
@@ -88,7 +88,7 @@ class ClosedLoop:
         tells = stream.told and self._proposed[at] and self._looked
         guessed = draw() < stream.chance(0) if tells else None
         self._proposed[at] = stream.proposed if draw() < stream.share else 0
-        if looks:
+        if wants_proposed:
             drafts.propose(self._proposed[at])
         if drafted:
             self.policy.observe(drafts, drafted, kept)

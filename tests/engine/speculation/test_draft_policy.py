@@ -103,17 +103,17 @@ def test_what_one_gains_at_the_cost_of_many_is_no_gain() -> None:
 
 
 def test_looks_are_rare_where_nothing_could_pay() -> None:
-    def looks(name: str, streams: int, chance: float) -> float:
+    def wants_proposed(name: str, streams: int, chance: float) -> float:
         step = MACHINES[name]
         loop = ClosedLoop(Machine(step), [Stream(lambda place: chance) for _ in range(streams)])
         loop.run(200 * step(streams))
-        before = loop.looks, loop.steps
+        before = loop.wants_proposed, loop.steps
         loop.run(320 * step(streams))
-        return (loop.looks - before[0]) / (loop.steps - before[1])
+        return (loop.wants_proposed - before[0]) / (loop.steps - before[1])
 
-    assert looks("weights are read once", 1, 0.95) == 1.0
-    assert 0.2 < looks("weights are read once", 1, 0.0) < 0.4
-    assert looks("each row costs", 64, 0.9) < 0.1
+    assert wants_proposed("weights are read once", 1, 0.95) == 1.0
+    assert 0.2 < wants_proposed("weights are read once", 1, 0.0) < 0.4
+    assert wants_proposed("each row costs", 64, 0.9) < 0.1
 
 
 def test_what_was_right_no_more_is_noticed_within_a_few_steps() -> None:
@@ -173,8 +173,8 @@ def test_a_step_without_decodes_is_no_exception() -> None:
     drafts.observe(4, 4)
     assert policy.choose([Offer(drafts, 4)], StepSize(0, 30), 8)[0] > 0
     policy.settled(StepSize(0, 30), 4, 2, 0.05, each=0.001)
-    assert policy.looks(0)
-    assert policy.looks(0)
+    assert policy.wants_proposed(0)
+    assert policy.wants_proposed(0)
 
 
 def test_drafts_go_where_they_are_likeliest() -> None:

@@ -99,7 +99,7 @@ def rotary(
 def attend(
     head_dim: int = 128,
     cache: torch.dtype = BF16,
-    reach: paged.Reach = paged.FULL,
+    variant: paged.Variant = paged.FULL,
     *,
     dtype: torch.dtype = BF16,
     group: int = 4,
@@ -126,7 +126,7 @@ def attend(
         *caches,
         plan,
         head_dim**-0.5,
-        reach=reach,
+        variant=variant,
         scales=scales() if scaled else None,
         sinks=rows(8 * group, dtype=torch.float32) if sinks else None,
     )
@@ -190,12 +190,12 @@ def look_within(dim: int, heads: int, kv_heads: int, dtype: torch.dtype = BF16) 
     plan = encoder.InputPlan(shape, *planned)
     query = rows(49, heads, dim, dtype=dtype)
     key, value = rows(49, 2, kv_heads, dim, dtype=dtype).unbind(1)
-    for reach in (
-        encoder.InputReach(window=65),
-        encoder.InputReach(causal=True),
-        encoder.InputReach(window=65, causal=True, soft_cap=50.0),
+    for variant in (
+        encoder.InputVariant(window=65),
+        encoder.InputVariant(causal=True),
+        encoder.InputVariant(window=65, causal=True, soft_cap=50.0),
     ):
-        encoder.encoder_attention(query, key, value, plan, reach=reach)
+        encoder.encoder_attention(query, key, value, plan, variant=variant)
 
 
 VOCAB = 128256
@@ -281,16 +281,16 @@ CALLS: dict[str, Callable[[], object]] = {
     "rotary-grown": partial(rotary, grows=True),
     "no-rotation": partial(rotary, dims=0),
     "attention": attend,
-    "attention-sinks": partial(attend, reach=paged.Reach(window=128), sinks=True),
+    "attention-sinks": partial(attend, variant=paged.Variant(window=128), sinks=True),
     "attention-fp8": partial(attend, cache=FP8),
     "attention-fp8-scaled": partial(attend, cache=FP8, scaled=True),
     "attention-invariant": partial(attend, invariant=True),
     "attention-invariant-256": partial(attend, 256, invariant=True),
     "attention-float32": partial(attend, 64, torch.float32, dtype=torch.float32),
-    "attention-window": partial(attend, reach=paged.Reach(window=1024, soft_cap=50.0)),
-    "attention-chunks": partial(attend, reach=paged.Reach(chunk=8192)),
+    "attention-window": partial(attend, variant=paged.Variant(window=1024, soft_cap=50.0)),
+    "attention-chunks": partial(attend, variant=paged.Variant(chunk=8192)),
     "attention-spans": partial(attend, spans=True),
-    "attention-spans-256": partial(attend, 256, reach=paged.Reach(window=1024), spans=True),
+    "attention-spans-256": partial(attend, 256, variant=paged.Variant(window=1024), spans=True),
     "latents": latents,
     "latents-invariant": partial(latents, heads=16, invariant=True),
     "latents-float32": partial(latents, torch.float32, heads=20),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from penstock_kernels.triton.attention.kv_scales import KVScales
-from penstock_kernels.triton.attention.paged import FULL, Reach, paged_attention
+from penstock_kernels.triton.attention.paged import FULL, Variant, paged_attention
 from penstock_kernels.triton.attention.plan import plan_attention
 from penstock_kernels.triton.tiles import AttentionChoice
 
@@ -31,7 +31,7 @@ class Case:
 
     choice: AttentionChoice
     block_size: int = 16
-    reach: Reach = FULL
+    variant: Variant = FULL
     scales: KVScales | None = None
     """On the CPU."""
     cache: torch.dtype | None = None
@@ -99,7 +99,7 @@ def run_step(
         *caches,
         plan,
         query.shape[2] ** -0.5,
-        reach=case.reach,
+        variant=case.variant,
         scales=None if case.scales is None else on(device, case.scales),
         sinks=None if case.sinks is None else case.sinks.to(device),
     ).cpu()
@@ -119,23 +119,23 @@ def on(device: torch.device, scales: KVScales) -> KVScales:
     return KVScales.of(scales.key.to(device), scales.value.to(device))
 
 
-def dense(one: Sequence, reach: Reach = FULL, sinks: Tensor | None = None) -> Tensor:
+def dense(one: Sequence, variant: Variant = FULL, sinks: Tensor | None = None) -> Tensor:
     """In float64, every query of the sequence."""
     length, heads, dim = one.query.shape
     group = heads // one.key.shape[1]
     key = one.key.double().repeat_interleave(group, 1)
     value = one.value.double().repeat_interleave(group, 1)
     scores = torch.einsum("qhd,khd->hqk", one.query.double(), key) * dim**-0.5
-    if reach.soft_cap:
-        scores = reach.soft_cap * torch.tanh(scores / reach.soft_cap)
+    if variant.soft_cap:
+        scores = variant.soft_cap * torch.tanh(scores / variant.soft_cap)
     hidden = torch.ones(length, length).triu(1).bool()
     at = torch.arange(length)
     if one.last_seen is not None:
         hidden = at > torch.from_numpy(one.last_seen)[:, None]
-    if reach.chunk:
-        hidden |= at < (at // reach.chunk * reach.chunk)[:, None]
-    if reach.window:
-        hidden |= torch.ones(length, length).tril(-reach.window).bool()
+    if variant.chunk:
+        hidden |= at < (at // variant.chunk * variant.chunk)[:, None]
+    if variant.window:
+        hidden |= torch.ones(length, length).tril(-variant.window).bool()
     scores = scores.masked_fill(hidden, float("-inf"))
     if sinks is not None:
         apart = sinks.double()[:, None, None].expand(-1, length, 1)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from penstock_kernels.triton.attention import paged
 from penstock_kernels.triton.attention.kv_scales import KVScales
-from penstock_kernels.triton.attention.paged import FULL, Reach
+from penstock_kernels.triton.attention.paged import FULL, Variant
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, TileList
 from penstock_kernels.triton.tiles import AttentionChoice, AttentionTiles, attention_choice
 from tests.kernels.triton.paged import Case, Sequence, dense, run_step, sequence
@@ -27,8 +27,8 @@ BOUNDS = {torch.float32: 5e-6, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 """Absolute, for standard normal values.  bfloat16 keeps 8 bits of weights and result."""
 
 
-def error(part: torch.Tensor, one: Sequence, start: int, reach: Reach = FULL) -> float:
-    wanted = dense(one, reach)[start : start + len(part)]
+def error(part: torch.Tensor, one: Sequence, start: int, variant: Variant = FULL) -> float:
+    wanted = dense(one, variant)[start : start + len(part)]
     return float((part.double() - wanted).abs().max())
 
 
@@ -51,70 +51,78 @@ def test_prefill_and_decode(
 
 
 @pytest.mark.parametrize(
-    "reach", [Reach(1), Reach(40), Reach(64, 3.0), Reach(0, 3.0), Reach(chunk=48)], ids=str
+    "variant",
+    [
+        Variant(1),
+        Variant(40),
+        Variant(64, 3.0),
+        Variant(0, 3.0),
+        Variant(chunk=48),
+    ],
+    ids=str,
 )
-def test_window_and_soft_cap(reach: Reach, device: torch.device) -> None:
+def test_window_and_soft_cap(variant: Variant, device: torch.device) -> None:
     one = sequence(3, 135, (4, 2, 64), torch.float32)
-    case = Case(WIDE, 32, reach)
+    case = Case(WIDE, 32, variant)
     parts = run_step([(one, 100, 35), (one, 134, 1), (one, 30, 3)], case, device)
     for part, start in zip(parts, (100, 134, 30), strict=True):
-        assert error(part, one, start, reach) < BOUNDS[torch.float32], start
+        assert error(part, one, start, variant) < BOUNDS[torch.float32], start
 
 
-@pytest.mark.parametrize("reach", [FULL, Reach(40)], ids=str)
-def test_rows_that_see_further_than_themselves(reach: Reach, device: torch.device) -> None:
+@pytest.mark.parametrize("variant", [FULL, Variant(40)], ids=str)
+def test_rows_that_see_further_than_themselves(variant: Variant, device: torch.device) -> None:
     """Two spans; one is longer than a tile, and one lies at a step's end. Whole, in chunks and
     beside a text, in few rows and in many."""
     one = sequence(3, 135, (4, 2, 64), torch.float32)
     one.last_seen = np.arange(135)
     one.last_seen[20:90], one.last_seen[125:135] = 89, 134
     text = sequence(4, 70, (4, 2, 64), torch.float32)
-    case = Case(SAME, 32, reach)
+    case = Case(SAME, 32, variant)
     whole, beside = run_step([(one, 0, 135), (text, 65, 5)], case, device)
-    assert error(whole, one, 0, reach) < BOUNDS[torch.float32]
-    assert error(beside, text, 65, reach) < BOUNDS[torch.float32]
+    assert error(whole, one, 0, variant) < BOUNDS[torch.float32]
+    assert error(beside, text, 65, variant) < BOUNDS[torch.float32]
     parts = [run_step([(one, start, end - start)], case, device)[0]
              for start, end in ((0, 15), (15, 100), (100, 124), (124, 135))]  # fmt: skip
     assert torch.equal(torch.cat(parts), whole)
 
 
-@pytest.mark.parametrize("reach", [FULL, Reach(40)], ids=str)
-def test_sinks(reach: Reach, device: torch.device) -> None:
+@pytest.mark.parametrize("variant", [FULL, Variant(40)], ids=str)
+def test_sinks(variant: Variant, device: torch.device) -> None:
     """A score larger than all others, one that is nothing beside them, and two between; a decode
     has a chunk's bits."""
     one, sinks = sequence(3, 135, (4, 2, 64), torch.float32), torch.tensor([30.0, -30.0, 0.0, 2.0])
-    case = Case(SAME, 32, reach, sinks=sinks)
+    case = Case(SAME, 32, variant, sinks=sinks)
     parts = run_step([(one, 100, 35), (one, 134, 1), (one, 30, 3)], case, device)
     for part, start in zip(parts, (100, 134, 30), strict=True):
-        wanted = dense(one, reach, sinks)[start : start + len(part)]
+        wanted = dense(one, variant, sinks)[start : start + len(part)]
         assert (part.double() - wanted).abs().max() < BOUNDS[torch.float32]
     assert torch.equal(parts[1][0], parts[0][-1])
 
 
-@pytest.mark.parametrize("reach", [FULL, Reach(21)], ids=str)
-def test_blocks_of_any_size(reach: Reach, device: torch.device) -> None:
+@pytest.mark.parametrize("variant", [FULL, Variant(21)], ids=str)
+def test_blocks_of_any_size(variant: Variant, device: torch.device) -> None:
     """Parts of a tile of 32 keys, as large as one, several of them, and neither."""
     one = sequence(3, 71, (2, 1, 16), torch.float32)
     work = [(one, 40, 31), (one, 70, 1)]
-    parts = run_step(work, Case(SAME, 16, reach), device)
+    parts = run_step(work, Case(SAME, 16, variant), device)
     for part, start in zip(parts, (40, 70), strict=True):
-        assert error(part, one, start, reach) < BOUNDS[torch.float32]
+        assert error(part, one, start, variant) < BOUNDS[torch.float32]
     for size in (1, 8, 24, 32, 64, 96):
-        other = run_step(work, Case(SAME, size, reach), device)
+        other = run_step(work, Case(SAME, size, variant), device)
         assert all(torch.equal(*pair) for pair in zip(other, parts, strict=True)), size
 
 
-@pytest.mark.parametrize("reach", [FULL, Reach(40, 3.0)], ids=str)
-def test_all_keys_as_one_split(reach: Reach, device: torch.device) -> None:
+@pytest.mark.parametrize("variant", [FULL, Variant(40, 3.0)], ids=str)
+def test_all_keys_as_one_split(variant: Variant, device: torch.device) -> None:
     """Prompts are computed so by default: their bits don't depend on how they are cut."""
     one, other = (
         sequence(3, 135, (4, 2, 64), torch.float32),
         sequence(5, 70, (4, 2, 64), torch.float32),
     )
     choice = AttentionChoice(TILES, AttentionTiles(64, 32, 0, 4, 2), split_queries=3)
-    case = Case(choice, 32, reach)
+    case = Case(choice, 32, variant)
     (whole,) = run_step([(one, 0, 135)], case, device)
-    assert error(whole, one, 0, reach) < BOUNDS[torch.float32]
+    assert error(whole, one, 0, variant) < BOUNDS[torch.float32]
     part = run_step([(other, 60, 10), (one, 75, 50)], case, device)[1]
     assert torch.equal(part, whole[75:125])
 
@@ -140,28 +148,28 @@ def test_a_float32_cache_under_bfloat16_queries(device: torch.device) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("shape", "reach", "dtype"),
+    ("shape", "variant", "dtype"),
     [
         ((3, 1, 64), FULL, torch.float32),
-        ((2, 2, 80), Reach(37, 5.0), torch.float32),
+        ((2, 2, 80), Variant(37, 5.0), torch.float32),
         ((4, 1, 128), FULL, torch.bfloat16),
-        ((2, 2, 64), Reach(chunk=40), torch.float32),
+        ((2, 2, 64), Variant(chunk=40), torch.float32),
     ],
     ids=str,
 )
 def test_bits_depend_on_the_sequence_alone(
-    shape: tuple[int, int, int], reach: Reach, dtype: torch.dtype, device: torch.device
+    shape: tuple[int, int, int], variant: Variant, dtype: torch.dtype, device: torch.device
 ) -> None:
     """However it is chunked, decode included, whatever the block size, whoever else is there."""
     one, length = sequence(6, 131, shape, dtype), 131
-    (whole,) = run_step([(one, 0, length)], Case(SAME, 16, reach), device)
+    (whole,) = run_step([(one, 0, length)], Case(SAME, 16, variant), device)
     for start in (0, 1, 62, 63, 64, 65, 127, 128, 130):
-        (part,) = run_step([(one, start, 1)], Case(SAME, 32, reach), device)
+        (part,) = run_step([(one, start, 1)], Case(SAME, 32, variant), device)
         assert torch.equal(part, whole[start : start + 1]), start
     for start, count in ((60, 2), (63, 3), (0, 7), (50, 40), (100, 31)):
         others = [(sequence(70 + count, 30, shape, dtype), 25 - count % 3, 5) for _ in range(2)]
         work = [others[0], (one, start, count), others[1]]
-        part = run_step(work, Case(SAME, 16, reach), device)[1]
+        part = run_step(work, Case(SAME, 16, variant), device)[1]
         assert torch.equal(part, whole[start : start + count]), (start, count)
 
 
@@ -178,9 +186,9 @@ def test_a_decode_alone_among_many_and_at_another_place(device: torch.device) ->
         assert torch.equal(run_step(work, Case(SAME), device)[place], alone), place
 
 
-@pytest.mark.parametrize("reach", [FULL, Reach(70)], ids=str)
+@pytest.mark.parametrize("variant", [FULL, Variant(70)], ids=str)
 def test_any_number_of_programs_goes_through_the_splits(
-    reach: Reach, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    variant: Variant, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One long context among short ones: a program for each pair of a tile and a split, three for
     all, and fewer tiles at a time. A chunk's bits come from programs that have a tile each."""
@@ -189,7 +197,7 @@ def test_any_number_of_programs_goes_through_the_splits(
     lone = [sequence(20 + n, length, shape, dtype) for n, (length, _) in enumerate(ends)]
     pairs = zip(lone, ends, strict=True)
     work = [(one, length - count, count) for one, (length, count) in pairs]
-    case = Case(SAME, 16, reach)
+    case = Case(SAME, 16, variant)
     whole = run_step(work, case, device)
     (chunk,) = run_step([(lone[0], 300, 30)], case, device)
     assert torch.equal(whole[0], chunk[27:])

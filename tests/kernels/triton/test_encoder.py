@@ -10,7 +10,7 @@ from torch.nn import functional
 from penstock_kernels.reference import encoder as reference
 from penstock_kernels.triton.attention.encoder import (
     InputPlan,
-    InputReach,
+    InputVariant,
     encoder_attention,
     plan_inputs,
 )
@@ -72,34 +72,34 @@ def test_an_inputs_attention_is_its_own(dtype: torch.dtype, device: torch.device
         assert torch.equal(alone, other)
 
 
-REACHES = {
-    "window": InputReach(window=9),
-    "wide window": InputReach(window=40),
-    "back": InputReach(causal=True),
-    "capped": InputReach(window=5, causal=True, soft_cap=3.0),
+VARIANTS = {
+    "window": InputVariant(window=9),
+    "wide window": InputVariant(window=40),
+    "back": InputVariant(causal=True),
+    "capped": InputVariant(window=5, causal=True, soft_cap=3.0),
 }
 
 
-def within(parts: tuple[Tensor, ...], scale: float, reach: InputReach) -> Tensor:
+def within(parts: tuple[Tensor, ...], scale: float, variant: InputVariant) -> Tensor:
     """One input's attention, in float64."""
     query, key, value = (each.double().transpose(0, 1) for each in parts)
     shared = len(query) // len(key)
     scores = query @ key.repeat_interleave(shared, 0).transpose(1, 2) * scale
-    if reach.soft_cap:
-        scores = torch.tanh(scores / reach.soft_cap) * reach.soft_cap
+    if variant.soft_cap:
+        scores = torch.tanh(scores / variant.soft_cap) * variant.soft_cap
     place = torch.arange(scores.shape[-1])
     apart = place[None, :] - place[:, None]
-    hidden = apart.abs() >= (reach.window or len(place))
-    if reach.causal:
+    hidden = apart.abs() >= (variant.window or len(place))
+    if variant.causal:
         hidden = hidden | (apart > 0)
     weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
     return (weights @ value.repeat_interleave(shared, 0)).transpose(0, 1)
 
 
-@pytest.mark.parametrize("name", REACHES)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_what_tokens_see(name: str, dtype: torch.dtype, device: torch.device) -> None:
     """Two heads share a key head. Each input has the bits that it has alone."""
-    reach, scale, dim = REACHES[name], 0.3, 20
+    variant, scale, dim = VARIANTS[name], 0.3, 20
     tiles, rows = encoder_tiles(dim, dtype), sum(LENGTHS)
     whole = [(drawn(rows, heads, dim, seed=heads) * 1.5).to(dtype) for heads in (4, 2)]
     whole.append(drawn(rows, 2, dim, seed=3).to(dtype))
@@ -107,12 +107,12 @@ def test_what_tokens_see(name: str, dtype: torch.dtype, device: torch.device) ->
     def attended(parts: list[Tensor], lengths: list[int]) -> tuple[Tensor, ...]:
         planned = [torch.from_numpy(each).to(device) for each in plan_inputs(lengths, tiles)]
         plan, own = InputPlan(tiles, *planned), [each.to(device) for each in parts]
-        return encoder_attention(*own, plan, scale=scale, reach=reach).cpu().split(lengths)
+        return encoder_attention(*own, plan, scale=scale, variant=variant).cpu().split(lengths)
 
     found = attended(whole, LENGTHS)
     for ours, *parts in zip(found, *(each.split(LENGTHS) for each in whole), strict=True):
         bound = 1e-5 if dtype == torch.float32 else 2 * UNITS[dtype]
-        exact = within(tuple(parts), scale, reach)
+        exact = within(tuple(parts), scale, variant)
         assert (ours.double() - exact).abs().max() < bound * whole[2].abs().max()
         (alone,) = attended([each.contiguous() for each in parts], [len(ours)])
         assert torch.equal(alone, ours)

@@ -22,7 +22,7 @@ from penstock_kernels.triton.tiles import AttentionTiles
 
 
 @dataclass(frozen=True)
-class InputReach:
+class InputVariant:
     """What the tokens of an input see of it, and how their scores are bent."""
 
     window: int = 0
@@ -33,7 +33,7 @@ class InputReach:
     """Scaled scores x become soft_cap * tanh(x / soft_cap); 0: they stay."""
 
 
-WHOLE_INPUT = InputReach()
+WHOLE_INPUT = InputVariant()
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def encoder_attention(
     bias: Tensor | None = None,
     *,
     scale: float | None = None,
-    reach: InputReach = WHOLE_INPUT,
+    variant: InputVariant = WHOLE_INPUT,
 ) -> Tensor:
     """softmax(scale q k^T + bias) v within each input, over what its tokens see of it.
 
@@ -172,7 +172,7 @@ def encoder_attention(
     rows, heads, head_dim = query.shape
     if scale is None:
         scale = head_dim**-0.5
-    capped = reach.soft_cap > 0
+    capped = variant.soft_cap > 0
     for each in (query, key, value):
         if each.stride()[1:] != (head_dim, 1):
             raise ValueError(f"the heads of a row must lie together, not {each.stride()}")
@@ -188,9 +188,9 @@ def encoder_attention(
         lengths=plan.lengths,
         tile_inputs=plan.tile_inputs,
         tile_firsts=plan.tile_firsts,
-        scale=scale / reach.soft_cap if capped else scale * LOG2_E.value,
-        cap=reach.soft_cap * LOG2_E.value,
-        window=reach.window,
+        scale=scale / variant.soft_cap if capped else scale * LOG2_E.value,
+        cap=variant.soft_cap * LOG2_E.value,
+        window=variant.window,
         query_row=query.stride(0),
         key_row=key.stride(0),
         value_row=value.stride(0),
@@ -201,8 +201,8 @@ def encoder_attention(
         ROWS=tiles.rows,
         KEYS=tiles.keys,
         BIAS=bias is not None,
-        WINDOW=reach.window > 0,
-        CAUSAL=reach.causal,
+        WINDOW=variant.window > 0,
+        CAUSAL=variant.causal,
         SOFT_CAP=capped,
         num_warps=tiles.warps,
         num_stages=tiles.stages,

@@ -47,8 +47,9 @@ from penstock_kernels.triton.tiles import (
 
 
 @dataclass(frozen=True)
-class Reach:
-    """What limits the keys and scores of a query."""
+class Variant:
+    """What an attention layer does otherwise than plain causal attention: the keys that a query
+    sees, and how its scores are bent."""
 
     window: int = 0
     """A query sees its own key and the window - 1 before it; 0 for all before it."""
@@ -59,7 +60,7 @@ class Reach:
     window."""
 
 
-FULL = Reach()
+FULL = Variant()
 
 PARTIALS = ("partial_values", "partial_peaks", "partial_weights")
 """Parameters of the kernels for partial results of single splits."""
@@ -72,7 +73,7 @@ def paged_attention(
     plan: DeviceAttentionPlan,
     scale: float,
     *,
-    reach: Reach = FULL,
+    variant: Variant = FULL,
     scales: KVScales | None = None,
     sinks: Tensor | None = None,
     turning: int = 0,
@@ -108,7 +109,7 @@ def paged_attention(
     ):
         if tiles is not None:
             call = _Call(
-                query, key_cache, value_cache, out, plan, scale, reach, scales, sinks, turning
+                query, key_cache, value_cache, out, plan, scale, variant, scales, sinks, turning
             )
             call.launch(tiles, shape, partial=partial)
     return out
@@ -135,7 +136,7 @@ class _Call:
     out: Tensor
     plan: DeviceAttentionPlan
     scale: float
-    reach: Reach
+    variant: Variant
     scales: KVScales | None
     sinks: Tensor | None
     turning: int
@@ -180,7 +181,7 @@ class _Call:
     ) -> None:
         """`rows` is the number of rows in a tile's partial results; 0 if there are none. Operands
         of what isn't computed are None."""
-        plan, reach = self.plan, self.reach
+        plan, variant = self.plan, self.variant
         kv_heads, head_dim = self.kv_heads, self.value_size
         count = tiles.sequences.shape[0]
         scales = self.scales
@@ -203,7 +204,7 @@ class _Call:
             "SPLIT": shape.split,
             "PARTIAL_ROWS": rows,
             "WINDOW": self._limit > 0,
-            "CHUNKS": reach.chunk > 0,
+            "CHUNKS": variant.chunk > 0,
             "SPANS": plan.last_seen is not None,
             "SINKS": self.sinks is not None,
             "SCALED": scales is not None,
@@ -233,7 +234,7 @@ class _Call:
             BLOCK_SIZE=plan.block_size,
             ROWS=shape.rows,
             KEYS=shape.keys,
-            SOFT_CAP=reach.soft_cap > 0,
+            SOFT_CAP=variant.soft_cap > 0,
             num_warps=shape.warps,
             num_stages=shape.stages,
             maxnreg=shape.registers if rows else None,
@@ -257,7 +258,7 @@ class _Call:
     @property
     def _limit(self) -> int:
         """Tokens of a window or of a chunk; 0: there is none."""
-        return self.reach.window or self.reach.chunk
+        return self.variant.window or self.variant.chunk
 
     def _partial(self, *sizes: int) -> Tensor:
         return torch.empty(sizes, dtype=torch.float32, device=self.query.device)
@@ -265,8 +266,8 @@ class _Call:
     def _score_scales(self) -> tuple[float, float]:
         """Returns the factors of the product before and after the soft cap. They include log2(e),
         since the softmax computes powers of two."""
-        if self.reach.soft_cap:
-            return self.scale / self.reach.soft_cap, self.reach.soft_cap * LOG2_E.value
+        if self.variant.soft_cap:
+            return self.scale / self.variant.soft_cap, self.variant.soft_cap * LOG2_E.value
         return self.scale * LOG2_E.value, 1.0
 
 

@@ -296,8 +296,8 @@ def _sharing(attention: Attention, kinds: list[Attention]) -> Attention:
     """Attention of an encoder's layer: layers with the same attention share the memory of keys and
     values. `kinds`: those that have been met; a new one is added."""
     for known in kinds:
-        same_reach = known.window == attention.window and known.head_dim == attention.head_dim
-        if known.rotation is attention.rotation and same_reach:
+        same_window = known.window == attention.window and known.head_dim == attention.head_dim
+        if known.rotation is attention.rotation and same_window:
             return known
     kinds.append(replace(attention, layer=len(kinds)))
     return kinds[-1]

@@ -12,7 +12,7 @@ from torch import Tensor
 from penstock.model import mechanisms as mechanism
 from penstock_kernels.triton.attention.encoder import (
     InputPlan,
-    InputReach,
+    InputVariant,
     encoder_attention,
     plan_inputs,
 )
@@ -61,9 +61,9 @@ class TritonWithinInputs:
     ) -> Tensor:
         if rotation is not None or norms is not None:
             query, key, value = self._turned(query, key, value, rotation, norms)
-        reach = InputReach(rule.window or 0, self.causal, rule.soft_cap or 0.0)
+        variant = InputVariant(rule.window or 0, self.causal, rule.soft_cap or 0.0)
         return encoder_attention(
-            query, key, value, self.plan, self.bias, scale=rule.scale, reach=reach
+            query, key, value, self.plan, self.bias, scale=rule.scale, variant=variant
         )
 
     def _turned(

@@ -66,10 +66,12 @@ def qwen2_5_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kin
     every = bounded(found.keys, "n_wa_pattern", tower.num_layers)
     pixels = bounded(found.keys, "window_size", MAX_WINDOW, 112)
     merge = _merge(found)
-    reach = pixels // merge // tower.patch
-    if reach < 1:
+    squares = pixels // merge // tower.patch
+    if squares < 1:
         raise found.keys.wrong("window_size", f"{merge * tower.patch} pixels at least")
-    windows = WindowSpec(side=reach * merge, whole=tuple(range(every - 1, tower.num_layers, every)))
+    windows = WindowSpec(
+        side=squares * merge, whole=tuple(range(every - 1, tower.num_layers, every))
+    )
     return _seen(found, tokens, msgspec.structs.replace(tower, windows=windows), QWEN2_5)
 
 

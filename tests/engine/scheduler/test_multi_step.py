@@ -10,7 +10,7 @@ import pytest
 from penstock.protocol.common import Grammar, Repetition
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock_engine.request.step_in_flight import UnfitResult, verify_drafts
-from penstock_engine.scheduler.further import MOST, SECONDS
+from penstock_engine.scheduler.multi_step import MOST, SECONDS
 from tests.engine.fake_model import EOS, VOCAB
 from tests.engine.harness import Harness
 from tests.engine.scores import RequestScore
@@ -21,7 +21,7 @@ def going_on(seconds: float = 0.001, **options: Any) -> Harness:
     settings = {"max_num_batched_tokens": 64, "max_steps_in_flight": 2, "max_model_len": 400}
     h = Harness(**{**settings, **options})
     h.goes_on = True
-    h.step_seconds = lambda: seconds * (1 + h.worker.log[-1].further)
+    h.step_seconds = lambda: seconds * (1 + h.worker.log[-1].extra_steps)
     h.connect()
     h.start_worker()
     return h
@@ -35,7 +35,7 @@ def ask(h: Harness, prompt: list[int], tokens: int = 200, **more: Any) -> Reques
 
 def run_until_it_goes_on(h: Harness) -> None:
     for _ in range(20):
-        if h.plan is not None and h.plan.further:
+        if h.plan is not None and h.plan.extra_steps:
             return
         h.run_step()
     raise AssertionError("no step goes on")
@@ -50,12 +50,12 @@ def test_decodes_that_nobody_reads_as_they_come_go_on() -> None:
     score = ask(h, [5, 6])
     run_until_it_goes_on(h)
     assert h.plan is not None
-    assert h.plan.further == MOST
+    assert h.plan.extra_steps == MOST
     h.run()
     assert count(score) == 200
     assert len(h.worker.log) < 40
     # The last step has as many as are left.
-    assert sum(1 + plan.further for plan in h.worker.log) == 200
+    assert sum(1 + plan.extra_steps for plan in h.worker.log) == 200
 
 
 def test_a_loop_ends_a_sequence_in_the_middle_of_a_step_that_goes_on() -> None:
@@ -78,7 +78,7 @@ def test_proposals_that_pay_end_a_step_that_goes_on() -> None:
     h.proposes = lambda: 3
     h.run_step()
     assert h.plan is not None
-    assert not h.plan.further
+    assert not h.plan.extra_steps
     assert [work.draft for work in h.plan.work] == [3]
 
 
@@ -90,7 +90,7 @@ def test_no_step_follows_one_that_goes_on_but_for_who_comes() -> None:
     other = ask(h, [7, 8, 9], tokens=4)
     follower = h.plans[1][0]
     assert [new.slot for new in follower.admitted] == [1]
-    assert follower.further == 0
+    assert follower.extra_steps == 0
     # It starts wherever the one before stops.
     assert [work.after_drafts for work in follower.work] == [True, False]
     h.disturbed = lambda: True
@@ -129,20 +129,20 @@ def test_who_is_read_or_may_be_deferred_gets_each_token_by_a_plan(terms: dict[st
     ask(h, [7, 8], tokens=60, **terms)
     for _ in range(40):
         h.run_step()
-    assert not any(plan.further for plan in h.worker.log)
+    assert not any(plan.extra_steps for plan in h.worker.log)
     h.run()
-    assert any(plan.further for plan in h.worker.log)
+    assert any(plan.extra_steps for plan in h.worker.log)
 
 
 def test_steps_are_as_short_as_what_happens_may_wait() -> None:
     slow = going_on(seconds=SECONDS / 3)
     ask(slow, [5, 6], tokens=50)
     slow.run()
-    assert not any(plan.further for plan in slow.worker.log)
+    assert not any(plan.extra_steps for plan in slow.worker.log)
     slower = going_on(seconds=SECONDS / 8)
     ask(slower, [5, 6], tokens=150)
     slower.run()
-    assert max(plan.further for plan in slower.worker.log) in (6, 7)
+    assert max(plan.extra_steps for plan in slower.worker.log) in (6, 7)
 
 
 def test_a_worker_that_does_not_say_that_it_goes_on_is_sent_each_step() -> None:
@@ -152,7 +152,7 @@ def test_a_worker_that_does_not_say_that_it_goes_on_is_sent_each_step() -> None:
     h.start_worker()
     ask(h, [5, 6], tokens=25)
     h.run()
-    assert not any(plan.further for plan in h.worker.log)
+    assert not any(plan.extra_steps for plan in h.worker.log)
 
 
 def test_ends_are_told_and_nothing_is_emitted_behind_them() -> None:
@@ -204,7 +204,7 @@ def test_a_result_with_more_than_was_planned_ends_the_session() -> None:
     ask(h, [5, 6])
     run_until_it_goes_on(h)
     plan, _ = h.plans[0]
-    slots = [SlotResult(0, 5, more=[5] * (plan.further + 1))]
+    slots = [SlotResult(0, 5, more=[5] * (plan.extra_steps + 1))]
     h.worker_says(msgspec.structs.replace(Result(plan.step, slots)))
     assert h.worker_end is not None
     assert "kept" in h.worker_end

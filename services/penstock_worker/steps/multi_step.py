@@ -1,4 +1,4 @@
-"""Tokens that a step computes by itself after those of its plan (Plan.further)."""
+"""Decode steps that a worker computes without a plan for each (Plan.extra_steps)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Disturbed = Callable[[], bool]
 """Returns whether the engine core has said something that waits for the step's end."""
 
 
-class FurtherTokens(Generic[Queued]):
-    """Computes Plan.further.
+class MultiStepDecoding(Generic[Queued]):
+    """Computes Plan.extra_steps.
 
     Each token is computed and sampled as by a plan of its own, of the same slots: only messages and
     what plans change are left out. If that fails for a slot, the next plan says so of it.
@@ -33,12 +33,12 @@ class FurtherTokens(Generic[Queued]):
         self, plan: Plan, queued: list[Queued], start: StepStart, disturbed: Disturbed
     ) -> dict[int, SlotResult]:
         """Returns the results of the plan's works, which have been queued, by slot, with what
-        further tokens there are. Slots that are missing have failed."""
+        extra steps there are. Slots that are missing have failed."""
         start.settle_earlier()
         results = newest = self._settled(queued)
         works, ends = plan.work, frozenset(plan.ends)
         more: dict[int, list[SlotResult]] = {work.slot: [] for work in works}
-        for _ in range(plan.further):
+        for _ in range(plan.extra_steps):
             if disturbed() or not _go_on(works, newest, ends, plan.least_proposed):
                 break
             works = [SlotWork(work.slot, work.start + work.count, 1) for work in works]

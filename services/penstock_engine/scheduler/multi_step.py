@@ -10,18 +10,18 @@ from penstock_engine.scheduler.starts import SpareRoom
 from penstock_engine.scheduler.state import SchedulerState
 
 SECONDS = 0.25
-"""Most seconds that a step with further tokens is expected to take. Until it ends, the engine core
+"""Most seconds that a step with extra steps is expected to take. Until it ends, the engine core
 knows nothing of what was computed, which may be lost."""
 
 MOST, LEAST = 15, 3
-"""Most and least further tokens of a step. If there would be fewer, the next step is sent ahead
+"""Most and least extra steps of a step. If there would be fewer, the next step is sent ahead
 instead."""
 
 MOST_ENDS = 64
 """Ids that a plan says end its sequences."""
 
 
-class Further:
+class MultiStep:
     """Plans several tokens of each sequence at once (multi-step decoding) while only decodes run.
 
     On a CPU, messages, and what the engine core does for each, take processors from those that
@@ -44,13 +44,13 @@ class Further:
             latest = state.in_flight[-1]
             if latest.drafts:
                 return False  # More drafts are likely to follow.
-            if latest.further and state.marked:
+            if latest.extra_steps and state.marked:
                 return False  # Some have ended: the plan for the others ends the step, too.
         running = state.running.values()
         return all(map(_may_go_on, running)) and self._most(len(running)) >= LEAST
 
     def allot(self, builder: StepBuilder) -> None:
-        """Adds further tokens to a step that is otherwise complete."""
+        """Adds extra steps to a step that is otherwise complete."""
         state = self._state
         if state.in_flight or builder.alone or builder.drafts or not self.wanted():
             return
@@ -82,7 +82,7 @@ class Further:
         return most - end
 
     def _most(self, decodes: int) -> int:
-        """Further tokens by how long each takes; 0: unknown."""
+        """Extra steps by how long each takes; 0: unknown."""
         seconds = self._state.draft_policy.seconds(decodes)
         return min(MOST, int(SECONDS / seconds) - 1) if seconds > 0.0 else 0
 

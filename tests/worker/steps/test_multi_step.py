@@ -39,7 +39,7 @@ def jobs(ends: tuple[int, ...] = ()) -> list[Job]:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_tokens_are_those_of_a_plan_each(model: DecoderModel, threads: int) -> None:
     one = Driver(make_runner(model)).run(jobs())
-    more = Driver(make_runner(model, threads=threads), further=9).run(jobs())
+    more = Driver(make_runner(model, threads=threads), extra_steps=9).run(jobs())
     assert [job.tokens for job in more] == [job.tokens for job in one]
     assert [job.logprobs for job in more] == [job.logprobs for job in one]
     assert more[0].steps < one[0].steps / 4
@@ -48,7 +48,7 @@ def test_tokens_are_those_of_a_plan_each(model: DecoderModel, threads: int) -> N
 def test_of_the_cpu_kernels_too(default_model: PreparedModel) -> None:
     model = CPUModel(default_model.config, default_model.weights, "auto")
     one = Driver(make_runner(model)).run(jobs())
-    more = Driver(make_runner(model), further=9).run(jobs())
+    more = Driver(make_runner(model), extra_steps=9).run(jobs())
     assert [job.tokens for job in more] == [job.tokens for job in one]
     assert [job.logprobs for job in more] == [job.logprobs for job in one]
     assert more[0].steps < one[0].steps / 4
@@ -68,11 +68,11 @@ class Stepper:
         self.runner.execute(Plan(1, 0, [], new, work))
         self.last = 1
 
-    def step(self, further: int, disturbed: list[bool] = (), **plan: object) -> Result:
-        """disturbed: what is said before each further token."""
+    def step(self, extra_steps: int, disturbed: list[bool] = (), **plan: object) -> Result:
+        """disturbed: what is said before each extra step."""
         said = iter(disturbed)
         work = [SlotWork(at, start, 1) for at, start in enumerate(self.starts)]
-        order = Plan(self.last + 1, self.last, [], [], work, further=further, **plan)  # type: ignore[arg-type]
+        order = Plan(self.last + 1, self.last, [], [], work, extra_steps=extra_steps, **plan)  # type: ignore[arg-type]
         result = self.runner.begin(order, lambda: next(said, False)).result()
         self.last += 1
         for at, each in enumerate(result.slots):
@@ -119,18 +119,18 @@ class Proposes(Proposer):
 
 
 @pytest.mark.parametrize(
-    ("looks", "least", "tokens"),
+    ("wants_proposed", "least", "tokens"),
     [(True, 1, 3), (True, 2, 3), (True, 3, 6), (True, 0, 6), (False, 1, 6)],
 )
 def test_what_pays_to_draft_ends_it(
-    model: DecoderModel, looks: bool, least: int, tokens: int
+    model: DecoderModel, wants_proposed: bool, least: int, tokens: int
 ) -> None:
     runner = make_runner(
         model, block_size=8, num_blocks=8, slots=2, max_tokens=16, proposer=Proposes
     )
-    result = Stepper(runner).step(5, looks=looks, least_proposed=least)
+    result = Stepper(runner).step(5, wants_proposed=wants_proposed, least_proposed=least)
     assert lengths(result) == [tokens, tokens]
-    assert [each.proposed for each in result.slots] == ([2, 0] if looks else [0, 0])
+    assert [each.proposed for each in result.slots] == ([2, 0] if wants_proposed else [0, 0])
     first, second = result.slots
     assert (first.guessed, first.more_guessed) == (False, [False] * (tokens - 1))
     assert (second.guessed, second.more_guessed) == (None, [])
@@ -162,17 +162,19 @@ def test_a_failure_leaves_the_tokens_before_it(
 
 
 @pytest.mark.parametrize(
-    ("further", "message"),
-    [(11, "11 further tokens behind 6; there is room for 9"), (-1, "-1 further tokens")],
+    ("extra_steps", "message"),
+    [(11, "11 extra steps after 6; there is room for 9"), (-1, "-1 extra steps")],
 )
-def test_what_there_is_no_room_for_is_refused(stepper: Stepper, further: int, message: str) -> None:
+def test_what_there_is_no_room_for_is_refused(
+    stepper: Stepper, extra_steps: int, message: str
+) -> None:
     with pytest.raises(PlanError, match=message):
-        stepper.step(further)
+        stepper.step(extra_steps)
 
 
 def test_prompts_and_drafts_do_not_go_on(stepper: Stepper) -> None:
     work = [SlotWork(0, 5, 1, draft=1)]
-    plan = Plan(2, 1, [], [], work, further=2)
+    plan = Plan(2, 1, [], [], work, extra_steps=2)
     with pytest.raises(PlanError, match="only decodes without drafts"):
         stepper.runner.begin(plan)
     again = msgspec.structs.replace(plan, released=[0], work=[SlotWork(1, 2, 1)])

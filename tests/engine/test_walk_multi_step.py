@@ -15,7 +15,7 @@ from tests.engine.test_walk import Drawn
 from tests.engine.walker import Choices, Seeded, Walker, make_harness
 
 
-class FurtherWalker(Walker):
+class MultiStepWalker(Walker):
     """Most requests are read at their end. Steps are short, and drafts are sometimes proposed."""
 
     def __init__(self, choose: Choices) -> None:
@@ -37,7 +37,7 @@ class FurtherWalker(Walker):
         return self._submit(*request, **terms)
 
     def kill(self) -> None:
-        self.met["killed on the way"] += any(plan.further for plan, _ in self.h.plans)
+        self.met["killed on the way"] += any(plan.extra_steps for plan, _ in self.h.plans)
         super().kill()
 
     def step(self) -> None:
@@ -45,13 +45,13 @@ class FurtherWalker(Walker):
             self.worker()
         plan = self.h.plan
         result = self.h.run_step()
-        if plan is not None and plan.further and result is not None:
+        if plan is not None and plan.extra_steps and result is not None:
             self.met["went on"] += sum(len(each.more) for each in result.slots)
             self.met["followed"] += bool(self.h.plans)
 
 
 def walked(choose: Choices, operations: int) -> Counter[str]:
-    walker = walks.walked(FurtherWalker(choose), operations)
+    walker = walks.walked(MultiStepWalker(choose), operations)
     walker.end()
     return walker.met
 
