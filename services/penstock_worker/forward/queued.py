@@ -70,7 +70,7 @@ class TritonForward(LayerByLayer):
         self._states = states
         self._adapters = adapters
         self._aux_hidden = aux_hidden
-        self._captured: CapturedAuxHidden | None = None
+        self._captured_aux: CapturedAuxHidden | None = None
         if states is not None:
             states.keep_in(attention.blocks())
 
@@ -79,13 +79,13 @@ class TritonForward(LayerByLayer):
         that of activations. Raises GroupLost."""
         model, rows = self._model, buckets.most_rows
         ends = StageEnds(model, rows, dtype, self.device)
-        captured = None
+        captured_aux = None
         if self._aux_hidden is not None:
             shape = rows, len(self._aux_hidden.behind) * model.config.hidden_size
-            captured = CapturedAuxHidden(
+            captured_aux = CapturedAuxHidden(
                 self._aux_hidden, torch.zeros(shape, dtype=dtype, device=self.device)
             )
-        self._captured = captured
+        self._captured_aux = captured_aux
 
         def compute(step: DeviceStep) -> Tensor:
             count = len(step.tokens)
@@ -101,8 +101,8 @@ class TritonForward(LayerByLayer):
                     step.states,
                     encoded=step.encoded,
                 )
-            if captured is not None:
-                captured.store(count)
+            if captured_aux is not None:
+                captured_aux.store(count)
             return found
 
         hidden = torch.zeros(rows, model.config.hidden_size, dtype=dtype, device=self.device)
@@ -185,8 +185,8 @@ class TritonForward(LayerByLayer):
         hidden = self._graphs.hidden(batch, rows, moves, places)
         if hidden is not None:
             self._count_layers(len(self._model.layers))
-            if self._captured is not None:
-                self._captured.replayed()
+            if self._captured_aux is not None:
+                self._captured_aux.replayed()
         return hidden
 
     def _eager(
