@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,12 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import psutil
 
 from deploy.local import answers, free_port, wait
-from penstock.prepare import prepare
-from penstock.prepare.folder import MANIFEST, load_manifest
 
 MODEL = "smollm2-135m"
 PENSTOCK = (sys.executable, "-m", "penstock")
@@ -104,19 +100,6 @@ def processor_seconds(pid: int) -> float:
     process = psutil.Process(pid)
     family = (process, *process.children(recursive=True))
     return float(sum(sum(each.cpu_times()[:2]) for each in family))
-
-
-def model_with_context(folder: Path, tokens: int) -> Path:
-    """A prepared folder like that of MODEL, but with so long a context. Nothing can compute it, but
-    a null worker doesn't."""
-    prepared = prepare(MODEL)
-    manifest = load_manifest(prepared)
-    target = folder / "model"
-    shutil.copytree(prepared, target)
-    config = msgspec.structs.replace(manifest.config, max_position=tokens)
-    longer = msgspec.structs.replace(manifest, config=config)
-    (target / MANIFEST).write_bytes(msgspec.json.encode(longer))
-    return target
 
 
 def engine(folder: Path, model_dir: Path, flags: Sequence[str]) -> RestartableProcess:

@@ -1,1 +1,0 @@
-"""What many open requests see of an engine core that dies, and of processes that stand still."""
