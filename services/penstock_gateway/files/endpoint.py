@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import msgspec
 from starlette.requests import Request
@@ -286,24 +286,13 @@ def routes(service: Service) -> list[OperationRoute]:
         record = await _find(service, request)
         pieces = service.stored().contents.read(record.id)
         try:
-            first = await asyncio.to_thread(next, pieces, b"")
+            parts = await read_on(pieces, "the file", record.id)
         except FileNotFoundError:
             # Deleted meanwhile, or --data-dir isn't the folder of whoever wrote it.
             log.error("a file's contents are missing", file=record.id)
             raise not_there(record.id) from None
-        except OSError as error:
-            log.error("a file can't be read", file=record.id, reason=str(error))
-            raise unavailable(
-                "the file can't be read at the moment", "storage_unavailable", RETRY_AFTER
-            ) from None
-
-        async def parts() -> AsyncIterator[bytes]:
-            yield first
-            while part := await asyncio.to_thread(next, pieces, b""):
-                yield part
-
         size = {"content-length": str(record.bytes)}
-        return StreamingResponse(parts(), headers=size, media_type="application/octet-stream")
+        return StreamingResponse(parts, headers=size, media_type="application/octet-stream")
 
     async def delete(request: Request) -> Response:
         record, store = await _find(service, request), service.stored()
@@ -332,6 +321,28 @@ async def _find(service: Service, request: Request) -> FileRecord:
     if record is None:
         raise not_there(file_id)
     return record
+
+
+async def read_on(pieces: Iterator[bytes], what: str, of: str) -> AsyncIterator[bytes]:
+    """The pieces of a stored file, of which the first has been read: so what is wrong with it is
+    said before a reply begins. `what` names it in an error, `of` in the log. Raises
+    FileNotFoundError, and HTTPError (503) for a file that can't be read."""
+    try:
+        first = await asyncio.to_thread(next, pieces, b"")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        log.error(f"{what} can't be read", of=of, reason=str(error))
+        raise unavailable(
+            f"{what} can't be read at the moment", "storage_unavailable", RETRY_AFTER
+        ) from None
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield first
+        while part := await asyncio.to_thread(next, pieces, b""):
+            yield part
+
+    return parts()
 
 
 def not_there(file_id: str) -> HTTPError:

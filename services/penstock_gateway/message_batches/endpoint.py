@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import msgspec
 from starlette.requests import Request
@@ -18,7 +18,7 @@ from penstock.process import logs
 from penstock_gateway.anthropic.errors import ERRORS
 from penstock_gateway.anthropic.models import BETA, MOST, USUAL
 from penstock_gateway.batches.request import BODY, BatchLine
-from penstock_gateway.files.endpoint import RETRY_AFTER, check_room, no_room
+from penstock_gateway.files.endpoint import RETRY_AFTER, check_room, no_room, read_on
 from penstock_gateway.http.errors import HTTPError, clip, unavailable
 from penstock_gateway.http.operations import Operation, OperationRoute, Parameters, asked
 from penstock_gateway.http.replies import send_json
@@ -274,23 +274,12 @@ def routes(service: Service) -> list[OperationRoute]:
             )
         pieces = result_blocks(store.contents, record)
         try:
-            first = await asyncio.to_thread(next, pieces, b"")
+            parts = await read_on(pieces, "the results", record.id)
         except FileNotFoundError:
             raise HTTPError(
                 404, f"the results of the batch {record.id} are no longer stored"
             ) from None
-        except OSError as error:
-            log.error("a batch's results can't be read", batch=record.id, reason=str(error))
-            raise unavailable(
-                "the results can't be read at the moment", "storage_unavailable", RETRY_AFTER
-            ) from None
-
-        async def parts() -> AsyncIterator[bytes]:
-            yield first
-            while part := await asyncio.to_thread(next, pieces, b""):
-                yield part
-
-        return StreamingResponse(parts(), media_type="application/x-jsonl")
+        return StreamingResponse(parts, media_type="application/x-jsonl")
 
     async def cancel(request: Request) -> Response:
         store, owner = service.stored(), tenant_of(request.scope)
