@@ -1,5 +1,6 @@
 /** The page: two views, chosen by what follows the #. */
 
+import { hush } from "./chat/aloud.js";
 import { headers } from "./chat/api.js";
 import { Chat } from "./chat/chat.js";
 import { at, icon, make } from "./chat/dom.js";
@@ -89,7 +90,10 @@ function keys(event) {
   if ((event.ctrlKey || event.metaKey) && event.shiftKey && event.key.toLowerCase() === "o") {
     event.preventDefault();
     chat.fresh();
-  } else if (event.key === "Escape" && view === "chat" && !document.querySelector("dialog[open]")) chat.stop();
+  } else if (event.key === "Escape" && view === "chat" && !document.querySelector("dialog[open]")) {
+    hush();
+    chat.stop();
+  }
 }
 
 /** A file that misses its place: the browser would leave the page, and show it. */
@@ -112,6 +116,7 @@ async function start() {
   addEventListener("hashchange", route);
   document.addEventListener("keydown", keys);
   for (const kind of ["dragover", "drop"]) addEventListener(kind, missed);
+  await chat.answers.resume();
   await route();
   await chat.model.load();
 }

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from testing.serving import Server, wait_until
+from testing.serving import PATIENCE, Server, wait_until
 from tests.gateway import keyring
 from tests.system.page.driving import Chat, Tab, user
 
@@ -194,15 +196,86 @@ def test_a_full_storage_is_said_and_loses_nothing(chat: Chat, tmp_path: Path) ->
     ]
 
 
-def test_a_reload_in_mid_answer_keeps_what_came(chat: Chat) -> None:
+def test_an_answer_goes_on_after_a_reload(chat: Chat, server: Server) -> None:
+    """As one that nothing came between: the same request has the same answer, drawn as it is."""
+    # No seed ends it early.
+    numbers = {"type": "array", "items": {"type": "integer"}, "minItems": 150, "maxItems": 160}
+    chat.parameters(temperature="1", max_tokens="2000", schema=json.dumps(numbers))
+    asked = requests(chat)
+    chat.send(LONG, wait=False)
+    chat.grown(40)
+    chat.tab.load(chat.page.reload)
+    chat.page.locator(".message").nth(1).wait_for()
+    chat.page.get_by_role("button", name="Stop the answer").wait_for()
+    chat.ended()
+    assert asked[0] == asked[1]
+    body = {**asked[0], "stream": False}
+    del body["stream_options"]
+    whole = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=PATIENCE).json()
+    assert chat.contents()[-1][1] == whole["choices"][0]["message"]["content"]
+    assert "tokens/s" in chat.last().inner_text()
+
+
+def test_the_rest_of_an_answer_goes_on_after_a_reload_until_it_is_stopped(chat: Chat) -> None:
+    asked = requests(chat)
+    chat.parameters(system="Write on.")
+    chat.send(LONG)
+    begun = chat.contents()[-1][1]
+    chat.parameters(max_tokens="2000")
+    chat.page.get_by_role("button", name="Continue").click()
+    chat.grown(len(begun) + 20)
+    chat.tab.load(chat.page.reload)
+    chat.grown(len(begun) + 60)
+    chat.page.get_by_role("button", name="Stop the answer").click()
+    chat.ended()
+    chat.wait_kept()
+    assert asked[1] == asked[2]
+    assert asked[2]["messages"][-1] == {"role": "assistant", "content": begun}
+    chat.tab.load(chat.page.reload)
+    chat.page.locator(".message").nth(1).wait_for()
+    assert "Stopped" in chat.last().inner_text()
+    assert chat.bodies()[-1].startswith(begun.strip())
+    assert len(asked) == 3
+
+
+def requests(chat: Chat) -> list[dict[str, Any]]:
+    """The bodies of what the page asks for from now on."""
+    asked: list[dict[str, Any]] = []
+    chat.page.on("request", lambda each: each.post_data and asked.append(each.post_data_json))
+    return asked
+
+
+def test_what_another_tab_left_is_not_gone_on_with(
+    chat: Chat, open_tab: Callable[..., Tab], server: Server
+) -> None:
+    chat.parameters(max_tokens="2000", repetition_penalty="1", system="Write on.")
+    chat.send(LONG, wait=False)
+    chat.grown(40)
+    address = chat.page.url
+    chat.page.close(run_before_unload=False)
+    other = Chat(open_tab(address, beside=chat.tab))
+    other.page.locator(".message").nth(1).wait_for()
+    assert "Not finished" in other.last().inner_text()
+
+
+def test_another_answer_than_before_the_reload_harms_nothing(chat: Chat) -> None:
     chat.parameters(max_tokens="2000", repetition_penalty="1", system="Write on.")
     chat.send(LONG, wait=False)
     chat.grown(40)
     shown = chat.bodies()[-1][:40]
+    # As another model under the same name would.
+    event = json.dumps({"choices": [{"index": 0, "delta": {"content": "Nothing like it"}}]})
+    chat.page.route(
+        "**/v1/chat/completions",
+        lambda route: route.fulfill(
+            body=f"data: {event}\n\ndata: [DONE]\n\n", content_type="text/event-stream"
+        ),
+    )
     chat.tab.load(chat.page.reload)
-    chat.page.locator(".message").nth(1).wait_for()
-    assert chat.bodies()[-1].startswith(shown)
-    assert "Not finished" in chat.last().inner_text()
+    chat.page.locator(".problem", has_text="answers differently now").wait_for()
+    assert chat.contents()[-1][1].startswith(shown)
+    assert "Nothing like it" not in chat.contents()[-1][1]
+    assert "Cut off" in chat.last().inner_text()
 
 
 def test_without_a_server_the_page_says_so(chat: Chat) -> None:

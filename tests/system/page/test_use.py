@@ -113,7 +113,7 @@ def test_what_a_screen_reader_finds(chat: Chat) -> None:
         - list "Messages":
           - listitem:
             - heading "You" [level=2]
-            - text: Name a river.
+            - paragraph: Name a river.
             - group "Your message":
               - button "Copy"
               - button "Edit"

@@ -1,38 +1,41 @@
 /** The chat: what its buttons do, and which conversation is shown. */
 
+import { Answers } from "./answers.js";
 import { Attaching } from "./attaching.js";
 import { Composer } from "./composer.js";
 import { Conversation, merged } from "./conversation.js";
 import { KeyDialog, SettingsDialog } from "./dialogs.js";
+import { at } from "./dom.js";
 import { showExamples, showPurpose } from "./examples.js";
 import { connectFiles, download } from "./files.js";
-import { Generation } from "./generation.js";
 import { Keeping } from "./keeping.js";
-import { messagesOf } from "./media.js";
+import { PromptsDialog } from "./library.js";
 import { Model } from "./model.js";
 import { notify, speak } from "./notices.js";
 import { keepLast, lastSettings, requestOf } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
-import { formOf, transcribe } from "./speech.js";
 import { Transcript } from "./transcript.js";
 
 const OPEN = { state: "open" };
 
 export class Chat {
-  #running = new Map();
-
   constructor(store) {
     this.store = store;
     this.current = Conversation.fresh(lastSettings());
     this.keeping = new Keeping(store, () => this.#list());
     this.model = new Model(() => this.key.open(), (model) => this.#known(model));
+    this.answers = new Answers(this, {
+      grown: ({ id }, node) => id === this.current.id && this.transcript.grown(node),
+      ended: (conversation, node) => this.#tell(conversation, node),
+    });
     this.key = new KeyDialog(() => this.model.load());
     this.settings = new SettingsDialog((settings) => this.#set(settings));
     this.attaching = new Attaching({ kept: () => this.current.attached(), changed: () => this.composer.attached() });
-    const does = { send: (text, files) => this.send(text, files), stop: () => this.stop(), busy: () => this.#running.has(this.current.id) };
+    const does = { send: (text, files) => this.send(text, files), stop: () => this.stop(), busy: () => this.#busy };
     this.composer = new Composer(does, this.attaching);
+    this.library = new PromptsDialog({ written: () => at("message").value, insert: (text) => this.composer.insert(text) });
     this.transcript = new Transcript({
-      running: (node) => this.#running.get(this.current.id)?.node === node,
+      running: (node) => this.answers.writes(this.current.id, node),
       edit: (node, text) => this.edit(node, text),
       regenerate: (node) => this.regenerate(node),
       proceed: (node) => (this.model.transcribes ? this.regenerate(node) : this.proceed(node)),
@@ -46,6 +49,11 @@ export class Chat {
       fresh: () => this.fresh(),
       rename: (id, title) => this.rename(id, title),
       remove: (id) => this.removeConversation(id),
+      each: (callback) => store.each(callback),
+      reveal: (id, node, find) => {
+        this.transcript.seek({ id, node, find });
+        if (id === this.current.id) this.#draw();
+      },
       exportOne: async (id) => {
         const record = await this.store.load(id);
         if (record) await download(store, [record], record.title);
@@ -54,12 +62,6 @@ export class Chat {
     showExamples((text) => this.composer.put(text));
     connectFiles(store, () => this.#list());
     store.onChange((id) => this.#changedElsewhere(id));
-    addEventListener("pagehide", () => {
-      for (const { conversation, node } of this.#running.values()) {
-        conversation.touch(node);
-        this.keeping.leave(conversation);
-      }
-    });
     if (store.fails) notify(`Conversations are not kept: ${store.fails}.`, { stays: true, bad: true });
   }
 
@@ -77,7 +79,7 @@ export class Chat {
     if (!id) {
       if (!this.current.isEmpty) this.current = Conversation.fresh(lastSettings());
     } else if (id !== this.current.id) {
-      const running = this.#running.get(id)?.conversation;
+      const running = this.answers.conversation(id);
       const record = running ? null : await this.store.load(id);
       if (!running && !record) {
         notify("That conversation is not kept in this browser.");
@@ -89,7 +91,7 @@ export class Chat {
     }
     this.#draw();
     this.#list();
-    if (!matchMedia("(pointer: coarse)").matches) this.composer.focus();
+    if (!matchMedia("(pointer: coarse)").matches && !at("messages").contains(document.activeElement)) this.composer.focus();
   }
 
   fresh() {
@@ -108,7 +110,7 @@ export class Chat {
     this.transcript.show(this.current);
     this.attaching.note();
     this.settings.show(this.current.record.settings);
-    this.composer.running(this.#running.has(this.current.id));
+    this.composer.running(this.#busy);
     this.model.used(this.current.path().findLast((node) => node.usage)?.usage?.total_tokens);
     document.title = this.current.isEmpty ? "Penstock" : `${this.current.title} · Penstock`;
   }
@@ -119,13 +121,13 @@ export class Chat {
 
   async #changedElsewhere(id) {
     this.#list();
-    if (id !== this.current.id || this.#running.has(id)) return;
+    if (id !== this.current.id || this.answers.has(id)) return;
     const record = await this.store.load(id);
     if (!record) {
       notify("This conversation was deleted in another tab. It is kept again with your next message.", { one: "deleted" });
       return;
     }
-    if (id !== this.current.id || this.#running.has(id)) return;
+    if (id !== this.current.id || this.answers.has(id)) return;
     // Not another object: a message that is being edited here stays open.
     this.current.record = merged(record, this.current.record);
     this.#draw();
@@ -140,7 +142,7 @@ export class Chat {
     await this.stop(); // The rest of an answer isn't waited for.
     try {
       if (files.length) await this.#keepFiles(current.id, files);
-      if (current !== this.current || this.#running.has(current.id)) return false; // Meanwhile.
+      if (current !== this.current || this.#busy) return false; // Meanwhile.
       const message = current.add(current.path().at(-1)?.id ?? "", "user", text, { attached: files.map(([each]) => each) });
       history.replaceState(null, "", `#chat/${current.id}`);
       this.#generate(current.add(message.id, "assistant", "", OPEN));
@@ -159,7 +161,7 @@ export class Chat {
   /** Returns whether the text was taken. */
   edit(node, text) {
     const { current } = this;
-    if (this.#running.has(current.id) || !this.#request()) return false;
+    if (this.#busy || !this.#request()) return false;
     const other = current.add(node.parent, node.role, text, { attached: node.attached });
     if (node.role === "user") this.#generate(current.add(other.id, "assistant", "", OPEN));
     else this.#settle();
@@ -168,14 +170,14 @@ export class Chat {
   }
 
   regenerate(node) {
-    if (this.#running.has(this.current.id) || !this.#request()) return;
+    if (this.#busy || !this.#request()) return;
     this.#generate(this.current.add(node.parent, "assistant", "", OPEN));
     this.composer.focus();
   }
 
   /** The rest of an answer that was stopped, cut off, or reached its longest. */
   proceed(node) {
-    if (this.#running.has(this.current.id) || !this.#request()) return;
+    if (this.#busy || !this.#request()) return;
     this.#generate(node, { continue_final_message: true, add_generation_prompt: false });
     this.composer.focus();
   }
@@ -183,13 +185,13 @@ export class Chat {
   /** Again: in its place where nothing had come, else as another version. */
   retry(node) {
     if (node.content || node.reasoning) this.regenerate(node);
-    else if (!this.#running.has(this.current.id) && this.#request()) this.#generate(node);
+    else if (!this.#busy && this.#request()) this.#generate(node);
     this.composer.focus();
   }
 
   remove(node) {
     const { current } = this;
-    if (this.#running.has(current.id)) return;
+    if (this.#busy) return;
     const back = current.remove(node);
     this.#settle();
     this.composer.focus();
@@ -203,7 +205,7 @@ export class Chat {
   turn(node, by) {
     const branches = this.current.children(node.parent);
     const other = branches[branches.indexOf(branches.find((each) => each.id === node.id)) + by];
-    if (!other || this.#running.has(this.current.id)) return;
+    if (!other || this.#busy) return;
     this.current.choose(other);
     this.#settle();
     const buttons = this.transcript.view(other.id)?.element.querySelectorAll(".turn") ?? [];
@@ -211,12 +213,17 @@ export class Chat {
   }
 
   stop() {
-    return this.#running.get(this.current.id)?.stop();
+    return this.answers.stop(this.current.id);
   }
 
   #settle() {
     this.keeping.now(this.current);
     this.#draw();
+  }
+
+  /** Whether an answer is being written in the conversation that is shown. */
+  get #busy() {
+    return this.answers.has(this.current.id);
   }
 
   /** The request's fields; null where a parameter is wrong, which is said. */
@@ -229,26 +236,9 @@ export class Chat {
     }
   }
 
-  async #generate(node, more = {}) {
-    const { current } = this;
-    const { system, fields } = this.#request();
-    const last = more.continue_final_message ? node.id : node.parent;
-    const [shown, load, { name, transcribes }] = [current.shown(last), (id) => this.store.loadMedia(id), this.model];
-    const generation = new Generation(current, node, () => {
-      if (this.#running.has(current.id)) {
-        node.rev += 1;
-        this.keeping.soon(current);
-      }
-      if (current.id === this.current.id) this.transcript.grown(node);
-    });
-    this.#running.set(current.id, generation);
-    node.state = "open";
+  #generate(node, more = {}) {
+    this.answers.begin(this.current, node, this.#request(), more);
     this.#settle();
-    if (transcribes) await generation.run(formOf(shown.at(-1), name, fields, load), transcribe);
-    else await generation.run(messagesOf(shown, system, load).then((messages) => ({ ...(name && { model: name }), messages, ...this.model.adds(shown.at(-1), system), ...fields, ...more })));
-    this.#running.delete(current.id);
-    this.keeping.now(current);
-    this.#tell(current, node);
   }
 
   #tell(conversation, node) {
@@ -273,7 +263,7 @@ export class Chat {
   }
 
   async removeConversation(id) {
-    this.#running.get(id)?.stop();
+    this.answers.stop(id);
     await this.keeping.forget(id);
     const [record, files] = [await this.store.load(id), await this.store.mediaOf(id)];
     await this.store.remove(id);

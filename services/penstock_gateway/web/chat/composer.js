@@ -84,6 +84,13 @@ export class Composer {
     this.focus();
   }
 
+  /** Puts a text where the cursor is, in the place of what is selected. */
+  insert(text) {
+    this.box.setRangeText(text, this.box.selectionStart, this.box.selectionEnd, "end");
+    this.#fit();
+    this.focus();
+  }
+
   focus() {
     this.box.focus({ preventScroll: true });
   }

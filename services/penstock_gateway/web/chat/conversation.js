@@ -16,7 +16,8 @@ export function newId() {
  * record: {id, title, titledAt, created, updated, settings, settingsAt, nodes, chosen}; times are
  * Unix milliseconds.
  * nodes: id -> {id, parent, role, content, at, rev, reasoning?, calls?, usage?, times?, parts?,
- * finish?, state, problem?, attached?}; state: done, open (being written), stopped, lost, failed.
+ * finish?, state, problem?, attached?, asked?}; state: done, open (being written), stopped, lost, failed.
+ * asked: how to send the request of an answer again while it is being written; see answers.js.
  * attached: descriptions of a message's media, [{id, kind, type, name, size}]; the store has the files.
  * A node that was removed is {id, parent, gone: true, rev}.  rev: grows with each change.
  * chosen: the branch taken below a node ("" above the first): its child's id.
@@ -107,6 +108,13 @@ export class Conversation {
     this.touch();
   }
 
+  /** Takes the branches that lead to a node, to look at it: that is no change. */
+  leadTo(node) {
+    for (let at = node, left = MOST_NODES; at && left > 0; at = this.record.nodes[at.parent], left -= 1) {
+      this.record.chosen[at.parent] = at.id;
+    }
+  }
+
   /** Removes a message and what follows it. Returns what takes that back. */
   remove(node) {
     const all = [node];
@@ -121,10 +129,9 @@ export class Conversation {
 
   /** The messages that the API gets, up to and with `last`. */
   shown(last) {
-    const path = this.path();
-    return path
-      .slice(0, path.findIndex((node) => node.id === last) + 1)
-      .filter((node) => node.content || node.calls?.length || node.attached?.length);
+    const found = [];
+    for (let node = this.record.nodes[last]; node && found.length < MOST_NODES; node = this.record.nodes[node.parent]) found.push(node);
+    return found.reverse().filter((node) => node.content || node.calls?.length || node.attached?.length);
   }
 
   /** Descriptions of the media that the branch shown has. */

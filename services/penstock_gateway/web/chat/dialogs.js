@@ -5,7 +5,7 @@ import { at, icon, make } from "./dom.js";
 import { FIELDS, defaultOf, valueOf } from "./settings.js";
 
 /** Opens a dialog; a press on the veil around it, or on what says so, closes it. */
-function prepare(dialog) {
+export function prepare(dialog) {
   for (const button of dialog.querySelectorAll("[data-close]")) {
     if (!button.textContent) button.append(icon("close"));
     button.addEventListener("click", () => dialog.close());

@@ -2,6 +2,7 @@
 
 import { MOST_NODES, newId } from "./conversation.js";
 import { blobOf, kindOf, MOST_ATTACHED } from "./media.js";
+import { checked } from "./prompts.js";
 import { FIELDS } from "./settings.js";
 
 const FORMAT = "penstock-conversations";
@@ -11,14 +12,14 @@ const MOST_TEXT = 4_000_000;
 const STATES = ["done", "open", "stopped", "lost", "failed"];
 const SETTINGS = FIELDS.map(({ name }) => name);
 
-/** The text of a file with these records. */
-export function exported(records) {
-  return JSON.stringify({ format: FORMAT, version: 1, conversations: records }, null, 1);
+/** The text of a file with these records, and prompts of the library. */
+export function exported(records, prompts = []) {
+  return JSON.stringify({ format: FORMAT, version: 1, conversations: records, ...(prompts.length && { prompts }) }, null, 1);
 }
 
 /**
- * The conversations in a file's text, with ids of their own: [{record, files: [{id, blob}]}]. Throws
- * an Error that says what is wrong.
+ * What is in a file's text: {conversations: [{record, files: [{id, blob}]}], prompts}. Conversations
+ * get ids of their own. Throws an Error that says what is wrong.
  */
 export function imported(text) {
   let file;
@@ -33,7 +34,10 @@ export function imported(text) {
   if (file.conversations.length > MOST_CONVERSATIONS) {
     throw new Error(`the file has ${file.conversations.length} conversations; at most ${MOST_CONVERSATIONS} are allowed`);
   }
-  return file.conversations.map((each, index) => record(each, `conversations[${index}]`));
+  return {
+    conversations: file.conversations.map((each, index) => record(each, `conversations[${index}]`)),
+    prompts: checked(file.prompts ?? [], "prompts"),
+  };
 }
 
 function record(value, where) {

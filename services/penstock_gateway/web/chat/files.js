@@ -4,11 +4,12 @@ import { at } from "./dom.js";
 import { exported, imported, MOST_BYTES } from "./exchange.js";
 import { dataUri } from "./media.js";
 import { notify } from "./notices.js";
+import { addPrompts, prompts } from "./prompts.js";
 
-/** Gives the browser a file with these records and the files of their messages. */
-export async function download(store, records, title) {
+/** Gives the browser a file with these records, the files of their messages, and prompts. */
+export async function download(store, records, title, library = []) {
   const whole = await Promise.all(records.map((each) => withMedia(store, each)));
-  const address = URL.createObjectURL(new Blob([exported(whole)], { type: "application/json" }));
+  const address = URL.createObjectURL(new Blob([exported(whole, library)], { type: "application/json" }));
   const name = title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 60) || "conversation";
   const link = document.createElement("a");
   link.href = address;
@@ -32,7 +33,7 @@ async function withMedia(store, record) {
 /** Makes the two buttons work. changed: called when conversations have come. */
 export function connectFiles(store, changed) {
   const input = at("import-file");
-  at("export-all").addEventListener("click", async () => download(store, await store.loadAll(), "penstock conversations"));
+  at("export-all").addEventListener("click", async () => download(store, await store.loadAll(), "penstock conversations", prompts()));
   at("import").addEventListener("click", () => input.click());
   input.addEventListener("change", async () => {
     const [file] = input.files;
@@ -45,12 +46,14 @@ export function connectFiles(store, changed) {
 async function take(file, store) {
   try {
     if (file.size > MOST_BYTES) throw new Error(`the file has ${file.size} bytes; at most ${MOST_BYTES} are allowed`);
-    const records = imported(await file.text());
-    for (const { record, files } of records) {
+    const { conversations, prompts: more } = imported(await file.text());
+    const fresh = addPrompts(more);
+    for (const { record, files } of conversations) {
       if (!(await store.saveMedia(record.id, files))) throw new Error("the browser's storage for this page is full");
       await store.save(record);
     }
-    notify(`Imported ${records.length} ${records.length === 1 ? "conversation" : "conversations"}.`);
+    const count = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
+    notify(`Imported ${count(conversations.length, "conversation")}${fresh ? ` and ${count(fresh, "prompt")}` : ""}.`);
   } catch (error) {
     notify(`Not imported: ${error.message}`, { stays: true, bad: true });
   }

@@ -1,7 +1,7 @@
 /** One answer that is being written: from the request to its end, however it ends. */
 
 import { ApiError } from "./api.js";
-import { ask, ConnectionLost, take } from "./stream.js";
+import { ask, ConnectionLost, OtherAnswer, take } from "./stream.js";
 
 export class Generation {
   #abort = new AbortController();
@@ -21,23 +21,23 @@ export class Generation {
   }
 
   /**
-   * body: the request, or a promise of it.  by: sends it, and yields chunks.  Never throws: how it
-   * ended is in the node.
+   * body: the request, or a promise of it.  by: sends it, and yields chunks.  add: adds one to the
+   * node.  Never throws: how it ended is in the node.
    */
-  run(body, by = ask) {
+  run(body, by = ask, add = take) {
     // Who ran it hears of its end before those who stop it do: promises keep their order.
-    this.#over = this.#run(body, by);
+    this.#over = this.#run(body, by, add);
     return this.#over;
   }
 
-  async #run(body, by) {
+  async #run(body, by, add) {
     const { node } = this;
     const times = { begun: performance.now() };
     delete node.problem;
     node.state = "open";
     try {
       for await (const chunk of by(await body, this.#abort.signal)) {
-        take(node, chunk, times, performance.now());
+        add(node, chunk, times, performance.now());
         this.changed(node);
       }
       node.state = "done";
@@ -55,7 +55,7 @@ export class Generation {
       node.state = "stopped";
       return;
     }
-    node.state = error instanceof ConnectionLost ? "lost" : "failed";
+    node.state = error instanceof ConnectionLost || error instanceof OtherAnswer ? "lost" : "failed";
     node.problem = { message: error.message, status: error.status || undefined, code: error.code ?? undefined };
     if (error instanceof ApiError && error.retryAfter !== null) node.problem.until = Date.now() + 1000 * error.retryAfter;
   }

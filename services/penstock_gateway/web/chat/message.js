@@ -1,7 +1,8 @@
 /** One message on the page. */
 
-import { copy, iconButton, make } from "./dom.js";
 import { accountOf } from "./account.js";
+import { hush, reader } from "./aloud.js";
+import { copy, iconButton, make } from "./dom.js";
 import { pictureOf } from "./pictures.js";
 import { MarkdownView } from "./render.js";
 
@@ -13,7 +14,7 @@ const ENDED = {
 
 export class MessageView {
   #shown = { content: 0, reasoning: 0, foot: null };
-  #markdown = null;
+  #markdown;
   #clock = 0;
 
   /** acts: what its buttons do: {edit, regenerate, proceed, retry, remove, turn, key, load,
@@ -27,7 +28,7 @@ export class MessageView {
     this.foot = make("div", { class: "foot" });
     const who = make("h2", { class: "unseen", text: mine ? "You" : "Answer" });
     this.element = make("li", { class: `message ${node.role}`, "data-id": node.id }, who, this.parts, this.foot);
-    if (!mine) this.#markdown = new MarkdownView(this.body);
+    this.#markdown = new MarkdownView(this.body);
     if (node.attached?.length) this.#showAttached(node.attached);
   }
 
@@ -43,8 +44,7 @@ export class MessageView {
     const { node } = this;
     const added = node.content.slice(this.#shown.content);
     if (added) {
-      if (this.#markdown) this.#markdown.append(added);
-      else this.body.append(added);
+      this.#markdown.append(added);
       this.#shown.content = node.content.length;
     }
     this.#syncReasoning();
@@ -102,6 +102,7 @@ export class MessageView {
     if (node.content) buttons.append(copier);
     buttons.append(iconButton("edit", "Edit", () => this.edit()));
     if (node.role === "assistant") {
+      if (node.content) buttons.append(reader(node.id, this.body));
       buttons.append(iconButton("again", "Regenerate", () => acts.regenerate(node)));
       const unfinished = node.content && (node.finish === "length" || ENDED[node.state]);
       if (unfinished) buttons.append(iconButton("forward", "Continue", () => acts.proceed(node)));
@@ -176,6 +177,7 @@ export class MessageView {
   }
 
   close() {
+    hush(this.node.id);
     clearInterval(this.#clock);
     this.element.remove();
   }

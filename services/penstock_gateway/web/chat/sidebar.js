@@ -1,19 +1,31 @@
 /** The list of kept conversations: search, rename, export, delete, and the drawer on a phone. */
 
+import { Conversation } from "./conversation.js";
 import { at, icon, iconButton, make } from "./dom.js";
+import { speak } from "./notices.js";
+import { finder, hitIn, marked, unmark } from "./search.js";
+
+/** Milliseconds without a key before the messages are searched, and most conversations found. */
+const LULL = 150;
+const MOST_FOUND = 200;
 
 export class Sidebar {
+  /** What finds the text that is looked for, null for none; id -> its first hit in the messages. */
+  #find = null;
+  #hits = new Map();
+  #timer = 0;
   #heads = [];
   #current = "";
   #renaming = "";
   #acts;
 
-  /** acts: {fresh, rename, remove, exportOne}. */
+  /** acts: {fresh, rename, remove, exportOne, each, reveal}. */
   constructor(acts) {
     this.#acts = acts;
     this.place = at("conversations");
     this.search = at("search");
-    this.search.addEventListener("input", () => this.#draw());
+    this.search.addEventListener("input", () => this.#search());
+    this.search.addEventListener("keydown", (event) => this.#leave(event));
     this.place.addEventListener("keydown", (event) => this.#move(event));
     at("new").prepend(icon("plus"));
     at("new").addEventListener("click", () => acts.fresh());
@@ -29,8 +41,8 @@ export class Sidebar {
 
   #draw() {
     const focused = document.activeElement?.closest?.("#conversations li")?.dataset.id;
-    const wanted = this.search.value.trim().toLowerCase();
-    const shown = this.#heads.filter(({ title }) => title.toLowerCase().includes(wanted));
+    const find = this.#find;
+    const shown = this.#heads.filter(({ id, title }) => !find || title.search(find) >= 0 || this.#hits.has(id));
     const groups = new Map();
     for (const head of shown) {
       const day = dayOf(head.updated);
@@ -42,15 +54,54 @@ export class Sidebar {
       make("ul", { "aria-label": day }, ...heads.map((head) => this.#row(head))),
     ]));
     if (!shown.length) {
-      this.place.append(make("p", { class: "muted none", text: wanted ? "Nothing found." : "No conversations yet." }));
+      this.place.append(make("p", { class: "muted none", text: find ? "Nothing found." : "No conversations yet." }));
     }
     if (focused) this.place.querySelector(`li[data-id="${focused}"] a`)?.focus();
   }
 
+  /** Looks in the titles at once, and in the messages soon. */
+  #search() {
+    clearTimeout(this.#timer);
+    unmark();
+    const find = finder(this.search.value);
+    this.#find = find;
+    this.#hits.clear();
+    this.#draw();
+    if (find) this.#timer = setTimeout(() => this.#look(find), LULL);
+  }
+
+  async #look(find) {
+    await this.#acts.each((record) => {
+      if (find !== this.#find) return false;
+      const hit = hitIn(new Conversation(record), find);
+      if (hit) this.#hits.set(record.id, hit);
+      return this.#hits.size < MOST_FOUND;
+    });
+    if (find !== this.#find) return;
+    if (!this.#renaming) this.#draw();
+    const found = this.place.querySelectorAll("li").length;
+    speak(found ? `${found} ${found === 1 ? "conversation" : "conversations"} found` : "Nothing found");
+  }
+
+  /** From the box down into the list; Esc empties it, and stops no answer. */
+  #leave(event) {
+    if (event.key === "Escape" && this.search.value) event.stopPropagation();
+    if (event.key !== "ArrowDown") return;
+    event.preventDefault();
+    this.place.querySelector("li a")?.focus();
+  }
+
   #row(head) {
     const title = head.title || "Untitled";
-    const link = make("a", { href: `#chat/${head.id}`, "aria-current": head.id === this.#current ? "true" : null, title }, title);
-    link.addEventListener("click", () => this.close());
+    const find = this.#find;
+    const hit = this.#hits.get(head.id);
+    const link = make("a", { href: `#chat/${head.id}`, "aria-current": head.id === this.#current ? "true" : null, title }, ...marked(title, find));
+    // A title that is found says enough; it is the beginning of the first message most times.
+    if (hit && title.search(find) < 0) link.append(make("small", { class: "hit" }, hit.words[0], make("mark", { text: hit.words[1] }), hit.words[2]));
+    link.addEventListener("click", () => {
+      this.close();
+      if (hit) this.#acts.reveal(head.id, hit.node, find);
+    });
     const row = make("li", { "data-id": head.id }, link, make("span", { class: "row-buttons" },
       iconButton("edit", `Rename ${title}`, () => this.#rename(row, head)),
       iconButton("download", `Export ${title}`, () => this.#acts.exportOne(head.id)),

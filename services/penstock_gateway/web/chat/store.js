@@ -75,6 +75,20 @@ export class Store {
     return asked(this.#database.transaction("records").objectStore("records").getAll());
   }
 
+  /** Calls back with each record, one at a time, until that returns false. */
+  async each(callback) {
+    if (!this.#database) return void [...this.#memory.values()].every((record) => callback(record) !== false);
+    const request = this.#database.transaction("records").objectStore("records").openCursor();
+    await new Promise((resolve, reject) => {
+      request.onerror = () => reject(request.error);
+      request.onsuccess = () => {
+        const cursor = request.result;
+        if (!cursor || callback(cursor.value) === false) resolve();
+        else cursor.continue();
+      };
+    });
+  }
+
   /**
    * Keeps a record together with what is kept of it; returns both, put together. Throws where the
    * storage is full (QuotaExceededError) or there are MOST_KEPT conversations: nothing is changed.

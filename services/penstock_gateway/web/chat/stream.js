@@ -12,6 +12,14 @@ export class ConnectionLost extends Error {
   }
 }
 
+/** What was asked for once more came out differently. */
+export class OtherAnswer extends Error {
+  constructor() {
+    super("the server answers differently now; what had come is kept");
+    this.name = "OtherAnswer";
+  }
+}
+
 /**
  * Asks, and yields the chunks. Throws ApiError for an error before or within the stream,
  * ConnectionLost for a stream without end, and the signal's AbortError.
@@ -84,6 +92,26 @@ export function take(node, chunk, times, now) {
   if (delta.reasoning_content) node.reasoning = (node.reasoning ?? "") + delta.reasoning_content;
   for (const call of delta.tool_calls ?? []) addCall(node, call);
   if (choice.finish_reason) node.finish = choice.finish_reason;
+}
+
+/**
+ * `take`, for a node that has some of its answer and gets all of it once more: adds what is new.
+ * from: characters that its content and reasoning had before the answer.  It throws OtherAnswer.
+ */
+export function repeated(node, from) {
+  const whole = { content: node.content.slice(0, from.content), reasoning: (node.reasoning ?? "").slice(0, from.reasoning) };
+  return (_, chunk, times, now) => {
+    const before = { content: whole.content.length, reasoning: whole.reasoning.length };
+    take(whole, chunk, times, now);
+    const { content, reasoning, ...rest } = whole;
+    for (const [name, text] of Object.entries({ content, reasoning })) {
+      const had = node[name] ?? "";
+      const fits = text.startsWith(had.slice(before[name], text.length), before[name]);
+      if (!fits || (rest.finish && text.length < had.length)) throw new OtherAnswer();
+      if (text.length > had.length) node[name] = text;
+    }
+    Object.assign(node, rest);
+  };
 }
 
 function addCall(node, delta) {

@@ -2,6 +2,7 @@
 
 import { at } from "./dom.js";
 import { MessageView } from "./message.js";
+import { mark } from "./search.js";
 
 const NEAR = 12;
 const BUDGET = 8;
@@ -9,6 +10,8 @@ const BUDGET = 8;
 export class Transcript {
   #views = [];
   #conversation = null;
+  /** The message that was looked for, until its conversation is shown. */
+  #sought = null;
   #acts;
   #stuck = true;
   #top = 0;
@@ -39,6 +42,8 @@ export class Transcript {
       this.#conversation = conversation;
       this.#stuck = true;
     }
+    const sought = this.#sought?.id === conversation.id ? this.#sought : null;
+    if (sought && !conversation.path().some(this.#acts.running)) conversation.leadTo(conversation.record.nodes[sought.node]);
     const path = conversation.path();
     let place = 0;
     for (; place < path.length && place < this.#views.length; place += 1) {
@@ -58,6 +63,7 @@ export class Transcript {
     }
     at("empty").hidden = path.length > 0;
     this.list.hidden = path.length === 0;
+    if (sought) this.#reveal(sought);
     this.#follow();
   }
 
@@ -68,6 +74,21 @@ export class Transcript {
   /** The view of a node that is shown. */
   view(id) {
     return this.#views.find((each) => each.node.id === id);
+  }
+
+  /** Goes to a message when its conversation is shown next. sought: {id, node, find}. */
+  seek(sought) {
+    this.#sought = sought;
+  }
+
+  #reveal({ node, find }) {
+    this.#sought = null;
+    const view = this.view(node);
+    if (!view) return;
+    this.#stuck = false;
+    view.element.tabIndex = -1;
+    view.element.focus({ preventScroll: true });
+    (mark(view.body, find) ?? view.element).scrollIntoView({ block: "center" });
   }
 
   /** A node has grown: shown with the next frame, or later where frames cost too much. */

@@ -1,0 +1,138 @@
+/** The answers that are being written, at most one in a conversation. After a reload they go on. */
+
+import { Conversation } from "./conversation.js";
+import { Generation } from "./generation.js";
+import { messagesOf } from "./media.js";
+import { formOf, transcribe } from "./speech.js";
+import { ask, repeated } from "./stream.js";
+
+const RUNNING = "penstock.running";
+/** Milliseconds between a lost connection and the end of a page that is left, at most. */
+const LULL = 500;
+
+export class Answers {
+  #running = new Map();
+  /** Whether the page goes away: it breaks off what is being written, which is no end of it. */
+  #leaving = false;
+
+  /** chat: {store, keeping, model}.  grown, ended: called with the conversation and the node. */
+  constructor(chat, { grown, ended }) {
+    this.chat = chat;
+    this.grown = grown;
+    this.ended = ended;
+    addEventListener("pageshow", ({ persisted }) => {
+      if (persisted && this.#running.size) location.reload(); // It was put aside in mid-answer.
+      this.#leaving = false;
+    });
+    addEventListener("pagehide", () => {
+      this.#leaving = true;
+      for (const { conversation, node } of this.#running.values()) {
+        conversation.touch(node);
+        chat.keeping.leave(conversation);
+      }
+    });
+  }
+
+  /** Whether one is being written in the conversation with this id. */
+  has(id) {
+    return this.#running.has(id);
+  }
+
+  /** The conversation with this id, if one is being written in it. */
+  conversation(id) {
+    return this.#running.get(id)?.conversation;
+  }
+
+  /** Whether this node is the one that is being written. */
+  writes(id, node) {
+    return this.#running.get(id)?.node === node;
+  }
+
+  stop(id) {
+    return this.#running.get(id)?.stop();
+  }
+
+  /**
+   * Asks for an answer. request: {system, fields}.  more: fields that only this request has. With a
+   * seed, the same request has the same answer, whenever it is sent.
+   */
+  begin(conversation, node, { system, fields }, more = {}) {
+    const { name, transcribes } = this.chat.model;
+    const last = more.continue_final_message ? node.id : node.parent;
+    const [seed] = crypto.getRandomValues(new Uint32Array(1));
+    const added = transcribes ? {} : this.chat.model.adds(conversation.shown(last).at(-1), system);
+    node.asked = {
+      transcribes, system, last, body: { ...(name && { model: name }), seed, ...added, ...fields, ...more },
+      from: { content: node.content.length, reasoning: node.reasoning?.length ?? 0 },
+    };
+    return this.#write(conversation, node, (generation, body, by) => generation.run(body, by));
+  }
+
+  /** Goes on with what this tab wrote when it was left: the same requests are sent again. */
+  async resume() {
+    const all = Object.entries(left());
+    this.#note();
+    for (const [id, place] of all) {
+      const record = await this.chat.store.load(id);
+      const node = record?.nodes[place];
+      if (!["open", "lost"].includes(node?.state) || !node.asked) continue;
+      const conversation = new Conversation(record);
+      this.#write(conversation, node, async (generation, body, by) => {
+        await generation.run(body, by, repeated(node, node.asked.from));
+        if (node.state === "failed" && node.content) node.state = "lost"; // As where it was cut off.
+      });
+    }
+  }
+
+  async #write(conversation, node, run) {
+    const generation = new Generation(conversation, node, () => {
+      if (this.has(conversation.id)) {
+        node.rev += 1;
+        this.chat.keeping.soon(conversation);
+      }
+      this.grown(conversation, node);
+    });
+    this.#running.set(conversation.id, generation);
+    this.#note();
+    node.state = "open";
+    const { asked } = node;
+    await run(generation, this.#body(conversation, node), asked.transcribes ? transcribe : ask);
+    // A page that is left loses its connections first, and hears of that.
+    if (node.state === "lost") await new Promise((resolve) => setTimeout(resolve, LULL));
+    if (this.#leaving) return;
+    delete node.asked;
+    this.#running.delete(conversation.id);
+    this.#note();
+    this.chat.keeping.now(conversation);
+    this.ended(conversation, node);
+  }
+
+  /** What is sent: with the messages as they were when it was sent first. */
+  async #body(conversation, node) {
+    const { transcribes, system, last, body, from } = node.asked;
+    const load = (id) => this.chat.store.loadMedia(id);
+    const shown = conversation.shown(last).map((each) => (each === node ? { ...each, content: each.content.slice(0, from.content) } : each));
+    if (transcribes) return formOf(shown.at(-1), body.model, body, load);
+    return { ...body, messages: await messagesOf(shown, system, load) };
+  }
+
+  /** Writes down for this tab what is being written. */
+  #note() {
+    if (this.#leaving) return;
+    try {
+      const nodes = [...this.#running].map(([id, { node }]) => [id, node.id]);
+      sessionStorage.setItem(RUNNING, JSON.stringify(Object.fromEntries(nodes)));
+    } catch {
+      // No storage: after a reload an answer is as far as it was kept.
+    }
+  }
+}
+
+/** Ids of conversations and of the nodes that were being written in them. */
+function left() {
+  try {
+    return JSON.parse(sessionStorage.getItem(RUNNING) ?? "{}") ?? {};
+  } catch {
+    return {};
+  }
+}
