@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -175,6 +177,43 @@ def test_default_cache_folder(tmp_path: Path, model: Path, monkeypatch: pytest.M
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert prepare(str(model)).parent == tmp_path / "home" / ".cache" / "penstock" / "models"
+
+
+def _no_home(folder: Path, monkeypatch: pytest.MonkeyPatch, home: Path | None) -> Path:
+    """Where the cache then is. folder: of temporary files."""
+    folder.mkdir()
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    if home is not None:
+        monkeypatch.setenv("HOME", str(home))
+    return folder / f"penstock-cache-{os.getuid()}"
+
+
+@pytest.mark.parametrize("home", [Path("/dev/null"), None], ids=["not writable", "unknown"])
+def test_without_a_home_the_cache_is_a_temporary_folder(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, home: Path | None
+) -> None:
+    cache = _no_home(tmp_path / "t", monkeypatch, home)
+    first = prepare(str(model))
+    assert first.is_relative_to(cache)
+    assert cache.stat().st_mode & 0o777 == 0o700
+    assert find_prepared(str(model)) == first
+
+
+@pytest.mark.parametrize("whose", ["writable by all", "a link"])
+def test_a_temporary_folder_that_others_can_write_is_no_cache(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    cache = _no_home(tmp_path / "t", monkeypatch, Path("/dev/null"))
+    if whose == "a link":
+        cache.symlink_to(tmp_path)
+    else:
+        cache.mkdir()
+        cache.chmod(0o777)
+    with pytest.raises(StartupError, match="--cache-dir names another place"):
+        prepare(str(model))
 
 
 def test_a_cache_folder_that_cannot_be_written(tmp_path: Path, model: Path) -> None:

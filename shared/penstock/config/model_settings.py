@@ -95,7 +95,11 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = None
     cache_dir: Annotated[
-        str | None, Meta(description="Folder for prepared models; default: XDG cache.")
+        str | None,
+        Meta(
+            description="Folder for prepared models; default: penstock in the XDG cache, or a"
+            " temporary folder where the home can't be written."
+        ),
     ] = None
     seed: Annotated[
         Annotated[int, Meta(ge=0)] | None,

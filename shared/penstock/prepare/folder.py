@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -36,10 +37,34 @@ _STALE_SECONDS = 3600.0
 
 
 def default_cache_dir() -> Path:
-    """$XDG_CACHE_HOME/penstock, or ~/.cache/penstock (XDG Base Directory Specification)."""
+    """$XDG_CACHE_HOME/penstock, or ~/.cache/penstock (XDG Base Directory Specification). Where a
+    home can't have it, a folder of this user's beside other temporary files."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    return root / "penstock"
+    if os.path.isabs(base):
+        return Path(base) / "penstock"
+    try:
+        folder = Path.home() / ".cache" / "penstock"
+    except RuntimeError:  # In a container, as a user that it doesn't know.
+        return _temporary_cache() or Path(tempfile.gettempdir()) / "penstock"
+    nearest = folder
+    while not os.path.lexists(nearest):
+        nearest = nearest.parent
+    if nearest == folder or (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        return folder
+    return _temporary_cache() or folder
+
+
+def _temporary_cache() -> Path | None:
+    """None where the place is somebody else's, or others may write there."""
+    folder = Path(tempfile.gettempdir(), f"penstock-cache-{os.getuid()}")
+    try:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        status = folder.lstat()
+    except OSError:
+        return None
+    own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return folder if own and not status.st_mode & 0o022 else None
 
 
 def folder_name(name: str, source: str, inputs: Sequence[Path]) -> str:
