@@ -1,10 +1,12 @@
-"""A chart rendered as `helm template` does it: by our own renderer, and by helm where it is."""
+"""A chart rendered as `helm template` does it: by our own renderer, and by Helm where it is, as a
+program or as its SDK for Python (helm-python-sdk)."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import hashlib
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -101,7 +103,12 @@ def notes(given: dict[str, Any] | None = None) -> str:
 
 
 def by_helm(given: dict[str, Any], folder: Path) -> list[dict[str, Any]] | None:
-    """The chart's objects from helm itself; None where there is none."""
+    """The chart's objects from Helm itself; None where there is none."""
+    if importlib.util.find_spec("helm_python") is not None:
+        chart = importlib.import_module("helm_python").Chart.load(str(CHART))
+        files = chart.render(values=given, name=RELEASE, namespace=NAMESPACE)
+        texts = (text for name, text in sorted(files.items()) if name.endswith(".yaml"))
+        return [document for text in texts for document in load_all(text)]
     helm = shutil.which("helm")
     if helm is None:
         return None
@@ -113,6 +120,8 @@ def by_helm(given: dict[str, Any], folder: Path) -> list[dict[str, Any]] | None:
 
 
 def _to_yaml(value: Any) -> str:
+    if value == "":
+        return '""'
     return yaml.safe_dump(value, width=10_000, allow_unicode=True).removesuffix("\n...\n").rstrip()
 
 
@@ -196,6 +205,7 @@ FUNCTIONS = {
     "splitList": lambda mark, text: text.split(mark),
     "sub": lambda one, other: one - other,
     "toYaml": _to_yaml,
+    "trimPrefix": lambda prefix, text: text.removeprefix(prefix),
     "trimSuffix": lambda suffix, text: text.removesuffix(suffix),
     "trunc": lambda count, text: text[:count],
     "until": lambda count: list(range(count)),

@@ -10,7 +10,6 @@ from typing import Any
 import jsonschema
 import kubernetes_validate
 import pytest
-import yaml
 
 from penstock.cli.commands import BY_NAME
 from penstock.config.settings import ServeConfig
@@ -24,6 +23,7 @@ from tests.deploy.helm.chart import (
     notes,
     rendered,
 )
+from tests.deploy.helm.custom import CUSTOM
 from tests.deploy.helm.objects import (
     Object,
     containers,
@@ -40,46 +40,6 @@ from tests.deploy.helm.template import TemplateError
 from tests.deploy.helm.values import VALUES
 
 VERSIONS = ("1.30", kubernetes_validate.latest_version())
-SERVICE_MONITOR = yaml.safe_load("""
-type: object
-additionalProperties: false
-required: [apiVersion, kind, metadata, spec]
-properties:
-  apiVersion: {const: monitoring.coreos.com/v1}
-  kind: {const: ServiceMonitor}
-  metadata: {type: object}
-  spec:
-    type: object
-    additionalProperties: false
-    required: [selector, endpoints]
-    properties:
-      jobLabel: {type: string}
-      selector:
-        type: object
-        additionalProperties: false
-        properties: {matchLabels: {type: object, additionalProperties: {type: string}}}
-      endpoints:
-        type: array
-        minItems: 1
-        items:
-          type: object
-          additionalProperties: false
-          properties:
-            port: {type: string}
-            path: {type: string}
-            interval: {type: string, pattern: "^[0-9]+(ms|s|m|h)$"}
-            authorization:
-              type: object
-              additionalProperties: false
-              properties:
-                type: {type: string}
-                credentials:
-                  type: object
-                  additionalProperties: false
-                  required: [name, key]
-                  properties: {name: {type: string}, key: {type: string}}
-""")
-"""A part of the Prometheus operator's own definition: as much as the chart uses."""
 
 
 @pytest.fixture(params=VALUES, ids=str)
@@ -95,8 +55,9 @@ def documents(given: dict[str, Any]) -> list[Object]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_object_fits_kubernetes_own_schema(documents: list[Object], version: str) -> None:
     for document in documents:
-        if document["kind"] == "ServiceMonitor":  # a custom resource, of which it knows nothing
-            jsonschema.validate(document, SERVICE_MONITOR)
+        schema = CUSTOM.get((document["apiVersion"], document["kind"]))
+        if schema is not None:  # a custom resource, of which it knows nothing
+            jsonschema.validate(document, schema)
         else:
             kubernetes_validate.validate(document, version, strict=True)
     named(documents)
@@ -190,7 +151,7 @@ def test_what_processes_dial_and_listen_on_is_there(documents: list[Object]) -> 
         assert dialled == f"tcp://{name}-$(POD_INDEX).{service}:{ports(engine)['workers']}"
         (index,) = (each for each in own["env"] if each["name"] == "POD_INDEX")
         assert "pod-index" in index["valueFrom"]["fieldRef"]["fieldPath"]
-        assert engine["spec"]["replicas"] == worker["spec"]["replicas"]
+        assert engine["spec"].get("replicas") == worker["spec"].get("replicas")
         assert flag(own, "--rank") == str(rank)
         port = flag(own, "--worker-metrics-port")
         assert int(str(port)) + rank == ports(worker)["metrics"], "a worker adds its rank"

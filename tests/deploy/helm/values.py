@@ -116,6 +116,35 @@ VALUES: dict[str, dict[str, Any]] = {
         },
         "networkPolicy": {"gatewayFrom": [{"namespaceSelector": {}}]},
     },
+    "Gateway API": {
+        "apiKeys": {"existingSecret": "api-keys"},
+        "httpRoute": {
+            "enabled": True,
+            "parentRefs": [{"name": "public", "namespace": "gateways", "sectionName": "https"}],
+            "hostnames": ["llm.example.org", "*.llm.example.org"],
+        },
+    },
+    "an inference pool": {
+        "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}], "allowOpen": True},
+        "inferencePool": {
+            "enabled": True,
+            "endpointPicker": {"name": "picker", "failureMode": "FailClose"},
+        },
+    },
+    "engines by the queue": {
+        "engines": 2,
+        "gateway": {"shutdownTimeout": 120},
+        "queueScaling": {
+            "enabled": True,
+            "maxEngines": 8,
+            "serverAddress": "http://prometheus.monitoring:9090",
+            "triggerAuthentication": "prometheus",
+        },
+        "serviceMonitor": {"enabled": True},
+        "moreModels": [
+            {"key": "second", "model": {"name": "a/b"}, "ranks": {"tensor": 2, "pipeline": 1}}
+        ],
+    },
     "custom metric by pods": {
         "gateway": {"autoscaling": {"enabled": True, "metric": "Pods", "name": "waiting"}}
     },

@@ -219,10 +219,16 @@ readinessProbe:
 - --api-keys=/run/secrets/api-keys/{{ .Values.apiKeys.key }}
 {{- else -}}
 - --allow-open
-{{- if and .Values.ingress.enabled .Values.ingress.host }}
-- --allowed-hosts={{ .Values.ingress.host }}
+{{- with include "penstock.hosts" . | trimPrefix "," }}
+- --allowed-hosts={{ . }}
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{- /* Public names, each with a comma in front. */ -}}
+{{- define "penstock.hosts" -}}
+{{- if and .Values.ingress.enabled .Values.ingress.host }},{{ .Values.ingress.host }}{{ end -}}
+{{- if .Values.httpRoute.enabled }}{{ range .Values.httpRoute.hostnames }},{{ . }}{{ end }}{{ end -}}
 {{- end -}}
 
 {{- define "penstock.accessMounts" -}}
