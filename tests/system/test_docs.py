@@ -43,6 +43,7 @@ README = text_of("README.md")
 ADAPTERS = "docs/guides/adapters.md"
 BATCHES = "docs/guides/batches.md"
 CLIENTS = "docs/guides/clients.md"
+"""tests/system/clients runs its code."""
 STORED = "docs/guides/stored-responses.md"
 EMBEDDINGS = "docs/guides/embeddings.md"
 GRPC = "docs/guides/grpc.md"
@@ -51,8 +52,11 @@ MEDIA = "docs/guides/media.md"
 SCHEDULING = "docs/guides/scheduling.md"
 TRANSCRIPTION = "docs/guides/transcription.md"
 WEIGHTS = "docs/guides/replace-weights.md"
-OF_THEIR_OWN = ("README.md", ADAPTERS, BATCHES, EMBEDDINGS, GRPC, MEDIA, STORED, TRANSCRIPTION)
-"""Pages whose code wants another server, in tests of their own."""
+OF_THEIR_OWN = (
+    *("README.md", ADAPTERS, BATCHES, CLIENTS, EMBEDDINGS),
+    *(GRPC, MEDIA, STORED, TRANSCRIPTION),
+)
+"""Pages whose code wants another server or other packages, in tests of their own."""
 STREAM_ENDED = 28
 """curl's exit code where --max-time is over."""
 
@@ -353,16 +357,8 @@ def run(code: str, server: Server | None = None, folder: Path | None = None) -> 
     return done.stdout
 
 
-OWN_SCRIPTS = (
-    *(ADAPTERS, BATCHES, CLIENTS, EMBEDDINGS),
-    *(GRPC, MEDIA, STORED, TRANSCRIPTION),
-)
-"""Pages whose scripts need another model or other packages: the clients' are run by their tests."""
-
-
 @pytest.mark.parametrize(
-    "page",
-    [page for page in pages_with("python") if page not in ("README.md", *OWN_SCRIPTS)],
+    "page", [page for page in pages_with("python") if page not in OF_THEIR_OWN]
 )
 def test_python_of_a_page(page: str, server: Server) -> None:
     assert run("\n".join(python_of(page)), server).strip()
