@@ -187,7 +187,7 @@ def _texts(content: str | Sequence[ShownBlock | ContentBlock], where: str) -> li
     """Text parts of a system prompt. Raises InvalidRequest for an image."""
     parts = _parts(content, where)
     if any(part["type"] != "text" for part in parts):
-        raise InvalidRequest(f"{where} contains an image; allowed: text", param=where)
+        raise InvalidRequest(f"{where} contains an image or a document; allowed: text", param=where)
     return parts
 
 
@@ -207,11 +207,11 @@ def _shown(block: ShownBlock | ContentBlock, where: str) -> dict[str, Any]:
         case "image":
             return {"type": "image_url", "image_url": {"url": _picture(block.source, where)}}
         case "document":
-            return _text(_document(block.source, where))
+            return {"type": "file", "file": _document(block, where)}
         case "search_result":
             return _text(_search_result(block, where))
     raise InvalidRequest(
-        f"{where}.type is {clip(block.type)}; allowed: text, image, document (of text), "
+        f"{where}.type is {clip(block.type)}; allowed: text, image, document, "
         "search_result, tool_use and thinking in assistant messages, tool_result in user messages",
         param=f"{where}.type",
         code="invalid_value",
@@ -255,11 +255,21 @@ def _picture(source: MediaContent | str | None, where: str) -> str:
     )
 
 
-def _document(source: MediaContent | str | None, where: str) -> str:
-    if isinstance(source, MediaContent) and source.type == "text" and source.data is not None:
-        return source.data
+def _document(block: ShownBlock | ContentBlock, where: str) -> dict[str, Any]:
+    """A document as the file of a chat's part."""
+    source = block.source
+    if isinstance(source, MediaContent):
+        match source.type:
+            case "text" if source.data is not None:
+                return {"filename": block.title, "text": source.data}
+            case "base64" if source.data is not None:
+                kind = source.media_type or ""
+                return {"filename": block.title, "file_data": f"data:{kind};base64,{source.data}"}
+            case "url" if source.url is not None:
+                return {"filename": block.title, "file_url": source.url}
     raise InvalidRequest(
-        f"{where}.source must be of type text; other documents are not supported",
+        f"{where}.source must be of type base64 (of a PDF or a text) or text, with data, or url, "
+        f"with a url; {STORES_NOTHING}",
         param=f"{where}.source",
         code="unsupported_value",
     )

@@ -111,6 +111,16 @@ async def template_messages(
     return [each for each, m in zip(plain, messages, strict=True) if not _only_tally(m)] or plain
 
 
+def brings_files(messages: list[Message]) -> bool:
+    """Whether one of their parts is a file, be it a document or a medium."""
+    return any(
+        part.type == "file"
+        for message in messages
+        if isinstance(message.content, list)
+        for part in message.content
+    )
+
+
 def characters(messages: list[dict[str, Any]]) -> int:
     """How much text there is to tokenise."""
     return sum(_characters(message["content"]) for message in messages)

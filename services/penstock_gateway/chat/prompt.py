@@ -20,7 +20,13 @@ from penstock.media.sources import MediaSource
 from penstock.text.as_written import PackedMessages, with_texts
 from penstock.text.template import ChatTemplate
 from penstock.text.template_shape import shaped, stand_ins
-from penstock_gateway.chat.messages import Message, characters, template_messages
+from penstock_gateway.chat.documents import with_documents
+from penstock_gateway.chat.messages import (
+    Message,
+    brings_files,
+    characters,
+    template_messages,
+)
 from penstock_gateway.http.errors import clip
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.tokenising import (
@@ -132,6 +138,8 @@ async def _made(
     limit, facts = engine.welcome.limits.max_model_len, engine.welcome.media
     sources: list[MediaSource] = []
     await _give_way(messages)
+    if brings_files(messages):
+        messages = await with_documents(messages, with_media.desk, with_media.lease, limit)
     # Each message costs a token at least.
     plain = await template_messages(messages, limit, sources)
     await _give_way(messages)

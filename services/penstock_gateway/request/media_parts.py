@@ -70,11 +70,19 @@ def kind_of(part: MediaPart, where: str) -> MediaKind | None:
     if found is None:
         raise InvalidRequest(
             f"{where}.file.file_data begins with {clip(data[:40])}; a data: URI of image/…, "
-            "audio/… or video/… is needed: documents are not supported",
+            "audio/… or video/… is needed: documents are taken in chats only",
             param=f"{where}.file.file_data",
             code="unsupported_value",
         )
     return cast(MediaKind, found[1].lower())
+
+
+def is_document(part: MediaPart) -> bool:
+    """Whether it is a file that is no medium: a PDF, or a text."""
+    if part.type != "file":
+        return False
+    data = part.file.get("file_data") if isinstance(part.file, dict) else None
+    return not isinstance(data, str) or _FILE.match(data) is None
 
 
 def media_source(part: MediaPart, kind: MediaKind, where: str) -> MediaSource:

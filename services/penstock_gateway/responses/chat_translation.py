@@ -329,9 +329,10 @@ def _chat_part(part: InputPart, where: str) -> dict[str, Any]:
             code="unsupported_value",
         )
     if part.type == "input_file":
-        if part.file_data is None:
+        if part.file_data is None and part.file_url is None:
             missing(f"{where}.file_data")
-        return {"type": "file", "file": {"file_data": part.file_data}, "uuid": part.uuid}
+        file = {name: getattr(part, name) for name in ("file_data", "file_url", "filename")}
+        return {"type": "file", "file": file, "uuid": part.uuid}
     return {
         "type": part.type,
         "image_url": part.image_url,

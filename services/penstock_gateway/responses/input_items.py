@@ -12,9 +12,9 @@ from penstock.errors import InvalidRequest
 
 class InputPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A part of an input message; or of a reply, ours or another server's, sent back. Fields that
-    are unknown here are skipped. image_url, detail, uuid: of an input_image.  file_data: of an
-    input_file, a data: URI.  stdout, stderr, outcome: of what a shell's command did, which has no
-    type."""
+    are unknown here are skipped. image_url, detail, uuid: of an input_image.  file_data, a data:
+    URI, file_url, filename: of an input_file.  stdout, stderr, outcome: of what a shell's command
+    did, which has no type."""
 
     type: str = ""
     text: str | None = None
@@ -28,6 +28,8 @@ class InputPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     uuid: Any = None
     file_id: Any = None
     file_data: Any = None
+    file_url: Any = None
+    filename: Any = None
 
 
 class InputItem(msgspec.Struct, frozen=True, kw_only=True):

@@ -113,6 +113,10 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             description="Pixels of all shown frames of a video, after resizing; more is a 400.",
         ),
     ] = 67_108_864
+    max_document_pages: Annotated[
+        int,
+        Meta(extra=ADVANCED, ge=1, le=100_000, description="Pages of a PDF; more is a 400."),
+    ] = 1000
     max_media_in_flight_mib: Annotated[
         int,
         Meta(

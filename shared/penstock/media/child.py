@@ -19,7 +19,7 @@ from penstock.media.layout import BadLength, video_grid
 from penstock.media.picture import BadPicture, open_picture, raw_picture
 from penstock.media.prepared import write
 from penstock.media.resize import prepare
-from penstock.media.wire import MAX_FRAME, Answer, Prepare, ProcessBounds
+from penstock.media.wire import MAX_FRAME, Answer, DocumentText, Prepare, ProcessBounds
 from penstock.model.media_facts import (
     FixedFrames,
     ImagePreparation,
@@ -124,6 +124,8 @@ def prepare_item(task: Prepare) -> PreparedArrays:
                 return _sound(task, task.preparation.mel, whole=True)
             case VideoFrames() | FixedFrames():
                 return _video(task, task.preparation)
+            case DocumentText():
+                return _document(task, task.preparation)
             case _:
                 return _picture(task, task.preparation)
     except BadShape as error:
@@ -174,3 +176,15 @@ def _sound(task: Prepare, mel: LogMel, *, whole: bool) -> PreparedArrays:
     if not np.isfinite(spectrogram).all():
         raise Unfit("holds samples that are too large")
     return PreparedArrays({LOG_MEL: spectrogram}, (len(samples),))
+
+
+def _document(task: Prepare, wanted: DocumentText) -> PreparedArrays:
+    from penstock.media.document import TEXT, BadDocument, open_document
+
+    try:
+        document = open_document(task.data, wanted)
+    except BadDocument as error:
+        raise Unfit(str(error)) from None
+    text = document.text.encode("utf-8", "replace")  # A PDF may say that a letter is half of one.
+    array = np.frombuffer(text, np.uint8)
+    return PreparedArrays({TEXT: array}, (document.pages,))

@@ -39,9 +39,9 @@ from penstock.media.items import (
 from penstock.media.layout import BadLength, ItemLayout, layout
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.sources import MediaSource, SourceReader, off_the_loop
-from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
-from penstock.media.words import TOO_MANY, WORDS
-from penstock.model.media_facts import AnyPreparation, MediaFacts, MediaKind
+from penstock.media.wire import AnyItem, ItemBounds, Prepare, ProcessBounds
+from penstock.media.words import TOO_MANY, WORDS, SourceKind
+from penstock.model.media_facts import MediaFacts
 
 RETRY_AFTER = 1.0
 """Seconds: media leave with the requests that brought them."""
@@ -187,6 +187,7 @@ class MediaDesk:
         """Most bytes of an item's file."""
         self.max_seconds = settings.max_media_seconds
         """Most seconds of a sound or a video."""
+        self.max_pages = settings.max_document_pages
         self._bounds = ItemBounds(
             settings.max_media_pixels,
             settings.max_media_seconds,
@@ -211,20 +212,20 @@ class MediaDesk:
 
     def check_count(self, facts: MediaFacts | None, sources: Sequence[MediaSource]) -> None:
         """Raises InvalidRequest where the model can't take them, or not so many."""
-        counts: Counter[MediaKind] = Counter()
+        counts: Counter[SourceKind] = Counter()
         for source in sources:
             word = WORDS[source.kind]
             if facts is None or source.kind not in facts.kinds:
                 raise not_taken(source, facts)
             counts[source.kind] += 1
-            most = self.limits[source.kind]
+            most = self.limits[source.medium]
             if counts[source.kind] > most:
                 given = sum(each.kind == source.kind for each in sources)
                 raise InvalidRequest(
                     f"{source.where}: the prompt has {given} {word}s; at most {most} are accepted "
                     "(--limit-mm-per-prompt)",
                     param=source.where,
-                    code=TOO_MANY[source.kind],
+                    code=TOO_MANY[source.medium],
                 )
 
     async def prepare(
@@ -247,22 +248,21 @@ class MediaDesk:
             with_frames(facts, self._frames),
             self._changes,
             changes or {},
-            {source.kind for source in sources},
+            {source.medium for source in sources},
         )
-        preparations = [facts.kinds[source.kind].preparation for source in sources]
+        preparations = [facts.kinds[source.medium].preparation for source in sources]
         items = await self._in_time(preparations, sources, lease)
         return PreparedItems(facts, tuple(items), _layouts(facts, items, sources))
 
-    async def prepare_one(
-        self, preparation: AnyPreparation, source: MediaSource, lease: MediaLease
-    ) -> PreparedItem:
-        """One item, prepared in a way that the model itself may not have. Raises as `prepare`."""
-        (item,) = await self._in_time([preparation], [source], lease)
-        return item
+    async def prepare_alike(
+        self, preparation: AnyItem, sources: Sequence[MediaSource], lease: MediaLease
+    ) -> list[PreparedItem]:
+        """Items, prepared in a way that the model itself may not have. Raises as `prepare`."""
+        return await self._in_time([preparation] * len(sources), sources, lease)
 
     async def _in_time(
         self,
-        preparations: Sequence[AnyPreparation],
+        preparations: Sequence[AnyItem],
         sources: Sequence[MediaSource],
         lease: MediaLease,
     ) -> list[PreparedItem]:
@@ -279,7 +279,7 @@ class MediaDesk:
 
     async def _all(
         self,
-        preparations: Sequence[AnyPreparation],
+        preparations: Sequence[AnyItem],
         sources: Sequence[MediaSource],
         lease: MediaLease,
     ) -> list[PreparedItem]:
@@ -296,7 +296,7 @@ class MediaDesk:
             raise
 
     async def _one(
-        self, preparation: AnyPreparation, source: MediaSource, lease: MediaLease
+        self, preparation: AnyItem, source: MediaSource, lease: MediaLease
     ) -> PreparedItem:
         source.check_uuid()
         if source.is_name_only:
@@ -323,9 +323,7 @@ class MediaDesk:
             self.cache.call(lease.tenant, source.uuid + preparation_digest(preparation), name)
         return item
 
-    def _remembered(
-        self, preparation: AnyPreparation, source: MediaSource, tenant: str
-    ) -> PreparedItem:
+    def _remembered(self, preparation: AnyItem, source: MediaSource, tenant: str) -> PreparedItem:
         found = self.cache.called(tenant, (source.uuid or "") + preparation_digest(preparation))
         if found is None:
             raise source.wrong(
@@ -336,7 +334,7 @@ class MediaDesk:
         return found
 
     def _task(
-        self, preparation: AnyPreparation, source: MediaSource, data: bytes, parts: tuple[int, ...]
+        self, preparation: AnyItem, source: MediaSource, data: bytes, parts: tuple[int, ...]
     ) -> Prepare:
         raw = None if source.raw is None else source.raw[1]
         return Prepare(preparation, data, self._bounds, raw, parts)
@@ -387,7 +385,7 @@ def _layouts(
     found = []
     for item, source in zip(items, sources, strict=True):
         try:
-            found.append(layout(facts, source.kind, item.shape))
+            found.append(layout(facts, source.medium, item.shape))
         except BadShape as error:  # Its process would have said so.
             raise source.wrong(f"can't be resized: {error}") from None
         except BadLength as error:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from penstock.errors import PenstockError
-from penstock.model.media_facts import MediaKind
+from penstock.media.words import SourceKind
 from penstock.version import __version__
 
 # Which addresses of the network media may be fetched from: public ones only.
@@ -102,7 +102,7 @@ class Fetcher:
         self._free = asyncio.Semaphore(MAX_FETCHES)
 
     async def fetch(
-        self, url: str, take: Callable[[int], None], kind: MediaKind = "image"
+        self, url: str, take: Callable[[int], None], kind: SourceKind = "image"
     ) -> bytes:
         """The file's bytes. take: asked for room for so many bytes before they are read; may raise.
         kind: that the server is asked for. Raises Unfetchable."""
@@ -126,7 +126,7 @@ class Fetcher:
         """Raises Unfetchable for a URL that isn't allowed, whatever answers there."""
         self._target(url)
 
-    async def _follow(self, url: str, take: Callable[[int], None], kind: MediaKind) -> bytes:
+    async def _follow(self, url: str, take: Callable[[int], None], kind: SourceKind) -> bytes:
         for _ in range(MAX_REDIRECTS + 1):
             target = self._target(url)
             answer = await self._get(target, take, kind)
@@ -161,7 +161,7 @@ class Fetcher:
         return _Target(host, port or (443 if secure else 80), _path(parts), secure)
 
     async def _get(
-        self, target: _Target, take: Callable[[int], None], kind: MediaKind
+        self, target: _Target, take: Callable[[int], None], kind: SourceKind
     ) -> bytes | AnswerHead:
         """The body, or the head of a redirect."""
         addresses = await self._resolve(target.host, target.port)
@@ -226,13 +226,14 @@ def _path(parts: SplitResult) -> str:
     return f"{path}?{parts.query}" if parts.query else path
 
 
-def _request(target: _Target, kind: MediaKind) -> bytes:
+def _request(target: _Target, kind: SourceKind) -> bytes:
     usual = 443 if target.secure else 80
     name = f"[{target.host}]" if ":" in target.host else target.host
+    accepted = "*/*" if kind == "document" else f"{kind}/*"
     host = name if target.port == usual else f"{name}:{target.port}"
     return (
         f"GET {target.path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: penstock/{__version__}\r\n"
-        f"Accept: {kind}/*\r\nAccept-Encoding: identity\r\nConnection: close\r\n\r\n"
+        f"Accept: {accepted}\r\nAccept-Encoding: identity\r\nConnection: close\r\n\r\n"
     ).encode("ascii")
 
 

@@ -12,7 +12,8 @@ import msgspec
 
 from penstock.media.layout import ItemLayout
 from penstock.media.sources import MediaSource
-from penstock.model.media_facts import AnyPreparation, MediaFacts
+from penstock.media.wire import AnyItem
+from penstock.model.media_facts import MediaFacts
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 
 MAX_UUIDS = 16_384
@@ -87,7 +88,7 @@ frames."""
 
 
 def item_name(
-    preparation: AnyPreparation, source: MediaSource, data: bytes, parts: tuple[int, ...]
+    preparation: AnyItem, source: MediaSource, data: bytes, parts: tuple[int, ...]
 ) -> str:
     """sha256 (hex) over the item's kind, its preparation and its bytes, each with its length, so
     that no two items are framed alike. parts: bytes of each file, where it has several."""
@@ -107,7 +108,7 @@ def sha256_hex(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def preparation_digest(preparation: AnyPreparation) -> str:
+def preparation_digest(preparation: AnyItem) -> str:
     """sha256 (hex) of what is done to an item."""
     return hashlib.sha256(b"%d\0" % VERSION + msgspec.json.encode(preparation)).hexdigest()
 

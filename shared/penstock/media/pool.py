@@ -114,7 +114,17 @@ class MediaProcess(IsolatedProcess):
     def __init__(self, bounds: ProcessBounds) -> None:
         super().__init__(
             "penstock.media.child",
-            ("numpy", "PIL", "soundfile", "_cffi_backend", "cffi", "pycparser", "soxr", "av"),
+            (
+                "numpy",
+                "PIL",
+                "soundfile",
+                "_cffi_backend",
+                "cffi",
+                "pycparser",
+                "soxr",
+                "av",
+                "pypdf",
+            ),
             msgspec.json.encode(bounds),
             # What it writes there are words of a decoder about a stranger's bytes.
             stderr=subprocess.DEVNULL,

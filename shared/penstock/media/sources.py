@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.errors import InvalidRequest, TooLarge
 from penstock.media.fetch import Fetcher, Unfetchable
-from penstock.media.words import EXAMPLES, INVALID, WORDS
+from penstock.media.words import EXAMPLES, INVALID, WORDS, SourceKind
 from penstock.model.media_facts import MediaKind
 
 _DATA = re.compile(r"data:([^,;]{0,100})(;[^,]{0,200})?,", re.IGNORECASE)
@@ -45,7 +45,7 @@ class MediaSource:
     """
 
     where: str
-    kind: MediaKind = "image"
+    kind: SourceKind = "image"
     url: str | None = None
     path: Path | None = None
     data: bytes | None = None
@@ -61,6 +61,13 @@ class MediaSource:
                 f"{self.where}: uuid has {len(self.uuid)} characters; 1 to {MAX_UUID} are allowed",
                 param=self.where,
             )
+
+    @property
+    def medium(self) -> MediaKind:
+        """The kind of what isn't a document. Raises TypeError for one."""
+        if self.kind == "document":
+            raise TypeError("a document is no medium")
+        return self.kind
 
     @property
     def is_name_only(self) -> bool:
@@ -196,7 +203,8 @@ def _text(source: MediaSource, url: str) -> str:
     kind, options = found[1].strip().lower(), (found[2] or "").lower()
     if not options.rstrip().endswith(";base64"):
         raise source.wrong("has a data: URI that isn't base64")
-    if kind and not kind.startswith((f"{source.kind}/", "application/octet-stream")):
+    allowed = (f"{source.kind}/", "application/octet-stream")
+    if kind and source.kind != "document" and not kind.startswith(allowed):
         raise source.wrong(f"has a data: URI of type {kind[:60]}; {source.kind}/… is needed")
     return url[found.end() :]
 

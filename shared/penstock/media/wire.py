@@ -12,6 +12,17 @@ from penstock.model.media_facts import AnyPreparation
 MAX_FRAME = 1 << 30
 """Bytes, of a frame and of what follows it."""
 
+
+class DocumentText(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="document"):
+    """The text of a PDF or of a plain text. pages, characters: that it may have at most."""
+
+    pages: int
+    characters: int
+
+
+AnyItem = AnyPreparation | DocumentText
+"""How an item is prepared: for a model, or as text."""
+
 Outcome = Literal["prepared", "refused", "memory"]
 
 
@@ -41,7 +52,7 @@ class Prepare(msgspec.Struct, frozen=True, array_like=True):
     second).  parts: where the data are several files, one after the other, bytes of each.
     """
 
-    preparation: AnyPreparation
+    preparation: AnyItem
     data: bytes
     bounds: ItemBounds
     raw: tuple[int, ...] | None = None
@@ -51,8 +62,9 @@ class Prepare(msgspec.Struct, frozen=True, array_like=True):
 class Answer(msgspec.Struct, frozen=True, array_like=True):
     """data: of the prepared item, see `penstock.media.prepared`; on its way it follows the frame,
     with so many bytes as `follows` says.  shape: what its rows depend on: (height, width) of the
-    upright picture, (samples,) of a sound, VideoShape of a video.  reason: why there is none, to
-    follow "the picture".  leaving: the process has grown too large, and ends after this."""
+    upright picture, (samples,) of a sound, VideoShape of a video; (pages,) of a document, 0 where
+    it has none.  reason: why there is none, to follow "the picture".  leaving: the process has
+    grown too large, and ends after this."""
 
     outcome: Outcome
     data: bytes = b""

@@ -27,7 +27,7 @@ async def record(
     mel = media.kinds["audio"].preparation
     if not isinstance(mel, LogMel):
         raise TypeError(f"a model that transcribes takes sounds as {type(mel).__name__}")
-    item = await desk.prepare_one(Spectrogram(mel=mel), source, lease)
+    (item,) = await desk.prepare_alike(Spectrogram(mel=mel), [source], lease)
     lease.take(4 * mel.bins * mel.chunk_frames, source.where)
     return Recording(item, mel, facts, media)
 

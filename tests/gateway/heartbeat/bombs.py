@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 from PIL import Image
 
+from tests.shared.media import pdfs
 from tests.shared.media.sounds import saved_sound, sound
 from tests.shared.media.videos import movie
 
@@ -113,7 +114,8 @@ def mp4(*changes: tuple[bytes, int, bytes]) -> bytes:
 
 REFUSALS = re.compile(
     "pixels; at most|is damaged|is animated|takes longer than|needs more memory|unsupported format|"
-    "is cut off|samples a second|channels|lasts|no pixels|brought down"
+    "is cut off|samples a second|channels|lasts|no pixels|brought down|more in it than is accepted|"
+    "neither a PDF|holds no text|characters|needs a password"
 )
 """Words of an answer that says why."""
 MANY = struct.pack(">I", 0xFFFF_FFF0)
@@ -169,4 +171,22 @@ def videos() -> dict[str, bytes]:
             [b"\0\0\0\x18ftypisom\0\0\0\0isomiso2", b"\0\0\0\x08free" * 100_000]
         ),
         "GIF of 65,535 × 65,535": gif(65_535, 65_535, 2),
+    }
+
+
+@cache
+def documents() -> dict[str, bytes]:
+    """Each is refused."""
+    return {
+        "PDF of a gigabyte": pdfs.unpacks_to(1 << 30),
+        "PDF of 10 ** 12 pages": pdfs.doubling(12),
+        "PDF of a million pages": pdfs.many_pages(1_000_000),
+        "PDF of arrays": pdfs.nested(),
+        "PDF of operators": pdfs.long_operators(),
+        "PDF within itself": pdfs.circular(),
+        "PDF that is locked": pdfs.encrypted(),
+        "text of 19 MB": b"a" * 19_000_000,
+        "text of backticks": b"```" * 6_000_000,
+        "text of pictographs": "😀".encode() * 4_000_000,
+        "bytes": bytes(range(256)) * 70_000,
     }

@@ -1,5 +1,5 @@
-"""Pictures, sounds and videos that want much of whoever decodes them: a 400 that says why, and the
-event loop, on which others' streams are, goes on."""
+"""Pictures, sounds, videos and documents that want much of whoever decodes them: a 400 that says
+why, and the event loop, on which others' streams are, goes on."""
 
 from __future__ import annotations
 
@@ -107,6 +107,21 @@ def as_video(data: bytes) -> bytes:
     return _asks({"type": "video_url", "video_url": {"url": _content(data, "video/mp4")}})
 
 
+def as_file(data: bytes) -> bytes:
+    return _asks({"type": "file", "file": {"file_data": _content(data, "application/pdf")}})
+
+
+def as_input_file(data: bytes) -> bytes:
+    part = {"type": "input_file", "file_data": _content(data, "application/pdf")}
+    return json.dumps({"input": [{"role": "user", "content": [part]}]}).encode()
+
+
+def as_document(data: bytes) -> bytes:
+    content = base64.b64encode(data).decode()
+    source = {"type": "base64", "media_type": "application/pdf", "data": content}
+    return _asks({"type": "document", "source": source}, model=MODEL)
+
+
 BOUNDARY = "7b1d2e"
 
 
@@ -129,6 +144,9 @@ CASES += [
     ("/v1/chat/completions", as_sound, bombs.sounds, 0, 2),
     ("/v1/audio/transcriptions", as_recording, bombs.sounds, 1, 2),
     ("/v1/chat/completions", as_video, bombs.videos, 0, 1),
+    ("/v1/chat/completions", as_file, bombs.documents, 0, 3),
+    ("/v1/responses", as_input_file, bombs.documents, 1, 3),
+    ("/v1/messages", as_document, bombs.documents, 2, 3),
 ]
 
 

@@ -1,0 +1,106 @@
+"""From a file's bytes to its text: of a PDF or a plain text. Runs in a helper process: the bytes
+are a stranger's."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.media.wire import DocumentText
+
+if TYPE_CHECKING:
+    from pypdf import PdfReader
+
+TEXT = "text"
+"""Name of the array of a prepared document: its text in UTF-8."""
+_HEAD = 1024
+"""Bytes at a file's beginning in which a PDF says that it is one."""
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+"""Bytes that a text in that encoding begins with."""
+_CONTROL = dict.fromkeys(set(range(32)) - {ord("\t"), ord("\n")})
+
+
+class BadDocument(ValueError):
+    """The bytes are no document that is read here; says why, to follow "the document"."""
+
+
+class Document(NamedTuple):
+    """pages: 0 where it has none."""
+
+    text: str
+    pages: int = 0
+
+
+def open_document(data: bytes, wanted: DocumentText) -> Document:
+    """The text of a PDF, or of a text in UTF-8 or UTF-16. Raises BadDocument, and MemoryError."""
+    if b"%PDF-" in data[:_HEAD]:
+        found = _pdf(data, wanted)
+    else:
+        found = Document(_plain(data))
+        _check_length(len(found.text), wanted)
+    if not found.text.strip():
+        raise BadDocument(
+            "holds no text (a scanned page is a picture)" if found.pages else "is empty"
+        )
+    return found
+
+
+def _plain(data: bytes) -> str:
+    encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8")
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise BadDocument("is neither a PDF nor a text in UTF-8 or UTF-16; convert it to one")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _pdf(data: bytes, wanted: DocumentText) -> Document:
+    from pypdf import PdfReader
+    from pypdf.errors import DependencyError, FileNotDecryptedError, LimitReachedError
+
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
+    try:
+        return _read(PdfReader(io.BytesIO(data)), wanted)
+    except (BadDocument, MemoryError):
+        raise
+    except FileNotDecryptedError:
+        raise BadDocument("is encrypted and needs a password; send it without one") from None
+    except DependencyError:
+        raise BadDocument("is encrypted in a way that isn't read here; send it plain") from None
+    except LimitReachedError:
+        raise BadDocument("is a PDF with more in it than is accepted") from None
+    except Exception:  # pypdf's words about a stranger's bytes are for nobody.
+        raise BadDocument("is a PDF that is damaged, and can't be read") from None
+
+
+def _read(reader: PdfReader, wanted: DocumentText) -> Document:
+    """Raises BadDocument, and whatever pypdf raises."""
+    count = len(reader.pages)
+    if count > wanted.pages:
+        raise BadDocument(
+            f"has {count} pages; at most {wanted.pages} are accepted (--max-document-pages)"
+        )
+    pages: list[str] = []
+    characters = 0
+    for page in reader.pages:
+        text = page.extract_text().translate(_CONTROL).strip()
+        characters += len(text)
+        _check_length(characters, wanted)
+        pages.append(text)
+    return Document("\n\n".join(filter(None, pages)), count)
+
+
+def _check_length(characters: int, wanted: DocumentText) -> None:
+    if characters > wanted.characters:
+        raise BadDocument(
+            f"has more than {wanted.characters} characters of text, the most that is accepted with "
+            "this model's context"
+        )
