@@ -38,6 +38,11 @@ export class Answers {
     return this.#running.has(id);
   }
 
+  /** Whether any is being written. */
+  get any() {
+    return this.#running.size > 0;
+  }
+
   /** The conversation with this id, if one is being written in it. */
   conversation(id) {
     return this.#running.get(id)?.conversation;

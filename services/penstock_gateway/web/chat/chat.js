@@ -14,6 +14,7 @@ import { Model } from "./model.js";
 import { notify, speak } from "./notices.js";
 import { keepLast, lastSettings, requestOf } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
+import { Titles } from "./titles.js";
 import { Transcript } from "./transcript.js";
 
 const OPEN = { state: "open" };
@@ -26,7 +27,14 @@ export class Chat {
     this.model = new Model(() => this.key.open(), (model) => this.#known(model));
     this.answers = new Answers(this, {
       grown: ({ id }, node) => id === this.current.id && this.transcript.grown(node),
-      ended: (conversation, node) => this.#tell(conversation, node),
+      ended: (conversation, node) => {
+        this.#tell(conversation, node);
+        this.titles.after(conversation, node);
+      },
+    });
+    this.titles = new Titles(this, (conversation) => {
+      this.keeping.now(conversation);
+      if (conversation === this.current) this.#draw();
     });
     this.key = new KeyDialog(() => this.model.load());
     this.settings = new SettingsDialog((settings) => this.#set(settings));
@@ -237,6 +245,7 @@ export class Chat {
   }
 
   #generate(node, more = {}) {
+    this.titles.stop();
     this.answers.begin(this.current, node, this.#request(), more);
     this.#settle();
   }

@@ -53,6 +53,19 @@ export class Conversation {
     this.touch();
   }
 
+  /** Whether its title is the first words of it: titledAt is 1, and 2 for a model's. */
+  get isUntitled() {
+    return this.record.titledAt === 1;
+  }
+
+  /** Gives it a title that the model made. Returns false where it has got a better one meanwhile. */
+  entitle(title) {
+    if (!this.isUntitled) return false;
+    this.record.title = title;
+    this.record.titledAt = 2;
+    return true;
+  }
+
   /** Says that it has changed; with a node: that the node has. */
   touch(node = null) {
     this.record.updated = Date.now();

@@ -3,6 +3,7 @@
 import { apiKey } from "./api.js";
 import { at, icon, make } from "./dom.js";
 import { FIELDS, defaultOf, valueOf } from "./settings.js";
+import { wanted } from "./titles.js";
 
 /** Opens a dialog; a press on the veil around it, or on what says so, closes it. */
 export function prepare(dialog) {
@@ -27,6 +28,8 @@ export class SettingsDialog {
     at("fields").append(...FIELDS.map((field) => this.#field(field)));
     at("open-settings").prepend(icon("sliders"));
     at("open-settings").addEventListener("click", () => this.dialog.showModal());
+    at("titles").checked = wanted.get();
+    at("titles").addEventListener("change", () => wanted.set(at("titles").checked));
     at("reset-settings").addEventListener("click", () => {
       for (const field of FIELDS) this.#input(field).value = "";
       this.#read();

@@ -17,7 +17,7 @@ export function showExamples(take) {
 }
 
 /** The model that is served where nobody has chosen one: its name on the hub, whatever it is called here. */
-const DEMONSTRATION = "HuggingFaceTB/SmolLM2-135M-Instruct";
+export const DEMONSTRATION = "HuggingFaceTB/SmolLM2-135M-Instruct";
 
 /** What the model that is served is for. */
 export function showPurpose({ name, hubId, chats, transcribes }) {
