@@ -147,7 +147,6 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (QWEN2_AUDIO, {"activation_function": "tanh"}, "activation_function"),
     (QWEN2_AUDIO, {"num_mel_bins": 1 << 40}, "num_mel_bins"),
     (QWEN2_AUDIO, {"encoder_layers": 1 << 40}, "num_layers"),
-    (QWEN2_AUDIO, {"louder": 3}, "louder"),
     (VOXTRAL, {"intermediate_size": 5000}, "a divisor of max_source_positions"),
     (VOXTRAL, {"num_key_value_heads": 4}, "num_key_value_heads"),
     (VOXTRAL, {"head_dim": 32}, "head_dim"),

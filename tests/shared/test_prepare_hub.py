@@ -220,10 +220,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"model_type": "bert", "is_decoder": True, "hidden_act": "gelu"}, "that is a decoder"),
     "quantised": (
         {"quantization_config": {"quant_method": "aqlm"}}, "quantised by aqlm are not served"),
-    "sliding window of Qwen": ({"use_sliding_window": True}, "use_sliding_window is True, which"),
-    "sliding window of Mistral": ({"sliding_window": 64}, "sliding_window is 64, which"),
     "sliding layers": ({"layer_types": ["sliding_attention"]}, "has 'sliding_attention'"),
-    "a setting of tomorrow": ({"attention_bend": 0.5}, "attention_bend is 0.5, which is not known"),
     "a rotary setting of tomorrow": (
         {"rope_parameters": {"rope_type": "default", "bend": 2}}, "rope_parameters: bend is 2"),
     "activation": ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not served; silu is"),

@@ -175,8 +175,6 @@ def test_pictures_can_be_left_out() -> None:
         (CLIP | {"architectures": ["CLIPTextModelWithProjection"]}, "CLIPModel is"),
         (CLIP | {"projection_dim": 0}, "projection_dim is 0"),
         (CLIP | {"text_config": {"hidden_act": "relu"}}, "'relu' is not served"),
-        (CLIP | {"text_config": {"odd_attention": 7}}, "odd_attention is 7"),
-        (CLIP | {"vision_config": {"odd_patches": 7}}, "odd_patches is 7"),
         (CLIP | {"text_config": {"max_position_embeddings": 1 << 20}}, "1 to 65536"),
         (CLIP | {"text_config": {"num_attention_heads": 7}}, "don't divide"),
         (SIGLIP | {"architectures": ["SiglipForImageClassification"]}, "SiglipModel is"),

@@ -10,7 +10,7 @@ from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec,
 
 
 def _read(fields: Fields) -> ModelConfig:
-    """Every setting that could change the output has to be read, or the model is refused."""
+    """Every setting that changes the output has to be read here, or be named in `unserved`."""
     hub.activation(fields, "silu")
     sizes = hub.sizes(fields)
     return ModelConfig(

@@ -8,8 +8,14 @@ from __future__ import annotations
 
 from penstock.families.family import ClassifierHead, EncoderFamily
 
+OF_DECODERS = frozenset({"add_cross_attention", "is_encoder_decoder"})
+
 BERT = EncoderFamily(
-    "bert", ("bert",), head=ClassifierHead("pooler.dense", "classifier", "tanh"), token_types=2
+    "bert",
+    ("bert",),
+    head=ClassifierHead("pooler.dense", "classifier", "tanh"),
+    token_types=2,
+    unserved=OF_DECODERS,
 )
 
 
@@ -19,6 +25,7 @@ ROBERTA = EncoderFamily(
     head=ClassifierHead("classifier.dense", "classifier.out_proj", "tanh"),
     first_behind_padding=True,
     token_types=2,
+    unserved=OF_DECODERS,
 )
 
 

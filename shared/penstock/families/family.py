@@ -137,6 +137,9 @@ class Family:
     read_gguf: Callable[[GGUFMetadata], ModelConfig] | None = None
     hub_names: TensorNames = TensorNames()
     gguf_names: TensorNames = TensorNames()
+    unserved: frozenset[str] = frozenset()
+    """Settings of config.json that change what the family's models compute, and that nothing here
+    computes. Any other setting that `read_hub` doesn't ask for is one that they don't read."""
     own_head: OwnHead = LAYER_BEHIND_THE_LAST
     """The head that drafts in safetensors files that have one. In GGUF files it stands after the
     last layer."""
@@ -184,6 +187,8 @@ class EncoderFamily:
     about texts and about pictures. Raises UnsupportedModel."""
     layer_names: TensorNames = field(default_factory=TensorNames)
     """Names of tensors of a family with a decoder's layers."""
+    unserved: frozenset[str] = frozenset()
+    """See Family."""
 
 
 TEXT = "text_config"

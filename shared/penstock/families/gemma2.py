@@ -42,7 +42,17 @@ def _gguf_gemma(model: GGUFMetadata) -> ModelConfig:
     )
 
 
-GEMMA = Family("gemma", ("GemmaForCausalLM",), "Gemma", _hub, gguf="gemma", read_gguf=_gguf_gemma)
+UNSERVED = frozenset({"attention_bias", "use_bidirectional_attention"})
+
+GEMMA = Family(
+    "gemma",
+    ("GemmaForCausalLM",),
+    "Gemma",
+    _hub,
+    gguf="gemma",
+    read_gguf=_gguf_gemma,
+    unserved=UNSERVED,
+)
 
 
 NAMES = TensorNames(
@@ -123,4 +133,5 @@ GEMMA2 = Family(
     hub_names=NAMES,
     gguf="gemma2",
     read_gguf=_gguf_gemma2,
+    unserved=UNSERVED,
 )

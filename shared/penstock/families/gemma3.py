@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.families import hub_reading as hub
 from penstock.families.family import EncoderFamily, Family
-from penstock.families.gemma2 import NAMES
+from penstock.families.gemma2 import NAMES, UNSERVED
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig
@@ -106,6 +106,7 @@ GEMMA3 = Family(
     hub_names=NAMES,
     gguf="gemma3",
     read_gguf=_gguf_gemma3,
+    unserved=UNSERVED,
 )
 
 

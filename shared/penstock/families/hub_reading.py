@@ -15,6 +15,9 @@ from penstock.families import bounds
 from penstock.families.bounds import layer_count
 from penstock.formats.fields import Fields
 from penstock.model.layer_spec import LayerSpec, RopeScaling, RopeSpec
+from penstock.process import logs
+
+log = logs.get(__name__)
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 
@@ -30,6 +33,9 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
+MOST_SHOWN = 40
+"""Settings that a line of the log lists."""
+
 ROPE_HARMLESS = frozenset({"type", "rope_type", "max_position_embeddings", "finetuned", "factor"})
 """Keys of a section about rotary positions that change nothing beyond what others say."""
 
@@ -44,6 +50,21 @@ def refuse_unknown(fields: Fields, harmless: Container[str]) -> None:
                 f"{fields.where}: {key} is {shown[:80]}, which is not known here and could change "
                 "the output"
             )
+
+
+def pass_over(fields: Fields, harmless: Container[str], unserved: Container[str] = ()) -> None:
+    """Passes over settings that no reader has asked for: the family's models don't read them, but
+    for those in `unserved`, which change what is computed. Raises UnsupportedModel for these; the
+    log lists the others but for what is harmless in every file."""
+    inert = [key for key in fields.not_asked() if key not in harmless]
+    for key in inert:
+        if key in unserved:
+            raise UnsupportedModel(
+                f"{fields.where}: {key} is {repr(fields.values[key])[:80]}, which is not served"
+            )
+    if inert:
+        shown = ", ".join(key[:80] for key in inert[:MOST_SHOWN])
+        log.info("settings that this family doesn't read", config=fields.where, settings=shown)
 
 
 def sizes(

@@ -90,4 +90,5 @@ MINIMAX_M2 = Family(
     gguf="minimax-m2",
     read_gguf=_gguf_minimax_m2,
     gguf_names=GGUF_NAMES,
+    unserved=frozenset({"shared_intermediate_size"}),  # Of the makers' own code.
 )

@@ -296,5 +296,6 @@ NEMOTRON_H = Family(
     gguf="nemotron_h",
     gguf_also=("nemotron_h_moe",),
     read_gguf=_gguf_hybrid,
+    unserved=frozenset({"moe_latent_size"}),
     gguf_names=TensorNames(stacked=GGUF_EXPERTS.stacked, layers_for_drafts=True),
 )

@@ -142,4 +142,5 @@ OLMOE = Family(
     gguf="olmoe",
     read_gguf=_gguf_olmoe,
     gguf_names=GGUF_NAMES,
+    unserved=frozenset({"clip_qkv"}),
 )

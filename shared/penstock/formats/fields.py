@@ -60,7 +60,10 @@ class Fields:
         return UnsupportedModel(f"{self.where}: {key} is {shown}; {wanted} is needed")
 
     def integer(self, key: str, default: int | None = None) -> int:
+        """A whole number, which JSON may also write as 512.0."""
         value = self._get(key, default)
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.wrong(key, "a whole number")
         return value

@@ -53,7 +53,7 @@ def read_json(path: Path, most: int) -> Any:
     """A JSON file of at most `most` bytes. Raises FileNotFoundError, or UnsupportedModel if it
     can't be read, or is nested so deeply that whoever walks through it might not come back."""
     try:
-        values = json.loads(read_small(path, most).decode("utf-8"))
+        values = json.loads(read_small(path, most).decode("utf-8-sig"))
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:

@@ -12,7 +12,7 @@ from penstock.families.audio import AUDIO_CLASSES
 from penstock.families.bounds import MAX_LAYERS
 from penstock.families.family import TowerFamily
 from penstock.families.finding import family_of_class
-from penstock.families.hub_reading import refuse_unknown
+from penstock.families.hub_reading import pass_over
 from penstock.families.vision import HARMLESS as HARMLESS_IN_TOWERS
 from penstock.families.vision import VISION_CLASSES
 from penstock.formats.fields import Fields
@@ -124,8 +124,8 @@ generation, which generation_config.json has."""
 def read_config(fields: Fields, *, language_model_only: bool = False) -> ModelConfig:
     """language_model_only: what a model sees or hears with is left out.
 
-    Raises UnsupportedModel for another architecture, for a variant of one of ours that can't be
-    computed, and for a setting that nobody here knows and that could change the output."""
+    Raises UnsupportedModel for another architecture, and for a variant of one of ours that can't be
+    computed."""
     towered = _with_a_tower(fields)
     if towered is not None:
         return _with_tower(fields, towered, language_model_only=language_model_only)
@@ -139,7 +139,7 @@ def read_config(fields: Fields, *, language_model_only: bool = False) -> ModelCo
 def _decoder(fields: Fields, family: Family) -> ModelConfig:
     with odd_values_refused(fields.where):
         config = family.read_hub(fields)
-    refuse_unknown(fields, HARMLESS)
+    pass_over(fields, HARMLESS, family.unserved)
     return check_config(config, fields.where)
 
 
@@ -159,10 +159,10 @@ def _with_tower(fields: Fields, towered: TowerFamily, *, language_model_only: bo
     tower = fields.section(towered.SECTION)
     with odd_values_refused(fields.where):
         part = towered.read(fields, tower, text)
-    refuse_unknown(tower, HARMLESS | HARMLESS_IN_TOWERS)
+    pass_over(tower, HARMLESS | HARMLESS_IN_TOWERS)
     fields.ignore(towered.SECTION, TEXT_HALF, "tie_word_embeddings", *towered.harmless)
     if TEXT_HALF in fields:  # else all other keys are the decoder's
-        refuse_unknown(fields, HARMLESS)
+        pass_over(fields, HARMLESS)
     return msgspec.structs.replace(text, **{towered.PART: part})
 
 
@@ -244,15 +244,14 @@ def is_encoder(fields: Fields) -> bool:
 def read_encoder_config(fields: Fields, *, language_model_only: bool = False) -> EncoderConfig:
     """language_model_only: what a model sees with is left out.
 
-    Raises UnsupportedModel for a variant that the blocks of the model can't compute, and for a
-    setting that nobody here knows and that could change the output."""
+    Raises UnsupportedModel for a variant that the blocks of the model can't compute."""
     family = ENCODER_TYPES[fields.text("model_type")]
     with odd_values_refused(fields.where):
         if family.read_halves is None:
             config = (family.read_layers or _read_bert)(fields)
         else:
             config = _of_halves(fields, family.read_halves)
-    refuse_unknown(fields, HARMLESS | HARMLESS_OF_ENCODERS)
+    pass_over(fields, HARMLESS | HARMLESS_OF_ENCODERS, family.unserved)
     if config.layers is not None:
         check_config(config.layers, fields.where)
     if config.space is not None and language_model_only:
@@ -267,7 +266,7 @@ def _of_halves(
     text, vision = (_half(fields, f"{name}_config") for name in ("text", "vision"))
     config = read(fields, text, vision)
     for half in (text, vision):
-        refuse_unknown(half, HARMLESS | HARMLESS_OF_ENCODERS | HARMLESS_IN_TOWERS)
+        pass_over(half, HARMLESS | HARMLESS_OF_ENCODERS | HARMLESS_IN_TOWERS)
     return config
 
 
