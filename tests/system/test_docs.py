@@ -267,7 +267,7 @@ def can_run(line: str) -> bool:
     match words:
         case ["curl" | "printf", *_]:
             return True
-        case ["penstock", "key" | "doctor" | "curve-keys", *_]:
+        case ["penstock", "key" | "doctor" | "recommend" | "curve-keys", *_]:
             return "/srv/" not in line
         case ["penstock", "simulate", trace, *_]:
             return trace.startswith("synthetic:")

@@ -17,10 +17,13 @@ from importlib.resources.abc import Traversable
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.recommend.fits import ORDINARY, better
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.service import Service
 
 INDEX = "index.html"
+BETTER_MODELS = b"<!-- better models -->"
+"""What stands in the page in place of models that are better than the demonstration."""
 ELSEWHERE = ("docs.html",)
 """Files with a route and a policy of their own; see docs.py."""
 
@@ -108,8 +111,21 @@ def _read(name: str, file: Traversable) -> PageFile:
     if suffix not in MEDIA_TYPES:
         raise ValueError(f"web/{name}: allowed file types: {', '.join(MEDIA_TYPES)}")
     body = file.read_bytes()
+    if name == INDEX:
+        body = body.replace(BETTER_MODELS, _better_models())
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     return PageFile(name, body, MEDIA_TYPES[suffix], tag)
+
+
+def _better_models() -> bytes:
+    """What a newcomer is told who sees the demonstration."""
+    rate = f"{ORDINARY / 1e9:.0f} GB/s"
+    rows = [
+        f"<li>{each.gib:.1f} GiB of memory, an estimated {each.tokens_per_s:.0f} tokens a second"
+        f" where memory reads {rate}: <code>make serve MODEL={each.name}</code></li>"
+        for each in better()
+    ]
+    return "\n            ".join(rows).encode()
 
 
 def _is_held(sent: str, tag: str) -> bool:

@@ -207,6 +207,7 @@ def examine(
         "port": environment_checks.port,
         "model cache": environment_checks.cache,
         "default model": _default_model,
+        "models": lambda: "`penstock recommend` says which fit this machine, and how fast they are",
     }
     return [_run(name, check) for name, check in checks.items()]
 

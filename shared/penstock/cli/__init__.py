@@ -2,7 +2,7 @@
 
 main, commands, parser   dispatch; the list of commands; help and errors
 serve, run, chat, transcribe, batch, models, show, keys   commands that serve and use a model
-status, top, health, doctor   commands that look at a system
+status, top, health, doctor, recommend   commands that look at a system
 bench, engine_tools           commands that measure, and look back (replay, simulate, fit-cost)
 process_arguments, processes  the commands that are one process of the system
 completion, table             a shell's completion; the reference table of all flags

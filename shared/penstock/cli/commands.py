@@ -47,6 +47,7 @@ COMMANDS = (
     Command("top", LOOKING, "a live view of a running system", "top:add"),
     Command("health", LOOKING, "ask one process whether it is ready", "health:add"),
     Command("doctor", LOOKING, "say what this machine can do, and what is missing", "doctor:add"),
+    Command("recommend", LOOKING, "say which models fit this machine", "recommend:add"),
     Command("bench", MEASURING, "measure latency, throughput, or a server", "bench:add"),
     Command("replay", MEASURING, "replay a recording's decisions", "engine_tools:add_replay"),
     Command("simulate", MEASURING, "run a trace in virtual time", "engine_tools:add_simulate"),

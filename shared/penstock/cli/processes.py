@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from penstock.config.flags import resolve
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
@@ -25,6 +25,9 @@ from penstock.process import logs
 from penstock.process.children import die_with_parent, set_title
 from penstock.process.memory import is_memory_shortage
 from penstock.supervisor.restarts import FINAL_STARTUP_FAILURE, OUT_OF_MEMORY
+
+if TYPE_CHECKING:
+    from penstock.recommend.fits import Machine
 
 log = logs.get(__name__)
 
@@ -102,6 +105,13 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     text = msgspec.json.encode(findings).decode() if arguments.json else show(findings)
     print(text, flush=True)
     return 0 if all(finding.ok for finding in findings) else 1
+
+
+def this_machine() -> Machine:
+    """What of this machine matters to a model; takes about a second."""
+    from penstock_worker.machine.for_models import this_machine
+
+    return this_machine()
 
 
 def _title(role: str, arguments: argparse.Namespace) -> str:

@@ -12,6 +12,8 @@ import pytest
 
 import penstock_gateway
 from penstock.config.settings import GatewayConfig
+from penstock.recommend.fits import Machine, fits
+from penstock.recommend.releases import BETTER
 from penstock_gateway.system import page
 from penstock_gateway.system.page import VENDORED
 from tests.gateway.fake_engine import FakeEngineClient
@@ -41,11 +43,34 @@ async def test_every_file_is_served_as_it_is(http: httpx.AsyncClient) -> None:
     for path, file in files.items():
         reply = await http.get(path)
         assert reply.status_code == 200
-        assert reply.content == file.read_bytes()
+        if path != "/":
+            assert reply.content == file.read_bytes()
         assert reply.headers["content-type"] == TYPES[file.suffix]
         assert reply.headers["x-content-type-options"] == "nosniff"
         assert reply.headers["referrer-policy"] == "no-referrer"
         assert reply.headers["cache-control"] == "no-cache"
+
+
+async def test_better_models_are_named_with_what_recommend_says_of_them(
+    http: httpx.AsyncClient,
+) -> None:
+    """In place of a comment, and the rest is the file."""
+    said = (await http.get("/")).text
+    rows = re.findall(
+        r"<li>([\d.]+) GiB of memory, an estimated (\d+) tokens a second where memory reads"
+        r" 30 GB/s: <code>make serve MODEL=([^<]+)</code></li>",
+        said,
+    )
+    ordinary = Machine(0, 0, "", 2, "avx2", 30e9, "")
+    known = {fit.model: fit for fit in fits(ordinary)}
+    assert [name for _, _, name in rows] == list(BETTER)
+    for gib, speed, name in rows:
+        assert float(gib) == pytest.approx(known[name].memory / 2**30, abs=0.05)
+        assert int(speed) == round(known[name].tokens_per_s or 0)
+    pieces = (WEB / "index.html").read_text().split("<!-- better models -->")
+    assert len(pieces) == 2
+    assert said.startswith(pieces[0])
+    assert said.endswith(pieces[1])
 
 
 async def test_the_policy_lets_nothing_in(http: httpx.AsyncClient) -> None:

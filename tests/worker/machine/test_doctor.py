@@ -40,6 +40,7 @@ def test_everything_is_found_here(capsys: pytest.CaptureFixture[str]) -> None:
     findings = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)}
     assert findings["cpu kernels"]["text"].split(",")[0] in library.INSTRUCTION_SETS
     assert Path(findings["default model"]["text"]).is_dir()
+    assert "`penstock recommend`" in findings["models"]["text"]
     assert re.match(r"0 \(\d+ of \d+ CPUs usable\)|none shown", findings["numa nodes"]["text"])
 
 

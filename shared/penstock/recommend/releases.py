@@ -1,0 +1,134 @@
+"""Well-known releases that Penstock serves, with what decides about memory and speed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class KnownRelease:
+    """Sizes are in bytes. Those in memory are a CPU's, whose kernels keep a format's levels, yet
+    not its blocks: of Q4_K_M they make 6 and 10 bits a weight (docs/guides/choosing-a-model.md)."""
+
+    name: str
+    """As `serve` takes it."""
+    parameters: int
+    download: int
+    """Of its tensors; the file holds a tokenizer too."""
+    weights: int
+    """In memory."""
+    read: int
+    """The part of them that a token reads: not the embedding unless it is the head too, and of
+    experts as many as serve a token."""
+    kv_per_token: int
+    """Keys and values of all layers in bfloat16."""
+    layers: int
+    vocabulary: int
+
+
+RELEASES = (
+    KnownRelease(
+        "Qwen/Qwen3-32B-GGUF:Q4_K_M",
+        parameters=32_762_123_264,
+        download=19_756_174_336,
+        weights=27_143_786_496,
+        read=26_560_352_256,
+        kv_per_token=262_144,
+        layers=64,
+        vocabulary=151_936,
+    ),
+    KnownRelease(
+        "Qwen/Qwen3-30B-A3B-GGUF:Q4_K_M",
+        parameters=30_532_122_624,
+        download=18_550_716_416,
+        weights=25_524_756_480,
+        read=2_642_141_184,
+        kv_per_token=98_304,
+        layers=48,
+        vocabulary=151_936,
+    ),
+    KnownRelease(
+        "ggml-org/gpt-oss-20b-GGUF:MXFP4",
+        parameters=20_914_757_184,
+        download=12_077_066_496,
+        weights=13_868_656_896,
+        read=2_796_214_656,
+        kv_per_token=49_152,
+        layers=24,
+        vocabulary=201_088,
+    ),
+    KnownRelease(
+        "Qwen/Qwen3-14B-GGUF:Q4_K_M",
+        parameters=14_768_307_200,
+        download=8_995_793_920,
+        weights=12_410_286_080,
+        read=11_826_851_840,
+        kv_per_token=163_840,
+        layers=40,
+        vocabulary=151_936,
+    ),
+    KnownRelease(
+        "Qwen/Qwen3-8B-GGUF:Q4_K_M",
+        parameters=8_190_735_360,
+        download=5_021_827_072,
+        weights=6_945_951_744,
+        read=6_479_204_352,
+        kv_per_token=147_456,
+        layers=36,
+        vocabulary=151_936,
+    ),
+    KnownRelease(
+        "Qwen/Qwen3-4B-GGUF:Q4_K_M",
+        parameters=4_022_468_096,
+        download=2_491_323_904,
+        weights=3_459_692_544,
+        read=3_459_692_544,
+        kv_per_token=147_456,
+        layers=36,
+        vocabulary=151_936,
+    ),
+    KnownRelease(
+        "Qwen/Qwen3-1.7B-GGUF:Q8_0",
+        parameters=1_720_574_976,
+        download=1_828_474_880,
+        weights=1_828_474_880,
+        read=1_828_474_880,
+        kv_per_token=114_688,
+        layers=28,
+        vocabulary=151_936,
+    ),
+    KnownRelease(
+        "Qwen/Qwen3-0.6B-GGUF:Q8_0",
+        parameters=596_049_920,
+        download=633_495_552,
+        weights=633_495_552,
+        read=633_495_552,
+        kv_per_token=114_688,
+        layers=28,
+        vocabulary=151_936,
+    ),
+    KnownRelease(
+        "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF:Q4_K_M",
+        parameters=494_032_768,
+        download=485_452_288,
+        weights=687_475_200,
+        read=534_323_712,
+        kv_per_token=12_288,
+        layers=24,
+        vocabulary=151_936,
+    ),
+    KnownRelease(
+        "smollm2-135m",
+        parameters=134_515_008,
+        download=96_576_768,
+        weights=96_576_768,
+        read=96_576_768,
+        kv_per_token=23_040,
+        layers=30,
+        vocabulary=49_152,
+    ),
+)
+"""The one with the most parameters first. The last is the default, which is a demonstration."""
+
+BETTER = ("Qwen/Qwen3-4B-GGUF:Q4_K_M", "Qwen/Qwen3-8B-GGUF:Q4_K_M")
+"""What the page names where the demonstration is served."""
