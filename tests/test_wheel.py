@@ -1,10 +1,12 @@
-"""The wheel of `make wheel`: what is in it, and that it works where there is no compiler."""
+"""The wheel of `make wheel`: what is in it, and that it works where there is no compiler; and the
+source distribution that it is made of."""
 
 from __future__ import annotations
 
 import platform
 import re
 import subprocess
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from email.message import Message
@@ -72,6 +74,22 @@ def test_it_says_what_it_needs(archive: zipfile.ZipFile) -> None:
     assert "penstock = penstock.cli.main:main" in archive.read(commands).decode()
 
 
+def test_the_source_distribution_has_all_that_a_wheel_is_made_of(tmp_path: Path) -> None:
+    """Compared with the tree: headers are no sources of an extension, and easily left out."""
+    made = wheel.source_distribution(wheel.copy_of_the_tree(tmp_path))
+    with tarfile.open(made) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    code = (ROOT / "kernels/penstock_kernels/cpu/csrc").iterdir()
+    wanted = {str(path.relative_to(ROOT)) for path in code}
+    wanted |= {
+        f"{folder}/{name}"
+        for name in sources()
+        for folder in PACKAGES
+        if (ROOT / folder / name).exists()
+    }
+    assert wanted | {"setup.py", "pyproject.toml", "README.md", "LICENSE"} <= held
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "made",
@@ -85,6 +103,8 @@ def test_it_answers_where_there_is_no_compiler(
         tree = tmp_path / "tree"
         tree.mkdir()
         file = wheel.as_users_make_it(wheel.copy_of_the_tree(tree))
+        kind = rf"penstock_llm-[\d.]+-py3-none-manylinux_2_\d+_{platform.machine()}\.whl"
+        assert re.fullmatch(kind, file.name)
     else:
         file = request.getfixturevalue("built")
     programs = wheel.install(file, tmp_path / "environment")

@@ -15,6 +15,7 @@ from penstock_kernels.cpu import library
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("services", "shared", "kernels")
 FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "Makefile")
+RELEASE = "deploy/release"
 
 
 def copy_of_the_tree(folder: Path) -> Path:
@@ -24,6 +25,7 @@ def copy_of_the_tree(folder: Path) -> Path:
         shutil.copytree(ROOT / name, folder / name, ignore=left_out)
     for name in FILES:
         shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / RELEASE, folder / RELEASE, ignore=left_out)
     return folder
 
 
@@ -40,9 +42,15 @@ def without_compiling(tree: Path) -> Path:
 
 def as_users_make_it(tree: Path) -> Path:
     """The wheel that `make wheel` makes, with this environment's Python."""
-    here = f"BIN={Path(sys.executable).parent}"
-    _run(["make", "--old-file=setup", here, "wheel"], tree, os.environ.copy())
+    _run(["make", f"PYTHON={sys.executable}", "wheel"], tree, os.environ.copy())
     return only(tree / "dist")
+
+
+def source_distribution(tree: Path) -> Path:
+    """What `pip install` compiles where there is no wheel."""
+    _setup(tree, "sdist")
+    (made,) = (tree / "dist").glob("*.tar.gz")
+    return made
 
 
 def only(folder: Path) -> Path:

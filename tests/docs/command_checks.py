@@ -20,6 +20,9 @@ from tests.docs.snippets import BASE, ROOT
 
 Variables = Mapping[str, str]
 
+RUN_OPTIONS = {"--rm", "-p", "-v"}
+"""Of `docker run`."""
+
 FOREIGN = {
     "chmod",
     "cp",
@@ -102,7 +105,23 @@ def _pip(variables: Variables, arguments: list[str]) -> None:
 
 
 def _docker(variables: Variables, arguments: list[str]) -> None:
-    assert arguments[0] == "compose"
+    match arguments[0]:
+        case "build":
+            named = dict(itertools.pairwise(arguments))
+            stages = (ROOT / named["-f"]).read_text(encoding="utf-8")
+            target = named["--target"]
+            assert re.search(f"^FROM .* AS {target}$", stages, re.MULTILINE), target
+        case "run":
+            image = arguments.index("penstock")
+            unknown = {word for word in arguments[1:image] if word.startswith("-")} - RUN_OPTIONS
+            assert not unknown, unknown
+            _penstock(variables, ["serve", *arguments[image + 1 :]])  # as the image begins
+        case _:
+            assert arguments[0] == "compose"
+            _compose(variables, arguments)
+
+
+def _compose(variables: Variables, arguments: list[str]) -> None:
     for flag, value in itertools.pairwise(arguments):
         if flag == "-f":
             assert (ROOT / value).is_file(), f"there is no {value}"

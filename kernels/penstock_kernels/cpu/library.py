@@ -82,6 +82,10 @@ def load() -> ctypes.CDLL:
             "the CPU kernels were not built: install a C++ compiler with OpenMP (g++), then "
             "install Penstock again"
         )
+    # It brings the OpenMP library, libgomp.so.1: a machine may have no other, and two in a process
+    # would each have threads of their own.
+    import torch  # noqa: F401
+
     try:
         library, keeping_lock = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
         for name in _BRIEF:

@@ -67,6 +67,25 @@ def chosen(code: str = "") -> str:
     return found.stdout.strip()
 
 
+def test_it_shares_the_openmp_library_that_torch_brings() -> None:
+    """Whatever is imported first: two of them would each have threads of their own, and a machine
+    may have no other than torch's."""
+    ask = """
+from penstock_kernels.cpu import library
+library.load()
+import torch
+print(torch.__file__)
+print({line.split()[-1] for line in open("/proc/self/maps") if "libgomp" in line})"""
+    found = subprocess.run(
+        [sys.executable, "-c", ask], capture_output=True, text=True, check=True, timeout=60
+    )
+    torch_at, mapped = found.stdout.splitlines()
+    theirs = list((Path(torch_at).parent / "lib").glob("libgomp.so*"))
+    if not theirs:
+        pytest.skip("this build of torch brings none")
+    assert mapped == str({str(path.resolve()) for path in theirs})
+
+
 def processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     return cpuinfo.read_text() if cpuinfo.exists() else ""
