@@ -11,7 +11,7 @@ from deploy.compose.docker import Failed
 from deploy.compose.first_token import ask
 from deploy.compose.load import RetryingFleet, fleet_of
 from deploy.compose.system import System
-from deploy.compose.targets import wait_targets
+from deploy.compose.targets import wait_grafana, wait_targets
 
 TWO_ENGINES = "deploy/compose.two-engines.yml"
 
@@ -127,7 +127,15 @@ class Check:
         self._see_targets(
             {"gateway": self._amount.gateways, "engine": 2, "worker": 2, "haproxy": 1}
         )
+        self._see_dashboard()
         asyncio.run(self._restarts(*services))
+
+    def _see_dashboard(self) -> None:
+        if {"prometheus", "grafana"} & self._system.left_out.keys():
+            return
+        missing = wait_grafana(f"http://127.0.0.1:{self._system.environment['GRAFANA_PORT']}")
+        if missing:
+            self.findings.wrong.append(f"Grafana doesn't show the dashboard: {missing}")
 
     def _see_targets(self, wanted: dict[str, int]) -> None:
         if "prometheus" in self._system.left_out:

@@ -1,4 +1,4 @@
-"""Whether Prometheus sees every process, however many there are."""
+"""Whether Prometheus sees every process, however many there are, and Grafana shows it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
+from typing import Any
 
 SECONDS = 60.0
 """Prometheus asks DNS every 10 s, and a target every 10 s."""
+DASHBOARD, SOURCE = "penstock", "prometheus"
+"""What deploy/grafana calls them."""
 
 
 def wait_targets(url: str, wanted: Mapping[str, int]) -> dict[str, int]:
@@ -27,8 +30,34 @@ def wait_targets(url: str, wanted: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
+def wait_grafana(url: str) -> str:
+    """What keeps Grafana from showing the dashboard with data, at the end of the time; empty as
+    soon as nothing does. It asks as people do, without a login."""
+    until, missing = time.monotonic() + SECONDS, "nothing was asked"
+    while time.monotonic() < until:
+        try:
+            missing = _missing(url)
+        except (OSError, ValueError) as error:
+            missing = str(error)
+        if not missing:
+            break
+        time.sleep(1.0)
+    return missing
+
+
+def _missing(url: str) -> str:
+    if not _ask(f"{url}/api/dashboards/uid/{DASHBOARD}")["dashboard"]["panels"]:
+        return "the dashboard has no panels"
+    health = _ask(f"{url}/api/datasources/uid/{SOURCE}/health")
+    return "" if health["status"] == "OK" else f"Prometheus: {health.get('message', health)}"
+
+
 def _up(url: str) -> dict[str, int]:
     query = urllib.parse.urlencode({"query": "sum by (job) (up)"})
-    with urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=5) as answer:
-        rows = json.load(answer)["data"]["result"]
+    rows = _ask(f"{url}/api/v1/query?{query}")["data"]["result"]
     return {row["metric"]["job"]: int(row["value"][1]) for row in rows}
+
+
+def _ask(url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        return dict(json.load(answer))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar
 
+import pytest
 import yaml
 
+from deploy.compose import targets
 from deploy.local import FOLDER
 from deploy.queries import DASHBOARD, panels
 
@@ -71,6 +75,46 @@ def test_the_rows_answer_the_questions_in_order() -> None:
 
 def test_the_file_is_as_a_person_would_save_it() -> None:
     assert DASHBOARD.read_text() == json.dumps(dashboard(), indent=2, ensure_ascii=False) + "\n"
+
+
+class _Grafana(BaseHTTPRequestHandler):
+    """Answers as a Grafana does that starts: nothing, then the dashboard, then its source too."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        replies = {
+            "/api/dashboards/uid/penstock": {"dashboard": {"panels": [{}]}},
+            "/api/datasources/uid/prometheus/health": {
+                "status": "OK" if len(self.asked) > 4 else "ERROR",
+                "message": "no route",
+            },
+        }
+        ready = len(self.asked) > 1 and self.path in replies
+        self.send_response(200 if ready else 503)
+        self.end_headers()
+        self.wfile.write(json.dumps(replies[self.path]).encode() if ready else b"")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_the_check_waits_for_dashboard_and_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets.time, "sleep", lambda _: None)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Grafana) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        assert targets.wait_grafana(url) == ""
+        server.shutdown()
+    assert [path.split("/")[2] for path in _Grafana.asked] == [
+        *("dashboards", "dashboards", "datasources", "dashboards", "datasources"),
+    ]
+    assert dashboard()["uid"] == targets.DASHBOARD
+    (source,) = yaml.safe_load((PROVISIONING / "datasources" / "prometheus.yml").read_text())[
+        "datasources"
+    ]
+    assert source["uid"] == targets.SOURCE
 
 
 def test_provisioning_finds_prometheus_and_the_dashboard() -> None:
