@@ -26,6 +26,11 @@ from penstock.prepare.hub_config import (
 
 NEEDED = {"num_experts_per_tok": 2, "n_routed_experts": 64, "head_dim": 128}
 """What some classes of configurations have no usable default for."""
+UNLIKELY = {
+    "GptOssForCausalLM": ("rope_parameters",),
+    "Ministral3ForCausalLM": ("rope_parameters",),
+}
+"""Classes whose default is a stretched rotation, and every file of which says by how much."""
 LLAVA = "LlavaForConditionalGeneration"
 INTERNAL = {"sub_configs", "base_model_tp_plan", "text_config", "attribute_map"}
 """Fields of transformers' classes of configurations that no file has."""
@@ -71,6 +76,29 @@ def test_what_decoders_read(name: str) -> None:
     asked = fields._asked | {ours for ours, own in config.attribute_map.items()}
     assert read - asked - HARMLESS <= family.unserved
     assert not family.unserved & fields._asked
+
+
+@pytest.mark.parametrize("name", HUB_CLASSES)
+def test_what_a_file_leaves_out_is_transformers_default(name: str) -> None:
+    """Each setting in turn: it is missed, or read as from a file that transformers completes."""
+    config = getattr(transformers, name).config_class
+    if "text_config" in (getattr(config, "sub_configs", None) or {}):
+        pytest.skip("what stands behind its tower is another family's")
+    values = {key: value for key, value in config().to_dict().items() if value is not None}
+    values = {"architectures": [name], "num_experts_per_tok": 2} | values
+    if name == "Glm4MoeForCausalLM":
+        values["head_dim"] = 128
+    compared = 0
+    for key in values.keys() - {"architectures", "model_type", *UNLIKELY.get(name, ())}:
+        less = {other: value for other, value in values.items() if other != key}
+        try:
+            ours = read_config(Fields(less, name))
+        except UnsupportedModel:
+            continue  # It has to be there.
+        completed = config.from_dict(dict(less)).to_dict()
+        assert ours == read_config(Fields(completed, name)), key
+        compared += 1
+    assert compared > 8
 
 
 @pytest.mark.parametrize("kind", ENCODER_TYPES)

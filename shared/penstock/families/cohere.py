@@ -20,14 +20,18 @@ PAIRS = TensorNames(pairs_adjacent=True)
 
 
 def _model(
-    fields: Fields, name: str, sizes: dict[str, Any], layers: tuple[LayerSpec, ...]
+    fields: Fields,
+    name: str,
+    sizes: dict[str, Any],
+    layers: tuple[LayerSpec, ...],
+    theta: float = 10_000.0,
 ) -> ModelConfig:
     hub.activation(fields, "silu")
     return ModelConfig(
         architecture=name,
         **sizes,
         norm=NormSpec(kind="layer", eps=fields.number("layer_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"]),),
+        ropes=(hub.rope(fields, sizes["head_dim"], theta=theta),),
         layers=layers,
         logits_multiplier=fields.number("logit_scale", 0.0625),
     )
@@ -38,7 +42,8 @@ def _hub(fields: Fields) -> ModelConfig:
     if fields.flag("use_qk_norm", False):
         raise UnsupportedModel(f"{fields.where}: use_qk_norm is true; only false is served")
     attention = AttentionSpec(qkv_bias=bias, output_bias=bias)
-    return _model(fields, "cohere", sizes, (LayerSpec(attention=attention, order="parallel"),))
+    layer = LayerSpec(attention=attention, order="parallel")
+    return _model(fields, "cohere", sizes, (layer,), theta=500_000.0)
 
 
 def _sliding_layers(kinds: list[str], window: int | None, *, bias: bool) -> tuple[LayerSpec, ...]:

@@ -44,7 +44,7 @@ def _hub2(fields: Fields) -> ModelConfig:
         architecture="olmo2",
         **sizes,
         norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
-        ropes=(hub.rope(fields, sizes["head_dim"], theta=500_000.0),),
+        ropes=(hub.rope(fields, sizes["head_dim"]),),
         layers=(_layer(None, 0, bias=bias),),
     )
 

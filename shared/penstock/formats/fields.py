@@ -27,6 +27,10 @@ class Fields:
         other._asked = self._asked
         return other
 
+    def with_absent(self, values: Mapping[str, Any]) -> Fields:
+        """These settings, with `values` for keys that are missing; a null stays one."""
+        return self.replaced({key: each for key, each in values.items() if key not in self.values})
+
     def replaced(self, values: Mapping[str, Any]) -> Fields:
         """These settings, with others for some keys."""
         other = Fields({**self.values, **values}, self.where)

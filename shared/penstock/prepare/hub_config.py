@@ -121,6 +121,42 @@ HARMLESS = frozenset(
 generation, which generation_config.json has."""
 
 
+ABSENT: dict[str, dict[str, object]] = {
+    "llama4": {"num_key_value_heads": 8},
+    "mistral": {"num_key_value_heads": 8},
+    "mixtral": {"num_key_value_heads": 8},
+    "qwen3_moe": {"num_key_value_heads": 4},
+    "qwen3_next": {"num_key_value_heads": 2},
+    "qwen3_5": {"num_key_value_heads": 4},
+    "qwen3_5_moe": {"num_key_value_heads": 2},
+    "gemma2": {
+        "num_key_value_heads": 4,
+        "final_logit_softcapping": 30.0,
+        "attn_logit_softcapping": 50.0,
+    },
+    "gemma3n": {"num_key_value_heads": 2, "vocab_size_per_layer_input": 262_144},
+    "gemma4": {"num_key_value_heads": 4},
+    "smollm3": {"num_key_value_heads": 4},
+    "glm": {"num_key_value_heads": 2},
+    "glm4": {"num_key_value_heads": 2},
+    "glm4_moe": {"num_key_value_heads": 8},
+    "gpt_oss": {"num_key_value_heads": 8},
+    "deepseek_v2": {"q_lora_rank": 1536, "n_shared_experts": 2},
+    "deepseek_v3": {"q_lora_rank": 1536, "n_shared_experts": 1},
+    "glm4_moe_lite": {"q_lora_rank": 768, "n_shared_experts": 1},
+    "nemotron_h": {"num_key_value_heads": 8},
+    "starcoder2": {"num_key_value_heads": 2},
+    "seed_oss": {"num_key_value_heads": 8},
+    "exaone4": {"sliding_window": 4096},
+    "ernie4_5": {"num_key_value_heads": 2},
+    "minimax_m2": {"num_key_value_heads": 8, "head_dim": 128},
+    "lfm2": {"num_key_value_heads": 8},
+    "lfm2_moe": {"num_key_value_heads": 8},
+}
+"""What transformers' class of a family has for a key that config.json lacks, where that isn't what
+a null means: a null for num_key_value_heads is num_attention_heads, for the others none."""
+
+
 def read_config(fields: Fields, *, language_model_only: bool = False) -> ModelConfig:
     """language_model_only: what a model sees or hears with is left out.
 
@@ -138,7 +174,7 @@ def read_config(fields: Fields, *, language_model_only: bool = False) -> ModelCo
 
 def _decoder(fields: Fields, family: Family) -> ModelConfig:
     with odd_values_refused(fields.where):
-        config = family.read_hub(fields)
+        config = family.read_hub(fields.with_absent(ABSENT.get(family.name, {})))
     pass_over(fields, HARMLESS, family.unserved)
     return check_config(config, fields.where)
 
