@@ -199,7 +199,7 @@ def ask(url: str) -> str:
 
 
 def status(url: str) -> int:
-    """Of a GET; 0: nobody answers."""
+    """The status of a GET; 0: nobody answers."""
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
             return int(answer.status)

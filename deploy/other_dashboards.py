@@ -55,7 +55,7 @@ def filled(expression: str, values: Mapping[str, str]) -> str:
 
 
 def _panels(panels: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Those inside of closed rows too."""
+    """All panels, also inside of closed rows."""
     for panel in panels:
         yield panel
         yield from _panels(panel.get("panels", []))

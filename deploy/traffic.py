@@ -42,7 +42,7 @@ def key_file(folder: Path) -> Path:
 
 
 def digest(key: str) -> str:
-    """As a key file has it."""
+    """The key's digest, as a key file has it."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 

@@ -50,7 +50,7 @@ class RetryingFleet(Fleet):
         raise last
 
     def cuts_since(self, moment: float) -> list[Cut]:
-        """Those since then."""
+        """The cuts since then."""
         return [cut for cut in self.cuts if cut.moment >= moment]
 
 

@@ -57,7 +57,7 @@ class System:
         return dict(yaml.safe_load(self.compose("config")))
 
     def with_files(self, *files: str) -> System:
-        """The same project with overrides."""
+        """This project with overrides."""
         return System(self.project, [*self.files, *files], self.environment, self.left_out)
 
     def build(self) -> None:
@@ -67,7 +67,7 @@ class System:
         self.compose("build", *one_each.values(), show=True, timeout=BUILD_SECONDS)
 
     def choose_services(self) -> list[str]:
-        """Those that can be started here."""
+        """The services that can be started here."""
         services = self.tree()["services"]
         for name in OPTIONAL:
             if name in services and not self._can_have(services[name]["image"]):

@@ -74,7 +74,7 @@ def check(flags: argparse.Namespace) -> None:
 
 
 def wheel(flags: argparse.Namespace) -> None:
-    """Of the tree as it is."""
+    """Builds the wheel of the tree as it is."""
     with tempfile.TemporaryDirectory(prefix="penstock-wheel-") as name:
         _say(f"compiling the kernels for {flags.machine}, which takes about a minute")
         made = wheels.wheel(wheels.source_distribution(Path(name)), flags.machine, DIST)

@@ -84,7 +84,7 @@ def test_images_have_the_names_that_the_chart_takes() -> None:
 
 
 def test_bake_reads_it() -> None:
-    """By buildx itself, where there is one."""
+    """Buildx itself reads it, where there is one."""
     try:
         run(["docker", "buildx", "version"])
     except Refused:

@@ -104,7 +104,7 @@ def parameters(config: PreTrainedConfig) -> Iterator[tuple[str, torch.Size]]:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_sizes_are_those_that_transformers_counts(name: str) -> None:
-    """Of its parameters, each with the bytes of the format that it has in the file."""
+    """Sizes are of its parameters, each with the bytes of the format that it has in the file."""
     given = dict(CONFIGS[name])
     config = AutoConfig.for_model(given.pop("model_type"), **given)
     experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", 1)
@@ -166,8 +166,8 @@ def test_what_a_model_needs_and_lacks_by_hand() -> None:
 
 
 def test_speed_agrees_with_what_was_measured() -> None:
-    """By loadtest.peers.inprocess, without drafts: 184 tokens a second of one stream at 35.0 GB/s,
-    and 169 behind 1,024 tokens."""
+    """loadtest.peers.inprocess measured, without drafts, 184 tokens a second of one stream at 35.0
+    GB/s, and 169 after 1,024 tokens."""
     release = BY_NAME["smollm2-135m"]
     assert tokens_per_s(release, 34.96e9, 2 * 96) == pytest.approx(184, rel=0.1)
     assert tokens_per_s(release, 34.96e9, 2 * 1056) == pytest.approx(169, rel=0.1)

@@ -71,8 +71,8 @@ def memory(release: KnownRelease, context: int) -> int:
 
 
 def tokens_per_s(release: KnownRelease, bandwidth: float, context: int) -> float:
-    """Of one answer, when half of the context is in use: each token reads weights, and all keys and
-    values before it."""
+    """The speed of one answer, when half of the context is in use: each token reads the weights,
+    and all keys and values before it."""
     size = release.read + release.kv_per_token * context / 2
     return 1 / (size / bandwidth + release.layers * PER_LAYER)
 

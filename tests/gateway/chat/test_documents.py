@@ -44,7 +44,7 @@ def same(gateway: SeeingGateway, content: str) -> bool:
 
 
 def text_gateway(**settings: Any) -> SeeingGateway:
-    """Of a model that takes text alone."""
+    """A gateway of a model that takes text alone."""
     engine = SeeingEngine(context=4096)
     engine.welcome = msgspec.structs.replace(engine.welcome, media=None)
     return SeeingGateway(engine, **settings)

@@ -24,7 +24,7 @@ def watch(patch: pytest.MonkeyPatch) -> None:
 
 
 def watched(size: int, offset: int = 0) -> np.ndarray:
-    """See `zeroed`; where it begins is the allocator's choice."""
+    """Stands in for `zeroed`; where it begins is the allocator's choice."""
     libc = ctypes.CDLL(None)
     address = ctypes.c_void_p()
     if libc.posix_memalign(ctypes.byref(address), ctypes.c_size_t(64), ctypes.c_size_t(size)):

@@ -86,7 +86,7 @@ def unpacks_to(size: int) -> bytes:
 
 
 def unpacks_twice() -> bytes:
-    """The same within itself: a bomb of a bomb."""
+    """A bomb within a bomb."""
     inner = zlib.compress(zlib.compress(b" " * (200 << 20), 9), 9)
     objects = objects_of([content("x")])
     objects[5] = stream(inner, b"/Filter[/FlateDecode/FlateDecode]")
@@ -151,7 +151,7 @@ def previous_of_itself() -> bytes:
 
 
 def encrypted() -> bytes:
-    """By RC4, with a password that nobody knows."""
+    """A PDF encrypted by RC4, with a password that nobody knows."""
     entry = b"<</Filter/Standard/V 1/R 2/O<%s>/U<%s>/P -4>>" % (b"ab" * 32, b"cd" * 32)
     objects = objects_of([content("secret")])
     objects[6] = entry

@@ -69,7 +69,7 @@ class Asked:
 
 @pytest.fixture
 def chat(open_tab: Callable[..., Tab], server: Server) -> Chat:
-    """Of a page that takes the model for an adapter: the demonstration model isn't asked."""
+    """A chat whose page takes the model for an adapter: the demonstration model isn't asked."""
     tab = open_tab(server.url)
 
     def renamed(route: Any) -> None:

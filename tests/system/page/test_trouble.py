@@ -197,7 +197,8 @@ def test_a_full_storage_is_said_and_loses_nothing(chat: Chat, tmp_path: Path) ->
 
 
 def test_an_answer_goes_on_after_a_reload(chat: Chat, server: Server) -> None:
-    """As one that nothing came between: the same request has the same answer, drawn as it is."""
+    """It goes on as if nothing came between: the same request has the same answer, drawn the
+    same."""
     # No seed ends it early.
     numbers = {"type": "array", "items": {"type": "integer"}, "minItems": 150, "maxItems": 160}
     chat.parameters(temperature="1", max_tokens="2000", schema=json.dumps(numbers))
