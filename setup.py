@@ -51,6 +51,16 @@ X86 = {
     "isa_avx512.cpp": [*AVX512VNNI, "-mavx512bf16"],
     "wide_floats.cpp": [*AVX2, "-mavx512f", *AVX512VNNI[-2:]],
 }
+OLD_LOG = """#include <features.h>
+#if defined(__GLIBC__) && defined(__x86_64__)
+__asm__(".symver log,log@GLIBC_2.2.5");
+#elif defined(__GLIBC__) && defined(__aarch64__)
+__asm__(".symver log,log@GLIBC_2.17");
+#endif
+"""
+"""A header. glibc 2.29 has another version of log, which differs in errno alone; with the earlier
+one, a wheel is for all machines that torch's wheels are for."""
+TAKES_LOG = "sampler.cpp"
 ARM = {
     "isa_neon.cpp": ["-march=armv8.2-a+dotprod"],
     "isa_neoni8mm.cpp": ["-march=armv8.2-a+dotprod+i8mm"],
@@ -126,11 +136,13 @@ class BuildKernels(build_ext):
         wanted = os.environ.get("PENSTOCK_INSTRUCTION_SETS", "")
         sources, stub = left_out({**PORTABLE, **special, **PLAIN}, wanted)
         files = {SOURCES / name: flags for name, flags in sources.items()}
+        made = Path(self.build_temp)
+        made.mkdir(parents=True, exist_ok=True)
+        (made / "old_log.h").write_text(OLD_LOG)
+        files[SOURCES / TAKES_LOG] = ["-include", str(made / "old_log.h")]
         if stub:
-            path = Path(self.build_temp) / "left_out.cpp"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(stub)
-            files[path] = []
+            (made / "left_out.cpp").write_text(stub)
+            files[made / "left_out.cpp"] = []
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             compiled = list(pool.map(compile_one, files, files.values()))
         objects = [path for each in compiled for path in each]
