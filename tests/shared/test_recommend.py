@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,7 @@ CONFIGS = {
 }
 """What of a release's config.json decides about sizes. The two smallest models are missing: widths
 that are no multiple of 256 give their files other mixtures."""
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "choosing-a-model.md"
 BY_NAME = {release.name: release for release in RELEASES}
 
 
@@ -129,6 +131,26 @@ def test_sizes_are_those_that_transformers_counts(name: str) -> None:
     heads = config.num_key_value_heads * config.head_dim
     assert release.kv_per_token == 2 * 2 * heads * config.num_hidden_layers
     assert (release.layers, release.vocabulary) == (config.num_hidden_layers, config.vocab_size)
+
+
+def test_the_guide_has_the_bits_of_all_formats() -> None:
+    """In the file, and as the kernels hold a weight. F32 speaks for itself."""
+    told = {}
+    for line in GUIDE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 4 and cells[0].startswith("`"):
+            sources = re.findall("`(.+?)`", cells[0])
+            bits = cells[1].split(", ")
+            bits *= len(sources) // len(bits)
+            told |= {
+                name: (float(own), float(cells[2])) for name, own in zip(sources, bits, strict=True)
+            }
+    expected = {
+        name: (8 * form.bytes / form.elements, 8 * in_memory(name))
+        for name, form in SOURCES.items()
+        if name != "F32"
+    }
+    assert told == expected
 
 
 def machine(free: float, bandwidth: float = 30e9, kernels: str = "avx512vnni") -> Machine:

@@ -11,10 +11,10 @@ class KnownRelease:
     not its blocks: of Q4_K_M they make 6 and 10 bits a weight (docs/guides/choosing-a-model.md)."""
 
     name: str
-    """As `serve` takes it."""
+    """What `serve` takes."""
     parameters: int
     download: int
-    """Of its tensors; the file holds a tokenizer too."""
+    """The size of its tensors; the file holds a tokenizer too."""
     weights: int
     """In memory."""
     read: int
