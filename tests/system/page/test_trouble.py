@@ -93,7 +93,9 @@ def test_what_could_not_be_sent_is_there_to_be_sent_again(
     tab.page.evaluate(
         """async () => {
           const { Composer } = await import("/chat/composer.js");
-          const nothing = { taken: () => [], putBack() {}, isEmpty: true };
+          const nothing = {
+            taken: () => [], putBack() {}, settled: async () => {}, isEmpty: true, isBlocked: false,
+          };
           window.tried = [];
           // Its button and its box are others than those of the chat on this page.
           for (const id of ["composer", "message"]) {

@@ -102,7 +102,7 @@ def test_what_a_screen_reader_finds(chat: Chat) -> None:
             - heading "What shall we look into?" [level=2]
             - list "Examples"
           - form "New message":
-            - button /can't see/
+            - button "Attach documents"
             - textbox "Message"
             - button "Send" [disabled]
         """

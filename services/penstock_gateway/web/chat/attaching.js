@@ -1,13 +1,18 @@
 /** What is attached to the message that is being written: by button, paste and drop. */
 
+import { measured } from "./documents.js";
 import { at, icon, iconButton, make } from "./dom.js";
-import { describe, KINDS, obstacle, refusal, unknown } from "./media.js";
+import { dataUri, describe, KINDS, obstacle, refusal } from "./media.js";
 import { notify, speak } from "./notices.js";
 import { pictureOf } from "./pictures.js";
 import { Recorder } from "./recorder.js";
 
 export class Attaching {
   #files = new Map();
+  /** Documents that the server is reading: description -> promise. */
+  #reading = new Map();
+  /** Why documents can't be read: description -> words. */
+  #wrong = new Map();
   #takes = {};
   #model = "";
   #open = false;
@@ -15,25 +20,26 @@ export class Attaching {
   #each = false;
   #away = false;
 
-  /** kept: returns the descriptions of what the conversation has.  changed: called after each change. */
-  constructor({ kept, changed }) {
+  /**
+   * kept: returns the descriptions of what the conversation has.  room: returns {used, limit},
+   * tokens of its context.  changed: called after each change.
+   */
+  constructor({ kept, room, changed }) {
     this.kept = kept;
+    this.room = room;
     this.changed = changed;
     this.list = at("attached");
     this.input = at("attach-file");
     this.button = at("attach");
     this.button.append(icon("clip"));
-    this.button.addEventListener("click", () => {
-      if (this.#able()) this.input.click();
-      else this.#refuse();
-    });
+    this.button.addEventListener("click", () => this.input.click());
     this.input.addEventListener("change", () => {
       this.take(this.input.files);
       this.input.value = "";
       at("message").focus();
     });
     this.recorder = new Recorder({
-      may: () => this.#wrong({ type: "audio/wav", name: "", size: 1 }),
+      may: () => this.#refusal({ type: "audio/wav", name: "", size: 1 }),
       take: (file) => this.take([file]),
       refuse: (words) => notify(words, { one: "record", bad: true }),
     });
@@ -43,20 +49,32 @@ export class Attaching {
 
   /** media: kind -> most items, of the model with this name.  open: whether it can be asked at all. */
   known({ name, media, chats, transcribes, away }) {
+    const other = name !== this.#model;
     this.#model = name;
     this.#takes = media;
     this.#open = chats || transcribes;
     this.#each = transcribes;
     this.#away = away;
     this.button.hidden = !this.#open;
-    this.button.setAttribute("aria-disabled", String(!this.#able()));
-    const cannot = away ? `${name} is not loaded` : `${name || "This model"} can't see or hear`;
-    const words = this.#able() ? `Attach ${this.#kinds().map((kind) => KINDS[kind].many).join(" or ")}` : cannot;
+    const kinds = this.#kinds().map((kind) => KINDS[kind].many);
+    const words = `Attach ${[kinds.slice(0, -1).join(", "), kinds.at(-1)].filter(Boolean).join(" or ")}`;
     this.button.setAttribute("aria-label", words);
     this.button.title = words;
     this.recorder.known(this.#open && Boolean(media.audio));
+    if (other) this.#readAll();
     this.note();
-    this.input.accept = this.#kinds().flatMap((kind) => KINDS[kind].types).join(",");
+    // Of texts and code there are more types than anybody can list.
+    this.input.accept = media.document ? "" : this.#kinds().flatMap((kind) => KINDS[kind].types).join(",");
+  }
+
+  /** Whether there is something that can't be sent. */
+  get isBlocked() {
+    return this.#wrong.size > 0;
+  }
+
+  /** Resolves once the server has read what is attached. */
+  async settled() {
+    await Promise.all(this.#reading.values());
   }
 
   /** Descriptions of what is attached, in order. */
@@ -82,17 +100,46 @@ export class Attaching {
     this.#show();
   }
 
+  /** Has another model's server read the documents. */
+  #readAll() {
+    this.#wrong.clear();
+    for (const [description, file] of this.#files) {
+      if (description.kind === "document") this.#begin(description, file);
+    }
+    if (this.#files.size) this.#show();
+  }
+
+  #begin(description, file) {
+    if (!this.#away) this.#reading.set(description, this.#read(description, file));
+  }
+
+  /** Asks the server how many tokens a document has, which is what it can't read it for, too. */
+  async #read(description, file) {
+    const part = KINDS.document.part(await dataUri(file), description.name);
+    const { tokens, wrong } = await measured(part, this.#model);
+    this.#reading.delete(description);
+    if (!this.#files.has(description)) return;
+    if (tokens) description.tokens = tokens;
+    if (wrong) {
+      this.#wrong.set(description, wrong);
+      speak(`${description.name}: ${wrong}`);
+    }
+    this.#show();
+  }
+
   /** Attaches files; says of each that can't be why. */
   take(files) {
     const names = [];
     for (const file of files) {
-      const wrong = this.#wrong(file);
+      const wrong = this.#refusal(file);
       if (wrong) {
         notify(wrong, { one: "attach", bad: true });
         continue;
       }
       const description = describe(file);
-      this.#files.set(description, file);
+      const own = description.kind === "document" ? file.slice(0, file.size, description.type) : file;
+      this.#files.set(description, own);
+      if (own !== file) this.#begin(description, own);
       names.push(description.name);
     }
     if (!names.length) return;
@@ -102,31 +149,24 @@ export class Attaching {
 
   /** Says beside the box where there are media that the model doesn't take. */
   note() {
-    const words = this.#open ? obstacle(this.#state()) : "";
+    const blocked = this.isBlocked ? "What can't be read isn't sent: remove it first." : "";
+    const words = blocked || (this.#open ? obstacle(this.#state()) : "");
     at("cannot").hidden = !words;
     at("cannot").textContent = words;
   }
 
   #state() {
     const kept = this.#each ? [] : this.kept();
-    return { takes: this.#takes, model: this.#model, attached: this.descriptions, kept, each: this.#each, away: this.#away };
+    return { takes: this.#takes, model: this.#model, attached: this.descriptions, kept, each: this.#each, away: this.#away, room: this.room() };
   }
 
   /** Why a file can't be attached now; "" where it can. */
-  #wrong(file) {
+  #refusal(file) {
     return refusal(file, this.#state());
   }
 
   #kinds() {
     return Object.keys(KINDS).filter((kind) => this.#takes[kind]);
-  }
-
-  #able() {
-    return this.#kinds().length > 0;
-  }
-
-  #refuse() {
-    notify(this.#away ? unknown(this.#model) : `${this.#model || "This model"} can't see or hear: it takes text only.`, { one: "attach" });
   }
 
   #pasted(event) {
@@ -142,8 +182,8 @@ export class Attaching {
     place.addEventListener("dragover", (event) => {
       if (!brings(event)) return;
       event.preventDefault();
-      event.dataTransfer.dropEffect = this.#able() ? "copy" : "none";
-      at("composer").classList.toggle("awaits", this.#able());
+      event.dataTransfer.dropEffect = "copy";
+      at("composer").classList.add("awaits");
     });
     place.addEventListener("dragleave", (event) => {
       if (!place.contains(event.relatedTarget)) at("composer").classList.remove("awaits");
@@ -160,7 +200,12 @@ export class Attaching {
   #show() {
     const items = [...this.#files].map(([description, file]) => {
       const remove = iconButton("close", `Remove ${description.name}`, () => this.#remove(description));
-      return make("li", {}, pictureOf(description, () => file), remove);
+      const wrong = this.#wrong.get(description);
+      const item = make("li", { class: wrong ? "unread" : null, "aria-busy": this.#reading.has(description) ? "true" : null },
+        pictureOf(description, () => file), remove);
+      if (this.#reading.has(description)) item.querySelector(".known").textContent = "Reading…";
+      if (wrong) item.querySelector(".known").replaceWith(make("span", { class: "known", text: wrong }));
+      return item;
     });
     this.list.replaceChildren(...items);
     this.list.hidden = items.length === 0;
@@ -171,6 +216,7 @@ export class Attaching {
   #remove(description) {
     const place = this.descriptions.indexOf(description);
     this.#files.delete(description);
+    this.#wrong.delete(description);
     this.#show();
     speak(`Removed: ${description.name}`);
     const buttons = this.list.querySelectorAll("button");

@@ -38,7 +38,7 @@ export class Chat {
     });
     this.key = new KeyDialog(() => this.model.load());
     this.settings = new SettingsDialog((settings) => this.#set(settings));
-    this.attaching = new Attaching({ kept: () => this.current.attached(), changed: () => this.composer.attached() });
+    this.attaching = new Attaching({ kept: () => this.current.attached(), room: () => this.model.room, changed: () => this.composer.attached() });
     const does = { send: (text, files) => this.send(text, files), stop: () => this.stop(), busy: () => this.#busy };
     this.composer = new Composer(does, this.attaching);
     this.library = new PromptsDialog({ written: () => at("message").value, insert: (text) => this.composer.insert(text) });
@@ -116,10 +116,10 @@ export class Chat {
 
   #draw() {
     this.transcript.show(this.current);
-    this.attaching.note();
     this.settings.show(this.current.record.settings);
     this.composer.running(this.#busy);
     this.model.used(this.current.path().findLast((node) => node.usage)?.usage?.total_tokens);
+    this.attaching.note();
     document.title = this.current.isEmpty ? "Penstock" : `${this.current.title} · Penstock`;
   }
 

@@ -35,18 +35,27 @@ export class Composer {
   }
 
   async #send() {
-    const text = this.box.value;
     if (this.#sending || this.#isEmpty) return;
+    this.#sending = true;
+    try {
+      await this.attaching.settled();
+      if (!this.#isEmpty && !this.attaching.isBlocked) await this.#hand();
+    } finally {
+      this.#sending = false;
+    }
+  }
+
+  /** Hands over what is written and attached; what isn't taken comes back. */
+  async #hand() {
+    const text = this.box.value;
     const files = this.attaching.taken();
     this.box.value = "";
-    this.#sending = true;
     this.#fit();
     if (files.length) this.running(true); // Until they are kept, and the answer begins.
     let taken = false;
     try {
       taken = await this.acts.send(text, files);
     } finally {
-      this.#sending = false;
       if (!taken) this.#giveBack(text, files);
     }
   }
@@ -107,7 +116,7 @@ export class Composer {
   }
 
   #fit() {
-    at("send").disabled = this.#isEmpty;
+    at("send").disabled = this.#isEmpty || this.attaching.isBlocked;
     at("send").hidden = this.#running && this.#isEmpty;
     if (CSS.supports("field-sizing", "content")) return;
     this.box.style.height = "auto";

@@ -98,8 +98,9 @@ function attached(value, where, files) {
   return value.map((each, index) => {
     const here = `${where}[${index}]`;
     const type = words(plain(each, here).type, `${here}.type`);
-    if (!kindOf(type)) throw new Error(`${here}.type is ${type.slice(0, 40)}, which is not a supported kind of media`);
+    if (!kindOf(type)) throw new Error(`${here}.type is ${type.slice(0, 40)}, which is not a supported kind of file`);
     const found = { id: newId(), kind: kindOf(type), type, name: words(each.name ?? "", `${here}.name`).slice(0, 120), size: 0 };
+    if (Number.isSafeInteger(each.tokens) && each.tokens > 0) found.tokens = each.tokens;
     if (each.data == null) return found; // It wasn't there any more when the file was written.
     let blob;
     try {

@@ -1,11 +1,14 @@
 /** Media of messages: which kinds there are, their bounds, and what a request has of them. */
 
 import { newId } from "./conversation.js";
+import { documentType, PDF, TEXT } from "./documents.js";
 
 const MIB = 1024 * 1024;
 /** Bytes of a file, and of all files of a conversation: each request has all of them. */
 export const MOST_FILE_BYTES = 20 * MIB;
 export const MOST_BYTES = 24 * MIB;
+/** Documents of a conversation, as the server has it. */
+export const MOST_DOCUMENTS = 32;
 /** Files of a message that is imported. */
 export const MOST_ATTACHED = 64;
 const MOST_NAME = 120;
@@ -30,31 +33,41 @@ export const KINDS = {
     one: "video", many: "videos", cannot: "can't watch",
     part: (url) => ({ type: "video_url", video_url: { url } }),
   },
+  document: {
+    types: [PDF, TEXT],
+    formats: "PDF, text and code",
+    one: "document", many: "documents", cannot: "can't read",
+    part: (url, name) => ({ type: "file", file: { filename: name, file_data: url } }),
+  },
 };
 
-/** A file's kind; undefined where it is none that is taken. */
+/** The kind of what has this type; undefined where it is none that is taken. */
 export const kindOf = (type) => Object.keys(KINDS).find((kind) => KINDS[kind].types.includes(type));
+
+/** The type that a file is kept as: its own, or a document's. */
+const typeOf = (file) => documentType(file) ?? file.type;
 
 /** What a conversation keeps of a file beside its bytes: {id, kind, type, name, size}. */
 export function describe(file) {
-  const name = (file.name || `${KINDS[kindOf(file.type)].one}`).slice(0, MOST_NAME);
-  return { id: newId(), kind: kindOf(file.type), type: file.type, name, size: file.size };
+  const type = typeOf(file);
+  const name = (file.name || KINDS[kindOf(type)].one).slice(0, MOST_NAME);
+  return { id: newId(), kind: kindOf(type), type, name, size: file.size };
 }
 
 /**
  * Why a file can't be attached to what is attached already; "" where it can. takes: kind -> most
  * items, of the model.  model: its name.  attached, kept: descriptions of what the message and the
  * conversation before it have.  each: whether each message is asked by itself.  away: whether the
- * model isn't loaded, so that nobody knows what it takes.
+ * model isn't loaded, so that nobody knows which media it takes.
  */
 export function refusal(file, { takes, model, attached, kept, each = false, away = false }) {
-  const kind = kindOf(file.type);
+  const kind = kindOf(typeOf(file));
   const what = file.name ? `“${file.name.slice(0, MOST_NAME)}”` : "What was given";
   if (!kind) {
     const formats = Object.keys(KINDS).filter((each) => takes[each]).map((each) => KINDS[each].formats);
     return `${what} is ${file.type || "of an unknown type"}; ${formats.join(", ") || "nothing"} can be attached.`;
   }
-  if (away) return unknown(model);
+  if (away && !takes[kind]) return unknown(model);
   const { many, cannot } = KINDS[kind];
   if (!takes[kind]) return `${model || "This model"} ${cannot}: ${many} can't be attached.`;
   if (!file.size) return `${what} is empty.`;
@@ -64,7 +77,7 @@ export function refusal(file, { takes, model, attached, kept, each = false, away
     return `This ${each ? "message" : "conversation"} has ${takes[kind]} ${takes[kind] === 1 ? KINDS[kind].one : many}, and the model takes no more in a prompt.`;
   }
   if (all.reduce((sum, each) => sum + each.size, file.size) > MOST_BYTES) {
-    return `With ${what} this conversation would have more than ${mib(MOST_BYTES)} of media.`;
+    return `With ${what} this conversation would have more than ${mib(MOST_BYTES)} of files.`;
   }
   return "";
 }
@@ -72,8 +85,10 @@ export function refusal(file, { takes, model, attached, kept, each = false, away
 export const unknown = (model) => `${model} is not loaded: what can be attached is known after a first message.`;
 
 /** Why the model can't go on with what there is; "" where it can. As `refusal`'s. */
-export function obstacle({ takes, model, attached, kept, each, away }) {
+export function obstacle({ takes, model, attached, kept, each, away, room }) {
   if (away) return "";
+  const full = overflow(attached, room);
+  if (full) return full;
   for (const [kind, { one, many, cannot }] of Object.entries(KINDS)) {
     const count = [...kept, ...attached].filter((item) => item.kind === kind).length;
     const most = takes[kind] ?? 0;
@@ -81,6 +96,15 @@ export function obstacle({ takes, model, attached, kept, each, away }) {
     if (count > most) return `${model} takes ${most} ${most === 1 ? one : many}, and this ${each ? "message" : "conversation"} has ${count}.`;
   }
   return "";
+}
+
+/** Says that documents are too long. room: {used, limit}, tokens of the conversation and of the context. */
+function overflow(attached, { used, limit }) {
+  const tokens = attached.reduce((sum, each) => sum + (each.tokens ?? 0), 0);
+  if (!limit || !tokens || used + tokens < limit) return "";
+  const said = (number) => number.toLocaleString("en");
+  const before = used ? `, the conversation ${said(used)}` : "";
+  return `What is attached has ${said(tokens)} tokens${before}; the model's context is ${said(limit)}, the answer included.`;
 }
 
 const mib = (bytes) => `${(bytes / MIB).toFixed(1)} MiB`;
@@ -113,7 +137,7 @@ async function contentOf(node, load) {
   const parts = await Promise.all(node.attached.map(async ({ id, kind, name }) => {
     const blob = await load(id);
     if (!blob) throw new Error(`“${name}” is no longer kept in this browser; delete the message to continue`);
-    return KINDS[kind].part(await dataUri(blob));
+    return KINDS[kind].part(await dataUri(blob), name);
   }));
   return node.content ? [...parts, { type: "text", text: node.content }] : parts;
 }

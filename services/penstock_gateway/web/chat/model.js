@@ -2,6 +2,7 @@
 
 import { ApiError, models } from "./api.js";
 import { at } from "./dom.js";
+import { MOST_DOCUMENTS } from "./media.js";
 
 const AGAIN = 3000;
 const KEY = "penstock.model";
@@ -81,7 +82,8 @@ export class Model {
     this.chats = !model || chats(model);
     this.away = model?.max_model_len === null;
     this.transcribes = Boolean(model?.tasks?.includes("transcription"));
-    this.media = this.transcribes ? { audio: 1 } : model?.media ?? {};
+    // A text is taken by whatever chats.
+    this.media = this.transcribes ? { audio: 1 } : { ...model?.media, ...(this.chats && { document: MOST_DOCUMENTS }) };
     this.hubId = model?.hub_id ?? "";
     this.#added = model?.chat_params ?? {};
     this.defaults = { ...model?.default_sampling_params, ...this.#added };
@@ -100,7 +102,8 @@ export class Model {
    */
   adds(last, system) {
     const { max_tokens: longest, system: _, ...rest } = this.#added;
-    const characters = (last?.content.length ?? 0) + system.length;
+    const read = (last?.attached ?? []).filter((each) => each.kind === "document").reduce((sum, each) => sum + (each.tokens ?? each.size), 0);
+    const characters = (last?.content.length ?? 0) + system.length + read;
     const fits = longest && this.#tokens + characters + longest < this.limit - 256;
     return fits ? { ...rest, max_tokens: longest } : rest;
   }
@@ -131,6 +134,11 @@ export class Model {
       this.#take(this.#all.find((each) => each.id === choice.value));
     });
     return choice;
+  }
+
+  /** Tokens that are used of the context, and those that it has. */
+  get room() {
+    return { used: this.#tokens, limit: this.limit };
   }
 
   /** tokens: of the last answer and all before it. */
