@@ -149,3 +149,39 @@ def test_open_to_others_only_when_told(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 1
     assert "--allow-open" in done.stderr
+
+
+WITHOUT_EXTRAS = """
+import sys
+
+
+class Absent:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in {"sqlalchemy", "boto3", "grpc", "psycopg"}:
+            raise ModuleNotFoundError(name, name=name)
+
+
+sys.meta_path.insert(0, Absent())
+from penstock.config.storage_settings import StorageSettings
+from penstock.errors import StartupError
+import penstock_gateway.process
+import penstock_gateway.endpoints
+from penstock_gateway.storage.store import Store
+
+assert Store.of(StorageSettings()) is None
+try:
+    Store.of(StorageSettings(data_dir="/nowhere"))
+except StartupError as error:
+    print(error)
+"""
+
+
+def test_a_gateway_needs_no_package_of_an_extra() -> None:
+    """An image without extras has none of them."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "--data-dir needs the package sqlalchemy: pip install 'penstock-llm[storage]'\n"
+    )

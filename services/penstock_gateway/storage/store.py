@@ -10,19 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, func, select
-
 from penstock.config.storage_settings import StorageSettings
 from penstock.errors import StartupError
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.storage.bucket_contents import BucketContents, ObjectBucket
 from penstock_gateway.storage.contents import Contents, FolderContents
-from penstock_gateway.storage.database import Database
 from penstock_gateway.storage.records import ENDED
-from penstock_gateway.storage.tables import answers, batches, files, responses
 
+# SQLAlchemy is an extra, and every gateway imports this module: only a store imports it.
 if TYPE_CHECKING:
-    from penstock_gateway.storage.bucket_contents import ObjectBucket
+    from sqlalchemy import Connection
+
+    from penstock_gateway.storage.database import Database
 
 LOOK_EVERY = 5.0
 """Seconds for which what was counted is good enough. It costs a look at every file's record."""
@@ -65,6 +64,10 @@ class StockTaking:
 
 
 def _counted(connection: Connection) -> Stock:
+    from sqlalchemy import func, select
+
+    from penstock_gateway.storage.tables import answers, batches, files, responses
+
     by_status = select(batches.c.status, func.count()).group_by(batches.c.status)
     found = {str(status): int(count) for status, count in connection.execute(by_status)}
     total = select(func.coalesce(func.sum(batches.c.total), 0)).where(
@@ -102,7 +105,6 @@ class Store:
             from penstock_gateway.storage.file_records import FileRecords, all_ids
             from penstock_gateway.storage.held_batches import HeldBatches
             from penstock_gateway.storage.response_records import ResponseRecords
-            from penstock_gateway.storage.store import StockTaking
         except ModuleNotFoundError as error:
             raise StartupError(
                 f"--data-dir needs the package {error.name}: pip install 'penstock-llm[storage]'"
