@@ -82,7 +82,9 @@ step() {
   if ! wait $pid; then
     printf '%s: failed. The end of %s:\n' "$words" "$log" >&2
     tail -n 20 "$log" | sed 's/^/  /' >&2
-    if [[ $words == PyTorch* ]]; then echo "From another package index: make serve TORCH_INDEX=https://…" >&2; fi
+    if [[ $words == PyTorch* ]]; then
+      echo "From another package index: make serve TORCH_INDEX=https://… (https://pypi.org/simple brings CUDA too, 3 GB more)" >&2
+    fi
     exit 1
   fi
   printf '%s: %d s  \n' "$words" $((SECONDS - begun))

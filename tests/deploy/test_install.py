@@ -92,7 +92,8 @@ def test_an_interrupted_installation_is_taken_up_again(clone: Clone) -> None:
     assert failed.returncode == 1
     assert "no room" in failed.stderr
     assert "build/install.log" in failed.stderr
-    assert "TORCH_INDEX=" in failed.stderr
+    assert "make serve TORCH_INDEX=" in failed.stderr
+    assert "https://pypi.org/simple" in failed.stderr
     (clone.folder / "broken").unlink()
     clone.asked()
     assert clone.run("serve").returncode == 0
