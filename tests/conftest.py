@@ -89,7 +89,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--compose",
         action="store_true",
-        help="tests/deploy/test_compose.py: everything by compose, on this machine's engine",
+        help="tests/deploy/test_compose.py and test_one_container.py, on this machine's engine",
     )
     parser.addoption(
         "--queries",
