@@ -11,6 +11,7 @@ const RUNNING = "penstock.running";
 const LULL = 500;
 
 export class Answers {
+  /** id of a conversation -> {conversation, node, generation, over: a promise of the end}. */
   #running = new Map();
   /** Whether the page goes away: it breaks off what is being written, which is no end of it. */
   #leaving = false;
@@ -53,8 +54,11 @@ export class Answers {
     return this.#running.get(id)?.node === node;
   }
 
+  /** Ends the one that is being written in a conversation. Resolves once it has ended. */
   stop(id) {
-    return this.#running.get(id)?.stop();
+    const answer = this.#running.get(id);
+    answer?.generation.stop();
+    return answer?.over;
   }
 
   /**
@@ -70,26 +74,26 @@ export class Answers {
       transcribes, system, last, body: { ...(name && { model: name }), seed, ...added, ...fields, ...more },
       from: { content: node.content.length, reasoning: node.reasoning?.length ?? 0 },
     };
-    return this.#write(conversation, node, (generation, body, by) => generation.run(body, by));
+    this.#begin(conversation, node, (generation, body, by) => generation.run(body, by));
   }
 
   /** Goes on with what this tab wrote when it was left: the same requests are sent again. */
   async resume() {
-    const all = Object.entries(left());
-    this.#note();
-    for (const [id, place] of all) {
-      const record = await this.chat.store.load(id);
-      const node = record?.nodes[place];
+    const nodes = left();
+    const records = await Promise.all(Object.keys(nodes).map((id) => this.chat.store.load(id)));
+    for (const record of records) {
+      const node = record?.nodes[nodes[record.id]];
       if (!["open", "lost"].includes(node?.state) || !node.asked) continue;
       const conversation = new Conversation(record);
-      this.#write(conversation, node, async (generation, body, by) => {
+      this.#begin(conversation, node, async (generation, body, by) => {
         await generation.run(body, by, repeated(node, node.asked.from));
         if (node.state === "failed" && node.content) node.state = "lost"; // As where it was cut off.
       });
     }
+    this.#note();
   }
 
-  async #write(conversation, node, run) {
+  #begin(conversation, node, run) {
     const generation = new Generation(conversation, node, () => {
       if (this.has(conversation.id)) {
         node.rev += 1;
@@ -97,11 +101,15 @@ export class Answers {
       }
       this.grown(conversation, node);
     });
-    this.#running.set(conversation.id, generation);
+    const answer = { conversation, node, generation };
+    this.#running.set(conversation.id, answer);
     this.#note();
     node.state = "open";
-    const { asked } = node;
-    await run(generation, this.#body(conversation, node), asked.transcribes ? transcribe : ask);
+    answer.over = this.#write(answer, run);
+  }
+
+  async #write({ conversation, node, generation }, run) {
+    await run(generation, this.#body(conversation, node), node.asked.transcribes ? transcribe : ask);
     // A page that is left loses its connections first, and hears of that.
     if (node.state === "lost") await new Promise((resolve) => setTimeout(resolve, LULL));
     if (this.#leaving) return;

@@ -5,7 +5,6 @@ import { ask, ConnectionLost, OtherAnswer, take } from "./stream.js";
 
 export class Generation {
   #abort = new AbortController();
-  #over = null;
 
   /** node: of the answer.  changed: called with the node for each piece. */
   constructor(conversation, node, changed) {
@@ -14,23 +13,16 @@ export class Generation {
     this.changed = changed;
   }
 
-  /** Ends it; what has come is kept. Resolves once it has ended. */
+  /** Ends it; what has come is kept. */
   stop() {
     this.#abort.abort();
-    return this.#over;
   }
 
   /**
    * body: the request, or a promise of it.  by: sends it, and yields chunks.  add: adds one to the
    * node.  Never throws: how it ended is in the node.
    */
-  run(body, by = ask, add = take) {
-    // Who ran it hears of its end before those who stop it do: promises keep their order.
-    this.#over = this.#run(body, by, add);
-    return this.#over;
-  }
-
-  async #run(body, by, add) {
+  async run(body, by = ask, add = take) {
     const { node } = this;
     const times = { begun: performance.now() };
     delete node.problem;
