@@ -92,6 +92,8 @@ export class Titles {
   #asks(conversation, node) {
     const { model, answers } = this.chat;
     const path = conversation.path();
+    // Files would be sent a second time, all of them.
+    if (conversation.attached().length) return false;
     return wanted.get() && model.chats && !model.transcribes && model.hubId !== DEMONSTRATION && !answers.any
       && path.length === 2 && path[1] === node && node.state === "done" && node.content && conversation.isUntitled
       && (node.usage?.total_tokens ?? 0) + 4 * MOST_TOKENS + WORDS.length < model.limit;
