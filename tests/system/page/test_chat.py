@@ -92,7 +92,7 @@ def test_a_chat_adds_what_the_server_says_and_what_is_set_wins(
     tab.page.on(
         "request", lambda each: bodies.append(each.post_data_json) if each.post_data else None
     )
-    assert tab.page.locator("#demonstration").is_visible()
+    tab.page.locator("#demonstration").wait_for()
     assert "make serve MODEL=Qwen/Qwen3-4B-GGUF:Q4_K_M" in tab.page.inner_text("#demonstration")
     chat.send(RIVER)
     chat.parameters(max_tokens="3", temperature="0")
