@@ -138,7 +138,7 @@ class CountTokens(JsonEndpoint[CountRequest]):
             check_chat(conversation.chat)
             use = tools_of(conversation.chat, limits=ANY_TOOLS)
             with self._service.media.lease(tenant) as lease:
-                media = ChatMedia(self._service.media, lease)
+                media = ChatMedia(self._service.media, lease, store=self._service.store)
                 return await prompt_of(conversation.chat, engine, use, media)
         except InvalidRequest as error:
             raise conversation.own_words(error) from None

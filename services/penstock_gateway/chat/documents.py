@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -14,8 +17,12 @@ from penstock.media.prepared import read
 from penstock.media.sources import MediaSource
 from penstock.media.wire import DocumentText
 from penstock_gateway.chat.messages import ContentPart, Message
+from penstock_gateway.http.errors import clip
 from penstock_gateway.request.media_parts import is_document
 from penstock_gateway.request.tokenising import MAX_CHARACTERS_PER_TOKEN, MAX_GIVEN_BYTES
+
+if TYPE_CHECKING:
+    from penstock_gateway.storage.store import Store
 
 MOST = 32
 """Documents of a request."""
@@ -36,10 +43,15 @@ class _Place(NamedTuple):
 
 
 async def with_documents(
-    messages: list[Message], desk: MediaDesk, lease: MediaLease, limit: int
+    messages: list[Message],
+    desk: MediaDesk,
+    lease: MediaLease,
+    limit: int,
+    store: Store | None = None,
 ) -> list[Message]:
     """The messages with a block of text in the place of each document. limit: tokens of the model's
-    context. Raises InvalidRequest that names the part, and what preparing media raises."""
+    context.  store: of the files that are named. Raises InvalidRequest that names the part, and
+    what preparing media raises."""
     found = {
         _Place(i, j): _file(part, _Place(i, j).words)
         for i, message in enumerate(messages)
@@ -56,7 +68,9 @@ async def with_documents(
     characters = min(limit * MAX_CHARACTERS_PER_TOKEN, MAX_GIVEN_BYTES)
     wanted = DocumentText(pages=desk.max_pages, characters=characters)
     brought = {
-        place: _source(file, place.words) for place, file in found.items() if "text" not in file
+        place: _source(file, place.words, store, lease.tenant)
+        for place, file in found.items()
+        if "text" not in file
     }
     items = await desk.prepare_alike(wanted, list(brought.values()), lease)
     blocks = {}
@@ -93,7 +107,7 @@ def _filled(message: Message, number: int, blocks: dict[_Place, str]) -> Message
 def _file(part: ContentPart, where: str) -> dict[str, Any]:
     """What the part says of its file, with a name that fits on a line. Raises InvalidRequest."""
     given = part.file if isinstance(part.file, dict) else {}
-    for field in ("filename", "file_data", "file_url", "text"):
+    for field in ("filename", "file_data", "file_url", "file_id", "text"):
         if not isinstance(given.get(field, ""), str | None):
             raise InvalidRequest(
                 f"{where}: {field} must be a string", param=where, code="invalid_type"
@@ -103,24 +117,44 @@ def _file(part: ContentPart, where: str) -> dict[str, Any]:
     return {**kept, "filename": name or "document"}
 
 
-def _source(file: dict[str, Any], where: str) -> MediaSource:
+def _source(file: dict[str, Any], where: str, store: Store | None, owner: str) -> MediaSource:
     """Raises InvalidRequest for a file that brings nothing."""
     data = file.get("file_data") or file.get("file_url")
     if data is None and "file_id" in file:
-        raise InvalidRequest(
-            f"{where}: file_id names a stored file, which is not supported yet; send file_data",
-            param=where,
-            code="unsupported_value",
-        )
+        if store is None:
+            raise InvalidRequest(
+                f"{where}: file_id names a stored file, and this server stores none (--data-dir); "
+                "send file_data",
+                param=where,
+                code="unsupported_value",
+            )
+        load = partial(_stored, store, owner, file["file_id"], where)
+        return MediaSource(where, "document", load=load)
     if data is None:
         raise InvalidRequest(
-            f"{where} must hold file_data: the file in base64, as a data: URI",
+            f"{where} must hold file_data, the file in base64 as a data: URI, or a file_id",
             param=where,
             code="missing_required_parameter",
         )
     if ":" not in data[:40]:  # Some clients send base64 alone, which has no colon.
         data = f"data:;base64,{data}"
     return MediaSource(where, "document", url=data)
+
+
+async def _stored(
+    store: Store, owner: str, file_id: str, where: str, take: Callable[[int], None]
+) -> bytes:
+    """The bytes of a file of the owner's. take: asked for room first. Raises InvalidRequest."""
+    record = await store.files.find(owner, file_id)
+    if record is not None:
+        take(record.bytes)
+        try:
+            return await asyncio.to_thread(lambda: b"".join(store.contents.read(record.id)))
+        except OSError:
+            pass  # It was deleted meanwhile.
+    raise InvalidRequest(
+        f"{where}: there is no file {clip(file_id)}", param=where, code="file_not_found"
+    )
 
 
 def _check_length(text: str, most: int, where: str) -> None:

@@ -172,7 +172,8 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
     ) -> Job:
         config = engine.config
         use = tools_of(request, auto_allowed=config.enable_auto_tool_choice)
-        with_media = ChatMedia(self._service.media, lease, request.mm_processor_kwargs)
+        service, changes = self._service, request.mm_processor_kwargs
+        with_media = ChatMedia(service.media, lease, changes, service.store)
         prompt = await prompt_of(request, engine, use, with_media)
         prompt_token_ids, params = _fitted(request, engine, prompt.prompt_token_ids)
         params, parsing = read_as(

@@ -55,7 +55,8 @@ async def prepared_chat(
         config = engine.config
         check_chat(chat)
         use = tools_of(chat, auto_allowed=config.enable_auto_tool_choice, limits=tools)
-        prompt = await prompt_of(chat, engine, use, ChatMedia(service.media, lease))
+        with_media = ChatMedia(service.media, lease, store=service.store)
+        prompt = await prompt_of(chat, engine, use, with_media)
         most = max_tokens(len(prompt.prompt_token_ids))
         params = sampling_params(chat, engine.welcome, max_tokens=most, logprobs=logprobs)
         params, parsing = read_as(

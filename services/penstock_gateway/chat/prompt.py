@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
@@ -38,6 +38,9 @@ from penstock_gateway.request.tokenising import (
     off_the_loop,
     turn,
 )
+
+if TYPE_CHECKING:
+    from penstock_gateway.storage.store import Store
 
 RESERVED = frozenset(
     {
@@ -72,11 +75,13 @@ class ChatPrompt:
 @dataclass(frozen=True, slots=True)
 class ChatMedia:
     """What a conversation's media are prepared with. lease: holds them for the request.
-    changes: its own mm_processor_kwargs."""
+    changes: its own mm_processor_kwargs.  store: has the files that it names; None: there are
+    none."""
 
     desk: MediaDesk
     lease: MediaLease
     changes: dict[str, Any] | None = None
+    store: Store | None = None
 
 
 def template_of(engine: EngineInfo) -> ChatTemplate:
@@ -139,7 +144,9 @@ async def _made(
     sources: list[MediaSource] = []
     await _give_way(messages)
     if brings_files(messages):
-        messages = await with_documents(messages, with_media.desk, with_media.lease, limit)
+        messages = await with_documents(
+            messages, with_media.desk, with_media.lease, limit, with_media.store
+        )
     # Each message costs a token at least.
     plain = await template_messages(messages, limit, sources)
     await _give_way(messages)

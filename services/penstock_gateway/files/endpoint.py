@@ -29,7 +29,8 @@ from penstock_gateway.storage.store import Store, new_id
 log = logs.get(__name__)
 
 FILE = "file"
-UPLOADED = ("batch",)
+UPLOADED = ("batch", "user_data")
+"""Purposes: what a batch is made of, and documents of messages."""
 MAX_NAME = 512
 """Characters of a file's name."""
 FORM_BYTES = 65_536
@@ -192,7 +193,7 @@ UPLOAD_SECONDS = 600.0
 """Seconds that a file may take on its way in."""
 RETRY_AFTER = 30.0
 """Seconds after which a disk or a store may have an answer again."""
-PURPOSES = ("batch", "batch_output", "batch_error")
+PURPOSES = (*UPLOADED, "batch_output", "batch_error")
 
 
 class FileDeleted(msgspec.Struct, frozen=True, tag_field="object", tag="file"):

@@ -216,6 +216,7 @@ LEFT_OUT_ITEMS = frozenset(
 bring tools."""
 _BRING_TOOLS = ("additional_tools", "tool_search_output")
 _MEDIA = ("input_image", "input_audio", "input_file")
+_OF_FILES = ("file_data", "file_url", "file_id", "filename")
 _SAME = (
     "temperature",
     "top_p",
@@ -322,16 +323,16 @@ def _message_content(item: InputItem, where: str) -> str | list[dict[str, Any]]:
 def _chat_part(part: InputPart, where: str) -> dict[str, Any]:
     if part.type not in _MEDIA:
         return {"type": "text", "text": _part(part, where)}
-    if part.file_id is not None:
+    if part.file_id is not None and part.type != "input_file":
         raise InvalidRequest(
             f"{where}.file_id refers to a stored file; send the file itself",
             param=f"{where}.file_id",
             code="unsupported_value",
         )
     if part.type == "input_file":
-        if part.file_data is None and part.file_url is None:
+        file = {name: getattr(part, name) for name in _OF_FILES}
+        if not any(file.values()):
             missing(f"{where}.file_data")
-        file = {name: getattr(part, name) for name in ("file_data", "file_url", "filename")}
         return {"type": "file", "file": file, "uuid": part.uuid}
     return {
         "type": part.type,

@@ -106,7 +106,7 @@ class CountInputTokens(JsonEndpoint[ResponsesRequest]):
             check_chat(conversation.chat)
             use = tools_of(conversation.chat)
             with self._service.media.lease(tenant) as lease:
-                media = ChatMedia(self._service.media, lease)
+                media = ChatMedia(self._service.media, lease, store=self._service.store)
                 prompt = await prompt_of(conversation.chat, engine, use, media)
         except InvalidRequest as error:
             raise conversation.own_words(error) from None

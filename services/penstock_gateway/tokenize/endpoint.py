@@ -123,7 +123,9 @@ class Tokenize(TextEndpoint[TokenizeRequest]):
                 request,
                 request.messages,
                 engine,
-                ChatMedia(self._service.media, lease, request.mm_processor_kwargs),
+                ChatMedia(
+                    self._service.media, lease, request.mm_processor_kwargs, self._service.store
+                ),
             )
         names = None
         if request.return_token_strs:

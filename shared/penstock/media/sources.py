@@ -8,7 +8,7 @@ import binascii
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -36,11 +36,12 @@ MAX_UUID = 128
 class MediaSource:
     """One item that a prompt brings, or names.
 
-    where: its place in the request, for messages.  Of the next six one is given, or none:
+    where: its place in the request, for messages.  Of the next seven one is given, or none:
     url: data:, http:, https: or file:.  path: a file of the program's own choice.  data: a file's
     bytes.  rgb: rows of red, green and blue, width, height.  samples: float32, little-endian, of
     one channel, and their rate, Hz.  frames: rows of red, green and blue of all of a video's
-    frames, width, height, and the numerator and denominator of frames per second.
+    frames, width, height, and the numerator and denominator of frames per second.  load: reads a
+    file that is kept elsewhere, asking for room first, and raises InvalidRequest.
     uuid: the caller's own name for it; alone, it stands for what was sent under it before.
     """
 
@@ -52,6 +53,7 @@ class MediaSource:
     rgb: tuple[bytes, int, int] | None = None
     samples: tuple[bytes, int] | None = None
     frames: tuple[bytes, int, int, int, int] | None = None
+    load: Callable[[Callable[[int], None]], Awaitable[bytes]] | None = None
     uuid: str | None = None
 
     def check_uuid(self) -> None:
@@ -72,7 +74,8 @@ class MediaSource:
     @property
     def is_name_only(self) -> bool:
         """Whether it brings nothing but a uuid."""
-        return self.url is None and self.path is None and self.data is None and self.raw is None
+        given = (self.url, self.path, self.data, self.raw, self.load)
+        return all(each is None for each in given)
 
     @property
     def raw(self) -> tuple[bytes, tuple[int, ...]] | None:
@@ -116,6 +119,8 @@ class SourceReader:
         if source.data is not None:
             bounded(len(source.data))
             return source.data
+        if source.load is not None:
+            return await source.load(bounded)
         if source.path is not None:
             return await _read_file(source, source.path, None, bounded)
         url = source.url or ""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from penstock.model.pooling_config import PoolingConfig
-from tests.gateway.fake_engine import welcome
+from tests.gateway.batches.storing import storing
+from tests.gateway.fake_engine import FakeEngineClient, welcome
 from tests.gateway.media import SeeingEngine, SeeingGateway, data_uri, image, text
 from tests.shared.media import pdfs
 
@@ -214,6 +216,29 @@ async def test_a_bomb_costs_its_own_request_alone() -> None:
         assert bomb.status_code == 400
         assert "takes longer than 2 s to prepare" in bomb.text
         assert plain.status_code == 200, plain.text
+
+
+async def test_a_stored_file_is_its_owners(tmp_path: Path) -> None:
+    engine = FakeEngineClient()
+    async with storing(tmp_path, engine) as gateway:
+        own, other = ({"authorization": f"Bearer {name}"} for name in ("own", "other"))
+        sent = await gateway.upload(CODE.encode(), own, purpose="user_data")
+        assert sent.status_code == 200, sent.text
+        part = {"type": "file", "file": {"filename": "f.py", "file_id": sent.json()["id"]}}
+        body: dict[str, Any] = {"messages": [{"role": "user", "content": [part]}]}
+        path = "/v1/chat/completions"
+        reply = await gateway.http.post(path, json=body, headers=own)
+        assert reply.status_code == 200, reply.text
+        assert SHOWN_CODE.encode() in bytes(engine.submitted[0][0])
+        reply = await gateway.http.post(path, json=body, headers=other)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (400, "file_not_found")
+        assert reply.json()["error"]["param"] == "messages[0].content[0]"
+        part = {"type": "input_file", "filename": "f.py", "file_id": sent.json()["id"]}
+        asked = {"input": [{"role": "user", "content": [part]}]}
+        reply = await gateway.http.post("/v1/responses", json=asked, headers=own)
+        assert reply.status_code == 200, reply.text
+        assert SHOWN_CODE.encode() in bytes(engine.submitted[1][0])
+        gateway.app.state.service.media.close()
 
 
 async def test_where_there_is_no_chat_they_are_refused() -> None:
