@@ -30,19 +30,19 @@ class BadDocument(ValueError):
     """The bytes are no document that is read here; says why, to follow "the document"."""
 
 
-class Document(NamedTuple):
+class ExtractedText(NamedTuple):
     """pages: 0 where it has none."""
 
     text: str
     pages: int = 0
 
 
-def open_document(data: bytes, wanted: DocumentText) -> Document:
+def open_document(data: bytes, wanted: DocumentText) -> ExtractedText:
     """The text of a PDF, or of a text in UTF-8 or UTF-16. Raises BadDocument, and MemoryError."""
     if b"%PDF-" in data[:_HEAD]:
         found = _pdf(data, wanted)
     else:
-        found = Document(_plain(data))
+        found = ExtractedText(_plain(data))
         _check_length(len(found.text), wanted)
     if not found.text.strip():
         raise BadDocument(
@@ -62,7 +62,7 @@ def _plain(data: bytes) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _pdf(data: bytes, wanted: DocumentText) -> Document:
+def _pdf(data: bytes, wanted: DocumentText) -> ExtractedText:
     from pypdf import PdfReader
     from pypdf.errors import DependencyError, FileNotDecryptedError, LimitReachedError
 
@@ -81,7 +81,7 @@ def _pdf(data: bytes, wanted: DocumentText) -> Document:
         raise BadDocument("is a PDF that is damaged, and can't be read") from None
 
 
-def _read(reader: PdfReader, wanted: DocumentText) -> Document:
+def _read(reader: PdfReader, wanted: DocumentText) -> ExtractedText:
     """Raises BadDocument, and whatever pypdf raises."""
     count = len(reader.pages)
     if count > wanted.pages:
@@ -95,7 +95,7 @@ def _read(reader: PdfReader, wanted: DocumentText) -> Document:
         characters += len(text)
         _check_length(characters, wanted)
         pages.append(text)
-    return Document("\n\n".join(filter(None, pages)), count)
+    return ExtractedText("\n\n".join(filter(None, pages)), count)
 
 
 def _check_length(characters: int, wanted: DocumentText) -> None:
