@@ -115,7 +115,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "rotated": (CT | {"transform_config": {"config_groups": {}}}, "transform_config is not served"),
     "sparse": (
         CT | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "format is 'sparse-24-bitmask'"),
-    "another layout": (CT | {"format": "nvfp4-pack-quantized"}, "format is 'nvfp4-pack-quantized'"),
+    "another layout": (CT | {"format": "mxfp8-quantized"}, "format is 'mxfp8-quantized'"),
     "another number of bits": (
         CT | {"config_groups": {"group_0": group(num_bits=3)}}, r"num_bits is \('int', 3\)"),
     "weights that aren't stored": (

@@ -16,7 +16,18 @@ from penstock.prepare import load_manifest, prepare
 from testing.model_configs import llama_config
 from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
 from tests.worker.checkpoints import tiny_tensors
-from tests.worker.quantised_writers import Writer, Written, awq, fp8, gptq, int8, mxfp4, nf4, packed
+from tests.worker.quantised_writers import (
+    Writer,
+    Written,
+    awq,
+    fp8,
+    gptq,
+    int8,
+    mxfp4,
+    nf4,
+    nvfp4,
+    packed,
+)
 
 SIZES = {
     "vocab_size": 700,
@@ -168,6 +179,14 @@ V2 = {"checkpoint_format": "gptq_v2"}
 FLOAT8 = {"type": "float", "num_bits": 8}
 ODD = {"hidden_size": 60, "head_dim": 16}
 
+MODELOPT = {
+    "config_groups": {"group_0": {"targets": ["Linear"]}},
+    "ignore": ["lm_head"],
+    "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"},
+    "producer": {"name": "modelopt", "version": "0.43.0"},
+    "quant_method": "modelopt",
+}
+
 CASES = {
     "AWQ": Case(AWQ_SETTINGS, awq(32)),
     "AWQ, one group": Case(AWQ_SETTINGS | {"group_size": -1}, awq(None)),
@@ -254,6 +273,19 @@ CASES = {
         ),
         mxfp4,
         plain=BRAIN,
+    ),
+    "NVFP4": Case(
+        compressed(
+            "nvfp4-pack-quantized", num_bits=4, type="float", strategy="tensor_group", group_size=16
+        ),
+        nvfp4(modelopt=False),
+        plain=BRAIN,
+    ),
+    "NVFP4 of Model Optimizer": Case(
+        MODELOPT | {"quant_algo": "NVFP4", "group_size": 16}, nvfp4(modelopt=True), plain=BRAIN
+    ),
+    "FP8 of Model Optimizer": Case(
+        MODELOPT | {"quant_algo": "FP8"}, fp8(None, name="weight_scale"), plain=BRAIN
     ),
     "NF4": Case(NF4_SETTINGS, nf4(double=False), plain=BRAIN),
     "NF4, scales quantised too": Case(

@@ -208,6 +208,32 @@ def mxfp4(weight: Tensor) -> Written:
     return tensors, meant
 
 
+def nvfp4(*, modelopt: bool) -> Writer:
+    """Scales e4m3 of 16 neighbours, and one float32 for all, which compressed-tensors divides by
+    and Model Optimizer multiplies by."""
+
+    def write(weight: Tensor) -> Written:
+        outputs, inputs = weight.shape
+        blocks = weight.reshape(outputs, inputs // 16, 16)
+        common = weight.abs().max() / (6 * 448)
+        if not modelopt:
+            common = 1 / (1 / common)
+        scales = (blocks.abs().amax(-1) / 6 / common).clamp(2**-6, 448).to(torch.float8_e4m3fn)
+        steps = scales.float() * common if modelopt else scales.float() / (1 / common)
+        table = torch.tensor([*E2M1, *(-each for each in E2M1)])
+        codes = (blocks[..., None] / steps[..., None, None] - table).abs().argmin(-1)
+        meant = (table[codes] * steps[..., None]).reshape(weight.shape)
+        codes = codes.reshape(outputs, inputs // 2, 2).to(torch.uint8)
+        packed = codes[..., 0] | codes[..., 1] << 4
+        if modelopt:
+            own = {"weight": packed, "weight_scale_2": common.reshape(())}
+            return own | {"weight_scale": scales, "input_scale": torch.ones(())}, meant
+        own = {"weight_packed": packed, "weight_global_scale": (1 / common).reshape(1)}
+        return own | {"weight_scale": scales, "input_global_scale": torch.ones(1)}, meant
+
+    return write
+
+
 def nf4(double: bool) -> Writer:
     """The code's numbers are quantiles of a normal distribution; any sixteen would do here."""
     levels = torch.linspace(-1, 1, 16).sin() / torch.tensor(1.0).sin()

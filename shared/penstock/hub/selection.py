@@ -13,6 +13,7 @@ from penstock.hub.name import HubName
 
 FOLDER_FILES = (
     "config.json",
+    "hf_quant_config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",

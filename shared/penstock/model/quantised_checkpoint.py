@@ -7,10 +7,10 @@ from typing import Literal
 
 import msgspec
 
-Storage = Literal["awq", "gptq", "packed", "int8", "fp8", "mxfp4", "nf4"]
+Storage = Literal["awq", "gptq", "packed", "int8", "fp8", "mxfp4", "nvfp4", "nf4"]
 """How a matrix is stored: penstock_worker.quantisation.checkpoints has a file for each."""
 
-_LEVELS = {"fp8": "fp8", "mxfp4": "mxfp4", "nf4": "nf4"}
+_LEVELS = {"fp8": "fp8", "mxfp4": "mxfp4", "nvfp4": "nvfp4", "nf4": "nf4"}
 
 
 class WeightScheme(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class WeightScheme(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def levels(self) -> str:
-        """What a stored number is: int4, int8, fp8, mxfp4 or nf4."""
+        """What a stored number is: int4, int8, fp8, mxfp4, nvfp4 or nf4."""
         return _LEVELS.get(self.storage, f"int{self.bits}")
 
 

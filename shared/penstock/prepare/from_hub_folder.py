@@ -41,6 +41,7 @@ from penstock.prepare.inputs import (
     CONFIG,
     GENERATION_CONFIG,
     MAX_JSON_BYTES,
+    MODELOPT_FILE,
     PREPROCESSOR,
     PROCESSOR,
     TEMPLATE_JSON,
@@ -210,7 +211,7 @@ def _token_ids(fields: Fields, key: str) -> list[int]:
 
 
 def _weight_files(stated: Fields, files: tuple[Path, ...], held: HeldTensors) -> WeightFiles:
-    quantised = read_quantisation(stated)
+    quantised = read_quantisation(stated, _read_json(files[0].parent / MODELOPT_FILE))
     sizes = held.first_types
     if quantised is None:
         dtype = _dtype(sizes, files[0])

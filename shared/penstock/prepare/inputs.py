@@ -23,6 +23,7 @@ NAMED_TEMPLATES = {name: f"additional_chat_templates/{name}.jinja" for name in (
 PREPROCESSOR = "preprocessor_config.json"
 PROCESSOR = "processor_config.json"
 VIDEO_PREPROCESSOR = "video_preprocessor_config.json"
+MODELOPT_FILE = "hf_quant_config.json"
 MAX_JSON_BYTES = 8 << 20
 """Most bytes of each of the JSON files but the tokenizer's."""
 
@@ -53,6 +54,7 @@ def folder_inputs(path: Path) -> list[Path]:
             PREPROCESSOR,
             PROCESSOR,
             VIDEO_PREPROCESSOR,
+            MODELOPT_FILE,
             INDEX_FILE,
         )
     ]

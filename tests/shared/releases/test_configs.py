@@ -21,6 +21,7 @@ from penstock.families import ENCODER_TYPES
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.prepare.hub_config import is_encoder, read_config, read_encoder_config
+from penstock.prepare.quantised import read_quantisation
 
 RELEASES: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "configs.json").read_text(encoding="utf-8")
@@ -114,6 +115,33 @@ def test_numbers_are_transformers(name: str) -> None:
     rotation = getattr(text, "rope_parameters", None) or {}
     if "rope_theta" in rotation and config.ropes:
         assert config.ropes[0].theta == rotation["rope_theta"]
+
+
+MODELOPT = {
+    "Qwen/Qwen3-32B-FP8-Static-PerTensor": "modelopt fp8",
+    "nvidia/Gemma-4-31B-IT-NVFP4": "modelopt nvfp4",
+    "nvidia/Llama-3.1-70B-Instruct-FP8": "modelopt fp8",
+    "nvidia/MiniMax-M2.7-NVFP4": "modelopt nvfp4",
+    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8": "modelopt fp8",
+    "nvidia/Qwen3-235B-A22B-NVFP4": "modelopt nvfp4",
+    "nvidia/Qwen3.5-397B-A17B-NVFP4": "modelopt nvfp4",
+    "nvidia/Qwen3.6-27B-NVFP4": "modelopt fp8/nvfp4",
+}
+"""Releases that NVIDIA's Model Optimizer quantised. Several say so in hf_quant_config.json only."""
+
+
+@pytest.mark.parametrize("name", MODELOPT)
+def test_quantisation_by_model_optimizer(name: str) -> None:
+    release = RELEASES[name]
+    found = read_quantisation(Fields(release["config"], name), Fields(release["quant"], name))
+    assert found is not None
+    assert found.name == MODELOPT[name]
+    beside = release["quant"]["quantization"]
+    assert list(found.unquantised) in (beside.get("exclude_modules", []), found_in(release))
+
+
+def found_in(release: dict[str, Any]) -> list[str]:
+    return release["config"].get("quantization_config", {}).get("ignore", [])
 
 
 def test_types_of_encoders_are_known() -> None:

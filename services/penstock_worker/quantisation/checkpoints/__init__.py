@@ -6,9 +6,10 @@ from penstock_worker.quantisation.checkpoints.fp8 import FP8_WEIGHTS
 from penstock_worker.quantisation.checkpoints.gptq import AWQ, GPTQ
 from penstock_worker.quantisation.checkpoints.module import CheckpointFormat
 from penstock_worker.quantisation.checkpoints.nf4 import NF4
+from penstock_worker.quantisation.checkpoints.nvfp4 import NVFP4
 
 CHECKPOINT_FORMATS: dict[str, CheckpointFormat] = {
-    each.storage: each for each in (AWQ, GPTQ, PACKED, INT8_WEIGHTS, FP8_WEIGHTS, MXFP4, NF4)
+    each.storage: each for each in (AWQ, GPTQ, PACKED, INT8_WEIGHTS, FP8_WEIGHTS, MXFP4, NVFP4, NF4)
 }
 """The formats, by WeightScheme.storage."""
 

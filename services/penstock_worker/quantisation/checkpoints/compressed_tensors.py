@@ -193,7 +193,9 @@ _E2M1_LEVELS = np.concatenate((_CENTRE + _MAGNITUDES, _CENTRE - _MAGNITUDES)).as
 
 
 @dataclass(frozen=True)
-class MXFP4Matrix(LevelMatrix):
+class E2M1Matrix(LevelMatrix):
+    """Numbers of type e2m1, two in a byte, with scales that a subclass reads."""
+
     packed: SafetensorsTensor
     stored_scales: SafetensorsTensor
 
@@ -203,11 +205,13 @@ class MXFP4Matrix(LevelMatrix):
         codes = np.stack((both & 15, both >> 4), -1).reshape(len(rows), -1)
         return _E2M1_LEVELS[codes[:, columns.start - 2 * first : columns.stop - 2 * first]]
 
-    def scales(self, rows: range) -> np.ndarray:
-        return powers_of_two(integers(self.stored_scales)[rows.start : rows.stop]) / 2
-
     def zeros(self, rows: range) -> np.ndarray:
         return np.full((len(rows), self.groups), _CENTRE, dtype=np.int32)
+
+
+class MXFP4Matrix(E2M1Matrix):
+    def scales(self, rows: range) -> np.ndarray:
+        return powers_of_two(integers(self.stored_scales)[rows.start : rows.stop]) / 2
 
 
 def _read_mxfp4(module: Module, scheme: WeightScheme) -> MXFP4Matrix | None:
@@ -229,7 +233,10 @@ def _read_mxfp4(module: Module, scheme: WeightScheme) -> MXFP4Matrix | None:
 
 
 def _mxfp4_applies(module: Module) -> bool:
-    return "weight_packed" in module.parts and module.parts["weight_packed"].dtype == "U8"
+    if "weight_packed" not in module.parts or module.parts["weight_packed"].dtype != "U8":
+        return False
+    scale = module.parts.get("weight_scale")
+    return scale is None or scale.dtype == "U8"  # Else it is NVFP4.
 
 
 MXFP4 = CheckpointFormat("mxfp4", _mxfp4_applies, _read_mxfp4)

@@ -17,6 +17,7 @@ from penstock.prepare.quantised.methods import (
     read_gptq,
     read_mxfp4,
 )
+from penstock.prepare.quantised.modelopt import read_modelopt
 
 METHODS: dict[str, Callable[[Fields], QuantisedCheckpoint]] = {
     "awq": read_awq,
@@ -26,6 +27,7 @@ METHODS: dict[str, Callable[[Fields], QuantisedCheckpoint]] = {
     "fbgemm_fp8": read_fbgemm_fp8,
     "bitsandbytes": read_bitsandbytes,
     "mxfp4": read_mxfp4,
+    "modelopt": read_modelopt,
 }
 """Readers of quantised checkpoints by quant_method."""
 
@@ -33,14 +35,18 @@ KEYS = ("quantization_config", "compression_config")
 """Where config.json says it; the second is compressed-tensors' older name."""
 
 
-def read_quantisation(config: Fields) -> QuantisedCheckpoint | None:
-    """Returns how the checkpoint is quantised; None if it isn't. Raises UnsupportedModel for a
+def read_quantisation(config: Fields, beside: Fields | None = None) -> QuantisedCheckpoint | None:
+    """Returns how the checkpoint is quantised; None if it isn't. `beside`: what stands in
+    hf_quant_config.json, which says it where config.json doesn't. Raises UnsupportedModel for a
     method or a variant that isn't served, and for any setting that is unknown here."""
     key = next((key for key in KEYS if key in config), None)
     if key is None:
-        return None
+        if beside is None or not beside.values:
+            return None
+        return read_modelopt(beside.section("quantization"))
     settings = config.section(key)
-    method = settings.text("quant_method", "unnamed")
+    unnamed = "modelopt" if "quant_algo" in settings else "unnamed"
+    method = settings.text("quant_method", unnamed)
     if method not in METHODS:
         raise UnsupportedModel(
             f"{config.where}: weights quantised by {method} are not served; "

@@ -49,6 +49,7 @@ _STORED: dict[str, dict[tuple[str, int], Storage]] = {
     "float-quantized": {("float", 8): "fp8"},
     "naive-quantized": {("int", 8): "int8", ("float", 8): "fp8"},
     "mxfp4-pack-quantized": {("float", 4): "mxfp4"},
+    "nvfp4-pack-quantized": {("float", 4): "nvfp4"},
 }
 """How weights are stored, by format, and by type and number of bits of the weights. With
 "mixed-precision", each group has its own format."""
@@ -115,7 +116,9 @@ def _strategy(weights: Fields) -> str:
     size = weights.optional_integer("group_size")
     inferred = "tensor" if size is None else "group" if size > 0 else "channel"
     strategy = weights.text("strategy", inferred)
-    one_of(weights, "strategy", strategy, ("tensor", "channel", "group", "block"))
+    one_of(weights, "strategy", strategy, ("tensor", "channel", "group", "block", "tensor_group"))
+    if strategy == "tensor_group":  # Groups, whose scales have a common factor.
+        return "group"
     if strategy == "block" and "block_structure" not in weights:
         raise UnsupportedModel(f"{weights.where}: block_structure is missing")
     return strategy

@@ -1,0 +1,79 @@
+"""NVFP4 weights: e2m1 numbers, of which 16 neighbours share a scale of type e4m3, and all scales of
+a matrix a factor (NVIDIA, "Pretraining large language models with NVFP4", 2025).
+
+`weight` (Model Optimizer) or `weight_packed` (compressed-tensors) uint8 [outputs, inputs / 2], two
+numbers in a byte, the first in its low bits; `weight_scale` e4m3 [outputs, inputs / 16]; and one
+float32: `weight_scale_2`, by which scales are multiplied, or `weight_global_scale`, by which they
+are divided. Activations aren't quantised, so `input_scale` and `input_global_scale` aren't needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from penstock.model.quantised_checkpoint import WeightScheme
+from penstock_worker.quantisation.checkpoints.compressed_tensors import E2M1Matrix
+from penstock_worker.quantisation.checkpoints.matrix import finite
+from penstock_worker.quantisation.checkpoints.module import CheckpointFormat, Module, float32
+
+_GROUP = 16
+_WEIGHTS = ("weight_packed", "weight")
+_E4M3 = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
+"""The numbers that bytes stand for, float32; 127 and 255 are not numbers."""
+
+
+@dataclass(frozen=True)
+class NVFP4Matrix(E2M1Matrix):
+    factor: np.float32
+    divides: bool
+    """Whether scales are divided by the factor, else they are multiplied by it."""
+
+    def scales(self, rows: range) -> np.ndarray:
+        stored = self.stored_scales.data.view(np.uint8).reshape(self.stored_scales.shape)
+        scales = _E4M3[stored[rows.start : rows.stop]] / 2  # Levels are twice the numbers.
+        return scales / self.factor if self.divides else scales * self.factor
+
+
+def _read(module: Module, scheme: WeightScheme) -> NVFP4Matrix | None:
+    if scheme.group_size != _GROUP or not scheme.symmetric:
+        return None
+    packed = module.matrix(next(each for each in _WEIGHTS if each in module.parts), ("U8",))
+    outputs, inputs = packed.shape[0], 2 * packed.shape[1]
+    for unused in ("input_scale", "input_global_scale"):
+        module.find(unused, ("F32",))
+    return NVFP4Matrix(
+        module.name,
+        outputs,
+        inputs,
+        scheme.levels,
+        bits=8,
+        group=_GROUP,
+        order=None,
+        packed=packed,
+        stored_scales=module.take("weight_scale", ("F8_E4M3",), (outputs, -(-inputs // _GROUP))),
+        factor=_factor(module),
+        divides="weight_global_scale" in module.parts,
+    )
+
+
+def _factor(module: Module) -> np.float32:
+    found = module.find("weight_global_scale", ("F32",)) or module.take("weight_scale_2", ("F32",))
+    value = finite(float32(found).reshape(-1), module.name)
+    if value.size != 1 or value[0] <= 0:
+        raise module.wrong(f"has a {found.name} that isn't one positive number")
+    return np.float32(value[0])
+
+
+def _applies(module: Module) -> bool:
+    scale = module.parts.get("weight_scale")
+    return (
+        scale is not None
+        and scale.dtype == "F8_E4M3"
+        and any(module.parts[each].dtype == "U8" for each in _WEIGHTS if each in module.parts)
+    )
+
+
+NVFP4 = CheckpointFormat("nvfp4", _applies, _read)

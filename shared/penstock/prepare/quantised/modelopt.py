@@ -1,0 +1,91 @@
+"""Checkpoints of NVIDIA's Model Optimizer.
+
+Source of the keys: what that library's export writes, as quantization_config in config.json, and
+as hf_quant_config.json beside it, the only place in older releases. What they say of activations
+changes nothing but for FP8, whose kernels may take them in FP8 too; the KV cache's type is a
+setting of the server, and its scales are tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.model.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
+from penstock.prepare.quantised.settings import MAX_LISTED, check_known, modules
+
+MIXED = "MIXED_PRECISION"
+_FP8 = WeightScheme(storage="fp8", bits=8, float8_inputs=True)
+_NVFP4 = WeightScheme(storage="nvfp4", bits=4, group_size=16)
+SCHEMES: dict[str, WeightScheme] = {
+    "FP8": _FP8,
+    "FP8_PER_CHANNEL_PER_TOKEN": _FP8,
+    "FP8_PB_WO": WeightScheme(storage="fp8", bits=8, block=(128, 128)),
+    "NVFP4": _NVFP4,
+    "W4A16_NVFP4": _NVFP4,
+}
+"""The kinds of weights by `quant_algo`. Those of AWQ aren't served: their activations are scaled
+by tensors of their own."""
+_SKIPPED = ("exclude_modules", "ignore")
+_KNOWN = {
+    *_SKIPPED,
+    "config_groups",  # The same once more, in the words of compressed-tensors.
+    "group_size",
+    "has_zero_point",
+    "kv_cache_quant_algo",
+    "kv_cache_scheme",
+    "moe_quant_algo",
+    "pre_quant_scale",
+    "producer",
+    "quant_algo",
+    "quant_method",
+    "quantized_layers",
+}
+
+
+def read_modelopt(settings: Fields) -> QuantisedCheckpoint:
+    """Raises UnsupportedModel for other weights than those of SCHEMES, and for groups of another
+    size."""
+    check_known(settings, _KNOWN)
+    algorithm = settings.text("quant_algo")
+    parts = _layers(settings) if algorithm == MIXED else [settings]
+    for part in parts:
+        if part.flag("pre_quant_scale", False) or part.flag("has_zero_point", False):
+            raise UnsupportedModel(
+                f"{part.where}: activations with a pre_quant_scale, and weights with zero points, "
+                "are not served"
+            )
+    return QuantisedCheckpoint(
+        method="modelopt",
+        schemes=tuple(dict.fromkeys(map(_scheme, parts))),
+        unquantised=modules(settings, *_SKIPPED),
+    )
+
+
+def _layers(settings: Fields) -> list[Fields]:
+    """What is said of single layers, each kind once."""
+    layers = settings.section("quantized_layers")
+    if not 1 <= len(layers.values) <= MAX_LISTED:
+        raise settings.wrong("quantized_layers", f"an object of 1 to {MAX_LISTED} layers")
+    kinds = {repr(_sorted(layers.section(name).values)): name for name in layers.values}
+    return [layers.section(name) for name in kinds.values()]
+
+
+def _sorted(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return sorted(values.items())
+
+
+def _scheme(settings: Fields) -> WeightScheme:
+    algorithm = settings.text("quant_algo")
+    scheme = SCHEMES.get(algorithm)
+    if scheme is None:
+        raise UnsupportedModel(
+            f"{settings.where}: quant_algo is {algorithm[:80]!r}; {', '.join(SCHEMES)} are served, "
+            f"and {MIXED} of them"
+        )
+    size = settings.integer("group_size", scheme.group_size or -1)
+    if scheme.group_size is not None and size != scheme.group_size:
+        raise settings.wrong("group_size", f"{scheme.group_size}, as of {algorithm},")
+    return scheme
