@@ -13,7 +13,6 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock.media.desk import MediaDesk, MediaLease
 from penstock.media.document import TEXT
-from penstock.media.prepared import read
 from penstock.media.sources import MediaSource
 from penstock.media.wire import DocumentText
 from penstock_gateway.chat.messages import ContentPart, Message
@@ -75,13 +74,20 @@ async def with_documents(
     items = await desk.prepare_alike(wanted, list(brought.values()), lease)
     blocks = {}
     for place, item in zip(brought, items, strict=True):
-        text = read(item.data)[TEXT].tobytes().decode()
+        text = _text_of(item.data)
         blocks[place] = block(found[place]["filename"], text, *item.shape)
     for place, file in found.items():
         if place not in blocks:
             _check_length(file["text"], characters, place.words)
             blocks[place] = block(file["filename"], file["text"])
     return [_filled(message, number, blocks) for number, message in enumerate(messages)]
+
+
+def _text_of(prepared: bytes) -> str:
+    # numpy comes with it, and most gateways never see a document.
+    from penstock.media.prepared import read
+
+    return read(prepared)[TEXT].tobytes().decode()
 
 
 def block(name: str, text: str, pages: int = 0) -> str:
