@@ -13,10 +13,14 @@ TIMEOUT = 30.0
 PROMPT = "What is the capital of France?"
 
 
+class KeyNeeded(Exception):
+    """Only who has an API key may ask, and none is known here."""
+
+
 def wait_first_token(url: str, seconds: float) -> str:
     """Asks again and again until an answer comes; returns its first piece of text.
 
-    Raises Failed, with what was answered last, when the time is over.
+    Raises KeyNeeded, and Failed, with what was answered last, when the time is over.
     """
     until, last = time.monotonic() + seconds, "nothing"
     while time.monotonic() < until:
@@ -41,6 +45,8 @@ def ask(url: str, prompt: str = PROMPT, **fields: object) -> str:
 def _first_piece(url: str) -> str:
     body = {"messages": [{"role": "user", "content": PROMPT}], "stream": True, "max_tokens": 8}
     with _post(url, body) as answer:
+        if answer.status == 401:
+            raise KeyNeeded
         if answer.status != 200:
             raise ValueError(f"{answer.status} {answer.read(300)!r}")
         while line := answer.readline():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import yaml
 
 from deploy.compose import __main__ as up
 from deploy.compose import docker, dotenv
+from deploy.compose.first_token import KeyNeeded, wait_first_token
 from tests.deploy.compose_tree import ROOT
 
 
@@ -104,6 +107,20 @@ def test_compose_reads_what_was_written(tmp_path: Path, command: list[str]) -> N
     }
     assert services["gateway"]["scale"] == 3
     assert "--api-keys=/run/secrets/api_keys" in services["gateway"]["command"]
+
+
+def test_who_has_no_key_waits_for_no_answer() -> None:
+    class Keyed(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(401)
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Keyed) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(KeyNeeded):
+            wait_first_token(f"http://127.0.0.1:{server.server_address[1]}", 60)
+        server.shutdown()
 
 
 def test_a_value_that_can_not_be_written_ends_the_command(tmp_path: Path) -> None:
