@@ -93,7 +93,7 @@ def _up(system: System, arguments: argparse.Namespace) -> int:
         system.down()
     if not arguments.no_build:
         _timed(report, "building the images, unless they are there", system.build)
-    environment = _bounded_by_engine(system)
+    environment = _bounded_by_engine(system, remembers=not arguments.check)
     url = f"http://127.0.0.1:{environment['PORT']}"
     base = environment.get("BASE_IMAGE") or "python:3.11-slim-bookworm"
     report.image_mb = system.image_sizes(base)
@@ -185,14 +185,18 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _bounded_by_engine(system: System) -> dict[str, str]:
-    """Fewer open files where the container engine itself may not have as many."""
+def _bounded_by_engine(system: System, *, remembers: bool) -> dict[str, str]:
+    """Fewer open files where the container engine itself may not have as many. remembers: in .env
+    too, for a later `up` would fail without."""
     image = system.tree()["services"]["gateway"]["image"]
     shell = ["run", "--rm", "--network", "none", "--entrypoint", "sh", image, "-c", "ulimit -Hn"]
     told = docker.docker(*shell).strip()
-    wanted = int(os.environ.get("OPEN_FILES") or WANTED_FILES)
+    wanted = int(os.environ.get("OPEN_FILES") or dotenv.read().get("OPEN_FILES") or WANTED_FILES)
     if told.isdigit() and int(told) < wanted:
-        system.environment |= {"OPEN_FILES": told, "LB_MAXCONN": str((int(told) - 200) // 2)}
+        bounds = {"OPEN_FILES": told, "LB_MAXCONN": str((int(told) - 200) // 2)}
+        system.environment |= bounds
+        if remembers:
+            dotenv.remember(bounds)
         print(f"this engine allows {told} open files: haproxy takes fewer connections")
     return system.environment
 
