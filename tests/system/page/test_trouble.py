@@ -244,7 +244,12 @@ def test_the_rest_of_an_answer_goes_on_after_a_reload_until_it_is_stopped(chat: 
 def requests(chat: Chat) -> list[dict[str, Any]]:
     """The bodies of what the page asks for from now on."""
     asked: list[dict[str, Any]] = []
-    chat.page.on("request", lambda each: each.post_data and asked.append(each.post_data_json))
+
+    def heard(request: Any) -> None:
+        if request.post_data:
+            asked.append(request.post_data_json)
+
+    chat.page.on("request", heard)
     return asked
 
 
