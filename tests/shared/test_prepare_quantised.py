@@ -115,6 +115,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "rotated": (CT | {"transform_config": {"config_groups": {}}}, "transform_config is not served"),
     "sparse": (
         CT | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "format is 'sparse-24-bitmask'"),
+    "activations with scales": (
+        {"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo is 'W4A8_AWQ'; FP8,"),
+    "scaled activations": (
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "pre_quant_scale": True},
+        "activations with a pre_quant_scale"),
+    "another group of NVFP4": (
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32}, "16, as of NVFP4"),
     "another layout": (CT | {"format": "mxfp8-quantized"}, "format is 'mxfp8-quantized'"),
     "another number of bits": (
         CT | {"config_groups": {"group_0": group(num_bits=3)}}, r"num_bits is \('int', 3\)"),

@@ -23,6 +23,7 @@ from tests.worker.quantised_writers import (
     fp8,
     gptq,
     int8,
+    mixed,
     mxfp4,
     nf4,
     nvfp4,
@@ -283,6 +284,30 @@ CASES = {
     ),
     "NVFP4 of Model Optimizer": Case(
         MODELOPT | {"quant_algo": "NVFP4", "group_size": 16}, nvfp4(modelopt=True), plain=BRAIN
+    ),
+    "FP8 in blocks, of Model Optimizer": Case(
+        MODELOPT | {"quant_algo": "FP8_PB_WO"},
+        fp8((128, 128), name="weight_scale", apart=True),
+        plain=BRAIN,
+        sizes={"hidden_size": 160, "intermediate_size": 288},
+    ),
+    "FP8 by channel, of Model Optimizer": Case(
+        MODELOPT | {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"},
+        fp8((1, 1 << 20), name="weight_scale"),
+        plain=BRAIN,
+    ),
+    "mixed by Model Optimizer": Case(
+        MODELOPT
+        | {
+            "quant_algo": "MIXED_PRECISION",
+            "quantized_layers": {
+                "model.layers.0.self_attn.q_proj": {"quant_algo": "FP8"},
+                "model.layers.1.self_attn.q_proj": {"quant_algo": "FP8"},
+                "model.layers.0.mlp.up_proj": {"quant_algo": "W4A16_NVFP4", "group_size": 16},
+            },
+        },
+        mixed,
+        plain=BRAIN,
     ),
     "FP8 of Model Optimizer": Case(
         MODELOPT | {"quant_algo": "FP8"}, fp8(None, name="weight_scale"), plain=BRAIN

@@ -158,8 +158,10 @@ def fp8(
     *,
     name: str,
     power: bool = False,
+    apart: bool = False,
 ) -> Writer:
-    """block: outputs and inputs that share a scale; None: all. power: scales are powers of two."""
+    """block: outputs and inputs that share a scale; None: all. power: scales are powers of two.
+    apart: they are stored as [rows, 1, columns, 1]."""
 
     def write(weight: Tensor) -> Written:
         outputs, inputs = weight.shape
@@ -182,6 +184,7 @@ def fp8(
                 scale = scales[row, column].float()
                 stored[here] = (weight[here] / scale).clamp(-448, 448)
                 meant[here] = stored[here].to(torch.float8_e4m3fn).float() * scale
+        scales = scales[:, None, :, None] if apart else scales
         tensors = {"weight": stored.to(torch.float8_e4m3fn), name: scales}
         if block is None:
             tensors |= {name: scales.reshape(()), "input_scale": torch.ones(())}
@@ -232,6 +235,12 @@ def nvfp4(*, modelopt: bool) -> Writer:
         return own | {"weight_scale": scales, "input_global_scale": torch.ones(1)}, meant
 
     return write
+
+
+def mixed(weight: Tensor) -> Written:
+    """FP8 or NVFP4, as Model Optimizer mixes them: square matrices are FP8."""
+    square = weight.shape[0] == weight.shape[1]
+    return (fp8(None, name="weight_scale") if square else nvfp4(modelopt=True))(weight)
 
 
 def nf4(double: bool) -> Writer:

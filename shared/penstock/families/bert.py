@@ -9,6 +9,7 @@ from __future__ import annotations
 from penstock.families.family import ClassifierHead, EncoderFamily
 
 OF_DECODERS = frozenset({"add_cross_attention", "is_encoder_decoder"})
+"""Settings that would make the encoder a part of another model."""
 
 BERT = EncoderFamily(
     "bert",

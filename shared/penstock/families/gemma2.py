@@ -43,6 +43,7 @@ def _gguf_gemma(model: GGUFMetadata) -> ModelConfig:
 
 
 UNSERVED = frozenset({"attention_bias", "use_bidirectional_attention"})
+"""Settings that no release of Gemma 1 to 3 has on, but for embedding models."""
 
 GEMMA = Family(
     "gemma",

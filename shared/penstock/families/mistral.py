@@ -23,8 +23,8 @@ from penstock.model.layer_spec import (
 def _hub(fields: Fields) -> ModelConfig:
     hub.activation(fields, "silu")
     sizes = hub.sizes(fields)
-    third = fields.text("model_type", "mistral") == "ministral3"
-    if not third:
+    is_ministral3 = fields.text("model_type", "mistral") == "ministral3"
+    if not is_ministral3:
         fields = fields.with_absent({"sliding_window": 4096})
     window = hub.window(fields) if "sliding_window" in fields else None
     kinds = [hub.FULL if window is None else hub.SLIDING] * sizes["num_layers"]
@@ -35,7 +35,7 @@ def _hub(fields: Fields) -> ModelConfig:
     return ModelConfig(
         architecture="mistral",
         **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5 if third else 1e-6)),
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5 if is_ministral3 else 1e-6)),
         ropes=(hub.rope(fields, sizes["head_dim"]),),
         layers=hub.shared(layers),
     )

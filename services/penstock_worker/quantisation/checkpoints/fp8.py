@@ -2,8 +2,9 @@
 
 `weight` [outputs, inputs], and its scales as `weight_scale`, or `weight_scale_inv` (which is a
 factor too, in spite of its name): one for all, [outputs, 1], or [rows of blocks, columns of
-blocks]. weight = scale * number, rounded once, to float32. Where activations are quantised too,
-their scales are their own, so an `input_scale` isn't needed.
+blocks], which Model Optimizer stores as [rows, 1, columns, 1]. weight = scale * number, rounded
+once, to float32. Where activations are quantised too, their scales are their own, so an
+`input_scale` isn't needed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from penstock_worker.quantisation.checkpoints.module import (
 
 _SCALES = ("weight_scale_inv", "weight_scale")
 _SCALE_TYPES = (*FLOATS, "F8_E8M0")
-_NUMBERS = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
+E4M3 = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
 """The numbers that bytes stand for, float32; 127 and 255 are not numbers."""
 
 
@@ -77,7 +78,7 @@ class FP8Matrix(CheckpointMatrix):
         return np.concatenate([np.broadcast_to(each, (len(rows), 1)) for each in scales], 1)
 
     def values(self, rows: range, columns: range) -> Tensor:
-        numbers = _NUMBERS[self.levels(rows, columns)]
+        numbers = E4M3[self.levels(rows, columns)]
         numbers *= self._scales(rows, columns)
         return torch.from_numpy(numbers)
 
@@ -88,6 +89,8 @@ class FP8Matrix(CheckpointMatrix):
         scales = finite(scales.reshape(1, 1) if scales.size == 1 else scales, self.name)
         if scales.ndim == 1:
             scales = scales[:, None]
+        if scales.ndim == 4:
+            scales = scales[:, 0, :, 0]
         for axis, (part, size) in enumerate(zip((rows, columns), self.block, strict=True)):
             if scales.shape[axis] > 1:
                 places = np.arange(part.start, part.stop) // size
@@ -104,7 +107,8 @@ def _read(module: Module, scheme: WeightScheme) -> FP8Matrix | None:
         module.find(unused, FLOATS)
     if scheme.block is not None:
         block = scheme.block
-        fits = scales.shape == (-(-outputs // block[0]), -(-inputs // block[1]))
+        rows, columns = -(-outputs // block[0]), -(-inputs // block[1])
+        fits = scales.shape in ((rows, columns), (rows, 1, columns, 1))
     else:
         single = scales.data.size == float_bytes(scales)
         block = (outputs, inputs) if single else (1, inputs)

@@ -12,17 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from penstock.model.quantised_checkpoint import WeightScheme
 from penstock_worker.quantisation.checkpoints.compressed_tensors import E2M1Matrix
+from penstock_worker.quantisation.checkpoints.fp8 import E4M3
 from penstock_worker.quantisation.checkpoints.matrix import finite
 from penstock_worker.quantisation.checkpoints.module import CheckpointFormat, Module, float32
 
 _GROUP = 16
 _WEIGHTS = ("weight_packed", "weight")
-_E4M3 = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
-"""The numbers that bytes stand for, float32; 127 and 255 are not numbers."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class NVFP4Matrix(E2M1Matrix):
 
     def scales(self, rows: range) -> np.ndarray:
         stored = self.stored_scales.data.view(np.uint8).reshape(self.stored_scales.shape)
-        scales = _E4M3[stored[rows.start : rows.stop]] / 2  # Levels are twice the numbers.
+        scales = E4M3[stored[rows.start : rows.stop]] / 2  # Levels are twice the numbers.
         return scales / self.factor if self.divides else scales * self.factor
 
 

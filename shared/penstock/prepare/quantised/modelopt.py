@@ -8,9 +8,6 @@ setting of the server, and its scales are tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
@@ -69,12 +66,8 @@ def _layers(settings: Fields) -> list[Fields]:
     layers = settings.section("quantized_layers")
     if not 1 <= len(layers.values) <= MAX_LISTED:
         raise settings.wrong("quantized_layers", f"an object of 1 to {MAX_LISTED} layers")
-    kinds = {repr(_sorted(layers.section(name).values)): name for name in layers.values}
+    kinds = {repr(sorted(layers.section(name).values.items())): name for name in layers.values}
     return [layers.section(name) for name in kinds.values()]
-
-
-def _sorted(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return sorted(values.items())
 
 
 def _scheme(settings: Fields) -> WeightScheme:
