@@ -89,4 +89,5 @@ GTE = EncoderFamily(
         (".attention.o_proj.", ".attention.output.dense."),
         (".attn_ln.", ".attention.output.LayerNorm."),
     ),
+    unserved=frozenset({"logn_attention_scale"}),
 )

@@ -189,12 +189,15 @@ def test_dense_layers_that_cannot_be_computed(tmp_path: Path, case: str) -> None
         prepare(str(tmp_path / "m"), cache_dir=str(tmp_path))
 
 
-def test_an_unknown_setting_of_an_encoder_is_refused(tmp_path: Path) -> None:
+def test_a_setting_that_makes_an_encoder_part_of_another_model_is_refused(tmp_path: Path) -> None:
     save(tmp_path / "m", "BertModel", **KERNEL_SIZES)
     file = tmp_path / "m" / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "rotary_value": True}))
-    with pytest.raises(UnsupportedModel, match="rotary_value is True"):
+    stated = json.loads(file.read_text())
+    file.write_text(json.dumps({**stated, "add_cross_attention": True}))
+    with pytest.raises(UnsupportedModel, match="add_cross_attention is True, which is not served"):
         prepare(str(tmp_path / "m"), cache_dir=str(tmp_path))
+    file.write_text(json.dumps({**stated, "not_of_bert": True}))
+    prepare(str(tmp_path / "m"), cache_dir=str(tmp_path))
 
 
 DECODERS: dict[str, dict[str, Any]] = {

@@ -208,7 +208,7 @@ def test_a_reranker(backend: str, tmp_path: Path) -> None:
     [
         ({"layer_norm_type": "rms_norm"}, "layer_norm_type 'rms_norm' is not served; layer_norm"),
         ({"position_embedding_type": "absolute"}, "'absolute' is not served; rope is"),
-        ({"logn_attention_scale": True}, "logn_attention_scale is True, which is not known"),
+        ({"logn_attention_scale": True}, "logn_attention_scale is True, which is not served"),
         ({"rope_scaling": NTK | {"mixed_b": 0.6}}, "mixed_b is 0.6"),
         ({"rope_scaling": {"factor": 2.0, "type": "linear"}}, "'linear' by 2"),
         ({"num_attention_heads": 16}, "no heads of an even size"),
