@@ -14,7 +14,7 @@ from penstock_worker.machine.cpu import usable_threads
 from penstock_worker.machine.memory import free_memory
 
 BUFFER = 512 << 20
-"""Bytes that are read for the bandwidth: more than caches hold."""
+"""Bytes that are read for the bandwidth where memory allows: more than most caches hold."""
 READ = np.bitwise_or.reduce
 """Reads an array as fast as memory gives it, without holding the interpreter up."""
 SHARE = 8
@@ -27,6 +27,7 @@ def this_machine() -> Machine:
     """Takes about a second, for the bandwidth."""
     about, free, threads = describe_machine(), free_memory(), usable_threads()
     size = min(BUFFER, free // SHARE)
+    small = ", of which caches may hold a part" if size < BUFFER else ""
     return Machine(
         memory=about["memory_bytes"],
         free=free,
@@ -34,8 +35,8 @@ def this_machine() -> Machine:
         cores=threads,
         kernels=_kernels(),
         bandwidth=read_bandwidth(threads, size),
-        measured=f"numpy's bitwise or of {size >> 20} MiB on {threads} threads, the fastest of the"
-        f" passes within {SECONDS:g} s",
+        measured=f"numpy's bitwise or of {size >> 20} MiB on {threads} threads{small}, the fastest"
+        f" of the passes within {SECONDS:g} s",
     )
 
 

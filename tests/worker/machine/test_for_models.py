@@ -45,6 +45,11 @@ def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.memory, found.free) == (usable_memory(), 1 << 30)
     assert (found.kernels, found.bandwidth) == (instruction_set(), 1e9)
     assert "128 MiB" in found.measured
+    assert "caches may hold a part" in found.measured
+    monkeypatch.setattr(for_models, "free_memory", lambda: 8 << 30)
+    roomy = for_models.this_machine().measured
+    assert "512 MiB" in roomy
+    assert "caches" not in roomy
 
 
 def test_missing_kernels_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
