@@ -24,6 +24,8 @@ from deploy.release.running import ROOT, Refused, run
 
 DIST = ROOT / "dist"
 SUMS = "SHA256SUMS"
+COMMIT = "COMMIT"
+"""Names the commit that was built. A trial has no such file, and so can't be published."""
 
 
 def main() -> int:
@@ -85,8 +87,7 @@ def build(flags: argparse.Namespace) -> None:
     """Everything of the version, in dist/VERSION."""
     check(flags)
     version = versions.current()
-    if not flags.trial:
-        require_released(version)
+    commit = None if flags.trial else require_released(version)
     if not flags.without_images:
         images.require_buildx()
     machines = flags.machine or wheels.MACHINES
@@ -105,6 +106,10 @@ def build(flags: argparse.Namespace) -> None:
         _say("the images, which takes long where a platform is emulated")
         (folder / "images").mkdir()
         run(images.to_archives(folder / "images"), environment=images.environment(version))
+    if commit is not None:
+        if require_released(version) != commit:
+            raise Refused("another commit was checked out meanwhile; build again")
+        (folder / COMMIT).write_text(f"{commit}\n", encoding="utf-8")
     write_sums(folder)
     for path in _files(folder):
         print(path.relative_to(ROOT))
@@ -130,15 +135,15 @@ def publish(flags: argparse.Namespace) -> None:
         for command in commands:
             print(shlex.join(command))
         return
-    require_released(version)
+    check_built(folder, require_released(version))
     check_sums(folder)
     for command in commands:
         _say(shlex.join(command))
         run(command, environment=environment)
 
 
-def require_released(version: str) -> None:
-    """Raises Refused unless the commit is the version's: nothing changed, dated, tagged."""
+def require_released(version: str) -> str:
+    """The commit. Raises Refused unless it is the version's: nothing changed, dated, tagged."""
     changed = run(["git", "status", "--porcelain"])
     if changed:
         raise Refused(f"the tree has changes that aren't committed:\n{changed}")
@@ -147,6 +152,22 @@ def require_released(version: str) -> None:
     tag = versions.tag(version)
     if tag not in run(["git", "tag", "--points-at", "HEAD"]).split():
         raise Refused(f"this commit lacks the tag: git tag -a {tag} -m {tag}")
+    return run(["git", "rev-parse", "HEAD"]).strip()
+
+
+def check_built(folder: Path, commit: str) -> None:
+    """Raises Refused unless all of a release was built of the commit, and not as a trial."""
+    file = folder / COMMIT
+    if not file.exists():
+        raise Refused(f"{folder} is a trial, which isn't published: make release")
+    built = file.read_text(encoding="utf-8").strip()
+    if built != commit:
+        raise Refused(f"{folder} was built of {built}, not of {commit}: make release")
+    patterns = ["*.tar.gz", *(f"*_{machine}.whl" for machine in wheels.MACHINES), "*.tgz"]
+    patterns += [f"images/{name}.tar" for name in images.names()]
+    missing = [pattern for pattern in patterns if not any(folder.glob(pattern))]
+    if missing:
+        raise Refused(f"{folder} lacks {', '.join(missing)}: make release")
 
 
 def write_sums(folder: Path) -> None:

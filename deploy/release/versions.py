@@ -69,9 +69,12 @@ def tag(version: str) -> str:
 
 
 def set_version(version: str, root: Path = ROOT) -> None:
-    """Writes the version into every place. Raises Refused for what isn't one."""
+    """Writes the version into every place. Raises Refused for what isn't one, and where a place has
+    no line for it; nothing is written then."""
     if not re.fullmatch(VERSION, version):
         raise Refused(f"{version!r} is no version: 1.2.3, or 1.2.3rc1 for a candidate")
+    for place in PLACES:
+        _read(root, place)
     for place in PLACES:
         path = root / place.path
         text = path.read_text(encoding="utf-8")

@@ -63,6 +63,18 @@ def test_what_is_no_version_is_refused(version: str, tree: Path) -> None:
     assert versions.current(tree) == versions.current()
 
 
+@pytest.mark.parametrize("place", versions.PLACES, ids=lambda place: place.before.strip())
+def test_a_place_without_a_line_for_it_leaves_all_as_they_were(
+    place: versions.Place, tree: Path
+) -> None:
+    path = tree / place.path
+    path.write_text(place.pattern().sub("", path.read_text()))
+    before = {each.path: (tree / each.path).read_text() for each in versions.PLACES}
+    with pytest.raises(Refused, match=re.escape(f"{place.path} has no line {place.before}")):
+        versions.set_version("9.9.9", tree)
+    assert {each.path: (tree / each.path).read_text() for each in versions.PLACES} == before
+
+
 def test_images_are_stages_of_the_dockerfile_with_arguments_that_it_has() -> None:
     stages = set(re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE))
     arguments = set(re.findall(r"^ARG (\w+)", DOCKERFILE, re.MULTILINE))
@@ -122,6 +134,28 @@ def test_the_chart_is_the_tree_and_its_bytes_do_not_depend_on_time(tmp_path: Pat
         assert (tmp_path / "unpacked" / path).read_bytes() == (source / path).read_bytes()
 
 
+def packed(chart_folder: Path, folder: Path) -> set[str]:
+    """The names in the archive of a chart."""
+    with tarfile.open(chart.package("1.2.3", folder, chart_folder)) as archive:
+        return {name.removeprefix("mine/") for name in archive.getnames()}
+
+
+def test_what_git_or_helm_ignores_is_not_packed(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    for name in ("Chart.yaml", "a.orig", "note.secret", "old/b.yaml", "templates/old"):
+        (mine / name).parent.mkdir(parents=True, exist_ok=True)
+        (mine / name).write_text(name)
+    (mine / ".helmignore").write_text("# names\n\n*.orig\nold/\n")
+    kept = {"Chart.yaml", "templates/old"}
+    assert packed(mine, tmp_path / "copy") == {*kept, "note.secret"}, "no repository"
+    (tmp_path / ".gitignore").write_text("*.secret\n")
+    run(["git", "init", "--quiet"], folder=tmp_path)
+    assert packed(mine, tmp_path / "repository") == kept
+    (mine / ".helmignore").write_text("!Chart.yaml\n")
+    with pytest.raises(Refused, match=r"'!Chart\.yaml': only patterns of one name"):
+        packed(mine, tmp_path / "refused")
+
+
 def test_sums_tell_of_what_was_changed(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     for name in ("a.whl", "images/b.tar"):
@@ -177,6 +211,64 @@ def test_a_dry_run_prints_what_would_be_published(
     assert helm.endswith(" oci://localhost/charts")
     assert git == f"git push origin v{version}"
     assert twine.endswith(f"twine upload {wheel}")
+
+
+def test_only_a_whole_build_of_the_commit_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No command of `publish` is run: each case is refused before, the last one for its sums."""
+    monkeypatch.setattr(release, "require_released", lambda version: "c0ffee")
+    folder = tmp_path / versions.current()
+    (folder / "images").mkdir(parents=True)
+    named = {f"images/{name}.tar": f"images/{name}.tar" for name in TARGETS}
+    named |= {"p-1.tar.gz": "*.tar.gz", "penstock-1.tgz": "*.tgz"}
+    for machine in ("x86_64", "aarch64"):
+        named[f"p-1-py3-none-manylinux_2_28_{machine}.whl"] = f"*_{machine}.whl"
+    for name in named:
+        (folder / name).touch()
+    (folder / "SHA256SUMS").write_text("")
+    with pytest.raises(Refused, match="is a trial, which isn't published"):
+        publishing(tmp_path, monkeypatch, dry_run=False)
+    (folder / "COMMIT").write_text("badcafe\n")
+    with pytest.raises(Refused, match=r"was built of badcafe, not of c0ffee"):
+        publishing(tmp_path, monkeypatch, dry_run=False)
+    (folder / "COMMIT").write_text("c0ffee\n")
+    for name, words in named.items():
+        (folder / name).unlink()
+        with pytest.raises(Refused, match=re.escape(f"lacks {words}: make release")):
+            publishing(tmp_path, monkeypatch, dry_run=False)
+        (folder / name).touch()
+    with pytest.raises(Refused, match="not as SHA256SUMS has it"):
+        publishing(tmp_path, monkeypatch, dry_run=False)
+
+
+@pytest.mark.parametrize("trial", [True, False])
+def test_only_a_build_of_a_tagged_commit_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, trial: bool
+) -> None:
+    """With a source distribution that is there already, and no wheels."""
+
+    def source(folder: Path) -> Path:
+        folder.mkdir(parents=True)
+        (folder / "p-1.tar.gz").touch()
+        return folder / "p-1.tar.gz"
+
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    monkeypatch.setattr(release, "DIST", tmp_path / "dist")
+    commits = ["c0ffee"] * 2 + ["c0ffee", "badcafe"]
+    monkeypatch.setattr(release, "require_released", lambda version: commits.pop(0))
+    monkeypatch.setattr(release, "run", lambda command: "")
+    monkeypatch.setattr(wheels, "source_distribution", source)
+    monkeypatch.setattr(wheels, "MACHINES", ())
+    folder = release.DIST / versions.current()
+    flags = argparse.Namespace(machine=None, trial=trial, without_images=True)
+    release.build(flags)
+    assert (folder / "COMMIT").exists() is not trial
+    if not trial:
+        assert (folder / "COMMIT").read_text() == "c0ffee\n"
+        assert "  COMMIT\n" in (folder / "SHA256SUMS").read_text()
+        with pytest.raises(Refused, match="another commit was checked out"):
+            release.build(flags)
 
 
 def test_a_commit_without_the_tag_is_not_published(
