@@ -43,27 +43,33 @@ def main() -> int:
 
 
 def _system(arguments: argparse.Namespace) -> System:
-    """The project as it is asked for, and else as .env remembers it; a check has one of its own."""
+    """The project as it is asked for, and else as .env remembers it; a check has one of its own.
+    What is asked for goes before the same variable of this process."""
+    wanted = {"MODEL": arguments.model, "GATEWAYS": arguments.gateways}
+    asked = {name: str(value) for name, value in wanted.items() if value}
     if arguments.check:
         files = ["docker-compose.yml", *arguments.file]
-        return System(arguments.project or "penstock-check", files, _environment(_free_ports()))
+        environment = _environment(_free_ports()) | asked
+        return System(arguments.project or "penstock-check", files, environment)
     known = dotenv.read()
     before = known.get("COMPOSE_FILE", "docker-compose.yml").split(":")
     files = ["docker-compose.yml", *arguments.file] if arguments.file else before
     project = arguments.project or known.get("COMPOSE_PROJECT_NAME", "penstock")
     if not arguments.down:
-        asked = {"MODEL": arguments.model, "GATEWAYS": arguments.gateways}
-        values = dotenv.said() | {name: str(value) for name, value in asked.items() if value}
+        given, secret = dotenv.given_variables()
+        values = given | asked
         values |= {"COMPOSE_PROJECT_NAME": project, "COMPOSE_FILE": ":".join(files)}
         for line in dotenv.remember(values):
             print(f".env: {line}")
-    return System(project, files, _environment(PORTS | dotenv.read()))
+        for name in secret:
+            print(f".env: not {name}, which is or holds a credential; a later `up` needs it again")
+    return System(project, files, _environment(PORTS | dotenv.read()) | asked)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="deploy/up.sh", description=__doc__.splitlines()[0])
-    parser.add_argument("--model", metavar="MODEL", help="what is served, also from now on")
-    parser.add_argument("--gateways", type=int, metavar="N", help="how many, also from now on")
+    parser.add_argument("--model", metavar="MODEL", help="what is served, later too")
+    parser.add_argument("--gateways", type=int, metavar="N", help="how many, later too")
     parser.add_argument("--no-build", action="store_true", help="the images are there")
     parser.add_argument("--project", metavar="NAME", help="compose's project name")
     parser.add_argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -36,6 +37,52 @@ def test_lines_of_others_stay(tmp_path: Path) -> None:
     assert file.read_text() == said
 
 
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("PORT=8080 # the page", "8080"),
+        ("PORT=80#80", "80#80"),
+        ("PORT = 8080 ", "8080"),
+        ("PORT='80 # 80' # it's mine", "80 # 80"),
+        ('PORT="8080" # "the" page', "8080"),
+        ("PORT=", ""),
+    ],
+)
+def test_values_are_read_as_compose_reads_them(tmp_path: Path, line: str, value: str) -> None:
+    file = tmp_path / ".env"
+    file.write_text(f"{line}\nMODEL=a/b\n")
+    assert dotenv.read(file) == {"PORT": value, "MODEL": "a/b"}
+    dotenv.remember({"PORT": "1"}, file)
+    assert file.read_text() == "MODEL=a/b\nPORT=1\n"
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
+def test_mode_owner_and_link_stay(tmp_path: Path, mode: int) -> None:
+    file, link = tmp_path / "settings", tmp_path / ".env"
+    file.write_text("HF_TOKEN=mine\n")
+    file.chmod(mode)
+    if os.geteuid() == 0:
+        os.chown(file, 4321, 4321)
+    before = file.stat()
+    link.symlink_to("settings")
+    dotenv.remember({"MODEL": "a/b"}, link)
+    assert link.is_symlink()
+    assert file.read_text() == "HF_TOKEN=mine\nMODEL=a/b\n"
+    after = file.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (
+        before.st_mode,
+        before.st_uid,
+        before.st_gid,
+    )
+    assert {path.name for path in tmp_path.iterdir()} == {"settings", ".env"}
+
+
+def test_a_new_file_is_its_owners(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    dotenv.remember({"MODEL": "a/b"}, file)
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.parametrize("value", ["it's", "a\nb"])
 def test_what_compose_would_read_otherwise_is_refused(tmp_path: Path, value: str) -> None:
     with pytest.raises(ValueError, match="can't be written"):
@@ -44,13 +91,28 @@ def test_what_compose_would_read_otherwise_is_refused(tmp_path: Path, value: str
 
 
 def test_credentials_are_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"MODEL": "a/b", "API_KEYS_FILE": "./keys.yaml", "AWS_SECRET_ACCESS_KEY": "s"}
-    for name, value in (given | {"HF_TOKEN": "hf_secret", "PATH_OF_MINE": "x"}).items():
+    plain = {
+        "MODEL": "a/b",
+        "API_KEYS_FILE": "./keys.yaml",
+        "HF_ENDPOINT": "https://mirror.example/@hub",
+        "HTTPS_PROXY": "http://proxy.example:3128",
+        "NO_PROXY": ".example,localhost",
+    }
+    credentials = {
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "HF_TOKEN": "hf_secret",
+        "HTTP_PROXY": "http://me:password@proxy.example:3128",
+        "TORCH_INDEX": "https://token@index.example/simple",
+        "PLUGINS": "one==1 git+https://me:token@git.example/two",
+    }
+    for name, value in (plain | credentials | {"PATH_OF_MINE": "x"}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("PORT", raising=False)
-    said = dotenv.said()
-    assert said.items() >= {("MODEL", "a/b"), ("API_KEYS_FILE", "./keys.yaml")}
-    assert not {"AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "PATH_OF_MINE", "PORT"} & said.keys()
+    given, secret = dotenv.given_variables()
+    assert given.items() >= plain.items()
+    assert set(secret) >= credentials.keys()
+    assert not {*credentials, "PATH_OF_MINE", "PORT"} & given.keys()
+    assert not {"PATH_OF_MINE", "PORT"} & set(secret)
 
 
 def test_a_later_call_finds_what_the_first_said(
@@ -74,9 +136,27 @@ def test_a_later_call_finds_what_the_first_said(
     # A check is of its own, and leaves no trace.
     before = file.read_text()
     check = up._system(parser.parse_args(["--check", "--model", "c/d"]))
+    assert check.environment["MODEL"] == "c/d"
     assert check.project == "penstock-check"
     assert check.files == ["docker-compose.yml"]
     assert file.read_text() == before
+
+
+def test_an_option_goes_before_the_same_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What .env is said to hold is what is served."""
+    monkeypatch.setattr(dotenv, "FILE", tmp_path / ".env")
+    for name, value in {"MODEL": "a/a", "GATEWAYS": "5", "HF_TOKEN": "hf_secret"}.items():
+        monkeypatch.setenv(name, value)
+    parser = up._parser()
+    system = up._system(parser.parse_args(["--model", "b/b", "--gateways", "3"]))
+    assert (system.environment["MODEL"], system.environment["GATEWAYS"]) == ("b/b", "3")
+    known = dotenv.read()
+    assert (known["MODEL"], known["GATEWAYS"]) == ("b/b", "3")
+    assert ".env: not HF_TOKEN" in capsys.readouterr().out
+    assert "hf_secret" not in dotenv.FILE.read_text()
+    assert "MODEL" not in up._system(parser.parse_args([])).environment, "the shell's variable does"
 
 
 @pytest.mark.parametrize("command", [["docker", "compose"], ["docker-compose"]])
