@@ -202,11 +202,12 @@ def test_without_a_home_the_cache_is_a_temporary_folder(
     assert find_prepared(str(model)) == first
 
 
+@pytest.mark.parametrize("home", [Path("/dev/null"), None], ids=["not writable", "unknown"])
 @pytest.mark.parametrize("whose", ["writable by all", "a link"])
 def test_a_temporary_folder_that_others_can_write_is_no_cache(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, home: Path | None, whose: str
 ) -> None:
-    cache = _no_home(tmp_path / "t", monkeypatch, Path("/dev/null"))
+    cache = _no_home(tmp_path / "t", monkeypatch, home)
     if whose == "a link":
         cache.symlink_to(tmp_path)
     else:
@@ -214,6 +215,7 @@ def test_a_temporary_folder_that_others_can_write_is_no_cache(
         cache.chmod(0o777)
     with pytest.raises(StartupError, match="--cache-dir names another place"):
         prepare(str(model))
+    assert list((tmp_path / "t").iterdir()) == [cache]
 
 
 def test_a_cache_folder_that_cannot_be_written(tmp_path: Path, model: Path) -> None:

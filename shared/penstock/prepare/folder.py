@@ -38,14 +38,21 @@ _STALE_SECONDS = 3600.0
 
 def default_cache_dir() -> Path:
     """$XDG_CACHE_HOME/penstock, or ~/.cache/penstock (XDG Base Directory Specification). Where a
-    home can't have it, a folder of this user's beside other temporary files."""
+    home can't have it, a folder of this user's beside other temporary files. Raises StartupError
+    where there is neither."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(base):
         return Path(base) / "penstock"
     try:
         folder = Path.home() / ".cache" / "penstock"
     except RuntimeError:  # In a container, as a user that it doesn't know.
-        return _temporary_cache() or Path(tempfile.gettempdir()) / "penstock"
+        temporary = _temporary_cache()
+        if temporary is None:
+            raise StartupError(
+                "prepared models have no place: this user has no home, and none can be had in "
+                f"{tempfile.gettempdir()} that others can't write; --cache-dir names another place"
+            ) from None
+        return temporary
     nearest = folder
     while not os.path.lexists(nearest):
         nearest = nearest.parent
@@ -224,7 +231,7 @@ class PreparedFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cache_root(cache_dir: str | os.PathLike[str] | None) -> Path:
-    """The folder of a --cache-dir, or the default."""
+    """The folder of a --cache-dir, or the default. Raises StartupError where there is none."""
     return Path(cache_dir).expanduser().absolute() if cache_dir else default_cache_dir()
 
 
