@@ -87,6 +87,10 @@ def test_the_file_of_a_metrics_key_is_one_more_key(monkeypatch, tmp_path):
     assert (alice.metrics, metrics.metrics, metrics.admin) == (False, True, False)
     assert metrics.sha256 == hashlib.sha256(b"sk-metrics-of-prometheus").hexdigest()
     assert configured_keys(GatewayConfig(metrics_key_file=file)) is None, "nobody needs a key"
+    monkeypatch.setenv(ENVIRONMENT, "sk-of-the-environment")
+    alone = configured_keys(GatewayConfig(metrics_key_file=file)) or ()
+    assert [key.metrics for key in alone] == [False, True]
+    monkeypatch.delenv(ENVIRONMENT)
     # The same key may stand in the file too, and then it means what the file says.
     write(Path(keys), f"- {{name: a, sha256: '{metrics.sha256}', admin: true}}")
     (only,) = configured_keys(config) or ()

@@ -79,8 +79,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str | None,
         Meta(
             description="File of one more API key, which opens /metrics on --admin-port and nothing"
-            " else (`penstock key prometheus --metrics --key-file FILE`); without --api-keys it has"
-            " no effect."
+            " else (`penstock key prometheus --metrics --key-file FILE`); without other API keys"
+            " it has no effect. Read at the start, and whenever --api-keys changes."
         ),
     ] = None
     weights_allowed_folder: Annotated[
