@@ -15,18 +15,28 @@ from penstock.media.desk import MediaDesk, MediaLease
 from penstock.media.document import TEXT
 from penstock.media.sources import MediaSource
 from penstock.media.wire import DocumentText
+from penstock.process import logs
 from penstock_gateway.chat.messages import ContentPart, Message
-from penstock_gateway.http.errors import clip
+from penstock_gateway.http.errors import clip, unavailable
 from penstock_gateway.request.media_parts import is_document
-from penstock_gateway.request.tokenising import MAX_CHARACTERS_PER_TOKEN, MAX_GIVEN_BYTES
+from penstock_gateway.request.tokenising import (
+    MAX_CHARACTERS_PER_TOKEN,
+    MAX_GIVEN_BYTES,
+    off_the_loop,
+)
 
 if TYPE_CHECKING:
+    from penstock.media.items import PreparedItem
     from penstock_gateway.storage.store import Store
 
-MOST = 32
+log = logs.get(__name__)
+
+MAX_DOCUMENTS = 32
 """Documents of a request."""
+RETRY_AFTER = 30.0
+"""Seconds after which a disk or a store may have an answer again."""
 _LONGEST_NAME = 200
-_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029`]+")
+_ENDS_A_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029`]+")
 """What would end the line of a name, or begin its block."""
 
 
@@ -37,7 +47,7 @@ class _Place(NamedTuple):
     part: int
 
     @property
-    def words(self) -> str:
+    def param(self) -> str:
         return f"messages[{self.message}].content[{self.part}]"
 
 
@@ -52,35 +62,56 @@ async def with_documents(
     context.  store: of the files that are named. Raises InvalidRequest that names the part, and
     what preparing media raises."""
     found = {
-        _Place(i, j): _file(part, _Place(i, j).words)
+        _Place(i, j): _file(part, _Place(i, j).param)
         for i, message in enumerate(messages)
         if isinstance(message.content, list)
         for j, part in enumerate(message.content)
         if is_document(part)
     }
-    if len(found) > MOST:
+    if len(found) > MAX_DOCUMENTS:
         raise InvalidRequest(
-            f"the request has {len(found)} documents; at most {MOST} are accepted",
+            f"the request has {len(found)} documents; at most {MAX_DOCUMENTS} are accepted",
             param="messages",
             code="too_many_documents",
         )
-    characters = min(limit * MAX_CHARACTERS_PER_TOKEN, MAX_GIVEN_BYTES)
-    wanted = DocumentText(pages=desk.max_pages, characters=characters)
+    most = min(limit * MAX_CHARACTERS_PER_TOKEN, MAX_GIVEN_BYTES)
+    wanted = DocumentText(pages=desk.max_pages, characters=most)
     brought = {
-        place: _source(file, place.words, store, lease.tenant)
+        place: _source(file, place.param, store, lease.tenant)
         for place, file in found.items()
         if "text" not in file
     }
-    items = await desk.prepare_alike(wanted, list(brought.values()), lease)
-    blocks = {}
-    for place, item in zip(brought, items, strict=True):
-        text = _text_of(item.data)
-        blocks[place] = block(found[place]["filename"], text, *item.shape)
-    for place, file in found.items():
-        if place not in blocks:
-            _check_length(file["text"], characters, place.words)
-            blocks[place] = block(file["filename"], file["text"])
+    prepared = await desk.prepare_alike(wanted, list(brought.values()), lease)
+    items = dict(zip(brought, prepared, strict=True))
+    size = sum(
+        len(items[place].data) if place in items else len(file["text"])
+        for place, file in found.items()
+    )
+    blocks = await off_the_loop(lambda: _blocks(found, items, most), size)
     return [_filled(message, number, blocks) for number, message in enumerate(messages)]
+
+
+def _blocks(
+    found: dict[_Place, dict[str, Any]], items: dict[_Place, PreparedItem], most: int
+) -> dict[_Place, str]:
+    """The block of each document. most: characters that all their texts may have together. Raises
+    InvalidRequest that names the first document beyond them."""
+    blocks = {}
+    characters = 0
+    for place, file in found.items():
+        item = items.get(place)
+        text = file["text"] if item is None else _text_of(item.data)
+        characters += len(text)
+        if characters > most:
+            which = "it has" if len(text) > most else "it and those before it have"
+            raise InvalidRequest(
+                f"{place.param}: the document is too long: {which} more than {most} characters of "
+                "text, the most that is accepted with this model's context",
+                param=place.param,
+                code="context_length_exceeded",
+            )
+        blocks[place] = block(file["filename"], text, *(() if item is None else item.shape))
+    return blocks
 
 
 def _text_of(prepared: bytes) -> str:
@@ -118,7 +149,7 @@ def _file(part: ContentPart, where: str) -> dict[str, Any]:
             raise InvalidRequest(
                 f"{where}: {field} must be a string", param=where, code="invalid_type"
             )
-    name = _UNFIT.sub(" ", (given.get("filename") or "")[:_LONGEST_NAME]).strip()
+    name = _ENDS_A_NAME.sub(" ", (given.get("filename") or "")[:_LONGEST_NAME]).strip()
     kept = {field: value for field, value in given.items() if value is not None}
     return {**kept, "filename": name or "document"}
 
@@ -150,24 +181,21 @@ def _source(file: dict[str, Any], where: str, store: Store | None, owner: str) -
 async def _stored(
     store: Store, owner: str, file_id: str, where: str, take: Callable[[int], None]
 ) -> bytes:
-    """The bytes of a file of the owner's. take: asked for room first. Raises InvalidRequest."""
+    """The bytes of a file of the owner's. take: asked for room first. Raises InvalidRequest, and
+    HTTPError (503) for a file that can't be read."""
     record = await store.files.find(owner, file_id)
     if record is not None:
         take(record.bytes)
         try:
             return await asyncio.to_thread(lambda: b"".join(store.contents.read(record.id)))
-        except OSError:
-            pass  # It was deleted meanwhile.
+        except FileNotFoundError:
+            # Deleted meanwhile, or --data-dir isn't the folder of whoever wrote it.
+            log.error("a file's contents are missing", file=record.id)
+        except OSError as error:
+            log.error("stored contents can't be read", file=record.id, reason=str(error))
+            raise unavailable(
+                f"{where}: the file can't be read at the moment", "storage_unavailable", RETRY_AFTER
+            ) from None
     raise InvalidRequest(
         f"{where}: there is no file {clip(file_id)}", param=where, code="file_not_found"
     )
-
-
-def _check_length(text: str, most: int, where: str) -> None:
-    if len(text) > most:
-        raise InvalidRequest(
-            f"{where}: the document has {len(text)} characters; at most {most} are accepted with "
-            "this model's context",
-            param=where,
-            code="context_length_exceeded",
-        )

@@ -333,7 +333,7 @@ async def read_on(pieces: Iterator[bytes], what: str, of: str) -> AsyncIterator[
     except FileNotFoundError:
         raise
     except OSError as error:
-        log.error(f"{what} can't be read", of=of, reason=str(error))
+        log.error("stored contents can't be read", what=what, of=of, reason=str(error))
         raise unavailable(
             f"{what} can't be read at the moment", "storage_unavailable", RETRY_AFTER
         ) from None

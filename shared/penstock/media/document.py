@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 TEXT = "text"
 """Name of the array of a prepared document: its text in UTF-8."""
+_PDF = b"%PDF-"
 _HEAD = 1024
 """Bytes at a file's beginning in which a PDF says that it is one."""
 _MARKS = {
@@ -38,17 +39,14 @@ class ExtractedText(NamedTuple):
 
 
 def open_document(data: bytes, wanted: DocumentText) -> ExtractedText:
-    """The text of a PDF, or of a text in UTF-8 or UTF-16. Raises BadDocument, and MemoryError."""
-    if b"%PDF-" in data[:_HEAD]:
-        found = _pdf(data, wanted)
-    else:
-        found = ExtractedText(_plain(data))
-        _check_length(len(found.text), wanted)
+    """The text of a PDF, or of a text in UTF-8 or UTF-16; of a long one its beginning, see
+    DocumentText. Raises BadDocument, and MemoryError."""
+    found = _pdf(data, wanted) if _PDF in data[:_HEAD] else ExtractedText(_plain(data))
     if not found.text.strip():
         raise BadDocument(
             "holds no text (a scanned page is a picture)" if found.pages else "is empty"
         )
-    return found
+    return found._replace(text=found.text[: wanted.characters + 1])
 
 
 def _plain(data: bytes) -> str:
@@ -78,7 +76,18 @@ def _pdf(data: bytes, wanted: DocumentText) -> ExtractedText:
     except LimitReachedError:
         raise BadDocument("is a PDF with more in it than is accepted") from None
     except Exception:  # pypdf's words about a stranger's bytes are for nobody.
-        raise BadDocument("is a PDF that is damaged, and can't be read") from None
+        return _no_pdf(data)
+
+
+def _no_pdf(data: bytes) -> ExtractedText:
+    """A text that mentions what PDFs begin with. Raises BadDocument for a PDF that is damaged."""
+    damaged = BadDocument("is a PDF that is damaged, and can't be read")
+    if data[:_HEAD].lstrip().startswith(_PDF):
+        raise damaged
+    try:
+        return ExtractedText(_plain(data))
+    except BadDocument:
+        raise damaged from None
 
 
 def _read(reader: PdfReader, wanted: DocumentText) -> ExtractedText:
@@ -92,15 +101,8 @@ def _read(reader: PdfReader, wanted: DocumentText) -> ExtractedText:
     characters = 0
     for page in reader.pages:
         text = page.extract_text().translate(_CONTROL).strip()
-        characters += len(text)
-        _check_length(characters, wanted)
         pages.append(text)
+        characters += len(text)
+        if characters > wanted.characters:
+            break
     return ExtractedText("\n\n".join(filter(None, pages)), count)
-
-
-def _check_length(characters: int, wanted: DocumentText) -> None:
-    if characters > wanted.characters:
-        raise BadDocument(
-            f"has more than {wanted.characters} characters of text, the most that is accepted with "
-            "this model's context"
-        )

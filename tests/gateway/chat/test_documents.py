@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from penstock.model.pooling_config import PoolingConfig
+from penstock_gateway.chat import documents
 from tests.gateway.batches.storing import storing
 from tests.gateway.fake_engine import FakeEngineClient, welcome
 from tests.gateway.media import SeeingEngine, SeeingGateway, data_uri, image, text
@@ -140,7 +142,7 @@ async def test_anthropics_documents() -> None:
         assert reply.json()["error"]["message"].startswith("messages[0].content[0]: the document")
         body = anthropics({"type": "text", "data": "a" * 300_000}) | {"model": model}
         reply = await gateway.client.post("/v1/messages", json=body)
-        assert "has 300000 characters; at most 262144" in reply.json()["error"]["message"]
+        assert "has more than 262144 characters" in reply.json()["error"]["message"]
         body = anthropics({"type": "file"}) | {"model": model}
         reply = await gateway.client.post("/v1/messages", json=body)
         assert "must be of type base64" in reply.json()["error"]["message"]
@@ -201,11 +203,39 @@ async def test_bounds() -> None:
         reply = await gateway.ask(file(b"a" * 64 * 4096 + b"b", kind="text/plain"))
         assert reply.status_code == 400
         assert "has more than 262144 characters" in reply.text
+        assert reply.json()["error"]["code"] == "context_length_exceeded"
         # What fits into no context is said as with any text.
         reply = await gateway.ask(file(b"word " * 10_000, kind="text/plain"))
         assert reply.status_code == 400
         assert reply.json()["error"]["code"] == "context_length_exceeded"
         assert gateway.desk.budget.held == 0
+
+
+async def test_documents_are_bounded_together() -> None:
+    async with text_gateway() as gateway:
+        parts = [file(letter * 100_000, kind="text/plain") for letter in (b"a", b"b", b"c")]
+        error = (await gateway.ask(*parts)).json()["error"]
+        assert error["message"].startswith("messages[0].content[2]: the document is too long")
+        assert "those before it have more than 262144 characters" in error["message"]
+        assert error["code"] == "context_length_exceeded"
+        assert error["param"] == "messages[0].content[2]"
+        assert gateway.desk.budget.held == 0
+
+
+async def test_long_documents_become_blocks_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set()
+
+    def block(*arguments: Any) -> str:
+        threads.add(threading.current_thread())
+        return made(*arguments)
+
+    made = documents.block
+    monkeypatch.setattr(documents, "block", block)
+    async with text_gateway() as gateway:
+        long = file(b"word " * 2_500, "a.txt", "text/plain")
+        await gateway.ask(long, long)
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_a_bomb_costs_its_own_request_alone() -> None:
@@ -238,6 +268,25 @@ async def test_a_stored_file_is_its_owners(tmp_path: Path) -> None:
         reply = await gateway.http.post("/v1/responses", json=asked, headers=own)
         assert reply.status_code == 200, reply.text
         assert SHOWN_CODE.encode() in bytes(engine.submitted[1][0])
+        gateway.app.state.service.media.close()
+
+
+async def test_a_store_that_cannot_be_read_is_no_missing_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with storing(tmp_path, FakeEngineClient()) as gateway:
+        sent = (await gateway.upload(CODE.encode(), purpose="user_data")).json()["id"]
+        part = {"type": "file", "file": {"file_id": sent}}
+        body: dict[str, Any] = {"messages": [{"role": "user", "content": [part]}]}
+        contents = tmp_path / "files" / sent
+        contents.unlink()
+        reply = await gateway.http.post("/v1/chat/completions", json=body)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (400, "file_not_found")
+        contents.mkdir()  # Not even root reads it.
+        reply = await gateway.http.post("/v1/chat/completions", json=body)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "storage_unavailable")
+        assert reply.headers["retry-after"] == "30"
+        assert "stored contents can't be read" in [each.message for each in caplog.records]
         gateway.app.state.service.media.close()
 
 

@@ -54,14 +54,35 @@ def test_plain_text_in_its_encoding(encoding: str) -> None:
         (pdfs.pdf(""), "holds no text"),
         (pdfs.encrypted(), "is encrypted and needs a password"),
         (pdfs.many_pages(51), "has 51 pages; at most 50 are accepted"),
-        (pdfs.pdf("a" * 60_000, "b" * 60_000), "has more than 100000 characters"),
-        (b"a" * 100_001, "has more than 100000 characters"),
     ],
-    ids=range(11),
+    ids=range(9),
 )
 def test_what_cannot_be_read_says_why(data: bytes, reason: str) -> None:
     with pytest.raises(BadDocument, match=reason):
         open_document(data, WANTED)
+
+
+@pytest.mark.parametrize(
+    ("data", "length"),
+    [
+        (pdfs.pdf("a" * 60_000, "b" * 60_000, "c" * 60_000), 100_001),
+        (pdfs.pdf("a" * 100_000), 100_000),
+        (b"a" * 200_000, 100_001),
+        (b"a" * 100_000, 100_000),
+    ],
+    ids=range(4),
+)
+def test_a_long_text_ends_one_character_beyond_what_was_wanted(data: bytes, length: int) -> None:
+    assert len(text_of(data)) == length
+
+
+def test_a_text_about_pdfs_is_a_text() -> None:
+    notes = "# The header\n\nA PDF begins with `%PDF-1.7`, and ends with `%%EOF`.\n"
+    assert open_document(notes.encode(), WANTED) == (notes, 0)
+    with pytest.raises(BadDocument, match="damaged"):
+        open_document(notes.encode() + b"\xff", WANTED)
+    with pytest.raises(BadDocument, match="damaged"):
+        open_document(b"\n\n" + pdfs.pdf("x" * 1000)[:700], WANTED)
 
 
 MORE, DAMAGED = "is a PDF with more in it than is accepted", "is a PDF that is damaged"
