@@ -188,7 +188,7 @@ class EncoderFamily:
     layer_names: TensorNames = field(default_factory=TensorNames)
     """Names of tensors of a family with a decoder's layers."""
     unserved: frozenset[str] = frozenset()
-    """See Family."""
+    """Settings that change what is computed, and that nothing here computes (see Family)."""
 
 
 TEXT = "text_config"
