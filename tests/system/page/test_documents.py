@@ -64,6 +64,21 @@ def read(open_tab: Callable[..., Tab], server: Server) -> Read:
     return chat
 
 
+def offer_another_model(read: Read) -> Any:
+    """Has the page list a second model, "other"; returns the choice of models."""
+
+    def listed(route: Any) -> None:
+        models = route.fetch().json()
+        models["data"].append({**models["data"][0], "id": "other", "root": "other"})
+        route.fulfill(json=models)
+
+    read.page.route("**/v1/models", listed)
+    read.tab.load(read.page.reload)
+    choice = read.page.get_by_label("Model", exact=True)
+    choice.wait_for()
+    return choice
+
+
 def tokens_of(server: Server, content: Any) -> int:
     body = {"messages": [{"role": "user", "content": content}]}
     reply = httpx.post(f"{server.url}/tokenize", json=body, timeout=90)
@@ -155,6 +170,63 @@ def test_a_message_waits_until_its_document_is_read(read: Read) -> None:
         held.pop().continue_()
     read.ended()
     read.chips("tokens", place=".message .shown")
+
+
+def test_a_file_that_is_gone_is_said_and_holds_nothing_up(read: Read, tmp_path: Path) -> None:
+    """Another model's server has to read it once more."""
+    choice = offer_another_model(read)
+    own = choice.input_value()
+    file = tmp_path / "notes.md"
+    file.write_bytes(b"The boat is red.")
+    read.page.get_by_label("Files to attach").set_input_files(file)
+    read.chips("tokens")
+    file.unlink()
+    choice.select_option("other")
+    read.chips("attach it again")
+    read.page.locator("#cannot", has_text="remove it first").wait_for()
+    read.page.get_by_role("button", name="Remove notes.md").click()
+    choice.select_option(own)
+    read.send(QUESTION)
+    assert [role for role, _ in read.contents()] == ["user", "assistant"]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
+def test_only_the_chosen_model_says_what_can_be_read(read: Read, late: bool) -> None:
+    """late: whether the one that was chosen before answers after the one that is."""
+    choice = offer_another_model(read)
+    before = choice.input_value()
+    held: list[Any] = []
+    read.page.route("**/tokenize", lambda route: held.append(route))
+
+    def wait_held(count: int) -> None:
+        while len(held) < count:
+            read.page.wait_for_timeout(POLL)
+
+    def answer(model: str) -> None:
+        for route in [each for each in held if each.request.post_data_json["model"] == model]:
+            whole = isinstance(route.request.post_data_json["messages"][0]["content"], list)
+            with read.page.expect_event("requestfinished"):
+                if whole and model == before:
+                    route.fulfill(status=400, json={"error": {"message": "Is too long"}})
+                else:
+                    route.fulfill(json={"count": 30 if whole else 10})
+        read.drawn()
+
+    read.attach("report.pdf", REPORT, "application/pdf")
+    wait_held(2)  # It, and what stands around any message.
+    choice.select_option("other")
+    wait_held(4)
+    if not late:
+        answer(before)
+        assert read.page.locator("#attached [aria-busy]").count() == 1
+    answer("other")
+    read.chips("21 tokens")
+    if late:
+        answer(before)
+    read.tab.excuse("400 (Bad Request)")
+    read.chips("21 tokens")
+    assert read.page.locator("#cannot").is_hidden()
+    assert read.page.get_by_role("button", name="Send").is_enabled()
 
 
 def test_they_are_exported_and_imported(read: Read, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import { Recorder } from "./recorder.js";
 
 export class Attaching {
   #files = new Map();
-  /** Documents that the server is reading: description -> promise. */
+  /** Documents that the chosen model's server is reading: description -> promise. */
   #reading = new Map();
   /** Why documents can't be read: description -> words. */
   #wrong = new Map();
@@ -72,9 +72,9 @@ export class Attaching {
     return this.#wrong.size > 0;
   }
 
-  /** Resolves once the server has read what is attached. */
+  /** Resolves once the server has read what is attached, also where another model is chosen meanwhile. */
   async settled() {
-    await Promise.all(this.#reading.values());
+    while (this.#reading.size) await Promise.all(this.#reading.values());
   }
 
   /** Descriptions of what is attached, in order. */
@@ -90,6 +90,7 @@ export class Attaching {
   taken() {
     const all = [...this.#files];
     this.#files.clear();
+    this.#reading.clear();
     this.#show();
     return all;
   }
@@ -103,6 +104,7 @@ export class Attaching {
   /** Has another model's server read the documents. */
   #readAll() {
     this.#wrong.clear();
+    this.#reading.clear();
     for (const [description, file] of this.#files) {
       if (description.kind === "document") this.#begin(description, file);
     }
@@ -110,15 +112,28 @@ export class Attaching {
   }
 
   #begin(description, file) {
-    if (!this.#away) this.#reading.set(description, this.#read(description, file));
+    if (this.#away) return;
+    const reading = this.#read(file, description.name).then((said) => {
+      // Else it was removed meanwhile, or another model was chosen.
+      if (this.#reading.get(description) === reading) this.#hasRead(description, said);
+    });
+    this.#reading.set(description, reading);
   }
 
-  /** Asks the server how many tokens a document has, which is what it can't read it for, too. */
-  async #read(description, file) {
-    const part = KINDS.document.part(await dataUri(file), description.name);
-    const { tokens, wrong } = await measured(part, this.#model);
+  /** Asks the server how many tokens a document has, or why it can't read it: as `measured`. */
+  async #read(file, name) {
+    const model = this.#model;
+    let uri;
+    try {
+      uri = await dataUri(file);
+    } catch {
+      return { wrong: "Was changed or removed after it was attached; attach it again" };
+    }
+    return measured(KINDS.document.part(uri, name), model);
+  }
+
+  #hasRead(description, { tokens, wrong }) {
     this.#reading.delete(description);
-    if (!this.#files.has(description)) return;
     if (tokens) description.tokens = tokens;
     if (wrong) {
       this.#wrong.set(description, wrong);
@@ -215,8 +230,7 @@ export class Attaching {
 
   #remove(description) {
     const place = this.descriptions.indexOf(description);
-    this.#files.delete(description);
-    this.#wrong.delete(description);
+    for (const each of [this.#files, this.#reading, this.#wrong]) each.delete(description);
     this.#show();
     speak(`Removed: ${description.name}`);
     const buttons = this.list.querySelectorAll("button");
