@@ -241,6 +241,52 @@ def test_the_rest_of_an_answer_goes_on_after_a_reload_until_it_is_stopped(chat: 
     assert len(asked) == 3
 
 
+def test_an_answer_that_had_not_begun_goes_on_after_a_reload(chat: Chat) -> None:
+    """Its request is broken off before the page hears that it is left, as some browsers do."""
+    chat.page.evaluate(
+        """() => {
+          const { fetch } = window;
+          window.fetch = async (path, ...rest) => {
+            if (!path.endsWith("completions")) return fetch(path, ...rest);
+            setTimeout(() => {
+              dispatchEvent(new Event("pagehide"));
+              window.left = true;
+            });
+            throw new TypeError("broken off");
+          };
+        }"""
+    )
+    asked = requests(chat)
+    chat.send(FRANCE, wait=False)
+    chat.tab.until("() => window.left")
+    assert asked == []
+    chat.tab.load(chat.page.reload)
+    chat.page.locator(".message").nth(1).wait_for()
+    chat.ended()
+    assert len(asked) == 1
+    assert chat.contents()[-1][1]
+
+
+def test_a_duplicated_tab_leaves_the_answer_to_its_original(
+    chat: Chat, open_tab: Callable[..., Tab]
+) -> None:
+    chat.parameters(max_tokens="2000", repetition_penalty="1", system="Write on.")
+    chat.send(LONG, wait=False)
+    chat.grown(40)
+    note = chat.page.evaluate("sessionStorage.getItem('penstock.running')")
+    other = Chat(open_tab(chat.page.url, beside=chat.tab))
+    has_looked = "() => sessionStorage.getItem('penstock.running') === '{}'"
+    other.tab.until(has_looked)
+    other.page.evaluate("(note) => sessionStorage.setItem('penstock.running', note)", note)
+    asked = requests(other)
+    other.tab.load(other.page.reload)
+    other.page.locator(".message").nth(1).wait_for()
+    other.tab.until(has_looked)
+    assert asked == []
+    chat.page.get_by_role("button", name="Stop the answer").click()
+    chat.ended()
+
+
 def requests(chat: Chat) -> list[dict[str, Any]]:
     """The bodies of what the page asks for from now on."""
     asked: list[dict[str, Any]] = []

@@ -7,11 +7,17 @@ import { formOf, transcribe } from "./speech.js";
 import { ask, repeated } from "./stream.js";
 
 const RUNNING = "penstock.running";
+/** What the locks are called by which tabs share out the answers. */
+const CLAIM = "penstock.writes.";
 /** Milliseconds between a lost connection and the end of a page that is left, at most. */
 const LULL = 500;
+/** Milliseconds until a page that was left has let go of its answers, at most. */
+const HANDOVER = 1000;
+/** States of an answer that was being written when its page was left. */
+const UNFINISHED = ["open", "lost", "failed"];
 
 export class Answers {
-  /** id of a conversation -> {conversation, node, generation, over: a promise of the end}. */
+  /** id of a conversation -> {conversation, node, generation, claim, over: a promise of the end}. */
   #running = new Map();
   /** Whether the page goes away: it breaks off what is being written, which is no end of it. */
   #leaving = false;
@@ -27,9 +33,10 @@ export class Answers {
     });
     addEventListener("pagehide", () => {
       this.#leaving = true;
-      for (const { conversation, node } of this.#running.values()) {
+      for (const { conversation, node, claim } of this.#running.values()) {
         conversation.touch(node);
         chat.keeping.leave(conversation);
+        claim.release();
       }
     });
   }
@@ -74,18 +81,23 @@ export class Answers {
       transcribes, system, last, body: { ...(name && { model: name }), seed, ...added, ...fields, ...more },
       from: { content: node.content.length, reasoning: node.reasoning?.length ?? 0 },
     };
-    this.#begin(conversation, node, (generation, body, by) => generation.run(body, by));
+    this.#begin(conversation, node, claimed(node.id), (generation, body, by) => generation.run(body, by));
   }
 
   /** Goes on with what this tab wrote when it was left: the same requests are sent again. */
   async resume() {
-    const nodes = left();
-    const records = await Promise.all(Object.keys(nodes).map((id) => this.chat.store.load(id)));
-    for (const record of records) {
-      const node = record?.nodes[nodes[record.id]];
-      if (!["open", "lost"].includes(node?.state) || !node.asked) continue;
-      const conversation = new Conversation(record);
-      this.#begin(conversation, node, async (generation, body, by) => {
+    const found = await Promise.all(Object.entries(left()).map(async ([id, nodeId]) => {
+      const claim = claimed(nodeId);
+      // Read once it is this tab's: until then another one may end it.
+      const record = (await claim.granted) ? await this.chat.store.load(id) : null;
+      return { record, node: record?.nodes[nodeId], claim };
+    }));
+    for (const { record, node, claim } of found) {
+      if (!UNFINISHED.includes(node?.state) || !node.asked) {
+        claim.release();
+        continue;
+      }
+      this.#begin(new Conversation(record), node, claim, async (generation, body, by) => {
         await generation.run(body, by, repeated(node, node.asked.from));
         if (node.state === "failed" && node.content) node.state = "lost"; // As where it was cut off.
       });
@@ -93,7 +105,7 @@ export class Answers {
     this.#note();
   }
 
-  #begin(conversation, node, run) {
+  #begin(conversation, node, claim, run) {
     const generation = new Generation(conversation, node, () => {
       if (this.has(conversation.id)) {
         node.rev += 1;
@@ -101,22 +113,23 @@ export class Answers {
       }
       this.grown(conversation, node);
     });
-    const answer = { conversation, node, generation };
+    const answer = { conversation, node, generation, claim };
     this.#running.set(conversation.id, answer);
     this.#note();
     node.state = "open";
     answer.over = this.#write(answer, run);
   }
 
-  async #write({ conversation, node, generation }, run) {
+  async #write({ conversation, node, generation, claim }, run) {
     await run(generation, this.#body(conversation, node), node.asked.transcribes ? transcribe : ask);
     // A page that is left loses its connections first, and hears of that.
-    if (node.state === "lost") await new Promise((resolve) => setTimeout(resolve, LULL));
+    const broken = node.state === "lost" || node.problem?.code === "unreachable";
+    if (broken) await new Promise((resolve) => setTimeout(resolve, LULL));
     if (this.#leaving) return;
     delete node.asked;
     this.#running.delete(conversation.id);
     this.#note();
-    this.chat.keeping.now(conversation);
+    this.chat.keeping.now(conversation).then(claim.release);
     this.ended(conversation, node);
   }
 
@@ -139,6 +152,26 @@ export class Answers {
       // No storage: after a reload an answer is as far as it was kept.
     }
   }
+}
+
+/**
+ * Asks to be the one tab that writes the answer with this id: a duplicated tab has the note of what
+ * its original writes. Returns {granted: a promise of whether it is, release: gives that up}.
+ */
+function claimed(id) {
+  let release;
+  const released = new Promise((resolve) => (release = resolve));
+  const granted = new Promise((resolve) => {
+    if (!navigator.locks) return resolve(true); // Over plain HTTP from another machine.
+    const hold = () => {
+      resolve(true);
+      return released;
+    };
+    const waiting = new AbortController();
+    setTimeout(() => waiting.abort(), HANDOVER);
+    navigator.locks.request(CLAIM + id, { signal: waiting.signal }, hold).catch(() => resolve(false));
+  });
+  return { granted, release };
 }
 
 /** Ids of conversations and of the nodes that were being written in them. */
