@@ -36,6 +36,21 @@ def test_what_is_found_in_a_text(module_tab: Tab) -> None:
     assert found == [case[2] for case in EXCERPTS]
 
 
+def test_marks_are_bounded(module_tab: Tab) -> None:
+    found = module_tab.page.evaluate(
+        """async () => {
+          const { finder, mark, MOST_MARKED, unmark } = await import("/chat/search.js");
+          const words = document.createElement("p");
+          words.textContent = "x".repeat(300000);
+          const first = mark(words, finder("x")) === words;
+          const { size } = CSS.highlights.get("found");
+          unmark();
+          return { first, bounded: size === MOST_MARKED };
+        }"""
+    )
+    assert found == {"first": True, "bounded": True}
+
+
 def keep(chat: Chat, title: str, messages: list[dict[str, Any]]) -> None:
     chat.page.get_by_label("File of conversations").set_input_files(
         {

@@ -7,6 +7,8 @@ const BEFORE = 16;
 const AFTER = 80;
 /** Letters of a text that is looked for. */
 export const MOST_WANTED = 200;
+/** Matches of a message that are marked. */
+export const MOST_MARKED = 1000;
 
 /** What finds a text in any case, whatever blanks are between its words; null where there is none. */
 export function finder(wanted) {
@@ -52,13 +54,14 @@ export function hitIn(conversation, find) {
   return null;
 }
 
-/** Marks the matches within an element that stays as it is; returns the first one's element. */
+/** Marks the first MOST_MARKED matches within an element that stays as it is; returns the first one's element. */
 export function mark(element, find) {
   const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
   const ranges = [];
-  while (walker.nextNode()) {
+  while (ranges.length < MOST_MARKED && walker.nextNode()) {
     const text = walker.currentNode;
     for (const match of text.data.matchAll(find)) {
+      if (ranges.length === MOST_MARKED) break;
       const range = new Range();
       range.setStart(text, match.index);
       range.setEnd(text, match.index + match[0].length);
