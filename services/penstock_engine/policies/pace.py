@@ -6,8 +6,11 @@ import math
 
 from penstock.config.settings import SchedulerSettings
 
-SHORT = 0.1
+SHORT = 0.05
 """Seconds that a step may take in any case, if a setting says nothing else."""
+
+MEDIA_ALONE = 0.1
+"""Seconds that media may be encoded in any case in a step that nobody decodes in."""
 
 ASIDE = 0.005
 """Seconds that media may be encoded in any case in a step that somebody decodes in."""
@@ -126,7 +129,7 @@ class StepPace:
         if not self._slowdown:
             return math.inf
         if not decodes:
-            return max(SHORT, self._short)
+            return max(MEDIA_ALONE, self._short)
         return max(min(ASIDE, self._short), (self._slowdown - 1.0) * self._alone(decodes))
 
 

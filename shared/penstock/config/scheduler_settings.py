@@ -39,7 +39,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             description="Milliseconds that a step with both prompts and decodes may always take;"
             " with fewer, text comes more evenly, and prompts take longer.",
         ),
-    ] = 100.0
+    ] = 50.0
     max_steps_in_flight: Annotated[
         int, Meta(ge=1, le=4, description="Steps sent before the result of the first one is back.")
     ] = 2
