@@ -84,7 +84,7 @@ def _figures(outcome: Outcome, work: list[Work]) -> Document:
 
 
 def release_of(path: Path) -> KnownRelease:
-    """Of a dense GGUF file, with its weights as the CPU kernels hold them."""
+    """The facts of a dense GGUF file, with its weights as the CPU kernels hold them."""
     file = GGUFFile(path)
     config = read_config(file)
     if not isinstance(config, ModelConfig):

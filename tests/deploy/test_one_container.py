@@ -20,7 +20,7 @@ BUILDING = 3000
 STARTING = 300
 IMAGE = f"{os.environ.get('IMAGE_PREFIX', 'penstock')}:{os.environ.get('TAG', 'dev')}"
 ARGUMENTS = {"BASE": "BASE_IMAGE", "TORCH_INDEX": "TORCH_INDEX"}
-"""Of the Dockerfile, with the variables that compose takes them from."""
+"""Build arguments of the Dockerfile, with the variables that compose takes them from."""
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from tests.docs.snippets import BASE, ROOT
 Variables = Mapping[str, str]
 
 RUN_OPTIONS = {"--rm", "-p", "-v"}
-"""Of `docker run`."""
+"""Options of `docker run` that the pages may use."""
 
 FOREIGN = {
     "chmod",

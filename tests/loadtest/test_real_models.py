@@ -39,7 +39,8 @@ def test_a_file_is_what_the_table_of_releases_says_of_it() -> None:
 
 
 def test_a_mixture_of_formats_takes_what_the_kernels_make_of_it(tmp_path: Path) -> None:
-    """By hand: 6 bits of Q4_K and 10 of Q6_K, in two of eight layers' values and the embedding."""
+    """Computed by hand: Q4_K takes 6 bits; Q6_K, in two of eight layers' values and the embedding,
+    takes 10."""
     path = tmp_path / "small.gguf"
     sizes = {"layers": 8, "hidden": 256, "heads": 2, "kv_heads": 2, "feed_forward": 512}
     shape = replace(SHAPES["qwen3-4b"], **sizes)
