@@ -92,7 +92,8 @@ def _truncated(folder: Path) -> None:
 def _shards(folder: Path, index: dict[str, str], **held: list[str]) -> None:
     (folder / "model.safetensors").unlink()
     for shard, names in held.items():
-        save_file({n: np.zeros(4, np.float32) for n in names}, folder / f"{shard}.safetensors")
+        values = np.full(4, ord(shard[0]), np.float32)
+        save_file({n: values.copy() for n in names}, folder / f"{shard}.safetensors")
     _write(folder / "model.safetensors.index.json", {"weight_map": index})
 
 

@@ -27,7 +27,7 @@ PROGRAM = """
 import resource, sys
 from penstock.errors import InvalidRequest, UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.prepare.from_hub_folder import read_tokenizer
+from penstock.prepare.hub_tokenizer import read_tokenizer
 from penstock.text.tokenizer import Tokenizer
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

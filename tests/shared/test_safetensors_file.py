@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.formats.safetensors_file import SafetensorsFile
 from penstock.formats.weight_files import INDEX_FILE, find_safetensors, refuse_pickle
+from penstock.prepare.checkpoint_size import check_shards
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -132,3 +133,66 @@ def test_pickled_weights_are_refused(tmp_path: Path, name: str) -> None:
 def test_folder_without_weights(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="holds no weights"):
         find_safetensors(tmp_path)
+
+
+# Folders with more files of weights than one model has.
+
+
+@pytest.mark.parametrize(
+    ("files", "index", "read"),
+    [
+        (["model", "model-00001-of-00001"], ["model-00001-of-00001"], ["model"]),
+        (["model", "model-mtp"], ["model", "model-mtp"], ["model-mtp", "model"]),
+        (["model", "consolidated"], [], ["model"]),
+        (["consolidated", "part-00001-of-00001"], [], ["part-00001-of-00001"]),
+        (["consolidated.00", "x"], [], ["x"]),
+        (["a-00001-of-00002", "a-00002-of-00002"], [], ["a-00001-of-00002", "a-00002-of-00002"]),
+    ],
+)
+def test_which_files_are_the_model(
+    tmp_path: Path, files: list[str], index: list[str], read: list[str]
+) -> None:
+    """transformers too takes the single file where there are shards that don't contain it."""
+    for file in files:
+        save_file({f"t{file}": np.zeros(1)}, tmp_path / f"{file}.safetensors")
+    if index:
+        _index(tmp_path, [f"{shard}.safetensors" for shard in index])
+    assert [path.name for path in find_safetensors(tmp_path)] == [f"{x}.safetensors" for x in read]
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (["a-00001-of-00003", "a-00003-of-00003"], "holds 2 .safetensors files but no"),
+        (["a-00001-of-00002", "b-00002-of-00002"], "holds 2 .safetensors files but no"),
+        (["one", "other"], "holds 2 .safetensors files but no"),
+        (["consolidated"], "has Mistral's own names"),
+    ],
+)
+def test_files_that_are_no_model(tmp_path: Path, files: list[str], said: str) -> None:
+    for file in files:
+        save_file({"x": np.zeros(1)}, tmp_path / f"{file}.safetensors")
+    with pytest.raises(UnsupportedModel, match=said):
+        find_safetensors(tmp_path)
+
+
+def test_what_an_index_may_leave_out_or_have_wrong(tmp_path: Path) -> None:
+    """Its total size is nobody's; shards may hold what it doesn't list (NVIDIA/Model-Optimizer pull
+    request 2427), and the same twice."""
+    shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    save_file({"a": np.ones(3), "tied": np.arange(4.0)}, tmp_path / shards[0])
+    save_file({"unlisted": np.ones(2), "tied": np.arange(4.0)}, tmp_path / shards[1])
+    index = {"metadata": {"total_size": "1e99"}, "weight_map": {"a": shards[0], "tied": shards[1]}}
+    (tmp_path / INDEX_FILE).write_text(json.dumps(index))
+    held = check_shards(tmp_path, find_safetensors(tmp_path))
+    assert held.count == 3
+
+
+def test_two_values_of_one_tensor_are_refused(tmp_path: Path) -> None:
+    shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    for number, shard in enumerate(shards):
+        save_file({"x": np.full(3, number), str(number): np.ones(1)}, tmp_path / shard)
+    index = {"x": shards[1], "0": shards[0]}
+    (tmp_path / INDEX_FILE).write_text(json.dumps({"weight_map": index}))
+    with pytest.raises(UnsupportedModel, match=r"the tensor x is in two files.*different values"):
+        check_shards(tmp_path, find_safetensors(tmp_path))

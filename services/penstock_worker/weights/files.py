@@ -7,16 +7,18 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
+
 from penstock.errors import UnsupportedModel
 from penstock.families.finding import served_family
 from penstock.formats.gguf import GGUFFile
-from penstock.formats.safetensors_file import SafetensorsFile, SafetensorsTensor
+from penstock.formats.safetensors_file import SafetensorsFile, SafetensorsTensor, same_content
 from penstock.model.config import ModelConfig
 from penstock.model.quantised_checkpoint import QuantisedCheckpoint
 from penstock_worker.quantisation.checkpoints.gather import gathered
 from penstock_worker.weights.cache_scales import cache_scale
 from penstock_worker.weights.family_names import by_our_names
-from penstock_worker.weights.names import from_gguf, from_hub
+from penstock_worker.weights.names import from_gguf, from_hub, unwrapped
 from penstock_worker.weights.stored import CheckpointTensor, StoredTensor
 
 # The tensors of a GGUF file, in our naming.
@@ -79,12 +81,18 @@ def safetensors_tensors(
 
 
 def _tensors(files: tuple[str, ...]) -> dict[str, SafetensorsTensor]:
+    """By their names without what the model was wrapped in when it was saved."""
     found: dict[str, SafetensorsTensor] = {}
     for path in files:
         for tensor in SafetensorsFile(path).tensors.values():
-            if tensor.name in found:
-                raise UnsupportedModel(f"the tensor {tensor.name} is in two files, one is {path}")
-            found[tensor.name] = tensor
+            name = unwrapped(tensor.name)
+            if name in found and not same_content(found[name], tensor):
+                raise UnsupportedModel(
+                    f"the tensor {name} is there twice with different values, once in {path}"
+                )
+            if name != tensor.name:
+                tensor = msgspec.structs.replace(tensor, name=name)
+            found[name] = tensor
     return found
 
 

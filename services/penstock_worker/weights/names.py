@@ -7,8 +7,23 @@ from __future__ import annotations
 
 import re
 
-_IGNORED = re.compile(r"(^|\.)rotary_emb\.inv_freq$")
+from penstock.errors import UnsupportedModel
+
+_IGNORED = re.compile(
+    r"(^|\.)(?:rotary_emb\.(?:inv_freq|original_inv_freq|cos_cached|sin_cached)"
+    r"|(?:attn|self_attn|attention)\.masked_bias)$"
+)
 """Buffers that old checkpoints saved, although the configuration determines them."""
+
+_WRAPPERS = re.compile(
+    r"^(?:(?:module|_orig_mod)\.)+|(?:^|(?<=\.))"
+    r"(?:base_model\.model|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
+)
+"""What PEFT, DistributedDataParallel, torch.compile and FSDP wrap a model in."""
+_ADAPTED = re.compile(
+    r"\.(?:lora_[AB]|lora_embedding_[AB]|lora_magnitude_vector|base_layer|original_module"
+    r"|modules_to_save)\."
+)
 
 _GGUF_TOP = {
     "token_embd": "embed_tokens",
@@ -124,6 +139,19 @@ _OWN_HEAD = re.compile(r"^(?:model\.)?(?=mtp\.)")
 _ENCODER = re.compile(r"^model\.encoder\.")
 """In front of the names of an encoder-decoder model's encoder, which is a tower here."""
 _DECODER = re.compile(r"^(?:model\.decoder|model|backbone)\.")
+
+
+def unwrapped(name: str) -> str:
+    """Returns the name that a checkpoint's tensor has in the model itself, where the model was
+    saved with something around it. Raises UnsupportedModel for a tensor of an adapter that isn't
+    merged into its model."""
+    name = _WRAPPERS.sub("", name)
+    if _ADAPTED.search(name):
+        raise UnsupportedModel(
+            f"the tensor {name} is part of an adapter that isn't merged into its model: merge it "
+            "(in PEFT, merge_and_unload), or serve the model with --enable-lora"
+        )
+    return name.removeprefix("model.") if name.startswith("model.model.") else name
 
 
 def from_hub(name: str) -> str | None:

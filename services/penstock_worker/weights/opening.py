@@ -83,8 +83,17 @@ def open_weights(
         return kind(tensors, dtype, device)
     found = safetensors_tensors(files.files, quantised=files.quantised)
     tensors = by_our_names(found, served_family(config.architecture).hub_names, config)
+    _take_head_for_embedding(tensors, config)
     kept = keep_quantised and files.quantised is not None
     return (QuantisedWeights if kept else Weights)(tensors, dtype, device)
+
+
+def _take_head_for_embedding(tensors: dict[str, StoredTensor], config: ModelConfig) -> None:
+    """Of two tensors with the same memory, safetensors' own `save_model` keeps one: it may be the
+    head of a model with tied embeddings. Modifies `tensors`."""
+    head = tensors.get("lm_head.weight")
+    if config.tie_word_embeddings and head is not None:
+        tensors.setdefault("embed_tokens.weight", head)
 
 
 def open_tower_weights(

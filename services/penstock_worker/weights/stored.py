@@ -189,6 +189,25 @@ class StoredTensor:
         if values.is_floating_point() and not values.isfinite().all():
             raise not_finite(self)
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is stored as numbers, not quantised."""
+        stored = FORMATS.get(self.format)
+        return stored is not None and stored.plain and not isinstance(self, CheckpointTensor)
+
+    @property
+    def adds_nothing(self) -> bool:
+        """Whether it is a bias or a matrix of zeros, so that a model which has no place for it
+        computes the same. Reads up to the first number that isn't zero."""
+        if not self.plain or (len(self.shape) < 2 and not self.name.endswith("bias")):
+            return False
+        stored, content = self._stored_format(), self.content
+        step = CHUNK_ELEMENTS * stored.bytes
+        return not any(
+            stored.decode(torch.from_numpy(chunk.reshape(-1, stored.bytes).copy())).any()
+            for chunk in (content[at : at + step] for at in range(0, len(content), step))
+        )
+
     def _stored_format(self) -> StoredFormat:
         stored = FORMATS.get(self.format)
         if stored is None:

@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
+from penstock.process import logs
 from penstock_worker.parallel.shard import Shard
 from penstock_worker.quantisation.interface import KeptMatrix
 from penstock_worker.weights.cut import Cut
 from penstock_worker.weights.placing import CPU, placing
 from penstock_worker.weights.stored import Place, StoredTensor
+
+log = logs.get(__name__)
 
 
 @dataclass(frozen=True)
@@ -150,16 +153,19 @@ class Weights:
 
     def finish(self) -> None:
         """Raises UnsupportedModel if tensors are left over, because then the model isn't what its
-        configuration says."""
+        configuration says. Those that add nothing are passed over: the log lists them."""
         extra = [
-            stored.name
+            stored
             for name, stored in self._tensors.items()
             if name not in self._taken and not stored.spare
         ]
-        if extra:
-            shown = ", ".join(extra[:_MOST_NAMES]) + (", …" if len(extra) > _MOST_NAMES else "")
+        idle = [stored.name for stored in extra if stored.adds_nothing]
+        if idle:
+            log.info("tensors of zeros, which the model doesn't use", tensors=_shown(idle))
+        used = [_with_largest(stored) for stored in extra if stored.name not in idle]
+        if used:
             raise UnsupportedModel(
-                f"the checkpoint has {len(extra)} tensors that the model doesn't use: {shown}"
+                f"the checkpoint has {len(used)} tensors that the model doesn't use: {_shown(used)}"
             )
 
     def source(self, name: str, shape: tuple[int, ...]) -> Readable:
@@ -177,6 +183,19 @@ class Weights:
             )
         self._taken.add(name)
         return stored
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
+
+
+def _with_largest(stored: StoredTensor) -> str:
+    """A tensor's name, and the largest value of a bias: it says whether the bias matters."""
+    if not stored.plain or not stored.name.endswith("bias"):
+        return stored.name
+    values = torch.empty(stored.shape)
+    stored.read_into(values)
+    return f"{stored.name} (values up to {values.abs().max().item():.3g})"
 
 
 def _read(

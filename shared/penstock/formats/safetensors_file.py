@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from penstock.errors import UnsupportedModel
-from penstock.formats.mapping import map_file
+from penstock.formats.mapping import map_file, release
 
 MAX_HEADER_BYTES = 25_000_000
 """A quarter of what the format allows: some 200,000 tensors, where a large shard has 2,000. All of
@@ -56,6 +56,24 @@ class SafetensorsTensor(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     dtype: str
     shape: tuple[int, ...]
     data: np.ndarray
+
+
+_COMPARED = 16 << 20
+"""Bytes that are compared at once."""
+
+
+def same_content(one: SafetensorsTensor, other: SafetensorsTensor) -> bool:
+    """Whether two tensors have equal values of one type and shape. Reads both up to the first
+    difference."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    for at in range(0, one.data.nbytes, _COMPARED):
+        part, same = (each.data[at : at + _COMPARED] for each in (one, other))
+        if not np.array_equal(part, same):
+            return False
+        release(part)
+        release(same)
+    return True
 
 
 class _Entry(msgspec.Struct):
@@ -102,7 +120,7 @@ def _read_header(
     try:
         header = msgspec.json.decode(mapping[8 : 8 + length], type=dict[str, msgspec.Raw])
         raw_metadata = header.pop("__metadata__", msgspec.Raw(b"{}"))
-        metadata = msgspec.json.decode(raw_metadata, type=dict[str, str])
+        metadata = msgspec.json.decode(raw_metadata, type=dict[str, str] | None) or {}
         entries = [(name, msgspec.json.decode(raw, type=_Entry)) for name, raw in header.items()]
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise _broken(path, f"its header is not valid: {error}") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,9 +14,12 @@ from penstock.formats.small_file import read_small
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+OWN_FORMAT = "consolidated"
+"""How the names of files begin that Mistral publishes in its own format, beside the hub's."""
 LONGEST_NAME = 255
 """Bytes of a file's name, on most file systems: a longer one can't even be looked for."""
 MAX_INDEX_BYTES = 64 << 20
+_NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 
 
 class _Index(msgspec.Struct):
@@ -43,23 +48,51 @@ def is_file_name(name: str) -> bool:
 def find_safetensors(folder: Path) -> tuple[Path, ...]:
     """The safetensors files of a hub folder, shards in the order of their names.
 
+    A single file beside the shards of an index that doesn't name it is the model, as in
+    transformers. Shards without an index are, if their names say that none is missing.
+
     Raises UnsupportedModel if there are only pickled weights or the shard index is broken,
     ModelNotFound if there are no weights at all, or a shard is missing.
     """
-    if (folder / INDEX_FILE).is_file():
-        return _shards(folder / INDEX_FILE)
+    index = index_of(folder)
+    if index is not None:
+        return _shards(index)
     if (folder / SINGLE_FILE).is_file():
         return (folder / SINGLE_FILE,)
-    others = sorted(folder.glob("*.safetensors"))
-    if len(others) == 1:
-        return (others[0],)
+    found = sorted(folder.glob("*.safetensors"))
+    others = [path for path in found if not path.name.startswith(OWN_FORMAT)]
+    if len(others) == 1 or (others and _are_numbered(others)):
+        return tuple(others)
     if others:
         raise UnsupportedModel(
             f"{folder} holds {len(others)} .safetensors files but no {INDEX_FILE}"
         )
+    if found:
+        raise UnsupportedModel(
+            f"{found[0]} has Mistral's own names of tensors, which are not served; the hub's "
+            f"format has a {SINGLE_FILE} or {INDEX_FILE}"
+        )
     for path in sorted(folder.iterdir()):
         refuse_pickle(path)
     raise ModelNotFound(f"{folder} holds no weights: {SINGLE_FILE} or {INDEX_FILE} expected")
+
+
+def index_of(folder: Path) -> Path | None:
+    """The shard index that says what the folder's weights are; None if none does."""
+    index, single = folder / INDEX_FILE, folder / SINGLE_FILE
+    if not index.is_file():
+        return None
+    if single.is_file() and SINGLE_FILE not in read_index(index).values():
+        return None
+    return index
+
+
+def _are_numbered(paths: Sequence[Path]) -> bool:
+    """Whether they are all shards of one model, by their names."""
+    found = [_NUMBERED.fullmatch(path.name) for path in paths]
+    parts = [(each[1], int(each[2]), int(each[3])) for each in found if each is not None]
+    name, _, count = parts[0] if parts else ("", 0, 0)
+    return count == len(paths) and parts == [(name, at, count) for at in range(1, count + 1)]
 
 
 def read_index(path: Path) -> dict[str, str]:

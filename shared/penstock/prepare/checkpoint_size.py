@@ -7,6 +7,7 @@ without, in any family: an embedding.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +16,8 @@ from typing import Protocol
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.formats.safetensors_file import SafetensorsFile
-from penstock.formats.weight_files import INDEX_FILE, read_index
+from penstock.formats.safetensors_file import SafetensorsFile, SafetensorsTensor, same_content
+from penstock.formats.weight_files import index_of, read_index
 
 MAX_TENSORS = 1 << 20
 """In all shards. The largest open models have 200,000."""
@@ -44,35 +45,55 @@ class Sizes(Protocol):
 
 def check_shards(folder: Path, shards: Sequence[Path]) -> HeldTensors:
     """Reads the headers of all shards. Raises UnsupportedModel for a broken one, for a tensor that
-    is in two of them, or that isn't where the index says."""
-    places: dict[str, str] = {}
+    is in two of them with different values, or that isn't where the index says."""
+    found: dict[str, SafetensorsTensor] = {}
+    places: dict[str, set[str]] = {}
     size, first_types = 0, Counter[str]()
     for shard in shards:
         for name, tensor in SafetensorsFile(shard).tensors.items():
-            if name in places:
+            known = found.setdefault(name, tensor)
+            if known is not tensor and not same_content(known, tensor):
                 raise UnsupportedModel(
-                    f"the tensor {name[:200]} is in two files of {folder}, {places[name]} and "
-                    f"{shard.name}"
+                    f"the tensor {name[:200]} is in two files of {folder}, "
+                    f"{', '.join(places[name])} and {shard.name}, with different values"
                 )
-            places[name] = shard.name
+            places.setdefault(name, set()).add(shard.name)
             size += tensor.data.nbytes
             if shard == shards[0]:
                 first_types[tensor.dtype] += tensor.data.nbytes
-        if len(places) > MAX_TENSORS:
+        if len(found) > MAX_TENSORS:
             raise UnsupportedModel(f"{folder} holds more than {MAX_TENSORS} tensors")
-    _check_index(folder / INDEX_FILE, places)
-    return HeldTensors(len(places), size, first_types)
+    index = index_of(folder)
+    if index is not None:
+        _check_index(index, places)
+    return HeldTensors(len(found), size, first_types)
 
 
-def _check_index(index: Path, places: dict[str, str]) -> None:
-    if not index.is_file():
-        return
+def _check_index(index: Path, places: dict[str, set[str]]) -> None:
     for name, shard in read_index(index).items():
-        if places.get(name) != shard:
-            where = f"which holds it in {places[name]}" if name in places else "which lacks it"
+        if shard not in places.get(name, ()):
+            held = ", ".join(places.get(name, ()))
+            where = f"which holds it in {held}" if held else "which lacks it"
             raise UnsupportedModel(
                 f"{index} says that the tensor {name[:200]} is in {shard} of a checkpoint {where}"
             )
+
+
+# A head beside an embedding that it is said to share.
+
+_EMBEDDING = re.compile(r"(?:^|\.)embed_tokens\.weight$")
+_HEAD = re.compile(r"(?:^|\.)(?:lm_head|proj_out)\.weight$")
+
+
+def has_own_head(shards: Sequence[Path]) -> bool:
+    """Whether the files hold a head that differs from the embedding. transformers uses it then,
+    whatever config.json says about tied weights. Reads both up to the first difference."""
+    tensors = [each for shard in shards for each in SafetensorsFile(shard).tensors.values()]
+    heads = [each for each in tensors if _HEAD.search(each.name)]
+    embeddings = [each for each in tensors if _EMBEDDING.search(each.name)]
+    if len(heads) != 1 or len(embeddings) != 1:
+        return False
+    return not same_content(heads[0], embeddings[0])
 
 
 def refuse_more_than_is_held(config: Sizes, held: HeldTensors, where: str) -> None:

@@ -14,7 +14,7 @@ from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.families.eagle3 import is_eagle3, read_eagle3
 from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
-from penstock.formats.small_file import read_json, read_small
+from penstock.formats.small_file import read_json
 from penstock.formats.weight_files import find_safetensors
 from penstock.model.config import (
     EncoderConfig,
@@ -34,9 +34,15 @@ from penstock.prepare.checkpoint import (
     check_token_ids,
     odd_values_refused,
 )
-from penstock.prepare.checkpoint_size import HeldTensors, check_shards, refuse_more_than_is_held
+from penstock.prepare.checkpoint_size import (
+    HeldTensors,
+    check_shards,
+    has_own_head,
+    refuse_more_than_is_held,
+)
 from penstock.prepare.hub_config import is_encoder, read_config, read_encoder_config
 from penstock.prepare.hub_pooling import read_pooling
+from penstock.prepare.hub_tokenizer import HubTokenizer, read_tokenizer, tokenizer_json
 from penstock.prepare.inputs import (
     CONFIG,
     GENERATION_CONFIG,
@@ -45,18 +51,17 @@ from penstock.prepare.inputs import (
     PREPROCESSOR,
     PROCESSOR,
     TEMPLATE_JSON,
-    TOKENIZER,
     TOKENIZER_CONFIG,
 )
 from penstock.prepare.media import read_media
 from penstock.prepare.quantised import read_quantisation
-from penstock.prepare.tokenizer_bounds import check_tokenizer
 from penstock.prepare.transcription import read_transcription
+from penstock.process import logs
 from penstock.request.generation_config import stated_sampling
-from penstock.text.tokenizer import load_backend
+
+log = logs.get(__name__)
 
 ADAPTER_CONFIG = "adapter_config.json"
-MAX_TOKENIZER_BYTES = 256 << 20
 
 
 def read_hub_folder(
@@ -81,8 +86,11 @@ def read_hub_folder(
     weights = find_safetensors(path)
     held = check_shards(path, weights)
     refuse_more_than_is_held(config, held, stated.where)
+    if isinstance(config, ModelConfig) and config.tie_word_embeddings and has_own_head(weights):
+        log.info("the head differs from the embedding, and is used", config=stated.where)
+        config = msgspec.structs.replace(config, tie_word_embeddings=False)
     tokenizer_config = _read_json(path / TOKENIZER_CONFIG)
-    tokenizer = read_tokenizer(_read_tokenizer(path), tokenizer_config)
+    tokenizer = read_tokenizer(tokenizer_json(path), tokenizer_config)
     reranker = None
     if not isinstance(config, EncoderConfig):
         reranker = read_reranker(path, stated, tokenizer.json, config.hidden_size)
@@ -182,16 +190,6 @@ def _read_json(path: Path) -> Fields:
     return Fields(values, str(path))
 
 
-def _read_tokenizer(path: Path) -> bytes:
-    file = path / TOKENIZER
-    if not file.is_file():
-        raise UnsupportedModel(
-            f"{path} holds no {TOKENIZER}: slow tokenizers are not served; save the tokenizer "
-            "with a fast one first"
-        )
-    return read_small(file, MAX_TOKENIZER_BYTES)
-
-
 def _generation(config: Fields, stated: Fields, tokenizer: HubTokenizer) -> GenerationDefaults:
     """EOS ids are those of the tokenizer, generation_config.json and config.json, in this order:
     the first is the one that chat templates call eos_token."""
@@ -269,68 +267,6 @@ def head_checkpoint(stated: Fields, weights: WeightFiles) -> Checkpoint:
         chat_template="",
         add_bos=False,
     )
-
-
-# What is to be known about a hub folder's tokenizer.json. The file itself is taken as it is.
-
-PAD_LEFT = ("Gemma", "Siglip2")
-"""How the names of those tokenizers begin that fill up texts on the left."""
-
-
-class HubTokenizer(msgspec.Struct, frozen=True, kw_only=True):
-    """adds_bos: whether tokenizer.json's own post-processor puts BOS in front.
-    bos_id, eos_id, pad_id: of the tokens that tokenizer_config.json names; None if it names none.
-    pads_left: whether what fills up a text stands before it."""
-
-    json: bytes
-    highest_id: int
-    bos_id: int | None
-    eos_id: int | None
-    adds_bos: bool
-    pad_id: int | None = None
-    pads_left: bool = False
-
-
-def read_tokenizer(content: bytes, settings: Fields) -> HubTokenizer:
-    """Raises UnsupportedModel if the file can't be read."""
-    try:
-        check_tokenizer(content, "tokenizer.json")
-        tokenizer = load_backend(content)
-    except UnsupportedModel as error:
-        raise UnsupportedModel(f"beside {settings.where}: {error}") from error
-    ids = tokenizer.get_vocab(with_added_tokens=True)
-    if not ids:
-        raise UnsupportedModel(f"tokenizer.json beside {settings.where} has an empty vocabulary")
-    bos_id = _named_token(settings, "bos_token", ids)
-    return HubTokenizer(
-        json=content,
-        highest_id=max(ids.values()),
-        bos_id=bos_id,
-        eos_id=_named_token(settings, "eos_token", ids),
-        adds_bos=bos_id is not None and tokenizer.encode("").ids[:1] == [bos_id],
-        pad_id=_named_token(settings, "pad_token", ids),
-        pads_left=_pads_left(settings),
-    )
-
-
-def _pads_left(settings: Fields) -> bool:
-    """Whether prompts are padded on the left: as the file says, or else as the tokenizer's class
-    does in transformers."""
-    kind = settings.values.get("tokenizer_class")
-    usual = "left" if str(kind or "").startswith(PAD_LEFT) else "right"
-    return settings.values.get("padding_side", usual) == "left"
-
-
-def _named_token(settings: Fields, key: str, ids: dict[str, int]) -> int | None:
-    """The id of a token that is given as a text, or as an object with the text as `content`."""
-    value = settings.values.get(key)
-    if isinstance(value, dict):
-        value = value.get("content")
-    if value is None:
-        return None
-    if not isinstance(value, str) or value not in ids:
-        raise settings.wrong(key, "a token of tokenizer.json")
-    return ids[value]
 
 
 # Decoders that say by one token whether a document answers a query: their scores as a label.

@@ -1,0 +1,85 @@
+"""What is to be known about a hub folder's tokenizer.json. The file itself is taken as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.formats.small_file import read_small
+from penstock.prepare.inputs import TOKENIZER
+from penstock.prepare.tokenizer_bounds import check_tokenizer
+from penstock.text.tokenizer import load_backend
+
+MAX_TOKENIZER_BYTES = 256 << 20
+
+PAD_LEFT = ("Gemma", "Siglip2")
+"""How the names of those tokenizers begin that fill up texts on the left."""
+
+
+class HubTokenizer(msgspec.Struct, frozen=True, kw_only=True):
+    """adds_bos: whether tokenizer.json's own post-processor puts BOS in front.
+    bos_id, eos_id, pad_id: of the tokens that tokenizer_config.json names; None if it names none.
+    pads_left: whether what fills up a text stands before it."""
+
+    json: bytes
+    highest_id: int
+    bos_id: int | None
+    eos_id: int | None
+    adds_bos: bool
+    pad_id: int | None = None
+    pads_left: bool = False
+
+
+def read_tokenizer(content: bytes, settings: Fields) -> HubTokenizer:
+    """Raises UnsupportedModel if the file can't be read."""
+    try:
+        check_tokenizer(content, "tokenizer.json")
+        tokenizer = load_backend(content)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"beside {settings.where}: {error}") from error
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    if not ids:
+        raise UnsupportedModel(f"tokenizer.json beside {settings.where} has an empty vocabulary")
+    bos_id = _named_token(settings, "bos_token", ids)
+    return HubTokenizer(
+        json=content,
+        highest_id=max(ids.values()),
+        bos_id=bos_id,
+        eos_id=_named_token(settings, "eos_token", ids),
+        adds_bos=bos_id is not None and tokenizer.encode("").ids[:1] == [bos_id],
+        pad_id=_named_token(settings, "pad_token", ids),
+        pads_left=_pads_left(settings),
+    )
+
+
+def _pads_left(settings: Fields) -> bool:
+    """Whether prompts are padded on the left: as the file says, or else as the tokenizer's class
+    does in transformers."""
+    kind = settings.values.get("tokenizer_class")
+    usual = "left" if str(kind or "").startswith(PAD_LEFT) else "right"
+    return settings.values.get("padding_side", usual) == "left"
+
+
+def _named_token(settings: Fields, key: str, ids: dict[str, int]) -> int | None:
+    """The id of a token that is given as a text, or as an object with the text as `content`."""
+    value = settings.values.get(key)
+    if isinstance(value, dict):
+        value = value.get("content")
+    if value is None:
+        return None
+    if not isinstance(value, str) or value not in ids:
+        raise settings.wrong(key, "a token of tokenizer.json")
+    return ids[value]
+
+
+def tokenizer_json(path: Path) -> bytes:
+    file = path / TOKENIZER
+    if not file.is_file():
+        raise UnsupportedModel(
+            f"{path} holds no {TOKENIZER}: slow tokenizers are not served; save the tokenizer "
+            "with a fast one first"
+        )
+    return read_small(file, MAX_TOKENIZER_BYTES)
