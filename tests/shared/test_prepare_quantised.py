@@ -22,6 +22,17 @@ FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size
 NF4 = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
 
 
+AUTO_ROUND = {
+    "quant_method": "auto-round",
+    "packing_format": "auto_round:auto_gptq",
+    "autoround_version": "0.16.1",
+    "bits": 4,
+    "data_type": "int",
+    "group_size": 128,
+    "sym": True,
+}
+
+
 def group(**weights: Any) -> dict[str, Any]:
     scheme = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
     return {"targets": ["Linear"], "weights": scheme | {"symmetric": True} | weights}
@@ -92,21 +103,87 @@ def test_rules_of_gptqmodel_that_skip_modules() -> None:
     assert found.unquantised == ("re:.*lm_head.*",)
 
 
+def test_rules_of_gptqmodel_with_other_bits() -> None:
+    rules = {"+:.*down.*": {"bits": 8, "group_size": 64}, "-:.*head.*": {}}
+    found = read(GPTQ | {"dynamic": rules})
+    assert [(each.bits, each.group_size) for each in found.schemes] == [(4, 128), (8, 64)]
+    assert found.unquantised == ("re:.*head.*",)
+
+
+@pytest.mark.parametrize(
+    ("packing", "storage", "less_one"),
+    [
+        ("auto_round:auto_gptq", "gptq", True),
+        ("auto_round:gptq:exllamav2", "gptq", True),
+        ("auto_round:gptqmodel", "gptq", False),
+        ("auto_round", "gptq", False),
+        ("autoround:exllamav2", "gptq", False),
+        ("auto_round:auto_awq", "awq", False),
+        ("auto_round:awq", "awq", False),
+    ],
+)
+def test_layouts_of_auto_round(packing: str, storage: str, less_one: bool) -> None:
+    """As the library's loader takes them: "auto_gptq" stores zero points minus one, and the others
+    don't."""
+    (scheme,) = read(AUTO_ROUND | {"packing_format": packing}).schemes
+    assert (scheme.storage, scheme.zeros_less_one) == (storage, less_one)
+
+
+def test_files_of_auto_round_without_a_layout() -> None:
+    """The oldest name a backend instead, or nothing."""
+    older = {key: each for key, each in AUTO_ROUND.items() if key != "packing_format"}
+    assert read(older).schemes[0].zeros_less_one
+    assert read(older | {"backend": "auto"}).schemes[0].zeros_less_one
+    assert not read(older | {"backend": "auto_round:exllamav2"}).schemes[0].zeros_less_one
+
+
+def test_modules_of_auto_round_with_settings_of_their_own() -> None:
+    modules = {
+        "lm_head": {"bits": 8, "group_size": None, "act_bits": 16},
+        "model.layers.0.mlp.up_proj": {"group_size": 32},
+        "model.layers.0.mlp.gate": {"bits": 16, "data_type": "fp"},
+    }
+    found = read(AUTO_ROUND | {"extra_config": modules})
+    assert [(each.bits, each.group_size) for each in found.schemes] == [(4, 128), (8, 128), (4, 32)]
+    assert found.unquantised == ("model.layers.0.mlp.gate",)
+
+
+def test_floats_of_auto_round() -> None:
+    packed = AUTO_ROUND | {"packing_format": "auto_round:llm_compressor", "act_bits": 8}
+    own = {"lm_head": {"data_type": "nv_fp4_with_static_gs"}, "head": {"bits": 8}}
+    found = read(packed | {"data_type": "mx_fp", "extra_config": own})
+    assert [each.levels for each in found.schemes] == ["mxfp4", "nvfp4", "fp8"]
+    assert found.schemes[2].block == (1, 32)
+    static = {"packing_format": "auto_round:fp8_static", "data_type": "fp", "bits": 8}
+    assert read(AUTO_ROUND | static).schemes[0].float8_inputs
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no method": ({"bits": 4}, "quantised by unnamed are not served; awq, gptq"),
     "another method": ({"quant_method": "quip"}, "quantised by quip are not served"),
     "an unknown setting": (GPTQ | {"rotation": "hadamard"}, "the setting 'rotation' is unknown"),
     "AWQ for other kernels": (AWQ | {"version": "gemv"}, "version is 'gemv'; 'gemm' is served"),
     "AWQ of 3 bits": (AWQ | {"bits": 3}, "bits is 3; 4 is served"),
-    "AWQ without zero points": (AWQ | {"zero_point": False}, "zero_point is False"),
-    "GPTQ of 3 bits": (GPTQ | {"bits": 3}, "bits is 3; 4 or 8 is served"),
+    "GPTQ of 1 bit": (GPTQ | {"bits": 1}, "bits is 1; 2 or 3 or 4 or 5 or 6 or 7 or 8 is served"),
     "GPTQ without bits": ({"quant_method": "gptq"}, "bits is missing"),
     "GPTQ for Marlin": (GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
     "no group": (GPTQ | {"group_size": 0}, "group_size is 0; -1, or a positive"),
     "endless groups": (GPTQ | {"group_size": 10**12}, "group_size is 1000000000000"),
-    "modules with bits of their own": (
-        GPTQ | {"dynamic": {"+:.*down.*": {"bits": 8}}}, "'.*down.*' has settings of its own"),
+    "modules with an unknown setting": (
+        GPTQ | {"dynamic": {"+:.*down.*": {"adapter": "lora"}}}, "'adapter' is unknown"),
     "text for bits": (GPTQ | {"bits": "4"}, "bits is '4'; a whole number is needed"),
+    "AutoRound in another layout": (
+        AUTO_ROUND | {"packing_format": "auto_round:mlx"},
+        "packing_format is 'auto_round:mlx'; auto_round:auto_gptq, .* are served"),
+    "AutoRound of other floats": (
+        AUTO_ROUND
+        | {"data_type": "nvfp4_v2", "packing_format": "auto_round:llm_compressor"},
+        "data_type is 'nvfp4_v2' of 4 bits; mx_fp of 4 bits, .* are served"),
+    "AutoRound of floats as GPTQ": (AUTO_ROUND | {"data_type": "fp"}, "data_type is 'fp'; 'int'"),
+    "AutoRound, rotated": (
+        AUTO_ROUND | {"rotation_config": {"name": "hadamard"}}, "'rotation_config' is unknown"),
+    "a module's bits of AutoRound": (
+        AUTO_ROUND | {"extra_config": {"lm_head": {"bits": 9}}}, "bits is 9; 2 or"),
     "FP8 with other exponents": (FP8 | {"fmt": "e5m2"}, "fmt is 'e5m2'"),
     "blocks of nothing": (FP8 | {"weight_block_size": [0, 128]}, "two positive numbers"),
     "FP4": (NF4 | {"bnb_4bit_quant_type": "fp4"}, "bnb_4bit_quant_type is 'fp4'; 'nf4' is served"),
@@ -122,7 +199,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "activations with a pre_quant_scale"),
     "another group of NVFP4": (
         {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32}, "16, as of NVFP4"),
-    "another layout": (CT | {"format": "mxfp8-quantized"}, "format is 'mxfp8-quantized'"),
+    "another layout": (CT | {"format": "marlin-24"}, "format is 'marlin-24'"),
     "another number of bits": (
         CT | {"config_groups": {"group_0": group(num_bits=3)}}, r"num_bits is \('int', 3\)"),
     "weights that aren't stored": (

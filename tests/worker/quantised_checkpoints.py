@@ -19,6 +19,7 @@ from tests.worker.checkpoints import tiny_tensors
 from tests.worker.quantised_writers import (
     Writer,
     Written,
+    auto_round,
     awq,
     fp8,
     gptq,
@@ -141,6 +142,14 @@ def two_schemes(weight: Tensor) -> Written:
     return write(weight)
 
 
+def three_schemes(weight: Tensor) -> Written:
+    """8 bits for what has most inputs, 4 for most others, and 16 for keys and values."""
+    if weight.shape[0] < SIZES["hidden_size"]:
+        return {"weight": weight.half()}, weight.half().float()
+    wide = weight.shape[1] == SIZES["intermediate_size"]
+    return auto_round(8 if wide else 4, 32)(weight)
+
+
 def both(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """The groups of two configurations."""
     groups = {"group_0": first["config_groups"]["group_0"]}
@@ -166,6 +175,21 @@ GPTQ_SETTINGS = {
     "true_sequential": True,
     "checkpoint_format": "gptq",
     "meta": {"quantizer": ["gptqmodel:1.0"]},
+}
+AUTO_ROUND = {
+    "quant_method": "auto-round",
+    "autoround_version": "0.16.1",
+    "bits": 4,
+    "block_name_to_quantize": "model.layers",
+    "data_type": "int",
+    "enable_quanted_input": False,
+    "group_size": 32,
+    "sym": True,
+}
+WIDER = {
+    f"model.layers.{layer}.{module}": {"bits": bits}
+    for layer in range(2)
+    for module, bits in (("mlp.down_proj", 8), ("self_attn.k_proj", 16), ("self_attn.v_proj", 16))
 }
 FP8_SETTINGS = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
 NF4_SETTINGS = {
@@ -200,6 +224,16 @@ CASES = {
         GPTQ_SETTINGS | {"desc_act": True}, gptq(4, 32, first=True, spread=True)
     ),
     "GPTQ, groups of 16": Case(GPTQ_SETTINGS | {"group_size": 16}, gptq(4, 16, first=True)),
+    "GPTQ, 2 bits": Case(GPTQ_SETTINGS | {"bits": 2}, gptq(2, 32, first=True)),
+    "GPTQ, 3 bits": Case(GPTQ_SETTINGS | {"bits": 3}, gptq(3, 32, first=True)),
+    "AutoRound": Case(
+        AUTO_ROUND | {"packing_format": "auto_round:auto_gptq"}, auto_round(4, 32), plain=BRAIN
+    ),
+    "AutoRound as AWQ": Case(AUTO_ROUND | {"packing_format": "auto_round:auto_awq"}, awq(32)),
+    "AutoRound, mixed bits": Case(
+        AUTO_ROUND | {"packing_format": "auto_round:auto_gptq", "extra_config": WIDER},
+        three_schemes,
+    ),
     "W4A16": Case(
         compressed("pack-quantized", num_bits=4, strategy="group", group_size=32),
         packed(4, 32, HALF, symmetric=True),
@@ -273,6 +307,11 @@ CASES = {
             "mxfp4-pack-quantized", num_bits=4, type="float", strategy="group", group_size=32
         ),
         mxfp4,
+        plain=BRAIN,
+    ),
+    "MXFP8": Case(
+        compressed("mxfp8-quantized", strategy="group", group_size=32, **FLOAT8),
+        fp8((1, 32), name="weight_scale", power=True, exponents=True),
         plain=BRAIN,
     ),
     "NVFP4": Case(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,8 @@ def quantise(
 def into_words(levels: np.ndarray, bits: int, order: tuple[int, ...] | None = None) -> Tensor:
     """Packs [lines, n] into int32 [lines, words], one number at a time. order: which of a word's
     numbers lies in its lowest bits, in the next ones, and so on."""
+    if 32 % bits:
+        return as_stream(levels, bits)
     per = 32 // bits
     words = np.zeros((levels.shape[0], -(-levels.shape[1] // per)), dtype=np.uint32)
     for at in range(levels.shape[1]):
@@ -80,6 +82,16 @@ def into_words(levels: np.ndarray, bits: int, order: tuple[int, ...] | None = No
         place = place if order is None else order.index(place)
         words[:, word] |= levels[:, at].astype(np.uint32) << np.uint32(bits * place)
     return torch.from_numpy(words.view(np.int32))
+
+
+def as_stream(levels: np.ndarray, bits: int) -> Tensor:
+    """Packs as into_words does; a number may lie in two words."""
+    size = -(-levels.shape[1] * bits // 32) * 4
+    lines = [
+        sum(int(level) << bits * at for at, level in enumerate(line)).to_bytes(size, "little")
+        for line in levels
+    ]
+    return torch.from_numpy(np.frombuffer(bytearray(b"".join(lines)), np.int32).reshape(len(levels), -1))
 
 
 def awq(group: int | None) -> Writer:
@@ -102,8 +114,9 @@ def gptq(bits: int, group: int | None, *, first: bool, spread: bool = False) -> 
         found = quantise(weight, bits, group, symmetric=False, dtype=dtype, spread=spread)
         if first:
             found.zeros[1, 0] = 0  # Borrows from its neighbour.
-        zeros = into_words(found.zeros.T, bits).numpy().view(np.uint32)
-        if first:
+        stored = (found.zeros.T - first) % 2**bits if 32 % bits else found.zeros.T
+        zeros = into_words(stored, bits).numpy().view(np.uint32)
+        if first and not 32 % bits:
             zeros = zeros - np.uint32(sum(1 << at for at in range(0, 32, bits)))
         tensors = {
             "qweight": into_words(found.levels, bits).T.contiguous(),
@@ -113,6 +126,23 @@ def gptq(bits: int, group: int | None, *, first: bool, spread: bool = False) -> 
             "bias": torch.zeros(weight.shape[0], dtype=torch.float16),
         }
         return tensors, found.meant
+
+    return write
+
+
+def auto_round(bits: int, group: int) -> Writer:
+    """As AutoRound quantises symmetrically: a scale is negative where the group's largest weight
+    is positive, so that all levels are used. Without g_idx and biases."""
+
+    def write(weight: Tensor) -> Written:
+        found = quantise(weight, bits, group, symmetric=True, dtype=torch.float16)
+        found.scales[:, ::2] *= -1
+        turned = (2**bits - found.levels).clip(0, 2**bits - 1)
+        found = replace(found, levels=np.where(found.group_of % 2 == 0, turned, found.levels))
+        zeros = into_words(found.zeros.T - 1, bits)
+        qweight = into_words(found.levels, bits).T.contiguous()
+        scales = found.scales.T.contiguous()
+        return {"qweight": qweight, "qzeros": zeros, "scales": scales}, found.meant
 
     return write
 
@@ -159,9 +189,11 @@ def fp8(
     name: str,
     power: bool = False,
     apart: bool = False,
+    exponents: bool = False,
 ) -> Writer:
     """block: outputs and inputs that share a scale; None: all. power: scales are powers of two.
-    apart: they are stored as [rows, 1, columns, 1]."""
+    apart: they are stored as [rows, 1, columns, 1]. exponents: as bytes, their exponents plus
+    127."""
 
     def write(weight: Tensor) -> Written:
         outputs, inputs = weight.shape
@@ -185,6 +217,7 @@ def fp8(
                 stored[here] = (weight[here] / scale).clamp(-448, 448)
                 meant[here] = stored[here].to(torch.float8_e4m3fn).float() * scale
         scales = scales[:, None, :, None] if apart else scales
+        scales = (scales.log2() + 127).to(torch.uint8) if exponents else scales
         tensors = {"weight": stored.to(torch.float8_e4m3fn), name: scales}
         if block is None:
             tensors |= {name: scales.reshape(()), "input_scale": torch.ones(())}

@@ -29,6 +29,11 @@ KINDS = {
     "AWQ, one group": "U4W",
     "GPTQ, first format": "U4W",
     "GPTQ, 8 bits": "U8W",
+    "GPTQ, 2 bits": "U4H",
+    "GPTQ, 3 bits": "U4W",
+    "AutoRound": "U4H",
+    "AutoRound as AWQ": "U4W",
+    "AutoRound, mixed bits": "S8H",
     "GPTQ, act-order": "F32",
     "GPTQ, groups of 16": "F32",
     "W4A16": "U4H",
@@ -46,6 +51,7 @@ KINDS = {
     "FP8, blocks of powers": "BF16",
     "FP8 of fbgemm": "F32",
     "MXFP4": "S8H",
+    "MXFP8": "BF16",
     "NF4": "F32",
     "NF4, scales quantised too": "F32",
 }
@@ -174,9 +180,13 @@ def poisoned(value: float) -> Callable[[Tensor], Tensor]:
 
 BROKEN: dict[str, tuple[str, Change, str]] = {
     "no scales": ("AWQ", drop("scales"), "down_proj lacks its tensor scales"),
-    "short scales": ("AWQ", put("scales", lambda x: x[:-1]), r"scales has shape \(2, 64\)"),
-    "wide zero points": ("AWQ", put("qzeros", lambda x: torch.cat((x, x), 1)), "qzeros has shape"),
-    "levels of other sizes": ("AWQ", put("qweight", lambda x: x[:64]), "has shape"),
+    "short scales": (
+        "AWQ", put("scales", lambda x: x[:-1]), r"of other shapes than .*scales F16 \(2, 64\)"),
+    "wide zero points": (
+        "AWQ", put("qzeros", lambda x: torch.cat((x, x), 1)), r"qzeros I32 \(3, 16\)"),
+    "levels of other sizes": ("AWQ", put("qweight", lambda x: x[:64]), r"qweight I32 \(64, 8\)"),
+    "short scales of GPTQ": (
+        "GPTQ, 2 bits", put("scales", lambda x: x[:-1]), r"scales F16 \(2, 64\).*bits=2"),
     "levels of another type": ("AWQ", put("qweight", lambda x: x.short()), "is of type I16; I32"),
     "levels of three dimensions": ("AWQ", put("qweight", lambda x: x[None]), "a matrix is needed"),
     "NaN among scales": ("AWQ", put("scales", poisoned(float("nan"))), "scale that isn't finite"),

@@ -21,13 +21,14 @@ from penstock_worker.quantisation.checkpoints.compressed_tensors import float_by
 from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix, finite, shifted
 from penstock_worker.quantisation.checkpoints.module import (
     FLOATS,
+    POWERS,
     CheckpointFormat,
     Module,
     float32,
 )
 
 _SCALES = ("weight_scale_inv", "weight_scale")
-_SCALE_TYPES = (*FLOATS, "F8_E8M0")
+_SCALE_TYPES = (*FLOATS, *POWERS)
 E4M3 = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
 """The numbers that bytes stand for, float32; 127 and 255 are not numbers."""
 

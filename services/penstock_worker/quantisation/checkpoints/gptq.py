@@ -1,4 +1,5 @@
-"""GPTQ and AWQ: levels of a few bits in 32-bit words, with zero points."""
+"""GPTQ and AWQ, as AutoRound has them too: levels of a few bits in 32-bit words, with zero
+points."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from penstock_worker.quantisation.checkpoints.module import (
     integers,
 )
 
-# Levels of 4 or 8 bits that are packed into 32-bit words, the first in the lowest bits.
+# Levels of 2 to 8 bits that are packed into 32-bit words, the first in the lowest bits. 32 levels
+# fill as many words as they have bits.
 
 
 def words_of(count: int, bits: int) -> int:
@@ -31,18 +33,23 @@ def unpacked(words: np.ndarray, bits: int) -> np.ndarray:
     packed = np.ascontiguousarray(words).view(np.uint8)
     if bits == 8:
         return packed
-    out = np.empty((packed.shape[0], packed.shape[1], 2), dtype=np.uint8)
-    np.bitwise_and(packed, 15, out=out[:, :, 0])
-    np.right_shift(packed, 4, out=out[:, :, 1])
-    return out.reshape(packed.shape[0], -1)
+    if bits in _SHIFTS:
+        return ((packed[:, :, None] >> _SHIFTS[bits]) & ((1 << bits) - 1)).reshape(len(packed), -1)
+    each = np.unpackbits(packed, axis=1, bitorder="little").reshape(len(packed), -1, bits)
+    return np.packbits(each, axis=2, bitorder="little")[:, :, 0]
+
+
+_SHIFTS = {bits: np.arange(0, 8, bits, dtype=np.uint8) for bits in (2, 4)}
+"""The places of a byte's levels, of bits that divide a byte."""
 
 
 def along_rows(words: np.ndarray, bits: int, rows: range, columns: range) -> np.ndarray:
     """Unpacks a part of levels that are packed along the second dimension: [rows, columns] uint8 of
     words [all rows, words]."""
-    per = 32 // bits
+    # The fewest words that begin and end with a level.
+    step, per = (1, 32 // bits) if 32 % bits == 0 else (bits, 32)
     first, last = columns.start // per, -(-columns.stop // per)
-    found = unpacked(words[rows.start : rows.stop, first:last], bits)
+    found = unpacked(words[rows.start : rows.stop, first * step : last * step], bits)
     return found[:, columns.start - first * per : columns.stop - first * per]
 
 
@@ -62,8 +69,12 @@ def across_rows(words: np.ndarray, bits: int, rows: range, columns: range) -> np
 # word at once, so that a zero point of 0 borrows from the next number; adding the same gives all
 # of them back. (AutoGPTQ can't store 0: its own files have none.)
 
-_ONES = {4: np.uint32(0x11111111), 8: np.uint32(0x01010101)}
-"""A word whose numbers are all 1, by their bits."""
+_ONES = {
+    2: np.uint32(0x55555555),
+    4: np.uint32(0x11111111),
+    8: np.uint32(0x01010101),
+}
+"""A word whose numbers are all 1, by their bits. Those of other bits don't end with a word."""
 
 
 @dataclass(frozen=True)
@@ -72,38 +83,47 @@ class GPTQMatrix(LevelMatrix):
     qzeros: SafetensorsTensor
     stored_scales: SafetensorsTensor
     zeros_less_one: bool
+    stored_bits: int
 
     def levels(self, rows: range, columns: range) -> np.ndarray:
-        return across_rows(integers(self.qweight), self.bits, columns, rows).T
+        return across_rows(integers(self.qweight), self.stored_bits, columns, rows).T
 
     def scales(self, rows: range) -> np.ndarray:
         return float32(self.stored_scales, slice(None), slice(rows.start, rows.stop)).T
 
     def zeros(self, rows: range) -> np.ndarray:
-        words = integers(self.qzeros)
-        if self.zeros_less_one:
-            words = words.astype(np.uint32) + _ONES[self.bits]
-        return along_rows(words, self.bits, range(self.groups), rows).T.astype(np.int32)
+        words, bits = integers(self.qzeros), self.stored_bits
+        if self.zeros_less_one and bits in _ONES:
+            words = words.astype(np.uint32) + _ONES[bits]
+        found = along_rows(words, bits, range(self.groups), rows).T.astype(np.int32)
+        if self.zeros_less_one and bits not in _ONES:
+            found = (found + 1) & ((1 << bits) - 1)
+        return found
 
 
-def _read_gptq(module: Module, scheme: WeightScheme) -> GPTQMatrix:
+def _read_gptq(module: Module, scheme: WeightScheme) -> GPTQMatrix | None:
     qweight = module.matrix("qweight", ("I32",))
     inputs, outputs = qweight.shape[0] * 32 // scheme.bits, qweight.shape[1]
     group = scheme.group_size or inputs
     groups = -(-inputs // group)
-    zeros = words_of(outputs, scheme.bits)
+    qzeros, scales = module.take("qzeros", ("I32",)), module.take("scales", FLOATS)
+    if qzeros.shape != (groups, words_of(outputs, scheme.bits)):
+        return None
+    if scales.shape != (groups, outputs) or qweight.shape[0] != words_of(inputs, scheme.bits):
+        return None
     return GPTQMatrix(
         module.name,
         outputs,
         inputs,
         scheme.levels,
-        bits=scheme.bits,
+        bits=4 if scheme.bits <= 4 else 8,
         group=group,
         order=group_order(module, "g_idx", inputs, group, required=scheme.act_order),
         qweight=qweight,
-        qzeros=module.take("qzeros", ("I32",), (groups, zeros)),
-        stored_scales=module.take("scales", FLOATS, (groups, outputs)),
+        qzeros=qzeros,
+        stored_scales=scales,
         zeros_less_one=scheme.zeros_less_one,
+        stored_bits=scheme.bits,
     )
 
 
@@ -167,13 +187,16 @@ def _outputs(words: np.ndarray, rows: range) -> np.ndarray:
     return found.reshape(-1, len(words))[rows.start - 8 * first : rows.stop - 8 * first]
 
 
-def _read_awq(module: Module, scheme: WeightScheme) -> AWQMatrix:
+def _read_awq(module: Module, scheme: WeightScheme) -> AWQMatrix | None:
     qweight = module.matrix("qweight", ("I32",))
     inputs, outputs = qweight.shape[0], 8 * qweight.shape[1]
     group = scheme.group_size or inputs
     if inputs % group:
         raise module.wrong(f"has {inputs} inputs, which groups of {group} don't divide")
     groups = inputs // group
+    qzeros, scales = module.take("qzeros", ("I32",)), module.take("scales", FLOATS)
+    if qzeros.shape != (groups, outputs // 8) or scales.shape != (groups, outputs):
+        return None
     return AWQMatrix(
         module.name,
         outputs,
@@ -183,8 +206,8 @@ def _read_awq(module: Module, scheme: WeightScheme) -> AWQMatrix:
         group=group,
         order=None,
         qweight=qweight,
-        qzeros=module.take("qzeros", ("I32",), (groups, outputs // 8)),
-        stored_scales=module.take("scales", FLOATS, (groups, outputs)),
+        qzeros=qzeros,
+        stored_scales=scales,
     )
 
 

@@ -13,6 +13,8 @@ from penstock.model.quantised_checkpoint import WeightScheme
 from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix
 
 FLOATS = ("F32", "F16", "BF16")
+POWERS = ("F8_E8M0", "U8")
+"""Types of scales that are powers of two: e8m0, which some files call bytes."""
 _INTEGERS = {"I64": "<i8", "I32": "<i4", "I8": "i1", "U8": "u1"}
 
 
@@ -83,12 +85,12 @@ def integers(tensor: SafetensorsTensor) -> np.ndarray:
 
 
 def float32(tensor: SafetensorsTensor, *part: slice) -> np.ndarray:
-    """Reads a part of a tensor of F32, F16 or BF16, or of F8_E8M0 (a power of two), as float32."""
-    kind = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F8_E8M0": "u1"}[tensor.dtype]
+    """Reads a part of a tensor of F32, F16 or BF16, or of POWERS, as float32."""
+    kind = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}.get(tensor.dtype, "u1")
     found = tensor.data.view(kind).reshape(tensor.shape)[part]
     if tensor.dtype == "BF16":
         return (found.astype(np.uint32) << 16).view(np.float32)
-    if tensor.dtype == "F8_E8M0":
+    if tensor.dtype in POWERS:
         return powers_of_two(found)
     return found.astype(np.float32)
 

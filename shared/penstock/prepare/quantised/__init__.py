@@ -8,6 +8,7 @@ from collections.abc import Callable
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.quantised_checkpoint import QuantisedCheckpoint
+from penstock.prepare.quantised.auto_round import read_auto_round
 from penstock.prepare.quantised.compressed_tensors import read_compressed_tensors
 from penstock.prepare.quantised.methods import (
     read_awq,
@@ -28,6 +29,9 @@ METHODS: dict[str, Callable[[Fields], QuantisedCheckpoint]] = {
     "bitsandbytes": read_bitsandbytes,
     "mxfp4": read_mxfp4,
     "modelopt": read_modelopt,
+    "auto-round": read_auto_round,
+    "auto_round": read_auto_round,
+    "intel/auto-round": read_auto_round,
 }
 """Readers of quantised checkpoints by quant_method."""
 

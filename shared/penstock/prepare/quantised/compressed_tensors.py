@@ -20,6 +20,8 @@ _KNOWN = {
     "global_compression_ratio",
     "ignore",
     "kv_cache_scheme",
+    "moe_sparsity_config",
+    "provider",
     "quant_method",
     "quantization_status",
     "sparsity_config",
@@ -49,6 +51,7 @@ _STORED: dict[str, dict[tuple[str, int], Storage]] = {
     "float-quantized": {("float", 8): "fp8"},
     "naive-quantized": {("int", 8): "int8", ("float", 8): "fp8"},
     "mxfp4-pack-quantized": {("float", 4): "mxfp4"},
+    "mxfp8-quantized": {("float", 8): "fp8"},
     "nvfp4-pack-quantized": {("float", 4): "nvfp4"},
 }
 """How weights are stored, by format, and by type and number of bits of the weights. With
@@ -100,13 +103,18 @@ def _scheme(group: Fields, common_format: str) -> WeightScheme:
     kind = weights.text("type", "int")
     one_of(weights, "type and num_bits", (kind, bits), tuple(_STORED[form]))
     strategy = _strategy(weights)
+    storage = _STORED[form][kind, bits]
+    size = group_size(weights, "group_size") if strategy == "group" else None
+    block = block_of(weights, "block_structure") if strategy == "block" else None
+    if storage == "fp8" and size is not None:
+        size, block = None, (1, size)
     return WeightScheme(
-        storage=_STORED[form][kind, bits],
+        storage=storage,
         bits=bits,
-        group_size=group_size(weights, "group_size") if strategy == "group" else None,
+        group_size=size,
         symmetric=weights.flag("symmetric", True),
         act_order=_act_order(weights),
-        block=block_of(weights, "block_structure") if strategy == "block" else None,
+        block=block,
         float8_inputs=group.section("input_activations").text("type", "none") == "float",
     )
 

@@ -6,11 +6,10 @@ Those of the compressed-tensors library, which mixes methods, are read in
 
 from __future__ import annotations
 
-from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
 from penstock.prepare.quantised.settings import (
-    CALIBRATION,
+    AUTO_ROUND,
     check_known,
     group_size,
     modules,
@@ -26,12 +25,12 @@ from penstock.prepare.quantised.settings import (
 _FP8_SKIPPED = ("modules_to_not_convert", "ignored_layers")
 _FP8_KEYS = {
     *_FP8_SKIPPED,
+    *AUTO_ROUND,
     "activation_scheme",
     "dequantize",
     "fmt",
     "kv_cache_scheme",
     "modules_to_convert",
-    "quant_method",
     "scale_fmt",
     "weight_block_size",
 }
@@ -73,9 +72,7 @@ def block_of(settings: Fields, key: str) -> tuple[int, int] | None:
 #
 # Source of the keys: GPTQModel's QuantizeConfig and the transformers library's GPTQConfig.
 
-_GPTQ_KEYS = CALIBRATION | {
-    "bits",
-    "group_size",
+_GPTQ_KEYS = AUTO_ROUND | {
     "checkpoint_format",
     "format",
     "pack_dtype",
@@ -86,51 +83,55 @@ _GPTQ_FORMATS = {"gptq": True, "gptq_v2": False}
 """Whether a format stores zero points minus one."""
 
 
+_GPTQ_BITS = (2, 3, 4, 5, 6, 7, 8)
+_SKIPS = "-:"
+
+
 def read_gptq(settings: Fields) -> QuantisedCheckpoint:
-    """Raises UnsupportedModel for other numbers of bits than 4 and 8, and for the layouts of
-    single kernels, such as Marlin's."""
+    """Raises UnsupportedModel for an unknown number of bits, and for the layouts of single kernels,
+    such as Marlin's."""
     check_known(settings, _GPTQ_KEYS)
-    bits = settings.integer("bits")
-    one_of(settings, "bits", bits, (4, 8))
     form = settings.text("checkpoint_format", settings.text("format", "gptq")).lower()
     one_of(settings, "checkpoint_format", form, tuple(_GPTQ_FORMATS))
     one_of(settings, "is_marlin_format", settings.flag("is_marlin_format", False), (False,))
     one_of(settings, "pack_dtype", settings.text("pack_dtype", "int32"), ("int32",))
-    size = group_size(settings, "group_size", 128)
-    scheme = WeightScheme(
+    # Rules by a regular expression of module names. Those with "-:" leave modules unquantised;
+    # others give them settings of their own.
+    rules = settings.section("dynamic")
+    skips = [pattern for pattern in rules.values if pattern.startswith(_SKIPS)]
+    groups = [settings]
+    for pattern in rules.values:
+        if pattern not in skips:
+            check_known(rules.section(pattern), AUTO_ROUND)
+            groups.append(settings.replaced(rules.section(pattern).values))
+    schemes = [gptq_scheme(group, zeros_less_one=_GPTQ_FORMATS[form]) for group in groups]
+    return QuantisedCheckpoint(
+        method="gptq",
+        schemes=tuple(dict.fromkeys(schemes)),
+        unquantised=tuple(f"re:{pattern.removeprefix(_SKIPS)}" for pattern in skips),
+    )
+
+
+def gptq_scheme(settings: Fields, *, zeros_less_one: bool) -> WeightScheme:
+    """Reads bits, group size and act-order."""
+    bits = settings.integer("bits")
+    one_of(settings, "bits", bits, _GPTQ_BITS)
+    return WeightScheme(
         storage="gptq",
         bits=bits,
-        group_size=size,
+        group_size=group_size(settings, "group_size", 128),
         symmetric=False,  # Zero points are stored in any case.
         act_order=settings.flag("desc_act", False),
-        zeros_less_one=_GPTQ_FORMATS[form],
+        zeros_less_one=zeros_less_one,
     )
-    return QuantisedCheckpoint(
-        method="gptq", schemes=(scheme,), unquantised=_skipped_by_gptq(settings)
-    )
-
-
-def _skipped_by_gptq(settings: Fields) -> tuple[str, ...]:
-    """Reads `dynamic`: rules by a regular expression of module names. Those with "-:" leave modules
-    unquantised; others would give modules settings of their own."""
-    rules = settings.section("dynamic")
-    for pattern, changes in rules.values.items():
-        if not pattern.startswith("-:") and changes:
-            raise UnsupportedModel(
-                f"{rules.where}: {pattern!r} has settings of its own; only rules that begin "
-                "with '-:', which leave modules unquantised, are served"
-            )
-    return tuple(f"re:{pattern[2:]}" for pattern in rules.values if pattern.startswith("-:"))
 
 
 # AWQ (Lin et al., 2023), as AutoAWQ writes it.
 #
 # Source of the keys: AutoAWQ's AwqConfig and that of the transformers library.
 
-_AWQ_KEYS = CALIBRATION | {
-    "bits",
+_AWQ_KEYS = AUTO_ROUND | {
     "w_bit",
-    "group_size",
     "q_group_size",
     "zero_point",
     "version",
@@ -144,18 +145,23 @@ _AWQ_KEYS = CALIBRATION | {
 def read_awq(settings: Fields) -> QuantisedCheckpoint:
     """Raises UnsupportedModel for a layout other than that of 4 bits for GEMM kernels."""
     check_known(settings, _AWQ_KEYS)
+    return QuantisedCheckpoint(
+        method="awq",
+        schemes=(awq_scheme(settings),),
+        unquantised=modules(settings, "modules_to_not_convert"),
+    )
+
+
+def awq_scheme(settings: Fields) -> WeightScheme:
+    """Reads bits, group size and layout. Zero points are stored whether or not `zero_point`."""
     bits = settings.integer("bits" if "bits" in settings else "w_bit", 4)
     one_of(settings, "bits", bits, (4,))
     # The layouts of the other kernels store the same numbers in other orders.
     for key in ("version", "format", "checkpoint_format"):
         one_of(settings, key, settings.text(key, "gemm").lower(), ("gemm",))
     one_of(settings, "pack_dtype", settings.text("pack_dtype", "int32"), ("int32",))
-    one_of(settings, "zero_point", settings.flag("zero_point", True), (True,))
     size = group_size(settings, "group_size" if "group_size" in settings else "q_group_size", 128)
-    scheme = WeightScheme(storage="awq", bits=4, group_size=size, symmetric=False)
-    return QuantisedCheckpoint(
-        method="awq", schemes=(scheme,), unquantised=modules(settings, "modules_to_not_convert")
-    )
+    return WeightScheme(storage="awq", bits=4, group_size=size, symmetric=False)
 
 
 # NF4 (Dettmers et al., "QLoRA", 2023), as bitsandbytes and the transformers library write it.

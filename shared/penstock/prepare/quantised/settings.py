@@ -14,6 +14,7 @@ MAX_LISTED = 65_536
 CALIBRATION = frozenset(
     {
         "act_group_aware",
+        "amp",
         "autoround_version",
         "backend",
         "batch_size",
@@ -24,33 +25,82 @@ CALIBRATION = frozenset(
         "dataset",
         "desc_act",
         "disable_exllama",
+        "disable_opt_rtn",
         "do_fuse",
+        "dynamic_max_gap",
+        "enable_adam",
+        "enable_alg_ext",
+        "enable_deterministic_algorithms",
+        "enable_imatrix",
+        "enable_minmax_tuning",
+        "enable_norm_bias_tuning",
+        "enable_opt_rtn",
+        "enable_quanted_input",
+        "enable_round_tuning",
+        "enable_torch_compile",
         "exllama_config",
         "fuse_max_seq_len",
+        "gradient_accumulate_steps",
+        "iters",
         "lm_head",
+        "low_cpu_mem_usage",
+        "low_gpu_mem_usage",
+        "lr",
+        "lr_scheduler",
         "max_input_length",
         "meta",
         "method",
+        "minmax_lr",
+        "model_dtype",
         "model_file_base_name",
         "model_name_or_path",
         "model_seqlen",
         "module_name_preceding_first_block",
         "modules_in_block_to_quantize",
         "modules_to_fuse",
+        "momentum",
         "mse",
+        "nblocks",
+        "not_use_best_mse",
+        "nsamples",
         "pad_token_id",
+        "provider",
+        "quant_block_list",
+        "quant_lm_head",
         "quant_method",
+        "sampler",
+        "scale_dtype",
+        "seed",
+        "seqlen",
+        "static_attention_dtype",
+        "static_attention_granularity",
         "static_groups",
+        "static_kv_dtype",
+        "static_kv_granularity",
         "sym",
+        "to_quant_block_names",
         "tokenizer",
+        "train_bs",
         "true_sequential",
         "use_cuda_fp16",
         "use_exllama",
     }
 )
-"""Settings of AWQ and GPTQ that say how weights were quantised, or which kernels another program
-takes: stored numbers mean the same whatever they say. (Which modules are quantised is seen from the
-tensors.)"""
+"""Settings of AWQ, GPTQ and AutoRound that say how weights were quantised, or which kernels another
+program takes: stored numbers mean the same whatever they say. (Which modules are quantised is seen
+from the tensors.)"""
+
+AUTO_ROUND = CALIBRATION | {
+    "act_bits",
+    "act_data_type",
+    "act_dynamic",
+    "act_group_size",
+    "act_sym",
+    "bits",
+    "data_type",
+    "group_size",
+}
+"""What AutoRound says of weights and activations, also in its exports to other formats."""
 
 
 def check_known(settings: Fields, known: Collection[str]) -> None:
