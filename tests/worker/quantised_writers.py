@@ -91,7 +91,9 @@ def as_stream(levels: np.ndarray, bits: int) -> Tensor:
         sum(int(level) << bits * at for at, level in enumerate(line)).to_bytes(size, "little")
         for line in levels
     ]
-    return torch.from_numpy(np.frombuffer(bytearray(b"".join(lines)), np.int32).reshape(len(levels), -1))
+    return torch.from_numpy(
+        np.frombuffer(bytearray(b"".join(lines)), np.int32).reshape(len(levels), -1)
+    )
 
 
 def awq(group: int | None) -> Writer:

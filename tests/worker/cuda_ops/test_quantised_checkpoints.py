@@ -26,14 +26,18 @@ pytestmark = pytest.mark.timeout(240)
 KEPT = {
     "AWQ": 4,
     "GPTQ, first format": 4,
+    "GPTQ, 2 bits": 4,
+    "GPTQ, 3 bits": 4,
     "GPTQ, 8 bits": 8,
+    "AutoRound": 4,
+    "AutoRound, mixed bits": 4,
     "W4A16": 4,
     "W8A16": 8,
     "W8A16, wide scales": 8,
     "INT8, asymmetric": 8,
     "MXFP4": 8,
 }
-UNPACKED = ("GPTQ, act-order", "GPTQ, groups of 16", "INT8", "FP8, blocks", "NF4")
+UNPACKED = ("GPTQ, act-order", "GPTQ, groups of 16", "INT8", "FP8, blocks", "MXFP8", "NF4")
 """Cases that are unpacked: INT8 among them has inputs that groups of 32 don't divide."""
 
 GATE, UP, DOWN = (f"layers.1.mlp.{part}_proj" for part in ("gate", "up", "down"))
