@@ -8,12 +8,14 @@ from typing import Any
 
 import httpx
 import pytest
+import soxr
 
 from testing.recordings import RATE, wav
 from testing.serving import Server
 from testing.trained.hearing import FOLDER
 from testing.trained.hearing.exam import unheard, word_errors
 from testing.trained.hearing.recordings import SpokenText
+from tests.shared.media.sounds import saved_sound, saved_track
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -53,6 +55,33 @@ def test_it_hears_digits_that_are_new_to_it(hearing: Server) -> None:
     errors, words = wrong(hearing, unheard(15, 3.0, 3))
     assert words > 40
     assert errors <= words // 10
+
+
+CONTAINERS = {
+    "m4a": ("ipod", "aac", None),
+    "webm": ("webm", "libopus", None),
+    "mp4": ("mp4", "aac", "libx264"),
+    "aac": ("adts", "aac", None),
+}
+
+
+def test_telephones_and_browsers_containers_are_heard(hearing: Server) -> None:
+    """Each by its contents, whatever it is called."""
+    files: list[bytes] = []
+    said = unheard(4, 1.2, 5)
+    for recording, (kind, codec, pictures) in zip(said, CONTAINERS.values(), strict=True):
+        samples = soxr.resample(recording.samples, RATE, 48_000)
+        files.append(saved_track(samples, kind, codec, 48_000, pictures=pictures))
+    files.append(saved_sound(said[0].samples, "AIFF"))
+    for recording, data in zip([*said, said[0]], files, strict=True):
+        reply = httpx.post(
+            f"{hearing.url}/v1/audio/transcriptions",
+            files={"file": ("talk.wav", data)},
+            data={"language": "en"},
+            timeout=120,
+        )
+        assert reply.status_code == 200, reply.text
+        assert word_errors(recording.text, reply.json()["text"]) == 0
 
 
 def test_words_lie_where_they_were_spoken(hearing: Server) -> None:

@@ -22,7 +22,8 @@ STREAMED_FORMATS = ("json", "text")
 Recorded = Annotated[
     Any,
     Meta(
-        description="A recording: WAV, FLAC, Ogg or MP3.",
+        description="A recording: WAV, FLAC, Ogg, MP3, AIFF or AU; with PyAV also M4A, WebM, "
+        "MP4 and others.",
         extra_json_schema={"type": "string", "format": "binary"},
     ),
 ]

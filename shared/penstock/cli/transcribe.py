@@ -25,9 +25,9 @@ def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.usage = "penstock transcribe MODEL FILE [--flag VALUE ...]"
     parser.description = (
-        "Writes the text of a recording (WAV, FLAC, Ogg or MP3) to stdout. Starts an engine for "
-        "it, or with --url asks a running system. Every engine setting of `penstock serve` is a "
-        "flag here too."
+        "Writes the text of a recording (WAV, MP3, …; with PyAV also M4A, MP4, …) to stdout. "
+        "Starts an engine for it, or with --url asks a running system. Every engine setting of "
+        "`penstock serve` is a flag here too."
     )
     parser.epilog = examples(
         "penstock transcribe openai/whisper-tiny talk.mp3",

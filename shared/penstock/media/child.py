@@ -162,12 +162,13 @@ def _video(task: Prepare, video: VideoPreparation) -> PreparedArrays:
 def _sound(task: Prepare, mel: LogMel, *, whole: bool) -> PreparedArrays:
     # Imported here: a server of pictures needs no decoders of sounds.
     from penstock.media.log_mel import LOG_MEL, log_mel, whole_log_mel
-    from penstock.media.sound import BadSound, open_sound, raw_sound
+    from penstock.media.sound import BadSound, raw_sound
+    from penstock.media.soundtrack import open_any
 
     rate, seconds = mel.sampling_rate, task.bounds.seconds
     try:
         if task.raw is None:
-            samples = open_sound(task.data, rate, seconds)
+            samples = open_any(task.data, rate, seconds)
         else:
             samples = raw_sound(task.data, task.raw[0], rate, seconds)
     except BadSound as error:

@@ -132,7 +132,7 @@ class Clip:
             mode="r",
             options=self._options,
             metadata_errors="ignore",
-            io_open=_refuse,
+            io_open=refuse_file,
         )
 
     def _checked(self) -> Any:
@@ -263,8 +263,9 @@ class Clip:
             number = next(waiting, None)
 
 
-def _refuse(*_: object) -> Any:
-    raise PermissionError("a video leads to another file")
+def refuse_file(*_: object) -> Any:
+    """For FFmpeg, where a file names another one."""
+    raise PermissionError("a file leads to another one")
 
 
 def _upright(frame: Any) -> Image.Image:

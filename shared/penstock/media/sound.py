@@ -13,10 +13,10 @@ import soxr
 
 from penstock.media.layout import MAX_RATE, MIN_RATE
 
-FORMATS = ("WAV", "FLAC", "OGG", "MP3")
-"""The sound formats that are read, for people."""
+FORMATS = ("WAV", "FLAC", "OGG", "MP3", "AIFF", "AU")
+"""The sound formats that libsndfile reads, for people."""
 MAX_CHANNELS = 16
-_READ = {"WAV", "WAVEX", "FLAC", "OGG", "MP3"}
+_READ = {"WAV", "WAVEX", "RF64", "W64", "FLAC", "OGG", "MP3", "AIFF", "AU"}
 """Formats that are read, by libsndfile's names."""
 _BLOCK = 1 << 18
 """Samples of all channels that are decoded at a time."""
@@ -32,7 +32,7 @@ def open_sound(data: bytes, rate: int, max_seconds: float) -> np.ndarray:
     As transformers' load_audio does. What a file's head says of its length is checked, and not
     believed.
     """
-    if not _is_known(data):
+    if not is_known(data):
         raise BadSound(f"has an unsupported format; supported: {', '.join(FORMATS)}")
     is_wav = data[:4] == b"RIFF"
     missing = missing_bytes(data) if is_wav else 0
@@ -46,7 +46,7 @@ def open_sound(data: bytes, rate: int, max_seconds: float) -> np.ndarray:
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             _check(file, max_seconds)
-            return _at_rate(_blocks(file, max_seconds), file.samplerate, rate)
+            return at_rate(_blocks(file, max_seconds), file.samplerate, rate)
     except (BadSound, MemoryError):
         raise
     except Exception:  # libsndfile's decoders say whatever their damaged input leads them to.
@@ -56,27 +56,52 @@ def open_sound(data: bytes, rate: int, max_seconds: float) -> np.ndarray:
 def raw_sound(data: bytes, given: int, rate: int, max_seconds: float) -> np.ndarray:
     """A sound's samples at `rate`, from float32 samples of one channel at `given` Hz. Raises
     BadSound."""
-    _check_rate(given)
+    check_rate(given)
     if not data or len(data) % 4:
         raise BadSound(f"has {len(data)} bytes, not a whole number of float32 samples")
     samples = np.frombuffer(data, "<f4")
     if len(samples) > max_seconds * given:
         raise _too_long(len(samples) / given, max_seconds)
-    return _at_rate([samples], given, rate)
+    return at_rate([samples], given, rate)
 
 
-def _is_known(data: bytes) -> bool:
+_BEGINNINGS = (b"fLaC", b"OggS", b"RF64", b"riff", b".snd")
+_ID3_HEAD = 10
+
+
+def is_known(data: bytes) -> bool:
+    """Whether libsndfile is to read it."""
     if data[:4] == b"RIFF":
         return data[8:12] == b"WAVE"
-    # An MP3 file begins with a tag, or with a frame's eleven bits.
-    is_frame = len(data) > 1 and data[0] == 0xFF and data[1] >= 0xE0
-    return data[:4] in (b"fLaC", b"OggS") or data[:3] == b"ID3" or is_frame
+    if data[:4] == b"FORM":
+        return data[8:12] in (b"AIFF", b"AIFC")
+    if data[:3] == b"ID3":
+        return not _is_aac(data, _ID3_HEAD + _seven_bits(data[6:_ID3_HEAD]))
+    return data[:4] in _BEGINNINGS or (_is_frame(data, 0) and not _is_aac(data, 0))
+
+
+def _is_frame(data: bytes, at: int) -> bool:
+    """Whether a frame of MPEG's begins there: with eleven bits."""
+    return len(data) > at + 1 and data[at] == 0xFF and data[at + 1] >= 0xE0
+
+
+def _is_aac(data: bytes, at: int) -> bool:
+    """Whether it is one of AAC's, whose layer is 0."""
+    return _is_frame(data, at) and data[at + 1] & 0xF6 == 0xF0
+
+
+def _seven_bits(data: bytes) -> int:
+    """A tag's size, in bytes: each of its own has seven bits of it."""
+    size = 0
+    for byte in data:
+        size = size << 7 | byte & 0x7F
+    return size
 
 
 def _check(file: soundfile.SoundFile, max_seconds: float) -> None:
     if file.format not in _READ:
         raise BadSound(f"has an unsupported format; supported: {', '.join(FORMATS)}")
-    _check_rate(file.samplerate)
+    check_rate(file.samplerate)
     if not 1 <= file.channels <= MAX_CHANNELS:
         raise BadSound(f"has {file.channels} channels; 1 to {MAX_CHANNELS} are read")
     stated = file.frames / file.samplerate
@@ -85,13 +110,21 @@ def _check(file: soundfile.SoundFile, max_seconds: float) -> None:
         raise _too_long(stated, max_seconds)
 
 
-def _check_rate(rate: int) -> None:
+def check_rate(rate: int) -> None:
+    """Raises BadSound."""
     if not MIN_RATE <= rate <= MAX_RATE:
         raise BadSound(f"has {rate} samples a second; {MIN_RATE} to {MAX_RATE} are read")
 
 
 def _too_long(seconds: float, most: float) -> BadSound:
     return BadSound(f"lasts {seconds:.0f} s; at most {most:g} are accepted (--max-media-seconds)")
+
+
+def lasts_longer(most: float) -> BadSound:
+    """What to raise where decoding comes to more."""
+    return BadSound(
+        f"lasts longer than {most:g} s, the most that is accepted (--max-media-seconds)"
+    )
 
 
 def _blocks(file: soundfile.SoundFile, max_seconds: float) -> Iterator[np.ndarray]:
@@ -104,14 +137,11 @@ def _blocks(file: soundfile.SoundFile, max_seconds: float) -> Iterator[np.ndarra
             return
         decoded += len(block)
         if decoded > max_seconds * rate:
-            raise BadSound(
-                f"lasts longer than {max_seconds:g} s, the most that is accepted "
-                "(--max-media-seconds)"
-            )
+            raise lasts_longer(max_seconds)
         yield block[:, 0] if channels == 1 else block.mean(axis=1)
 
 
-def _at_rate(blocks: Iterable[np.ndarray], given: int, rate: int) -> np.ndarray:
+def at_rate(blocks: Iterable[np.ndarray], given: int, rate: int) -> np.ndarray:
     """Joined, at another rate. Raises BadSound for samples that are no numbers."""
     parts, count = [], 0
     stream = None if given == rate else soxr.ResampleStream(given, rate, 1, dtype="float32")

@@ -275,7 +275,7 @@ async def off_the_loop(size: int, run: Any, *arguments: Any) -> Any:
 
 # OpenAI's way to send a sound: base64 and the name of a format.
 
-SOUND_FORMATS = ("wav", "mp3", "flac", "ogg", "opus")
+SOUND_FORMATS = ("wav", "mp3", "flac", "ogg", "opus", "aiff", "m4a", "mp4", "aac", "webm")
 
 
 def sound_uri(given: Any, where: str) -> str:

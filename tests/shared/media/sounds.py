@@ -27,3 +27,35 @@ def saved_sound(
     file = io.BytesIO()
     soundfile.write(file, samples, rate, format=kind, subtype=subtype)
     return file.getvalue()
+
+
+def saved_track(
+    samples: np.ndarray,
+    kind: str,
+    codec: str,
+    rate: int,
+    *,
+    begins: float = 0.0,
+    pictures: str | None = None,
+) -> bytes:
+    """A container of FFmpeg's with a sound of one channel or two. begins: second at which it does.
+    pictures: codec of a second of video beside it."""
+    import av
+
+    out = io.BytesIO()
+    layout = "mono" if samples.ndim == 1 else "stereo"
+    with av.open(out, "w", format=kind) as file:
+        video = None if pictures is None else file.add_stream(pictures, rate=10)
+        track = file.add_stream(codec, rate=rate, layout=layout)
+        if video is not None:
+            video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
+            for number in range(10):
+                rows = np.full((48, 64, 3), 20 * number, np.uint8)
+                file.mux(video.encode(av.VideoFrame.from_ndarray(rows, format="rgb24")))
+            file.mux(video.encode())
+        rows = np.atleast_2d(samples.T)
+        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(rows), format="fltp", layout=layout)
+        frame.sample_rate, frame.pts = rate, round(begins * rate)
+        file.mux(track.encode(frame))
+        file.mux(track.encode())
+    return out.getvalue()

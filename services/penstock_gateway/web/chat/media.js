@@ -22,8 +22,9 @@ export const KINDS = {
     part: (url) => ({ type: "image_url", image_url: { url } }),
   },
   audio: {
-    types: ["audio/wav", "audio/x-wav", "audio/vnd.wave", "audio/mpeg", "audio/flac", "audio/x-flac", "audio/ogg"],
-    formats: "WAV, MP3, FLAC and Ogg",
+    types: ["audio/wav", "audio/x-wav", "audio/vnd.wave", "audio/mpeg", "audio/flac", "audio/x-flac", "audio/ogg",
+      "audio/mp4", "audio/x-m4a", "audio/aac", "audio/webm", "audio/aiff", "audio/x-aiff"],
+    formats: "WAV, MP3, FLAC, Ogg, M4A, AAC, WebM and AIFF",
     one: "sound", many: "sounds", cannot: "can't hear",
     part: (url) => ({ type: "audio_url", audio_url: { url } }),
   },
