@@ -140,6 +140,16 @@ ROPE: dict[str, tuple[dict[str, Any], float, RopeScaling | None]] = {
         9.0,
         RopeScaling(kind="llama3", factor=8.0, original_max_position=64),
     ),
+    "old, dynamic": (
+        {"rope_theta": 7.0, "rope_scaling": {"type": "dynamic", "factor": 4.0}},
+        7.0,
+        None,
+    ),
+    "new, dynamic": (
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 9.0, "factor": 4.0}},
+        9.0,
+        None,
+    ),
     "nothing": ({}, 10_000.0, None),
 }
 
@@ -225,8 +235,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"rope_parameters": {"rope_type": "default", "bend": 2}}, "rope_parameters: bend is 2"),
     "activation": ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not served; silu is"),
     "partial rotary": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
-    "dynamic": (
-        {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "'dynamic' is not served; default"),
+    "dynamic with a base of its own": (
+        {"rope_scaling": {"type": "dynamic", "factor": 4.0, "alpha": 1000.0}}, "alpha is 1000"),
+    "ntk": (
+        {"rope_scaling": {"type": "ntk", "factor": 4.0}}, "'ntk' is not served; default"),
     "scaling without factor": ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
     "scaling by nothing": ({"rope_scaling": {"type": "linear", "factor": 0}}, "positive"),
     "bands": (

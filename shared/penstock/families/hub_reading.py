@@ -257,7 +257,7 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
 #
 # Source of the keys: transformers' modeling_rope_utils.
 
-SERVED = ("default", "linear", "llama3", "yarn", "longrope")
+SERVED = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
 def read_scaling(settings: Fields, fields: Fields, dims: int) -> RopeScaling | None:
@@ -266,6 +266,11 @@ def read_scaling(settings: Fields, fields: Fields, dims: int) -> RopeScaling | N
     kind = settings.text("rope_type", settings.text("type", "default"))
     match kind:
         case "default":
+            return None
+        case "dynamic":
+            # It begins where a sequence goes beyond max_position_embeddings, and none that is
+            # served does: a base that follows a sequence's length would make what is cached wrong.
+            settings.number("factor")
             return None
         case "linear":
             return _checked(RopeScaling(kind="linear", factor=settings.number("factor")), settings)

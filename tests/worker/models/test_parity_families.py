@@ -74,6 +74,19 @@ def test_longrope_beyond_the_original_context(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(240)
+def test_dynamic_scaling_up_to_the_longest_sequence(tmp_path: Path) -> None:
+    """vLLM issue 3488: with a base that was fixed for longer ones, all sequences differed."""
+    longest = 180 + 16
+    rope = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 4.0}
+    settings = GROUPED | {"max_position_embeddings": longest, "rope_parameters": rope}
+    theirs = make_theirs("Llama", settings)
+    theirs.save_pretrained(tmp_path)
+    model = hub_model(tmp_path, torch.float32, longest)
+    assert model.config.max_position == longest
+    assert compare(model, theirs, random_prompts(), 16) > 0
+
+
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("family", ["Gemma3", "Mistral3"])
 def test_the_text_half_of_a_model_that_sees(family: str, tmp_path: Path) -> None:
     import transformers

@@ -10,7 +10,6 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families.bounds import layer_count
-from penstock.families.family import Family
 from penstock.families.llama import LLAMA
 from penstock.families.qwen2 import QWEN2
 from penstock.families.qwen3 import QWEN3, QWEN3_MOE
@@ -110,30 +109,15 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     )
 
 
-def _within_positions(family: Family) -> Family:
-    """The decoder, whose rotary positions may be stretched `dynamic`ally: by how far a sequence
-    goes beyond max_position_embeddings, and no sequence that is served does."""
-
-    def read(fields: Fields) -> ModelConfig:
-        for key in ("rope_parameters", "rope_scaling"):
-            rope = fields.section(key).values
-            if "dynamic" in (rope.get("type"), rope.get("rope_type")):
-                kept = {name: value for name, value in rope.items() if name == "rope_theta"}
-                fields = fields.replaced({key: kept | {"rope_type": "default"}})
-        return family.read_hub(fields)
-
-    return Family(family.name, (), family.known_as, read, hub_names=family.hub_names)
-
-
 INTERNVL = VisionFamily(
     "internvl",
     ("InternVLForConditionalGeneration",),
     "InternVL 3, InternVL 3.5",
     {
-        "qwen2": TextHalf(_within_positions(QWEN2)),
-        "qwen3": TextHalf(_within_positions(QWEN3)),
-        "qwen3_moe": TextHalf(_within_positions(QWEN3_MOE)),
-        "llama": TextHalf(_within_positions(LLAMA), LLAMA_DEFAULTS),
+        "qwen2": TextHalf(QWEN2),
+        "qwen3": TextHalf(QWEN3),
+        "qwen3_moe": TextHalf(QWEN3_MOE),
+        "llama": TextHalf(LLAMA, LLAMA_DEFAULTS),
     },
     _read,
     usual="qwen2",
