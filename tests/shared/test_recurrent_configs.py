@@ -293,7 +293,8 @@ def test_numbers_of_a_state() -> None:
         ("nemotron-3-nano-30b", {"num_hidden_layers": 50}, "50"),
         ("nemotron-3-nano-30b", {"n_groups": 0}, "groups is 0"),
         ("nemotron-3-nano-30b", {"topk_group": 3}, "can't be chosen from 3 of 1 groups"),
-        ("nemotron-3-nano-30b", {"moe_latent_size": 1024}, "moe_latent_size is 1024"),
+        ("nemotron-3-nano-30b", {"moe_latent_size": -8}, "latent dimension is -8"),
+        ("nemotron-3-nano-30b", {"mlp_bias": True}, "mlp_bias is True; False is"),
         ("nemotron-3-nano-30b", {"mlp_hidden_act": "silu"}, "relu2 is"),
     ],
 )

@@ -21,6 +21,8 @@ GATE, UP, DOWN = (f"mlp.{name}" for name in _PROJECTIONS)
 SHARED_GATE, SHARED_UP, SHARED_DOWN = (f"mlp.shared_expert.{name}" for name in _PROJECTIONS)
 ROUTER, SHARED_WEIGHT = "mlp.router", "mlp.shared_expert_gate"
 """Names in a mixture of experts; the last is the weight of the expert that every token has."""
+LATENT_DOWN, LATENT_UP = "mlp.latent_down", "mlp.latent_up"
+"""What leads to the experts' latents, and back."""
 
 
 def adaptable_ends(config: ModelConfig) -> dict[str, tuple[int, int]]:
@@ -95,16 +97,28 @@ def _of_experts(config: ModelConfig, fed: FeedForwardSpec) -> Iterator[tuple[str
     if experts is None:
         return
     yield ROUTER, (experts.count, hidden)
-    networks = [(expert_targets(number), experts.inner) for number in range(experts.count)]
+    width = experts.width(hidden)
+    if experts.latent:
+        yield LATENT_DOWN, (width, hidden)
+        yield LATENT_UP, (hidden, width)
+    for number in range(experts.count):
+        yield from _network(fed, expert_targets(number), experts.inner, width)
     if experts.shared_inner:
-        networks.append(((SHARED_GATE, SHARED_UP, SHARED_DOWN), experts.shared_inner))
         if experts.shared_gate:
             yield SHARED_WEIGHT, (1, hidden)
-    for (gate, up, down), inner in networks:
-        if fed.gated:
-            yield gate, (inner, hidden)
-        yield up, (inner, hidden)
-        yield down, (hidden, inner)
+        names = (SHARED_GATE, SHARED_UP, SHARED_DOWN)
+        yield from _network(fed, names, experts.shared_inner, hidden)
+
+
+def _network(
+    fed: FeedForwardSpec, names: tuple[str, str, str], inner: int, width: int
+) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The modules of a feed-forward that maps rows of `width` numbers."""
+    gate, up, down = names
+    if fed.gated:
+        yield gate, (inner, width)
+    yield up, (inner, width)
+    yield down, (width, inner)
 
 
 def adapter_bytes(modules: Mapping[str, tuple[int, int]], rank: int, number_bytes: int) -> int:

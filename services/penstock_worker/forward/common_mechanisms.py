@@ -31,6 +31,7 @@ COMMON = frozenset(
         mechanism.EMBEDDING_MULTIPLIER,
         mechanism.LOGITS_RULE,
         mechanism.EXPERTS,
+        mechanism.LATENT_EXPERTS,
         mechanism.SHARED_EXPERT_GATE,
         mechanism.WEIGHED_INPUTS,
         mechanism.QUERY_GROWTH,

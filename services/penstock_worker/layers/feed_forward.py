@@ -32,11 +32,18 @@ class FeedForward:
 
     @staticmethod
     def sized(
-        parts: Parts, spec: FeedForwardSpec, prefix: str, inner: int, *, summed: bool = True
+        parts: Parts,
+        spec: FeedForwardSpec,
+        prefix: str,
+        inner: int,
+        *,
+        width: int = 0,
+        summed: bool = True,
     ) -> FeedForward:
-        """Loads the network whose tensors' names begin with `prefix`. Not `summed`, its results are
-        this rank's part of a sum over ranks."""
-        hidden = parts.config.hidden_size
+        """Loads the network whose tensors' names begin with `prefix`, and which maps rows of
+        `width` numbers; 0: of the hidden size. Not `summed`, its results are this rank's part of a
+        sum over ranks."""
+        hidden = width or parts.config.hidden_size
         names = ["gate_proj", "up_proj"] if spec.gated else ["up_proj"]
         up = parts.product([(f"{prefix}.{name}", inner) for name in names], hidden, bias=spec.bias)
         product = parts.summed if summed else parts.summand
@@ -154,12 +161,42 @@ class RoutedExperts:
             Router(spec, *load_router(parts, spec, prefix), expert_scales(parts, spec, prefix)),
             [
                 FeedForward.sized(
-                    parts, feed_forward, f"{prefix}.experts.{number}", spec.inner, summed=False
+                    parts,
+                    feed_forward,
+                    f"{prefix}.experts.{number}",
+                    spec.inner,
+                    width=spec.latent,
+                    summed=False,
                 )
                 for number in range(spec.count)
             ],
             weighs_input=spec.weighs_input,
             adapters=parts.adapters if isinstance(parts.adapters, RowAdapters) else None,
+        )
+
+
+class LatentExperts:
+    """LayerExperts whose experts read a projection of the hidden state, and whose sum is projected
+    back."""
+
+    def __init__(self, experts: LayerExperts, down: Product, up: Product) -> None:
+        self._experts = experts
+        self._down = down
+        self._up = up
+
+    def __call__(self, hidden: Tensor, routed: Tensor | None = None) -> Tensor:
+        # Each rank projects its part of the sum: without a bias, these add up.
+        found = self._experts(self._down(hidden), hidden if routed is None else routed)
+        return self._up(found.to(hidden.dtype)).float()
+
+    @staticmethod
+    def load(parts: Parts, experts: LayerExperts, latent: int, prefix: str) -> LatentExperts:
+        """`latent`: the size that `experts` map."""
+        hidden = parts.config.hidden_size
+        return LatentExperts(
+            experts,
+            parts.product([(f"{prefix}.latent_down", latent)], hidden, bias=False),
+            parts.product([(f"{prefix}.latent_up", hidden)], latent, bias=False),
         )
 
 
@@ -196,9 +233,12 @@ class MixtureOfExperts:
     @staticmethod
     def load(parts: Parts, layer: int) -> MixtureOfExperts:
         prefix, feed_forward = f"layers.{layer}.mlp", parts.config.layer(layer).feed_forward
+        spec, routed = experts_of(feed_forward), parts.ops.experts(parts, feed_forward, prefix)
+        if spec.latent:
+            routed = LatentExperts.load(parts, routed, spec.latent, prefix)
         return MixtureOfExperts(
-            parts.ops.experts(parts, feed_forward, prefix),
-            *_shared(parts, feed_forward, experts_of(feed_forward), prefix),
+            routed,
+            *_shared(parts, feed_forward, spec, prefix),
             ranks=parts.ranks,
         )
 

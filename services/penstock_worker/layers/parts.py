@@ -120,10 +120,10 @@ class LayerExperts(Protocol):
     """A layer's router and the experts that it chooses from."""
 
     def __call__(self, hidden: Tensor, routed: Tensor | None = None) -> Tensor:
-        """Maps [rows, hidden] to each row's weighted sum over its experts, added in the order of
-        their numbers: [rows, hidden] float32. Of tensor-parallel ranks, each has a part of every
-        expert's inner dimension, and returns a part of the sum. `routed`: the router's input, where
-        it is another one."""
+        """Maps [rows, hidden], or rows as wide as its experts read, to each row's weighted sum over
+        its experts, added in the order of their numbers: rows as wide, float32. Of tensor-parallel
+        ranks, each has a part of every expert's inner dimension, and returns a part of the sum.
+        `routed`: the router's input, where it is another one."""
 
 
 class Recurrence(Protocol):

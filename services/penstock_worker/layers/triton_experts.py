@@ -73,7 +73,7 @@ class AddedToExperts:
     ) -> AddedToExperts | None:
         """`names`: of what an expert's first product has side by side. None: there are no
         adapters."""
-        adapters, hidden = parts.adapters, parts.config.hidden_size
+        adapters, hidden = parts.adapters, spec.width(parts.config.hidden_size)
         if not isinstance(adapters, DeviceAdapters):
             return None
         inner = len(parts.shard.inner_of(spec.inner))
@@ -179,7 +179,7 @@ class TritonExperts:
         spec, gated = experts_of(feed_forward), feed_forward.gated
         scores, correction = load_router(parts, spec, prefix)
         stack = _Stack(parts, spec.count, f"{prefix}.experts", dtype)
-        hidden, bias = parts.config.hidden_size, feed_forward.bias
+        hidden, bias = spec.width(parts.config.hidden_size), feed_forward.bias
         names = ("gate_proj", "up_proj") if gated else ("up_proj",)
         up = stack.matrices(names, spec.inner, hidden, bias=bias)
         # Of a sum over ranks, one rank adds the bias.

@@ -44,6 +44,8 @@ _GGUF_LAYER = {
     "attn_qkv": "self_attn.qkv_proj",
     "attn_gate": "recurrent.in_proj_z",
     "ffn_gate_inp": "mlp.router",
+    "ffn_latent_down": "mlp.latent_down",
+    "ffn_latent_up": "mlp.latent_up",
     "ffn_gate_exps": "mlp.stacked.gate_proj",
     "ffn_up_exps": "mlp.stacked.up_proj",
     "ffn_down_exps": "mlp.stacked.down_proj",

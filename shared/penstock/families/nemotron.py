@@ -73,7 +73,7 @@ NEMOTRON = Family(
 )
 
 
-# Nemotron-H and Nemotron 3 (Nano): a layer is Mamba 2, attention without rotary positions, or
+# Nemotron-H and Nemotron 3: a layer is Mamba 2, attention without rotary positions, or
 # feed-forward, dense or with a mixture of experts; never two of them.
 #
 # Source: NVIDIA, "Nemotron-H", 2025. Steps in time are limited by `time_step_limit`, as in the
@@ -188,9 +188,11 @@ OF_EXPERTS = (
 
 def _experts(fields: Fields) -> ExpertsSpec:
     fields.ignore("n_shared_experts")  # their inner dimension is said of all together
+    hub.only(fields, mlp_bias=False)  # transformers' experts have none, and its other parts do
     experts = ExpertsSpec(
         **hub.expert_counts(fields, "n_routed_experts"),
         inner=fields.integer("moe_intermediate_size"),
+        latent=fields.optional_integer("moe_latent_size") or 0,
         router="sigmoid",
         normalised=fields.flag("norm_topk_prob", True),
         scale=fields.number("routed_scaling_factor", 1.0),
@@ -218,6 +220,8 @@ NAMES = TensorNames(
             for each in ("q_proj", "k_proj", "v_proj", "o_proj")
         },
         "mixer.gate": "mlp.router",
+        "mixer.fc1_latent_proj": "mlp.latent_down",
+        "mixer.fc2_latent_proj": "mlp.latent_up",
         "mixer.gate.e_score_correction_bias": "mlp.router.correction",
         **{
             f"mixer.{file}{each}": f"mlp.{ours}{each}"
@@ -275,6 +279,7 @@ def _gguf_experts(model: GGUFMetadata) -> ExpertsSpec:
     experts = ExpertsSpec(
         **model.expert_counts(),
         inner=keys.integer("expert_feed_forward_length"),
+        latent=keys.integer("moe_latent_size", 0),
         router="sigmoid",
         normalised=keys.flag("expert_weights_norm", False),
         scale=keys.number("expert_weights_scale", 1.0),
@@ -290,12 +295,11 @@ def _gguf_experts(model: GGUFMetadata) -> ExpertsSpec:
 NEMOTRON_H = Family(
     "nemotron_h",
     ("NemotronHForCausalLM",),
-    "Nemotron-H",
+    "Nemotron-H, Nemotron 3",
     _hub_hybrid,
     hub_names=NAMES,
     gguf="nemotron_h",
     gguf_also=("nemotron_h_moe",),
     read_gguf=_gguf_hybrid,
-    unserved=frozenset({"moe_latent_size"}),
     gguf_names=TensorNames(stacked=GGUF_EXPERTS.stacked, layers_for_drafts=True),
 )

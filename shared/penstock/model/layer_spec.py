@@ -162,6 +162,10 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Experts of a token."""
     inner: int
     """Inner dimension of an expert."""
+    latent: int = 0
+    """Size of the vector that a token's experts read and whose sum they write: one matrix makes it
+    of the hidden state, another one leads back (NVIDIA, "Nemotron 3", 2025). The router and the
+    shared expert don't take part. 0: experts read the hidden state."""
     router: Literal["softmax", "sigmoid"] = "softmax"
     """What makes scores of its products. Normalised, softmax over all experts is that over the
     chosen ones."""
@@ -191,6 +195,10 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a network of the layer's own inner dimension stands beside the experts (Gemma 4).
     Both have norms of their own before and after them; the router's input is normalised by
     another one. Only in layers of order `sandwich`."""
+
+    def width(self, hidden: int) -> int:
+        """Returns how many numbers the chosen experts read and write."""
+        return self.latent or hidden
 
 
 class FeedForwardSpec(msgspec.Struct, frozen=True, kw_only=True):

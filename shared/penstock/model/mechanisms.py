@@ -37,6 +37,7 @@ RESIDUAL_MULTIPLIER = "a residual multiplier"
 EMBEDDING_MULTIPLIER = "an embedding multiplier"
 LOGITS_RULE = "a multiplier, cap or bias of logits"
 EXPERTS = "a mixture of experts"
+LATENT_EXPERTS = "experts over latents"
 EXPERTS_FLOOR = "a floor of the sum of experts' weights"
 SHARED_EXPERT_GATE = "a gate of the shared expert"
 WEIGHED_INPUTS = "experts whose inputs are weighed"
@@ -177,6 +178,8 @@ def _of_feed_forward(spec: FeedForwardSpec) -> Iterator[str]:
         yield EXPERTS
         if spec.experts.normalised and spec.experts.sum_floor != SUM_FLOOR:
             yield EXPERTS_FLOOR
+        if spec.experts.latent:
+            yield LATENT_EXPERTS
         if spec.experts.shared_gate:
             yield SHARED_EXPERT_GATE
         if spec.experts.weighs_input:

@@ -97,11 +97,17 @@ def _check_layer(layer: LayerSpec, where: str) -> None:
     for name, (size, most) in sizes.items():
         if size is not None and not 1 <= size <= most:
             raise UnsupportedModel(f"{where}: {name} is {size}; 1 to {most} are allowed")
-    if experts is not None and not 0 <= experts.shared_inner <= MAX_SIZE:
-        raise UnsupportedModel(
-            f"{where}: the shared expert's inner dimension is {experts.shared_inner}; 0 to "
-            f"{MAX_SIZE} are allowed"
-        )
+    optional = (
+        {}
+        if experts is None
+        else {
+            "the shared expert's inner dimension": experts.shared_inner,
+            "the experts' latent dimension": experts.latent,
+        }
+    )
+    for name, size in optional.items():
+        if not 0 <= size <= MAX_SIZE:
+            raise UnsupportedModel(f"{where}: {name} is {size}; 0 to {MAX_SIZE} are allowed")
     if not 0 <= feed_forward.sparsity < 1:
         raise UnsupportedModel(
             f"{where}: a share of {feed_forward.sparsity} of the gate is to be zero; it must be "

@@ -1,5 +1,5 @@
 """config.json of releases, as their makers published it, read with transformers' numbers or refused
-for an architecture or a mechanism that the table of families lacks.
+for an architecture that the table of families lacks.
 
 `configs.json` has one release in a line; lists of modules that stay unquantised, and settings of
 single layers' quantisation, are cut after twelve. Those named `copy/…` come from other projects'
@@ -51,12 +51,7 @@ NOT_SERVED = {
     "zai-org/GLM-5.1",
 }
 """Releases of architectures that no family describes."""
-MECHANISMS = {
-    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8": "moe_latent_size is 1024",
-    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": "moe_latent_size is 2048",
-}
-"""Releases of families that are served but for what the text says."""
-READ = RELEASES.keys() - NOT_SERVED - MECHANISMS.keys()
+READ = RELEASES.keys() - NOT_SERVED
 
 
 def ours(name: str) -> ModelConfig | EncoderConfig:
@@ -75,12 +70,6 @@ def theirs(name: str) -> PretrainedConfig:
 def test_an_architecture_that_is_not_served_is_named(name: str) -> None:
     (architecture,) = RELEASES[name]["config"]["architectures"]
     with pytest.raises(UnsupportedModel, match=f"the architecture {architecture} is not served"):
-        ours(name)
-
-
-@pytest.mark.parametrize("name", sorted(MECHANISMS))
-def test_a_mechanism_that_is_not_served_is_named(name: str) -> None:
-    with pytest.raises(UnsupportedModel, match=f"{MECHANISMS[name]}, which is not served"):
         ours(name)
 
 
@@ -142,6 +131,20 @@ def test_quantisation_by_model_optimizer(name: str) -> None:
 
 def found_in(release: dict[str, Any]) -> list[str]:
     return release["config"].get("quantization_config", {}).get("ignore", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "latent"),
+    [
+        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8", 1024),
+        ("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", 2048),
+    ],
+)
+def test_latents_of_experts(name: str, latent: int) -> None:
+    config = ours(name)
+    assert isinstance(config, ModelConfig)
+    found = {each.feed_forward.experts for each in config.layers} - {None}
+    assert {each.latent for each in found if each is not None} == {latent}
 
 
 def test_types_of_encoders_are_known() -> None:

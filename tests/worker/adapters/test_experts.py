@@ -87,6 +87,13 @@ def peft_model(theirs: Any, **settings: Any) -> Any:
         ("olmoe", {"target_parameters": ["experts.down_proj"]}),
         ("deepseek-v2-lite", {}),
         ("minimax-m2", {"target_parameters": ["experts.gate_up_proj"]}),
+        (
+            "nemotron-h-latents",
+            {
+                "target_parameters": ["experts.up_proj", "experts.down_proj"],
+                "target_modules": ["fc1_latent_proj", "fc2_latent_proj"],
+            },
+        ),
     ],
 )
 def test_parameters_of_all_experts(case: str, settings: dict[str, Any], tmp_path: Path) -> None:

@@ -301,6 +301,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         WHOLE | {"num_hidden_layers": 4, "sliding_window": 21, "logit_scale": 0.5},
     ),
     "nemotron": ("Nemotron", GROUPED | {"attention_bias": True, "mlp_bias": True}),
+    "nemotron-h-latents": (
+        "NemotronH",
+        GROUPED
+        | {
+            "layers_block_type": ["full_attention", "moe", "mlp", "moe"],
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 40,
+            "moe_latent_size": 56,
+            "moe_shared_expert_intermediate_size": 48,
+            "routed_scaling_factor": 2.5,
+        },
+    ),
     "starcoder2": ("Starcoder2", WHOLE | {"sliding_window": 21}),
     "stablelm": ("StableLm", WHOLE | {"use_qkv_bias": True, "rope_parameters": QUARTER}),
     "stablelm-parallel": (

@@ -116,10 +116,29 @@ RECURRENT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "routed_scaling_factor": 1.5,
         },
     ),
+    "nemotron-h-latent": (
+        "NemotronH",
+        NEMOTRON
+        | {
+            "layers_block_type": ["moe", LINEAR, FULL, "moe"],
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 40,
+            "moe_latent_size": 24,
+            "moe_shared_expert_intermediate_size": 40,
+            "routed_scaling_factor": 5.0,
+        },
+    ),
 }
 ON_DEVICE = tuple(RECURRENT_CASES)
 """Cases that the CUDA kernels compute, in Triton's interpreter."""
-BITS_ON_DEVICE = ("qwen3-next", "granite-moe-hybrid", "lfm2-biases-no-adjustment", "nemotron-h-moe")
+BITS_ON_DEVICE = (
+    "qwen3-next",
+    "granite-moe-hybrid",
+    "lfm2-biases-no-adjustment",
+    "nemotron-h-moe",
+    "nemotron-h-latent",
+)
 """Cases whose rows are compared bit by bit on a device."""
-RANKS_ON_DEVICE = ("granite-moe-hybrid", "qwen35", "lfm2")
+RANKS_ON_DEVICE = ("granite-moe-hybrid", "qwen35", "lfm2", "nemotron-h-latent")
 """Cases that two ranks compute on a device."""

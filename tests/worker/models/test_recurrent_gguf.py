@@ -116,6 +116,8 @@ def nemotron_h(writer: Writer, config: Any) -> None:
         writer.add_expert_weights_scale(config.routed_scaling_factor)
         writer.add_expert_group_count(config.n_group)
         writer.add_expert_group_used_count(config.topk_group)
+        if config.moe_latent_size:
+            writer.add_moe_latent_size(config.moe_latent_size)
     mamba(
         writer,
         heads=config.mamba_num_heads,
@@ -275,6 +277,7 @@ CONVERSIONS = {
     "granite-moe-hybrid-unlimited": Conversion(ARCH.GRANITE_HYBRID, granite, of_granite),
     "nemotron-h": Conversion(ARCH.NEMOTRON_H, nemotron_h, of_mamba),
     "nemotron-h-moe": Conversion(ARCH.NEMOTRON_H_MOE, nemotron_h, of_mamba),
+    "nemotron-h-latent": Conversion(ARCH.NEMOTRON_H_MOE, nemotron_h, of_mamba),
     "qwen3-next-sparse": Conversion(ARCH.QWEN3NEXT, qwen, of_qwen_next),
     "qwen35": Conversion(ARCH.QWEN35, qwen, of_qwen35),
     "qwen35-as-many-heads": Conversion(ARCH.QWEN35, qwen, of_qwen35),

@@ -86,7 +86,10 @@ class Reader {
         placed_forms_[1] = p.forms;
         return experts(p) && activates(p, p.experts->gates);
       case PK_EXPERTS_DOWN: return experts(p);
-      case PK_COMBINE: return experts(p) && floats(p.target) && holds(p.target, p.first + static_cast<int64_t>(p.experts->downs[0].outputs));
+      case PK_COMBINE:
+        // Of the residual, all numbers.
+        if (!experts(p) || (p.target == PK_RESIDUAL && !p.part && p.experts->downs[0].outputs != width(PK_RESIDUAL))) return false;
+        return floats(p.target) && holds(p.target, p.first + static_cast<int64_t>(p.experts->downs[0].outputs));
       case PK_LOOK_UP: return floats(p.target) && is(p.matrices[0], p.matrices[0].outputs, width(p.target));
       case PK_NORM:
         return floats(p.source) && floats(p.target) && p.norm.kind && p.width > 0 && holds(p.source, p.width) && holds(p.target, p.width);
@@ -223,7 +226,7 @@ class Reader {
     return reads(p.source, p.matrices[0], queries(p)) && (!has_keys || reads(p.source, p.matrices[1], keys(p))) && (!own_values || reads(p.source, p.matrices[2], keys(p)));
   }
 
-  // Whether all experts have the shapes of the first, and results the residual's width (or a part of it).
+  // Whether all experts have the shapes of the first, and results the width of what they read (or a part of it).
   bool experts(const PkPhase& p) const {
     if (!p.experts) return false;
     const PkExperts& e = *p.experts;
@@ -231,8 +234,9 @@ class Reader {
     for (int i = 0; i < e.count; i++)
       if (!is(e.ups[i], inner, hidden) || !is(e.downs[i], results, whole) || (e.gates && !is(e.gates[i], inner, hidden))) return false;
     if (p.kind == PK_EXPERTS_UP && (p.first + static_cast<int64_t>(inner) > whole || (p.part && !(p.forms & pk::FLOATS)))) return false;
-    if (!p.part && results != width(PK_RESIDUAL)) return false;
-    return holds(PK_INPUT, hidden) && (p.kind != PK_EXPERTS_DOWN || holds(PK_RESIDUAL, p.first + static_cast<int64_t>(results)));
+    if (!p.part && results != hidden) return false;
+    const bool has_results = p.kind == PK_EXPERTS_DOWN || p.kind == PK_COMBINE;
+    return holds(PK_INPUT, hidden) && (!has_results || holds(PK_RESIDUAL, p.first + static_cast<int64_t>(results)));
   }
 
   bool placed(const PkPhase& p) const {

@@ -28,6 +28,8 @@ from penstock_worker.adapters.adaptable import (
     EMBEDDING,
     GATE,
     KEY,
+    LATENT_DOWN,
+    LATENT_UP,
     OUTPUT,
     QUERY,
     ROUTER,
@@ -158,6 +160,7 @@ class AdaptedPhases:
         experts = weights.experts
         if experts is not None:
             parts |= {ROUTER: experts.router, SHARED_WEIGHT: experts.shared_gate}
+            parts |= {LATENT_DOWN: experts.latent_down, LATENT_UP: experts.latent_up}
         gate, up, down = (
             (GATE, UP, DOWN) if experts is None else (SHARED_GATE, SHARED_UP, SHARED_DOWN)
         )

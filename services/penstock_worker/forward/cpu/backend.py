@@ -315,6 +315,10 @@ def experts_obstacle(config: ModelConfig) -> str | None:
             return f"groups are scored by {experts.group_best} experts; 1 and 2 are possible"
         if experts is not None and experts.weighs_input and layer.feed_forward.bias:
             return "experts whose inputs are weighed have biases"
+        if experts is not None and experts.latent and layer.halves != "feed_forward":
+            return "experts over latents stand in a layer with attention"
+        if experts is not None and experts.latent > config.hidden_size:
+            return f"experts' latents have {experts.latent} numbers, more than the hidden size"
     return None
 
 

@@ -148,6 +148,10 @@ class LayerPhases:
     def _inner(self) -> Iterator[Phase]:
         """Yields the phases of the feed-forward up to what is added to the residual."""
         yield from self._routed()
+        yield from self._for_all()
+
+    def _for_all(self) -> Iterator[Phase]:
+        """The feed-forward that every token has, up to what is added to the residual."""
         weights = self.weights
         if self.spec.feed_forward.sparsity and weights.gate is not None:
             yield from sparsely_gated(self.spec.feed_forward, weights)
@@ -226,3 +230,57 @@ class LayerPhases:
             norm=norm,
             scale=scale,
         )
+
+
+@dataclass(frozen=True)
+class LatentExpertsPhases(LayerPhases):
+    """Feed-forward alone, whose chosen experts read a projection of the hidden state. It becomes
+    INPUT when nothing else reads the hidden state any more."""
+
+    def _inner(self) -> Iterator[Phase]:
+        weights, down, up = self._latents()
+        width = down.struct.outputs
+        yield replace(product_into(down, Buffer.RESULT), waits=False)
+        yield self._scores(weights.router)
+        yield from self._for_all()
+        yield self._made_input(width, *weights.gates, *weights.ups)
+        yield self._route(weights)
+        yield from self.split.inner(self._experts_up(weights), weights.downs[0].struct.inputs)
+        yield self.split.results(Phase(kind=PhaseKind.EXPERTS_DOWN, experts=self.experts), width)
+        combined = Phase(
+            kind=PhaseKind.COMBINE, target=Buffer.RESULT, experts=self.experts, adds=False
+        )
+        yield self.split.results(combined, width)
+        yield from self.split.joined(Buffer.RESULT, width)
+        yield self._made_input(width, up)
+
+    def _outcome(self) -> list[Phase]:
+        _, _, up = self._latents()
+        found = [Phase(kind=PhaseKind.PRODUCT, source=Buffer.INPUT, matrices=(up,))]
+        if self.weights.down is not None:
+            found.append(
+                Phase(kind=PhaseKind.PRODUCT, source=Buffer.INNER, matrices=(self.weights.down,))
+            )
+        return found
+
+    def _inner_matrices(self) -> tuple[PackedMatrix, ...]:
+        weights, down, _ = self._latents()
+        found = (self.weights.gate, self.weights.up, weights.router, weights.shared_gate, down)
+        return tuple(each for each in found if each is not None)
+
+    def _made_input(self, width: int, *readers: PackedMatrix) -> Phase:
+        return Phase(
+            kind=PhaseKind.MAKE_INPUT,
+            source=Buffer.RESULT,
+            target=Buffer.INPUT,
+            width=width,
+            forms=forms_of(*readers),
+            waits=False,
+        )
+
+    def _latents(self) -> tuple[ExpertWeights, PackedMatrix, PackedMatrix]:
+        """The experts, and the matrices that lead to their latents and back."""
+        weights = self.weights.experts
+        if weights is None or weights.latent_down is None or weights.latent_up is None:
+            raise ValueError("the layer's experts read the hidden state")
+        return weights, weights.latent_down, weights.latent_up

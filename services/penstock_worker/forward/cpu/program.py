@@ -26,7 +26,7 @@ from penstock_worker.forward.cpu.layer_kinds import (
     finished,
     inputs_of_layers,
 )
-from penstock_worker.forward.cpu.layers import LayerPhases
+from penstock_worker.forward.cpu.layers import LatentExpertsPhases, LayerPhases
 from penstock_worker.forward.cpu.media import deepstack, taken
 from penstock_worker.forward.cpu.split import WHOLE, Split
 from penstock_worker.forward.cpu.weights import LayerWeights, ModelWeights
@@ -358,6 +358,7 @@ LAYER_KINDS: tuple[tuple[Callable[[LayerWeights], bool], type[LayerPhases]], ...
     (lambda weights: weights.beside is not None, BesideLayerPhases),
     (lambda weights: weights.recurrent is not None, RecurrentLayerPhases),
     (lambda weights: weights.latent is not None, LatentLayerPhases),
+    (lambda weights: weights.experts_over_latents, LatentExpertsPhases),
     (lambda weights: True, LayerPhases),
 )
 """Kinds of layers; the first one whose weights a layer has is its own."""

@@ -238,9 +238,12 @@ class CPUWeights:
             return {"gate": None, "up": None, "down": None}
         return self._sized(spec, f"{at}.shared_expert", spec.experts.shared_inner)
 
-    def _sized(self, spec: FeedForwardSpec, at: str, inner: int) -> FeedForwardMatrices:
+    def _sized(
+        self, spec: FeedForwardSpec, at: str, inner: int, width: int = 0
+    ) -> FeedForwardMatrices:
+        """width: of what it reads and writes; 0: the hidden size."""
         matrix = partial(self._matrix, kind=self.kind, bias=spec.bias)
-        hidden = self.config.hidden_size
+        hidden = width or self.config.hidden_size
         return {
             "gate": matrix(f"{at}.gate_proj", inner, hidden) if spec.gated else None,
             "up": matrix(f"{at}.up_proj", inner, hidden),
@@ -252,8 +255,10 @@ class CPUWeights:
         if said is None:
             return None
         each = [
-            self._sized(spec, f"{at}.experts.{number}", said.inner) for number in range(said.count)
+            self._sized(spec, f"{at}.experts.{number}", said.inner, said.latent)
+            for number in range(said.count)
         ]
+        hidden, matrix = self.config.hidden_size, partial(self._matrix, kind=self.kind)
         correction = None
         if said.correction:
             correction = self._vector(f"{at}.router.correction", said.count)
@@ -262,7 +267,7 @@ class CPUWeights:
             router=self._matrix(
                 f"{at}.router",
                 said.count,
-                self.config.hidden_size,
+                hidden,
                 kind=MatrixKind.F32,
                 bias=said.router_bias,
             ),
@@ -270,14 +275,14 @@ class CPUWeights:
             ups=tuple(found["up"] for found in each if found["up"] is not None),
             downs=tuple(found["down"] for found in each if found["down"] is not None),
             correction=correction,
-            shared_gate=self._matrix(
-                f"{at}.shared_expert_gate", 1, self.config.hidden_size, kind=MatrixKind.F32
-            )
+            shared_gate=self._matrix(f"{at}.shared_expert_gate", 1, hidden, kind=MatrixKind.F32)
             if said.shared_gate
             else None,
             scales=self._vector(f"{at}.router.scales.weight", said.count)
             if said.expert_scales
             else None,
+            latent_down=matrix(f"{at}.latent_down", said.latent, hidden) if said.latent else None,
+            latent_up=matrix(f"{at}.latent_up", hidden, said.latent) if said.latent else None,
         )
 
     def _vector(self, name: str, size: int) -> np.ndarray:

@@ -64,11 +64,11 @@ class Split:
         """GATE_UP or EXPERTS_UP, for an inner dimension of `width`."""
         yield phase
 
-    def results(self, phase: Phase) -> Phase:
-        """A phase that computes columns of the hidden size."""
+    def results(self, phase: Phase, width: int = 0) -> Phase:
+        """A phase that computes columns of rows of `width` numbers; 0: of the hidden size."""
         return phase
 
-    def joined(self, buffer: Buffer) -> Iterator[Phase]:
+    def joined(self, buffer: Buffer, width: int = 0) -> Iterator[Phase]:
         """Phases between `results` and what reads the buffer's rows."""
         yield from ()
 
@@ -106,8 +106,8 @@ class RankSplit(Split):
                 return self._keys
             case "sinks":
                 return [heads for heads, _ in head_ranges(self._config, self.shard.place.tensor)]
-            case "o_proj" | "down_proj":
-                return self._hidden
+            case "o_proj" | "down_proj" | "latent_up":
+                return self._deal(outputs, TILE)
             case "gate_proj" | "up_proj":
                 return self._deal(outputs, GROUP)
             case "embed_tokens" | "lm_head":
@@ -134,9 +134,8 @@ class RankSplit(Split):
         found = [each[which] for each in head_ranges(self._config, self.shard.place.tensor)]
         return [range(part.start * dim, part.stop * dim) for part in found]
 
-    @property
-    def _hidden(self) -> list[range]:
-        return self._deal(self._config.hidden_size, TILE)
+    def _results(self, width: int) -> list[range]:
+        return self._deal(width or self._config.hidden_size, TILE)
 
     @property
     def _vocab(self) -> list[range]:
@@ -196,12 +195,12 @@ class RankSplit(Split):
         gathered = self._gathered(Buffer.INNER, parts)
         yield replace(gathered, experts=phase.experts, forms=phase.forms)
 
-    def results(self, phase: Phase) -> Phase:
-        first = self._own(self._hidden).start
-        return replace(phase, part=True, first=first, width=self._config.hidden_size)
+    def results(self, phase: Phase, width: int = 0) -> Phase:
+        parts = self._results(width)
+        return replace(phase, part=True, first=self._own(parts).start, width=parts[-1].stop)
 
-    def joined(self, buffer: Buffer) -> Iterator[Phase]:
-        yield self._gathered(buffer, self._hidden)
+    def joined(self, buffer: Buffer, width: int = 0) -> Iterator[Phase]:
+        yield self._gathered(buffer, self._results(width))
 
     def logits(self, phase: Phase) -> Phase:
         return replace(phase, part=True, first=self._own(self._vocab).start)
@@ -231,6 +230,8 @@ def split_obstacle(config: ModelConfig, tensor: int) -> str | None:
             sizes["the feed-forward's inner dimension"] = (config.intermediate_size, GROUP)
             continue
         sizes["the experts' inner dimension"] = (experts.inner, GROUP)
+        if experts.latent:
+            sizes["the experts' latent dimension"] = (experts.latent, TILE)
         if experts.shared_inner:
             sizes["the shared expert's inner dimension"] = (experts.shared_inner, GROUP)
     for name, (size, unit) in sizes.items():

@@ -30,6 +30,10 @@ class ExpertWeights:
     """A matrix with one output: the logit of the weight of the expert that every token has."""
     scales: np.ndarray | None = None
     """[experts] float32: factors of the chosen experts' shares."""
+    latent_down: PackedMatrix | None = None
+    """Makes what experts read of the hidden state; `latent_up` leads back. None: they read the
+    hidden state."""
+    latent_up: PackedMatrix | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +177,10 @@ class LayerWeights:
     """Attention to the encoder's output, in an encoder-decoder model."""
     beside_embedding: bool = False
     """Whether attention reads what stands in MIXED: of a head that drafts (see HeadConfig)."""
+
+    @property
+    def experts_over_latents(self) -> bool:
+        return self.experts is not None and self.experts.latent_down is not None
 
 
 @dataclass(frozen=True, kw_only=True)
