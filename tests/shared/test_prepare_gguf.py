@@ -393,7 +393,11 @@ REFUSED: dict[str, tuple[dict, str]] = {
         r"pre-tokenizer 'whitespace' \(tokenizer.ggml.pre\) is not known; known: default"),
     "yarn": (
         {"adjust": lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN)}, "'yarn'"),
-    "experts": ({"adjust": lambda w: w.add_expert_count(8)}, "expert_count is 8, which is not"),
+    "experts": ({"adjust": lambda w: w.add_expert_count(8)}, "expert_used_count is missing"),
+    "a mixture's mean": (
+        {"adjust": lambda w: (w.add_expert_count(8), w.add_expert_used_count(2),
+                              w.add_pooling_type(gguf.PoolingType.MEAN))},
+        "pooling_type 1 over a decoder"),
     "sliding window": (
         {"adjust": lambda w: w.add_sliding_window(64)}, "sliding_window is 64, which is not"),
     "a key of tomorrow": (

@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families.finding import served_family
+from penstock.families.gguf_reading import LONG_FACTORS, SHORT_FACTORS
 from penstock.formats.gguf import GGUFFile
 from penstock.formats.safetensors_file import SafetensorsFile, SafetensorsTensor, same_content
 from penstock.model.config import ModelConfig
@@ -39,7 +40,8 @@ def named_tensors(files: tuple[str, ...]) -> dict[str, StoredTensor]:
             if name in found:
                 raise UnsupportedModel(f"{path}: the tensor {tensor.name} is in another part too")
             shape = _our_shape(name, tensor.shape)
-            found[name] = StoredTensor(tensor.name, shape, tensor.type, tensor.data)
+            spare = tensor.name in (SHORT_FACTORS, LONG_FACTORS)  # ModelConfig has them
+            found[name] = StoredTensor(tensor.name, shape, tensor.type, tensor.data, spare=spare)
     return found
 
 

@@ -121,6 +121,8 @@ _GGUF_SCALES = {
     "ffn_down_exps": "mlp.router.scales",
 }
 """Our tensors for `.scale` of GGUF modules that have such a tensor beside their weight."""
+_GGUF_EXPERT = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)\.(\d+)\.weight")
+"""Before April 2024, each expert's matrix was a tensor of its own."""
 _GGUF_HEAD_NAME = re.compile(r"blk\.(\d+)\.nextn\.(\w+)\.(weight|bias)")
 _GGUF_NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias|scale)")
 
@@ -179,6 +181,10 @@ def from_gguf(name: str) -> str:
     of_head = _GGUF_HEAD_NAME.fullmatch(name)
     if of_head is not None and of_head[2] in _GGUF_OWN_HEAD:
         return f"layers.{of_head[1]}.{_GGUF_OWN_HEAD[of_head[2]]}.{of_head[3]}"
+    of_expert = _GGUF_EXPERT.fullmatch(name)
+    if of_expert is not None:
+        layer, part, number = of_expert.groups()
+        return f"layers.{layer}.mlp.experts.{number}.{part}_proj.weight"
     found = _GGUF_NAME.fullmatch(name)
     if found is None:
         return name

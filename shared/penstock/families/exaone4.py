@@ -53,6 +53,8 @@ def _gguf_exaone4(model: GGUFMetadata) -> ModelConfig:
     sizes, window = model.sizes(), model.window()
     count = sizes["num_layers"]
     kinds = _usual_kinds(window, count)
+    if window is not None and "attention.sliding_window_pattern" in model.keys:
+        kinds = model.layer_kinds()
     return ModelConfig(
         architecture="exaone4",
         **sizes,

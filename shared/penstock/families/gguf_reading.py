@@ -22,8 +22,11 @@ from penstock.model.layer_spec import PerLayerInputsSpec, RopeScaling, RopeSpec
 if TYPE_CHECKING:  # It needs numpy, which processes without weights do without.
     from penstock.formats.gguf import GGUFTensor
 
+RMS_EPS, LAYER_EPS = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 ROPE_FACTORS = "rope_freqs.weight"
 """Tensor of divisors, one for each rotary frequency."""
+SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
+"""The same, for requests within the original context, and for longer ones."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +111,12 @@ class GGUFMetadata:
         return bounds.expert_counts(self.keys, "expert_count", "expert_used_count")
 
     def rms_eps(self) -> float:
-        return rounded(self.keys.number("attention.layer_norm_rms_epsilon"))
+        self.keys.ignore(LAYER_EPS)  # converters write what config.json has besides
+        return rounded(self.keys.number(RMS_EPS))
 
     def layer_norm_eps(self) -> float:
-        return rounded(self.keys.number("attention.layer_norm_epsilon"))
+        self.keys.ignore(RMS_EPS)
+        return rounded(self.keys.number(LAYER_EPS))
 
     def rope(self, head_dim: int, *, theta: float = 10_000.0, local: bool = False) -> RopeSpec:
         """theta: where the file doesn't say. local: that of layers in a window."""
@@ -127,6 +132,33 @@ class GGUFMetadata:
             dims=dims,
             scaling=None if local else self._scaling(),
         )
+
+    def long_rope(self, head_dim: int) -> RopeSpec:
+        """The rotation of Phi-3, whose files may have two tensors of divisors: one is for requests
+        within the original context, one for longer ones."""
+        keys, rope = self.keys, self.rope(head_dim)
+        original = keys.integer("rope.scaling.original_context_length", 0)
+        if LONG_FACTORS not in self.tensors:
+            return rope
+        stretched = RopeScaling(
+            kind="longrope",
+            original_max_position=original,
+            attention_factor=keys.number("rope.scaling.attn_factor", 1.0),
+            short_factors=self._factors(SHORT_FACTORS, rope.dims // 2),
+            long_factors=self._factors(LONG_FACTORS, rope.dims // 2),
+        )
+        if original < 1:
+            raise keys.wrong("rope.scaling.original_context_length", "a positive number")
+        return msgspec.structs.replace(rope, scaling=stretched)
+
+    def _factors(self, name: str, count: int) -> tuple[float, ...]:
+        tensor = self.tensors.get(name)
+        if tensor is None or tensor.type != "F32" or tensor.shape != (count,):
+            raise UnsupportedModel(f"{self.keys.where}: {name} must be {count} numbers of type F32")
+        found = tuple(map(rounded, tensor.data.view("<f4").tolist()))
+        if not all(math.isfinite(each) and each > 0 for each in found):
+            raise UnsupportedModel(f"{self.keys.where}: {name} has numbers that aren't positive")
+        return found
 
     def with_sections(self, rope: RopeSpec, *, interleaved: bool = False) -> RopeSpec:
         """The rope of a decoder after a tower: how many of its pairs turn by time, row and column,
@@ -187,14 +219,21 @@ class GGUFMetadata:
                 "rope.scaling.factor and rope.scaling.original_context_length must be positive"
             )
         stated = keys.number("rope.scaling.attn_factor", 1.0)
+        growth = math.log(factor) if factor > 1 else 0.0
+        usual = (1.0 + 0.1 * growth) / (1.0 + 0.1 * growth * self.yarn_multiplier())
         return RopeScaling(
             kind="yarn",
             factor=factor,
             original_max_position=original,
             beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0),
             beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
-            attention_factor=stated * (1.0 + 0.1 * math.log(factor) if factor > 1 else 1.0),
+            attention_factor=stated * keys.number("rope.scaling.yarn_attn_factor", usual),
         )
+
+    def yarn_multiplier(self) -> float:
+        """What sharpens scores in the place of cosines and sines: transformers' mscale_all_dim, of
+        which DeepSeek's files have a tenth."""
+        return self.keys.number("rope.scaling.yarn_log_multiplier", 0.0)
 
 
 def rounded(value: float) -> float:

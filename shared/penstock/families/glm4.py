@@ -15,6 +15,7 @@ from penstock.families.deepseek import GGUF_NAMES as GGUF_EXPERTS
 from penstock.families.deepseek import gguf_experts
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.llama_relatives import GGUF_FUSED
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -56,24 +57,39 @@ def _hub4(fields: Fields) -> ModelConfig:
     return _model(fields, "glm4", "sandwich")
 
 
-GLM = Family("glm", ("GlmForCausalLM",), "GLM-4", _hub, hub_names=NAMES)
-GGUF_NAMES = TensorNames(
-    fused={"mlp.up_proj": ("mlp.gate_proj", "mlp.up_proj")}, pairs_adjacent=True
-)
+GGUF_NAMES = TensorNames(fused=GGUF_FUSED, pairs_adjacent=True)
+
+
+def _gguf(model: GGUFMetadata) -> ModelConfig:
+    return _gguf_model(model, "glm", "pre")
 
 
 def _gguf_glm4(model: GGUFMetadata) -> ModelConfig:
+    return _gguf_model(model, "glm4", "sandwich")
+
+
+def _gguf_model(model: GGUFMetadata, name: str, order: Literal["pre", "sandwich"]) -> ModelConfig:
     sizes = model.sizes()
     attention = AttentionSpec(qkv_bias=model.has("attn_q.bias", "attn_qkv.bias"))
     return ModelConfig(
-        architecture="glm4",
+        architecture=name,
         **sizes,
         norm=NormSpec(eps=model.rms_eps()),
         ropes=(model.rope(sizes["head_dim"]),),
-        layers=(LayerSpec(attention=attention, order="sandwich"),),
+        layers=(LayerSpec(attention=attention, order=order),),
     )
 
 
+GLM = Family(
+    "glm",
+    ("GlmForCausalLM",),
+    "GLM-4",
+    _hub,
+    hub_names=NAMES,
+    gguf="chatglm",
+    read_gguf=_gguf,
+    gguf_names=GGUF_NAMES,
+)
 GLM4 = Family(
     "glm4",
     ("Glm4ForCausalLM",),

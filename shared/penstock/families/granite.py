@@ -78,8 +78,18 @@ MOE_NAMES = TensorNames(
 )
 
 
-def _gguf_granite(model: GGUFMetadata) -> ModelConfig:
-    return gguf_model(model, "granite")
+def _gguf(model: GGUFMetadata) -> ModelConfig:
+    return _gguf_attending(model, "granite")
+
+
+def _gguf_moe(model: GGUFMetadata) -> ModelConfig:
+    return _gguf_attending(model, "granitemoe")
+
+
+def _gguf_attending(model: GGUFMetadata, name: str) -> ModelConfig:
+    """Granite 4's without Mamba are called like Granite 3's, and say what they lack."""
+    model.keys.ignore(*recurrent.GGUF_OF_MAMBA)
+    return gguf_model(model, name)
 
 
 def gguf_model(model: GGUFMetadata, name: str) -> ModelConfig:
@@ -91,7 +101,7 @@ def gguf_model(model: GGUFMetadata, name: str) -> ModelConfig:
             qkv_bias=model.has("attn_q.bias"),
             output_bias=model.has("attn_output.bias"),
         ),
-        feed_forward=FeedForwardSpec(bias=model.has("ffn_up.bias")),
+        feed_forward=_gguf_feed_forward(model, sizes["intermediate_size"]),
         residual_multiplier=keys.number("residual_scale", 1.0),
     )
     return ModelConfig(
@@ -105,17 +115,39 @@ def gguf_model(model: GGUFMetadata, name: str) -> ModelConfig:
     )
 
 
+def _gguf_feed_forward(model: GGUFMetadata, inner: int) -> FeedForwardSpec:
+    """inner: of a network without experts, and of an expert where the file doesn't say."""
+    keys, shared = model.keys, "expert_shared_feed_forward_length"
+    if not keys.integer("expert_count", 0):
+        hub.only(keys, **{shared: inner})
+        keys.ignore("expert_used_count")
+        return FeedForwardSpec(bias=model.has("ffn_up.bias"))
+    experts = ExpertsSpec(
+        **model.expert_counts(),
+        inner=keys.integer("expert_feed_forward_length", inner),
+        shared_inner=keys.integer(shared, 0),
+    )
+    return FeedForwardSpec(experts=experts)
+
+
 GRANITE = Family(
     "granite",
     ("GraniteForCausalLM",),
     "Granite 3",
     _hub,
     gguf="granite",
-    read_gguf=_gguf_granite,
+    read_gguf=_gguf,
     gguf_names=TensorNames(pairs_adjacent=True),
 )
 GRANITE_MOE = Family(
-    "granitemoe", ("GraniteMoeForCausalLM",), "Granite 3 MoE", _hub_moe, hub_names=MOE_NAMES
+    "granitemoe",
+    ("GraniteMoeForCausalLM",),
+    "Granite 3 MoE",
+    _hub_moe,
+    hub_names=MOE_NAMES,
+    gguf="granitemoe",
+    read_gguf=_gguf_moe,
+    gguf_names=TensorNames(stacked=GGUF_NAMES.stacked, pairs_adjacent=True),
 )
 
 
@@ -229,25 +261,12 @@ def _gguf_hybrid(model: GGUFMetadata) -> ModelConfig:
     heads = recurrent.gguf_per_layer(keys, recurrent.GGUF_KV_HEADS, count)
     mamba = recurrent.gguf_mamba2(model, conv_bias=model.has_in_any("ssm_conv1d.bias", count))
     plain = gguf_model(recurrent.gguf_of_one_size(model, count), "granitemoehybrid")
-    layer = msgspec.structs.replace(plain.layers[0], feed_forward=_gguf_feed_forward(model, plain))
+    layer = plain.layers[0]
     attention = msgspec.structs.replace(layer.attention, rope=None)
     attending = msgspec.structs.replace(layer, attention=attention)
     mixing = msgspec.structs.replace(attending, recurrent=mamba)
     layers = hub.shared(attending if kv_heads else mixing for kv_heads in heads)
     return msgspec.structs.replace(plain, layers=layers, ropes=())
-
-
-def _gguf_feed_forward(model: GGUFMetadata, plain: ModelConfig) -> FeedForwardSpec:
-    keys, shared = model.keys, "expert_shared_feed_forward_length"
-    if not keys.integer("expert_count", 0):
-        hub.only(keys, **{shared: plain.intermediate_size, "expert_used_count": 0})
-        return FeedForwardSpec()
-    experts = ExpertsSpec(
-        **model.expert_counts(),
-        inner=keys.integer("expert_feed_forward_length", plain.intermediate_size),
-        shared_inner=keys.integer(shared, 0),
-    )
-    return FeedForwardSpec(experts=experts)
 
 
 GRANITE_HYBRID = Family(

@@ -11,7 +11,13 @@ from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+)
 
 
 def _hub(fields: Fields) -> ModelConfig:
@@ -31,17 +37,23 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
-def _gguf(model: GGUFMetadata) -> ModelConfig:
-    sizes = model.sizes()
+def read_gguf(model: GGUFMetadata) -> ModelConfig:
+    """The config in a file of Llama, or of Mistral, whose layers are the same; with experts, the
+    file is of Mixtral, or of a mixture that was made of models of either."""
+    sizes, experts = model.sizes(), None
+    if model.keys.integer("expert_count", 0):
+        inner = model.keys.integer("expert_feed_forward_length", sizes["intermediate_size"])
+        experts = ExpertsSpec(**model.expert_counts(), inner=inner)
+    else:
+        model.keys.ignore("expert_used_count")
     layer = LayerSpec(
         attention=AttentionSpec(
-            qkv_bias="blk.0.attn_q.bias" in model.tensors,
-            output_bias="blk.0.attn_output.bias" in model.tensors,
+            qkv_bias=model.has("attn_q.bias"), output_bias=model.has("attn_output.bias")
         ),
-        feed_forward=FeedForwardSpec(bias="blk.0.ffn_up.bias" in model.tensors),
+        feed_forward=FeedForwardSpec(bias=model.has("ffn_up.bias"), experts=experts),
     )
     return ModelConfig(
-        architecture="llama",
+        architecture="mixtral" if experts else "llama",
         **sizes,
         norm=NormSpec(eps=model.rms_eps()),
         ropes=(model.rope(sizes["head_dim"]),),
@@ -55,6 +67,6 @@ LLAMA = Family(
     "Llama 2 and 3, SmolLM",
     _hub,
     gguf="llama",
-    read_gguf=_gguf,
+    read_gguf=read_gguf,
     gguf_names=TensorNames(pairs_adjacent=True),
 )

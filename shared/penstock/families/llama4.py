@@ -7,8 +7,12 @@ attention", 2025.
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.qwen3 import GGUF_NAMES
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -22,6 +26,10 @@ from penstock.model.layer_spec import (
 )
 
 CHUNKED = "chunked_attention"
+INTERVAL = 4
+"""Every so many layers, one has no rotary positions."""
+GROWTH, LENGTH = 0.1, 8192
+"""By how much queries grow there with each so many positions; as many make up a chunk."""
 
 
 def _hub(fields: Fields) -> ModelConfig:
@@ -61,7 +69,7 @@ def _hub(fields: Fields) -> ModelConfig:
 
 def _turning(fields: Fields, count: int) -> list[bool]:
     """Whether each layer has rotary positions. An empty list says nothing."""
-    interval = fields.integer("no_rope_layer_interval", 4)
+    interval = fields.integer("no_rope_layer_interval", INTERVAL)
     if interval < 1:
         raise fields.wrong("no_rope_layer_interval", "a positive number")
     key = "no_rope_layers"
@@ -85,7 +93,7 @@ def _chunks(fields: Fields, turns: list[bool], longest: int) -> list[int | None]
         raise fields.wrong(key, f"{CHUNKED} or {hub.FULL} for each of {len(turns)} layers")
     size = fields.optional_integer("attention_chunk_size")
     if "attention_chunk_size" not in fields:
-        size = 8192
+        size = LENGTH
     if size is None or size >= longest:
         return [None] * len(kinds)
     if size < 1:
@@ -96,13 +104,17 @@ def _chunks(fields: Fields, turns: list[bool], longest: int) -> list[int | None]
 def _growing(fields: Fields, head_dim: int) -> RopeSpec | None:
     """The rotation of layers without rotary positions: nothing turns, and queries grow. None: they
     don't grow either."""
-    by, length = fields.number("attn_scale", 0.1), fields.integer("floor_scale", 8192)
+    by, length = fields.number("attn_scale", GROWTH), fields.integer("floor_scale", LENGTH)
     on = fields.values.get("attn_temperature_tuning", True)  # a number in some releases
     fields.ignore("attn_temperature_tuning")
     if not on or not by:
         return None
     if length < 1:
         raise fields.wrong("floor_scale", "a positive number")
+    return _growing_spec(head_dim, by, length)
+
+
+def _growing_spec(head_dim: int, by: float, length: int) -> RopeSpec:
     return RopeSpec(
         dims=head_dim,
         scaling=RopeScaling(kind="proportional", kept=0),
@@ -113,9 +125,13 @@ def _growing(fields: Fields, head_dim: int) -> RopeSpec | None:
 
 
 def _experts(fields: Fields) -> ExpertsSpec:
-    inner = fields.integer("intermediate_size", 8192)
+    counts = hub.expert_counts(fields, "num_local_experts")
+    return _spec_of_experts(counts, fields.integer("intermediate_size", 8192))
+
+
+def _spec_of_experts(counts: dict[str, Any], inner: int) -> ExpertsSpec:
     return ExpertsSpec(
-        **hub.expert_counts(fields, "num_local_experts"),
+        **counts,
         inner=inner,
         router="sigmoid",
         normalised=False,
@@ -133,6 +149,39 @@ def _routed(fields: Fields, count: int) -> frozenset[int]:
     if step < 1:
         raise fields.wrong("interleave_moe_layer_step", "a positive number")
     return frozenset(range(step - 1, count, step))
+
+
+WITHOUT_NORMS = 128
+"""So many experts has the release without norms of queries and keys: its files don't say so."""
+
+
+def _gguf(model: GGUFMetadata) -> ModelConfig:
+    """Files say neither what a chunk is nor which layers rotate: all releases have the same."""
+    sizes, keys = model.sizes(), model.keys
+    if "attention.sliding_window" in keys:
+        raise keys.wrong("attention.sliding_window", "none, and 8192 positions in a chunk,")
+    hub.only(keys, **{"attention.sliding_window_pattern": INTERVAL, "leading_dense_block_count": 0})
+    experts = _spec_of_experts(model.expert_counts(), keys.integer("expert_feed_forward_length"))
+    step = keys.integer("interleave_moe_layer_step")
+    if step < 1:
+        raise keys.wrong("interleave_moe_layer_step", "a positive number")
+    normed = experts.count != WITHOUT_NORMS
+    chunk = LENGTH if sizes["max_position"] > LENGTH else None
+    layers = []
+    for number in range(1, sizes["num_layers"] + 1):
+        attention = AttentionSpec(chunk=chunk, norm="head" if normed else "none")
+        if number % INTERVAL == 0:
+            attention = AttentionSpec(rope=1)
+        feed_forward = FeedForwardSpec(experts=None if number % step else experts)
+        layers.append(LayerSpec(attention=attention, feed_forward=feed_forward))
+    head_dim = sizes["head_dim"]
+    return ModelConfig(
+        architecture="llama4",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(head_dim), _growing_spec(head_dim, GROWTH, LENGTH)),
+        layers=hub.shared(layers),
+    )
 
 
 LLAMA4 = Family(
@@ -160,4 +209,7 @@ LLAMA4 = Family(
         unit_norms=True,
         pairs_adjacent=True,
     ),
+    gguf="llama4",
+    read_gguf=_gguf,
+    gguf_names=TensorNames(stacked=GGUF_NAMES.stacked, unit_norms=True, pairs_adjacent=True),
 )

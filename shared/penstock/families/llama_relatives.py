@@ -96,7 +96,29 @@ def _hub_seed_oss(fields: Fields) -> ModelConfig:
     )
 
 
-SEED_OSS = Family("seed_oss", ("SeedOssForCausalLM",), "Seed-OSS", _hub_seed_oss)
+def _gguf_seed_oss(model: GGUFMetadata) -> ModelConfig:
+    sizes = model.sizes()
+    attention = AttentionSpec(
+        qkv_bias=model.has("attn_q.bias"), output_bias=model.has("attn_output.bias")
+    )
+    return ModelConfig(
+        architecture="seed_oss",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(LayerSpec(attention=attention),),
+    )
+
+
+SEED_OSS = Family(
+    "seed_oss",
+    ("SeedOssForCausalLM",),
+    "Seed-OSS",
+    _hub_seed_oss,
+    gguf="seed_oss",
+    read_gguf=_gguf_seed_oss,
+    gguf_names=TensorNames({"attention_output_norm": "post_attention_layernorm"}),
+)
 
 
 def _hub_ernie4_5(fields: Fields) -> ModelConfig:
@@ -212,18 +234,12 @@ GGUF_FUSED = {
 
 
 def _gguf_phi3(model: GGUFMetadata) -> ModelConfig:
-    if "rope_factors_long.weight" in model.tensors:
-        raise UnsupportedModel(
-            f"{model.keys.where}: rotary positions stretched by LongRoPE are served from "
-            "safetensors only"
-        )
     sizes = model.sizes()
-    model.keys.ignore("rope.scaling.original_context_length")
     return ModelConfig(
         architecture="phi3",
         **sizes,
         norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
+        ropes=(model.long_rope(sizes["head_dim"]),),
         layers=(LayerSpec(attention=AttentionSpec(window=model.window())),),
     )
 

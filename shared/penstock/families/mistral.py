@@ -1,14 +1,19 @@
 """Mistral 7B and its successors: Llama, of which some releases attend within a sliding window; and
 Mixtral: Mistral with a mixture of experts in every layer.
 
-Mistral's GGUF files say that they are Llama's. Sources: Jiang et al., "Mistral 7B", 2023; "Mixtral
-of experts", 2024.
+GGUF files of Mistral and Mixtral say that they are Llama's, but for Mistral 3's.  Sources: Jiang et
+al., "Mistral 7B", 2023; "Mixtral of experts", 2024.
 """
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.llama import read_gguf
+from penstock.families.qwen3 import GGUF_NAMES
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -41,6 +46,19 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
+def _gguf(model: GGUFMetadata) -> ModelConfig:
+    plain, keys = read_gguf(model), model.keys
+    rope = msgspec.structs.replace(
+        plain.ropes[0],
+        query_growth=keys.number("attention.temperature_scale", 0.0),
+        query_growth_length=keys.integer(
+            "rope.scaling.original_context_length", plain.max_position
+        ),
+    )
+    name = "mistral" if plain.architecture == "llama" else plain.architecture
+    return msgspec.structs.replace(plain, architecture=name, ropes=(rope,))
+
+
 MISTRAL = Family(
     "mistral",
     (
@@ -51,6 +69,9 @@ MISTRAL = Family(
     ),
     "Mistral, Ministral, Ministral 3, Mistral Small 3",
     _hub,
+    gguf="mistral3",
+    read_gguf=_gguf,
+    gguf_names=TensorNames(pairs_adjacent=True),
 )
 
 
@@ -88,4 +109,7 @@ MIXTRAL = Family(
     "Mixtral",
     _hub_mixtral,
     hub_names=TensorNames(MIXTRAL_MODULES),
+    gguf="llama",
+    read_gguf=read_gguf,
+    gguf_names=TensorNames(stacked=GGUF_NAMES.stacked, pairs_adjacent=True),
 )

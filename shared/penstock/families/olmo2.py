@@ -8,6 +8,8 @@ mixture-of-experts language models", 2024.
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
@@ -73,13 +75,26 @@ def _hub3(fields: Fields) -> ModelConfig:
 
 
 def _gguf_olmo2(model: GGUFMetadata) -> ModelConfig:
+    """OLMo 3's files say the same as OLMo 2's, and that layers have windows."""
     sizes = model.sizes()
-    return ModelConfig(
+    rope = model.rope(sizes["head_dim"])
+    plain = ModelConfig(
         architecture="olmo2",
         **sizes,
         norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
+        ropes=(rope,),
         layers=(_layer(None, 0, bias=False),),
+    )
+    if "attention.sliding_window" not in model.keys:
+        return plain
+    local = model.rope(sizes["head_dim"], theta=rope.theta, local=True)
+    window = model.window()
+    layers = [
+        _layer(window, 1, bias=False) if kind == hub.SLIDING else _layer(None, 0, bias=False)
+        for kind in model.layer_kinds()
+    ]
+    return msgspec.structs.replace(
+        plain, architecture="olmo3", ropes=(rope, local), layers=hub.shared(layers)
     )
 
 
@@ -92,7 +107,15 @@ OLMO2 = Family(
     gguf="olmo2",
     read_gguf=_gguf_olmo2,
 )
-OLMO3 = Family("olmo3", ("Olmo3ForCausalLM",), "OLMo 3", _hub3, hub_names=NAMES)
+OLMO3 = Family(
+    "olmo3",
+    ("Olmo3ForCausalLM",),
+    "OLMo 3",
+    _hub3,
+    hub_names=NAMES,
+    gguf="olmo2",
+    read_gguf=_gguf_olmo2,
+)
 
 
 def _hub_olmoe(fields: Fields) -> ModelConfig:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.qwen3 import GGUF_NAMES
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -88,10 +89,36 @@ def _hub_moe(fields: Fields) -> ModelConfig:
     )
 
 
+def _gguf_moe(model: GGUFMetadata) -> ModelConfig:
+    sizes, keys = model.sizes(), model.keys
+    counts, inner = model.expert_counts(), sizes["intermediate_size"]
+    experts = ExpertsSpec(
+        **counts,
+        inner=keys.integer("expert_feed_forward_length", inner // counts["active"]),
+        normalised=False,
+        shared_inner=keys.integer("expert_shared_feed_forward_length", inner),
+        shared_gate=True,
+    )
+    layer = LayerSpec(
+        attention=AttentionSpec(qkv_bias=model.has("attn_q.bias")),
+        feed_forward=FeedForwardSpec(experts=experts),
+    )
+    return ModelConfig(
+        architecture="qwen2_moe",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(layer,),
+    )
+
+
 QWEN2_MOE = Family(
     "qwen2_moe",
     ("Qwen2MoeForCausalLM",),
     "Qwen1.5-MoE, Qwen2-MoE",
     _hub_moe,
     hub_names=TensorNames({"mlp.gate": "mlp.router"}),
+    gguf="qwen2moe",
+    read_gguf=_gguf_moe,
+    gguf_names=GGUF_NAMES,
 )

@@ -144,6 +144,10 @@ def time_limits(fields: Fields) -> dict[str, Any]:
 # converter, which gives a layer without keys and values 0 KV heads.
 
 GGUF_KV_HEADS, GGUF_INNER = "attention.head_count_kv", "feed_forward_length"
+GGUF_OF_MAMBA = tuple(
+    f"ssm.{each}"
+    for each in ("time_step_rank", "inner_size", "group_count", "state_size", "conv_kernel")
+)
 GGUF_SIGMOID = 2
 """GGUF's number for a router's sigmoid."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.families.gguf_reading import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS
 from penstock.formats.gguf import GGUFFile
 from penstock.formats.safetensors_file import SafetensorsFile
 from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
@@ -130,7 +131,7 @@ def _gguf_parameters(files: list[Path]) -> int:
         math.prod(tensor.shape)
         for file in files
         for tensor in GGUFFile(file, vocabulary=False).tensors.values()
-        if tensor.name != "rope_freqs.weight"
+        if tensor.name not in (ROPE_FACTORS, SHORT_FACTORS, LONG_FACTORS)
     )
 
 

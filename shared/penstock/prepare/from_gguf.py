@@ -74,7 +74,7 @@ def _config(file: GGUFFile) -> tuple[ModelConfig | EncoderConfig, PoolingConfig 
     if is_encoder(file):
         return read_encoder(file)
     config = read_config(file)
-    return config, read_decoder_pooling(file, config)
+    return config, read_decoder_pooling(file, config.hidden_size)
 
 
 def _check_tensors(file: GGUFFile, config: ModelConfig | EncoderConfig) -> None:
@@ -228,10 +228,11 @@ def read_encoder(file: GGUFFile) -> tuple[EncoderConfig, PoolingConfig]:
     )
 
 
-def read_decoder_pooling(file: GGUFFile, config: ModelConfig) -> PoolingConfig | None:
-    """None for a model that generates text. Raises UnsupportedModel for another pooling than that
-    of the last token."""
-    fields = _of_architecture(file, config.architecture)
+def read_decoder_pooling(file: GGUFFile, size: int) -> PoolingConfig | None:
+    """None for a model that generates text. size: of its hidden states. Raises UnsupportedModel for
+    another pooling than that of the last token."""
+    name = Fields(file.metadata, str(file.path)).text("general.architecture")
+    fields = _of_architecture(file, name)
     kind = fields.integer("pooling_type", 0)
     if kind == 0:
         return None
@@ -239,7 +240,7 @@ def read_decoder_pooling(file: GGUFFile, config: ModelConfig) -> PoolingConfig |
         raise UnsupportedModel(
             f"{fields.where}: pooling_type {kind} over a decoder is not served; 3 (last token) is"
         )
-    return PoolingConfig(mode="last", normalize=True, size=config.hidden_size)
+    return PoolingConfig(mode="last", normalize=True, size=size)
 
 
 def _of_architecture(file: GGUFFile, name: str) -> Fields:

@@ -22,7 +22,7 @@ from tests.adapter_folders import Factors, random_factors, write_gguf, write_pef
 from tests.worker.adapters.rig import SMALL, AdapterRig, Sequence_, factors_of
 from tests.worker.cpu_model import CPUModel
 from tests.worker.models.family_cases import CASES, SIZES
-from tests.worker.models.test_gguf_families import adjacent
+from tests.worker.models.gguf_writing import adjacent
 from tests.worker.models.test_parity_families import make_theirs
 
 Q = "model.layers.0.self_attn.q_proj"

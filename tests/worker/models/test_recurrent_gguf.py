@@ -19,8 +19,8 @@ from penstock.model.config import WeightFiles
 from penstock.prepare.from_gguf import read_config
 from tests.worker.checkpoints import load_model
 from tests.worker.cpu_model import CPUModel
+from tests.worker.models.gguf_writing import finish
 from tests.worker.models.recurrent_cases import DELTA, LINEAR, RECURRENT_CASES
-from tests.worker.models.test_gguf_families import finish
 from tests.worker.models.test_parity_families import make_theirs
 from tests.worker.models.test_recurrent_models import POSITIONS, compare
 

@@ -10,7 +10,8 @@ from typing import Any
 import gguf
 from torch import Tensor
 
-from tests.worker.models.test_gguf_families import CONVERSIONS, Conversion, Made, adjacent, write
+from tests.worker.models.gguf_writing import Conversion, Made, adjacent, write
+from tests.worker.models.test_gguf_families import CONVERSIONS
 
 Writer = gguf.GGUFWriter
 ARCH = gguf.MODEL_ARCH.MMPROJ

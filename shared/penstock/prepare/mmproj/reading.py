@@ -256,7 +256,7 @@ KINDS: dict[str, MmprojKind] = {
     "mlp": MmprojKind("LLaVA", (), llava, sized=False),
     "gemma3": MmprojKind("Gemma 3", ("gemma3",), gemma3),
     "idefics3": MmprojKind("Idefics 3 or SmolVLM", ("llama",), idefics3),
-    "pixtral": MmprojKind("Pixtral or Mistral Small 3", ("llama",), pixtral),
+    "pixtral": MmprojKind("Pixtral or Mistral Small 3", ("llama", "mistral"), pixtral),
     "qwen2vl_merger": MmprojKind("Qwen2-VL", ("qwen2",), qwen2_vl),
     "qwen2.5vl_merger": MmprojKind("Qwen2.5-VL", ("qwen2",), qwen2_5_vl),
     "qwen3vl_merger": MmprojKind("Qwen3-VL", ("qwen3", "qwen3_moe"), qwen3_vl),
