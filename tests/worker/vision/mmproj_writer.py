@@ -28,7 +28,7 @@ def qwen3_vl_text(writer: Writer, config: Any) -> None:
 
 TEXT_HALVES = {
     "llama": CONVERSIONS["llama-plain"],
-    "mistral": CONVERSIONS["llama-plain"],
+    "mistral": CONVERSIONS["mistral-small3"],
     "qwen2": CONVERSIONS["qwen2-plain"],
     "gemma3_text": CONVERSIONS["gemma3-of-six"],
     "qwen2_vl_text": Conversion(gguf.MODEL_ARCH.QWEN2VL, sections),
