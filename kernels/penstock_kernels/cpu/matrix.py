@@ -29,6 +29,7 @@ class MatrixKind(enum.IntEnum):
     T4H = 9
     T4W = 10
     F4W = 11
+    F4B16 = 12
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ SOURCES = {
     "IQ4_NL": SourceFormat(22, 32, 18, MatrixKind.T4H),
     "IQ4_XS": SourceFormat(23, 256, 136, MatrixKind.T4W),
     "MXFP4": SourceFormat(24, 32, 17, MatrixKind.F4W),
+    "NVFP4": SourceFormat(25, 64, 36, MatrixKind.F4B16),
 }
 """Formats of unpacked matrices, by the checkpoints' names."""
 
@@ -118,7 +120,8 @@ class PackedMatrix:
         return PackedMatrix(struct, self.tiles, padded)
 
 
-_FORMS = {MatrixKind.F32: 1, MatrixKind.BF16: 2, MatrixKind.S8W16: 12, MatrixKind.U4W16: 12}
+_HALVES = (MatrixKind.S8W16, MatrixKind.U4W16, MatrixKind.F4B16)
+_FORMS = {MatrixKind.F32: 1, MatrixKind.BF16: 2, **dict.fromkeys(_HALVES, 12)}
 
 
 def _padded_bias(bias: np.ndarray) -> np.ndarray:
@@ -198,6 +201,34 @@ def pack_levels(
     return _packed(_placed(parts, shape[0], order), shape, kind, bias, threads, arena)
 
 
+def pack_blocks(
+    source: str,
+    chunks: Iterable[np.ndarray],
+    shape: tuple[int, int],
+    *,
+    factor: float = 1.0,
+    order: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+    threads: int = 1,
+    arena: Arena | None = None,
+) -> PackedMatrix:
+    """Packs blocks of MXFP4 or NVFP4 as `pack` does, a few rows at a time, filled up to whole ones.
+
+    `chunks`: consecutive rows, [rows, bytes of a row] uint8.
+    `factor`: of all weights of NVFP4.
+
+    Raises ValueError for chunks of another shape, and for a factor of another source.
+    """
+    _check_shape(shape)
+    block = SOURCES[source]
+    if factor != 1.0 and block.kind is not MatrixKind.F4B16:
+        raise ValueError(f"matrices of {source} have no factor")
+    columns = -(-shape[1] // block.elements) * block.bytes
+    parts = ((block.number, _as_bytes(chunk, columns, np.dtype(np.uint8))) for chunk in chunks)
+    placed = _placed(parts, shape[0], order)
+    return _packed(placed, shape, block.kind, bias, threads, arena, factor)
+
+
 def pack_floats(
     chunks: Iterable[np.ndarray],
     shape: tuple[int, int],
@@ -251,6 +282,7 @@ def _packed(
     bias: np.ndarray | None,
     threads: int,
     arena: Arena | None,
+    factor: float = 1.0,
 ) -> PackedMatrix:
     outputs, inputs = shape
     if bias is not None and np.shape(bias) != (outputs,):
@@ -276,9 +308,8 @@ def _packed(
         if packed != 0:
             raise ValueError(f"a matrix of shape {shape} can't be packed as {kind.name}")
     padded = None if bias is None else _padded_bias(bias)
-    struct = PkMatrix(
-        kind, outputs, inputs, 0, tiles.ctypes.data, None if padded is None else padded.ctypes.data
-    )
+    added = None if padded is None else padded.ctypes.data
+    struct = PkMatrix(kind, outputs, inputs, factor, tiles.ctypes.data, added)
     return PackedMatrix(struct, tiles, padded)
 
 

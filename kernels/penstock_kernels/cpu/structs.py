@@ -13,7 +13,7 @@ class PkMatrix(ctypes.Structure):
         ("kind", c_int32),
         ("outputs", c_int32),
         ("inputs", c_int32),
-        ("reserved", c_int32),
+        ("factor", c_float),
         ("tiles", c_void_p),
         ("bias", c_void_p),
     )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from penstock.process import logs
 from penstock_kernels.triton.linear.gguf_weights import GROUP, Layout, empty
+from penstock_worker.quantisation.checkpoints.compressed_tensors import E2M1Matrix
 from penstock_worker.quantisation.checkpoints.fp8 import FP8Matrix
 from penstock_worker.quantisation.checkpoints.matrix import LevelMatrix
 from penstock_worker.quantisation.fp8 import FP8, FP8_GROUP, FP8Blocks, FP8Rows
@@ -208,16 +209,19 @@ LevelPart = tuple[CheckpointTensor, tuple[range, ...]]
 
 def kept_as(tensor: StoredTensor, columns: range) -> str | None:
     """Returns the name of the layout that keeps these columns of a tensor as they are: `int4`,
-    `int8`, or with `wide` after it, which has float32 scales and minima. None if none does."""
+    `int8`, or with `wide` after it, which has float32 scales and minima; `e2m1`, and the inputs of
+    a group. None if none does."""
     matrix = tensor.quantised if isinstance(tensor, CheckpointTensor) else None
     if not isinstance(matrix, LevelMatrix) or matrix.order is not None or tensor.rearrange:
         return None
     if columns.start % GROUP or columns.stop % GROUP:
         return None
-    if matrix.group % GROUP and matrix.group < matrix.inputs:
-        return None
     rows = range(matrix.outputs)
     scales = matrix.finite_scales(rows)
+    if isinstance(matrix, E2M1Matrix):
+        return f"e2m1 {matrix.group}"
+    if matrix.group % GROUP and matrix.group < matrix.inputs:
+        return None
     with np.errstate(over="ignore"):
         half = (scales.astype(np.float16).astype(np.float32) == scales).all()
     narrow = half and (matrix.zeros(rows) == matrix.centre).all()
@@ -236,20 +240,28 @@ def repacked_levels(
     if out.units is not None and out.unit_minima is not None:
         out.units.fill_(1)
         out.unit_minima.fill_(1)
+    groups = _e2m1_groups if layout.e2m1 else _groups
     start = 0
     for tensor, (rows, held) in parts:
         matrix = tensor.quantised
         if not isinstance(matrix, LevelMatrix):
             raise TypeError(f"{tensor.name} has no levels")
         for some in chunks(rows, len(held)):
-            for name, values in _groups(matrix, some, held, layout).items():
+            for name, values in groups(matrix, some, held, layout).items():
                 _write(out.tensors[name], values, start, place)
             start += len(some)
     return out
 
 
 def _layout(kept: str, inputs: int) -> Layout:
-    """The wide layout has no units: one for all inputs is 1, as scales are no whole numbers."""
+    """The wide layout has no units: one for all inputs is 1, as scales are no whole numbers.
+    NVFP4's factor is one."""
+    if kept.startswith("e2m1"):
+        group = int(kept.split()[1])
+        unit = inputs if group < GROUP else 0
+        return Layout(
+            4, e2m1=True, group=group, factors=torch.uint8, unit=unit, unit_dtype=torch.float32
+        )
     bits = 4 if kept.startswith("int4") else 8
     if kept.endswith("wide"):
         return Layout(bits, minima=True, factors=torch.float32, unit=inputs)
@@ -274,6 +286,24 @@ def _groups(matrix: LevelMatrix, rows: range, columns: range, layout: Layout) ->
     found = {"levels": levels, "scales": torch.from_numpy(scales)}
     if layout.minima:
         found["minima"] = torch.from_numpy(-(zeros * scales).astype(np.float32))
+    return found
+
+
+def _e2m1_groups(
+    matrix: LevelMatrix, rows: range, columns: range, layout: Layout
+) -> dict[str, Tensor]:
+    """Returns what `_groups` does, of MXFP4 or NVFP4."""
+    if not isinstance(matrix, E2M1Matrix):
+        raise TypeError(f"{matrix.name} isn't of type e2m1")
+    codes = matrix.codes(rows, columns).reshape(len(rows), -1, 2, GROUP // 2)
+    first, last = columns.start // layout.group, columns.stop // layout.group
+    scales = np.array(matrix.scale_bytes(rows)[:, first:last])
+    found = {
+        "levels": torch.from_numpy(codes[:, :, 0] | codes[:, :, 1] << 4),
+        "scales": torch.from_numpy(scales),
+    }
+    if layout.units:
+        found["units"] = torch.full((len(rows), 1), float(matrix.factor))
     return found
 
 

@@ -30,7 +30,7 @@ def repacked(
     stored, (_, columns) = tensors[0]
     whole = LAYOUTS[stored.format]
     layout = whole
-    if whole.factors is not None and not _aligned(columns, whole.unit):
+    if whole.units and not _aligned(columns, whole.unit):
         layout = replace(whole, unit=GROUP)
     outputs = sum(len(part[0]) for _, part in tensors)
     out = GGUFMatrix(**vars(empty(layout, outputs, len(columns), device)))

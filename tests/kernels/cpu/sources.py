@@ -19,11 +19,12 @@ WAYS = [(source, None) for source in SOURCES] + [
 
 K_HALVES = {
     "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
-    "IQ4_NL": (0,), "IQ4_XS": (0,),
+    "IQ4_NL": (0,), "IQ4_XS": (0,), "NVFP4": (),
 }  # fmt: skip
 """Where blocks of the types that the gguf package can't quantise hold their float16 scales."""
 K_BYTES = {
     "Q2_K": 84, "Q3_K": 110, "Q4_K": 144, "Q5_K": 176, "Q6_K": 210, "IQ4_NL": 18, "IQ4_XS": 136,
+    "NVFP4": 36,
 }  # fmt: skip
 
 
@@ -68,4 +69,6 @@ def _k_blocks(rng: np.random.Generator, format: str, count: int) -> np.ndarray:
     for at in K_HALVES[format]:
         scales = (rng.standard_normal(count) * 1e-3).astype(np.float16)
         blocks[:, at : at + 2] = scales[:, None].view(np.uint8)
+    if format == "NVFP4":  # Of type e4m3, below 1/8; some are subnormal.
+        blocks[:, :4] = rng.integers(0, 0x20, (count, 4))
     return blocks

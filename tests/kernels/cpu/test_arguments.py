@@ -10,7 +10,14 @@ import pytest
 from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
 from penstock_kernels.cpu import library
 from penstock_kernels.cpu.decoder import Decoder, DecoderShape
-from penstock_kernels.cpu.matrix import LEVELS_BLOCK, MatrixKind, pack, pack_levels, product
+from penstock_kernels.cpu.matrix import (
+    LEVELS_BLOCK,
+    MatrixKind,
+    pack,
+    pack_blocks,
+    pack_levels,
+    product,
+)
 from penstock_kernels.cpu.program import Buffer, PhaseKind, Program
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.sources import random_source
@@ -80,6 +87,13 @@ def test_chunks_of_other_shapes(shapes: list[tuple[int, ...]], message: str) -> 
 def test_levels_of_a_kind_without_any() -> None:
     with pytest.raises(ValueError, match="levels can't be packed as BF16"):
         pack_levels([np.zeros((4, 2), LEVELS_BLOCK)], (4, 64), kind=MatrixKind.BF16)
+
+
+def test_blocks_of_another_size_or_with_a_factor_that_they_lack() -> None:
+    with pytest.raises(ValueError, match=r"a chunk is uint8 \(4, 36\); \(rows, 72\) is needed"):
+        pack_blocks("NVFP4", [np.zeros((4, 36), np.uint8)], (4, 70))
+    with pytest.raises(ValueError, match="matrices of MXFP4 have no factor"):
+        pack_blocks("MXFP4", [np.zeros((4, 17), np.uint8)], (4, 32), factor=0.5)
 
 
 def test_bias_of_another_size() -> None:

@@ -28,6 +28,8 @@ def whole_source(format: str) -> Source:
         data = rng.integers(0, 256, (count, K_BYTES[format]), dtype=np.uint8)
         for at in K_HALVES[format]:
             data[:, at : at + 2] = np.array([0.5], np.float16).view(np.uint8)
+        if format == "NVFP4":  # Scales from a half to 4.
+            data[:, :4] = rng.choice([0x30, 0x38, 0x40, 0x48], (count, 4))
     elif format == "MXFP4":
         data = rng.integers(0, 256, (OUTPUTS * INPUTS // 32, 17), dtype=np.uint8)
         data[:, 0] = rng.integers(125, 130, len(data))

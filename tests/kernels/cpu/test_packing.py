@@ -10,6 +10,7 @@ from penstock_kernels.cpu.matrix import (
     LEVELS_BLOCK,
     PLAIN,
     MatrixKind,
+    pack_blocks,
     pack_floats,
     pack_levels,
     product,
@@ -62,6 +63,20 @@ def test_levels_read_back(kind: MatrixKind, inputs: int) -> None:
     packed = pack_levels(chunks, (19, inputs), kind=kind, threads=2)
     read = product(127 * np.eye(inputs, dtype=np.float32), packed).T
     assert np.array_equal(read, 127 * true.reshape(19, 96)[:, :inputs])
+
+
+@pytest.mark.parametrize(("format", "factor"), [("MXFP4", 1.0), ("NVFP4", 0.37)])
+def test_blocks_by_chunks(format: str, factor: float) -> None:
+    """The last block of a row may be of fewer inputs than it has numbers."""
+    source = random_source(format, 19, 192, seed=6)
+    rows, inputs = source.data.reshape(19, -1), 144
+    options = {"factor": factor} if factor != 1 else {}
+    blocks = rows[:, : -(-inputs // WIDTH[format]) * rows.shape[1] * WIDTH[format] // 192]
+    packed = pack_blocks(format, (blocks[:7], blocks[7:]), (19, inputs), **options)
+    read = product(127 * np.eye(inputs, dtype=np.float32), packed).T
+    true = 127 * factor * source.values[:, :inputs].astype(np.float64)
+    size = np.abs(true).max(1, keepdims=True)
+    assert (np.abs(read - true) <= 4 * size * 2.0**-24).all()
 
 
 @pytest.mark.parametrize("kind", [MatrixKind.F32, MatrixKind.BF16])

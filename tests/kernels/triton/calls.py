@@ -326,7 +326,10 @@ CALLS: dict[str, Callable[[], object]] = {
             "q4_k": gguf_weights.Layout(4, minima=True, factors=torch.uint8),
             "q6_k": gguf_weights.Layout(6, offset=32, group=16, factors=torch.int8),
             "iq4_xs": gguf_weights.Layout(8, factors=torch.int8),
-            "mxfp4": gguf_weights.Layout(8, factors=torch.float32, unit=32),
+            "mxfp4": gguf_weights.Layout(4, e2m1=True, factors=torch.uint8, unit=0),
+            "nvfp4": gguf_weights.Layout(
+                4, e2m1=True, group=16, factors=torch.uint8, unit=14336, unit_dtype=torch.float32
+            ),
         }.items()
     },
 }

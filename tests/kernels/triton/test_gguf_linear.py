@@ -137,10 +137,10 @@ def test_rows_are_the_files(kind: str, device: torch.device) -> None:
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_no_more_bytes_than_in_the_file(kind: str, device: torch.device) -> None:
     """But for a little more: K-quants' scales of 4 or 6 bits take a byte each, levels of 2 or 3
-    bits a nibble, those that stand for a table's entries a byte, and MXFP4's scales six."""
+    bits a nibble, and those that stand for IQ4's entries a byte."""
     there, file = kept(kind, 16, 512, device), stored(kind, 16, 512).data.nbytes
     small = {"Q2_K": 16 + 64, "Q3_K": 4 + 32, "Q4_K": 4, "Q5_K": 4}
-    tables = {"IQ4_NL": 8 * 16, "IQ4_XS": 2 + 8 * 16, "MXFP4": 8 * (16 + 5)}
+    tables = {"IQ4_NL": 8 * 16, "IQ4_XS": 2 + 8 * 16}
     more = 16 * 2 * (small | tables).get(kind, 0)
     assert there.nbytes == file + more
 

@@ -1,4 +1,4 @@
-"""Checkpoints with experts in FP8, which stay so on CUDA, against the same weights in float32."""
+"""Checkpoints with experts in FP8 or 4 bits, which stay so on CUDA, beside the same in float32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from torch import Tensor
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.layers.feed_forward import MixtureOfExperts
-from penstock_worker.layers.triton_experts import FP8Experts, PlainExperts, TritonExperts
+from penstock_worker.layers.triton_experts import (
+    FP8Experts,
+    PackedExperts,
+    PlainExperts,
+    TritonExperts,
+)
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.quantisation.fp8 import FP8Blocks, FP8Rows
@@ -92,14 +97,36 @@ def test_a_model_with_fp8_experts(name: str, tmp_path: Path, device: torch.devic
         assert product.levels.shape == (COUNT, outputs, inputs)
         assert product.levels.element_size() == 1
         assert product.scales.shape == (COUNT, outputs, 2 if "blocks" in name else 1)
+    check(forward, checkpoint, device)
+
+
+def check(forward: Forward, checkpoint: Checkpoint, device: torch.device) -> None:
     ours, wanted = logits(forward), logits(twin_of(checkpoint))
     assert (ours - wanted).abs().max() < 0.03 * wanted.abs().max()
     rows = torch.randn(40, HIDDEN, generator=torch.Generator().manual_seed(3)).bfloat16()
-    rows = rows.to(device)
+    rows, experts = rows.to(device), experts_of(forward)
     with torch.inference_mode():
         whole = experts(rows)
         for some in (slice(1), slice(7, 9), slice(39, 40)):
             assert torch.equal(experts(rows[some]), whole[some])
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"), [("MXFP4", 4.25), ("NVFP4", 4.5), ("NVFP4 of Model Optimizer", 4.5)]
+)
+def test_a_model_with_experts_of_4_bits(
+    name: str, bits: float, tmp_path: Path, device: torch.device
+) -> None:
+    """Each matrix of NVFP4 has a factor of its own, 4 bytes for each output here."""
+    checkpoint = write_experts(tmp_path / "model", CASES[name])
+    forward = forward_of(checkpoint, batch_invariant=True)
+    experts = experts_of(forward)
+    for product in experts._up, experts._down:
+        assert isinstance(product, PackedExperts)
+        held = product.weights
+        factors = 4 * held.outputs if "NVFP4" in name else 0
+        assert held.nbytes == held.outputs * held.inputs * bits / 8 + factors
+    check(forward, checkpoint, device)
 
 
 @pytest.mark.parametrize("name", ["FP8, per channel", "FP8, blocks of 128"])

@@ -35,7 +35,9 @@ KEPT = {
     "W8A16": 8,
     "W8A16, wide scales": 8,
     "INT8, asymmetric": 8,
-    "MXFP4": 8,
+    "MXFP4": 4,
+    "NVFP4": 4,
+    "NVFP4 of Model Optimizer": 4,
 }
 UNPACKED = ("GPTQ, act-order", "GPTQ, groups of 16", "INT8", "FP8, blocks", "MXFP8", "NF4")
 """Cases that are unpacked: INT8 among them has inputs that groups of 32 don't divide."""
@@ -64,12 +66,14 @@ def test_matrices_that_stay_mean_the_same(name: str, tmp_path: Path, device: tor
     assert held.layout.bits == KEPT[name]
     read = gguf_rows(held, None, torch.float32).cpu()
     true = torch.cat([checkpoint.meant[f"model.{each}.weight"] for each in (GATE, UP)])
-    # A level times its scale and the minimum are rounded each, where there is a minimum.
-    allowed = 2**-22 * true.abs().max() if held.layout.minima else 0
+    # A level times its scale and the minimum are rounded each, where there is a minimum; and a
+    # factor that scales are divided by.
+    rounded = held.layout.minima or name == "NVFP4"
+    allowed = 2**-22 * true.abs().max() if rounded else 0
     assert (read - true).abs().max() <= allowed
 
 
-@pytest.mark.parametrize("name", ["AWQ", "W4A16"])
+@pytest.mark.parametrize("name", ["AWQ", "W4A16", "NVFP4"])
 def test_a_product_and_a_ranks_part_of_it(name: str, tmp_path: Path, device: torch.device) -> None:
     checkpoint = write_checkpoint(tmp_path / "model", CASES[name])
     true = checkpoint.meant[f"model.{DOWN}.weight"]

@@ -50,8 +50,10 @@ KINDS = {
     "FP8, blocks": "F32",
     "FP8, blocks of powers": "BF16",
     "FP8 of fbgemm": "F32",
-    "MXFP4": "S8H",
+    "MXFP4": "F4W",
     "MXFP8": "BF16",
+    "NVFP4": "F4B16",
+    "NVFP4 of Model Optimizer": "F4B16",
     "NF4": "F32",
     "NF4, scales quantised too": "F32",
 }
@@ -105,7 +107,7 @@ def test_rows_of_a_fused_matrix(name: str, tmp_path: Path) -> None:
         replace(stored, shape=(36, true.shape[1]))
 
 
-@pytest.mark.parametrize("name", ["AWQ", "INT8", "FP8, blocks"])
+@pytest.mark.parametrize("name", ["AWQ", "INT8", "FP8, blocks", "NVFP4"])
 def test_rows_in_another_order(name: str, tmp_path: Path) -> None:
     """Families with adjacent rotary pairs have them so."""
     checkpoint = write_checkpoint(tmp_path / "model", CASES[name])
@@ -138,7 +140,20 @@ def test_packed_weights_read_back(name: str, tmp_path: Path) -> None:
     assert np.abs(read - true).max() <= 2**-20 * (np.abs(true).max() + bias.max())
 
 
-@pytest.mark.parametrize("name", ["AWQ", "GPTQ, act-order", "W4A16, asymmetric", "FP8, blocks"])
+def test_scales_of_a_byte_may_be_negative(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "model", CASES["NVFP4"])
+    true = -checkpoint.meant[f"model.{DOWN}.weight"]
+    checkpoint.change(put("weight_scale", lambda x: (x.view(torch.uint8) | 128).view(x.dtype)))
+    stored = tensor_of(opened(checkpoint), DOWN, checkpoint)
+    assert torch.equal(stored.quantised.values(range(64), range(96)), true)
+    packed = CheckpointPacking(1, Arena()).pack(stored.quantised)
+    read = product(np.eye(96, dtype=np.float32), packed).T
+    assert np.abs(read - true.numpy()).max() <= 2**-20 * true.abs().max()
+
+
+@pytest.mark.parametrize(
+    "name", ["AWQ", "GPTQ, act-order", "W4A16, asymmetric", "FP8, blocks", "NVFP4"]
+)
 def test_parts_of_ranks_make_the_whole(name: str, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "model", CASES[name])
     config = checkpoint.config
@@ -211,6 +226,10 @@ BROKEN: dict[str, tuple[str, Change, str]] = {
         "other shapes than its quantization_config says"),
     "blocks of another size": (
         "FP8, blocks", put("weight_scale_inv", lambda x: x[:1]), "other shapes"),
+    "NaN among scales of a byte": (
+        "NVFP4", put("weight_scale", lambda x: x.view(torch.uint8).fill_(127).view(x.dtype)),
+        "scale that isn't finite"),
+    "a factor of 0": ("NVFP4", put("weight_global_scale", lambda x: x * 0), "one positive number"),
     "no shape in its state": (
         "NF4", put("weight.quant_state.bitsandbytes__nf4", lambda x: x[:20]), "can't be read"),
     "a listed module": (

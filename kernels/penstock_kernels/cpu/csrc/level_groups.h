@@ -85,6 +85,14 @@ template <bool WIDE> inline V load_scale(const uint8_t* at, int index) {
   return load_f16(reinterpret_cast<const uint16_t*>(at) + 16 * index);
 }
 
+// The same of scales of type e4m3, divided by 256: their bits are those of a float16, whose exponent is biased by eight
+// more.
+inline V load_e4m3(const uint8_t* at, int index) {
+  uint16_t halves[16];
+  for (int i = 0; i < 16; i++) halves[i] = static_cast<uint16_t>(at[16 * index + i] << 7);
+  return load_f16(halves);
+}
+
 // Of levels that lie two to a byte, each in a byte of its own.
 __attribute__((always_inline)) inline void read_nibbles(const uint8_t* q, W* w) {
   PK_UNROLLED
@@ -184,22 +192,40 @@ template <int KIND_> struct Looked {
   }
 };
 
+// Signed levels, of which the first and the latter 16 have a scale each.
+template <int M> __attribute__((always_inline)) inline void add_halves(const W* w, V first, V second, const Activations& a, int row, int g, V* sums) {
+  using Half = Dots<Weights::SIGNED, 4, M>;
+  const Half half(w, a, row, g), other(w + 4, a, row, g, 16);
+  typename Half::At cell(a, row, g);
+  PK_UNROLLED
+  for (int m = 0; m < M; m++, cell.next(a)) {
+    const V by = set1(a.scales[cell.at]);
+    sums[m] = fma(to_float(half(cell, m)), mul(first, by), sums[m]);
+    sums[m] = fma(to_float(other(cell, m)), mul(second, by), sums[m]);
+  }
+}
+
 struct SignedHalves {
   static constexpr int KIND = PK_S8W16;
   template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
     W w[8];
     for (int i = 0; i < 8; i++) w[i] = as_signed(load_w(q + 64 * i));
-    const V first = load_scale<true>(s, 0), second = load_scale<true>(s, 1);
-    using Half = Dots<Weights::SIGNED, 4, M>;
-    const Half half(w, a, row, g), other(w + 4, a, row, g, 16);
-    typename Half::At cell(a, row, g);
-    PK_UNROLLED
-    for (int m = 0; m < M; m++, cell.next(a)) {
-      const V by = set1(a.scales[cell.at]);
-      sums[m] = fma(to_float(half(cell, m)), mul(first, by), sums[m]);
-      sums[m] = fma(to_float(other(cell, m)), mul(second, by), sums[m]);
-    }
+    add_halves<M>(w, load_scale<true>(s, 0), load_scale<true>(s, 1), a, row, g, sums);
   }
 };
+
+// Levels that stand for E2M1's entries. Sums lack what `factor_of` returns.
+struct LookedHalves {
+  static constexpr int KIND = PK_F4B16;
+  template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
+    W w[8];
+    Looked<PK_F4W>::read(q, w);
+    add_halves<M>(w, load_e4m3(s, 0), load_e4m3(s, 1), a, row, g, sums);
+  }
+};
+
+// What a matrix's sums are multiplied by at the end, where scales are bytes: entries are twice the weights, and
+// load_e4m3 divides.
+inline float factor_of(const PkMatrix& matrix) { return 128.0f * matrix.factor; }
 
 }  // namespace

@@ -100,6 +100,8 @@ float power_of_two(uint8_t e) {
   std::memcpy(&value, &bits, 4);
   return value;
 }
+// e4m3 without its sign, divided by 256. What isn't a number is 0, as ggml has it.
+float e4m3(uint8_t b) { return (b & 127) == 127 ? 0.0f : half_to_float(static_cast<uint16_t>((b & 127) << 7)); }
 // Group j of eight in a super-block's 64 bytes of two-bit levels: 32 bytes hold four groups.
 void two_bits(const uint8_t* q, int j, uint8_t* levels) {
   for (int i = 0; i < GROUP; i++) levels[i] = (q[32 * (j / 4) + i] >> (2 * (j % 4))) & 3;
@@ -141,6 +143,17 @@ Levels decode_small(int source, const uint8_t* row, int g) {
       out.scales[0] = half_to_float(read<uint16_t>(b)) * static_cast<float>((low | high << 4) - 32);
       break;
     }
+    case PK_NVFP4:  // four times 16 values, each in 8 bytes
+      b = row + 36 * (g / 2) + 2 * (g % 2);
+      for (int i = 0; i < 2; i++) {
+        const uint8_t* q = row + 36 * (g / 2) + 4 + 16 * (g % 2) + 8 * i;
+        for (int k = 0; k < 8; k++) {
+          out.levels[16 * i + k] = q[k] & 15;
+          out.levels[16 * i + 8 + k] = q[k] >> 4;
+        }
+        out.scales[i] = e4m3(b[i]);
+      }
+      break;
     default:  // PK_MXFP4
       b = row + 17 * g;
       q4(b + 1, out.levels);
@@ -255,7 +268,8 @@ void put_scale(uint8_t* scales, bool wide, int index, int lane, float value) {
 }
 
 void put_levels(int kind, uint8_t* q, uint8_t* s, int lane, const Levels& group) {
-  const bool halves = kind == PK_S8W16 || kind == PK_U4W16, table = kind == PK_T4H || kind == PK_T4W || kind == PK_F4W;
+  const bool halves = kind == PK_S8W16 || kind == PK_U4W16, bytes = kind == PK_F4B16;
+  const bool table = kind == PK_T4H || kind == PK_T4W || kind == PK_F4W || bytes;
   const bool nibbles = kind == PK_U4H || kind == PK_U4W || kind == PK_U4W16 || table;
   const bool wide = kind == PK_U4W || kind == PK_U8W || halves || kind == PK_T4W || kind == PK_F4W;
   if (nibbles) {
@@ -264,6 +278,10 @@ void put_levels(int kind, uint8_t* q, uint8_t* s, int lane, const Levels& group)
   } else {
     for (int i = 0; i < GROUP; i += 4)
       for (int j = 0; j < 4; j++) q[16 * i + 4 * lane + j] = group.levels[i + j];
+  }
+  if (bytes) {
+    for (int i = 0; i < 2; i++) s[16 * i + lane] = static_cast<uint8_t>(float_to_half(group.scales[i]) >> 7);
+    return;
   }
   put_scale(s, wide, 0, lane, group.scales[0]);
   if (halves) put_scale(s, wide, 1, lane, group.scales[1]);
@@ -310,7 +328,8 @@ size_t source_row_bytes(int source, int inputs) {
     case PK_Q3_K: return 110 * (n / 256);
     case PK_IQ4_NL: return 18 * (n / 32);
     case PK_IQ4_XS: return 136 * (n / 256);
-    case PK_MXFP4: return 17 * (n / 32);
+    case PK_MXFP4: return 17 * (padded(inputs, GROUP) / GROUP);
+    case PK_NVFP4: return 36 * (padded(inputs, 2 * GROUP) / (2 * GROUP));
     default: return 0;
   }
 }
@@ -329,7 +348,8 @@ bool can_pack(int source, int inputs, int kind) {
     case PK_IQ4_XS: return inputs % 256 == 0 && kind == PK_T4W;
     case PK_Q2_K: return inputs % 256 == 0 && kind == PK_U4W16;
     case PK_IQ4_NL: return inputs % 32 == 0 && kind == PK_T4H;
-    case PK_MXFP4: return inputs % 32 == 0 && kind == PK_F4W;
+    case PK_MXFP4: return kind == PK_F4W;
+    case PK_NVFP4: return kind == PK_F4B16;
     default: return false;
   }
 }

@@ -78,6 +78,11 @@ template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, 
     }
     Format::template group<M>(q, s, a, row, g, sums);
   }
+  if (kind == PK_F4B16) {
+    const V factor = set1(factor_of(matrix));
+    PK_UNROLLED
+    for (int m = 0; m < M; m++) sums[m] = mul(sums[m], factor);
+  }
   const V bias = matrix.bias ? load(matrix.bias + 16 * tile) : zero();
   PK_UNROLLED
   for (int m = 0; m < M; m++) store(out + 16 * m, matrix.bias ? add(sums[m], bias) : sums[m]);
@@ -122,6 +127,7 @@ inline void tile_product(const PkMatrix& matrix, int tile, const Activations& a,
     case PK_T4H: return tile_of<Looked<PK_T4H>>(matrix, tile, a, row, rows, out);
     case PK_T4W: return tile_of<Looked<PK_T4W>>(matrix, tile, a, row, rows, out);
     case PK_F4W: return tile_of<Looked<PK_F4W>>(matrix, tile, a, row, rows, out);
+    case PK_F4B16: return tile_of<LookedHalves>(matrix, tile, a, row, rows, out);
     default: return tile_of<SignedHalves>(matrix, tile, a, row, rows, out);
   }
 }
@@ -145,12 +151,16 @@ inline void tile_products(const PkMatrix& matrix, int tile, int count, const Act
 // Lane `lane` of 16 scales, as floats.
 inline float scale_at(const uint8_t* scales, int kind, int index, int lane) {
   alignas(64) float lanes[16];
+  if (kind == PK_F4B16) {
+    store(lanes, load_e4m3(scales, index));
+    return lanes[lane];
+  }
   const bool wide = kind == PK_U4W || kind == PK_U8W || (kind >= PK_S8W16 && kind != PK_T4H);
   store(lanes, wide ? load_scale<true>(scales, index) : load_scale<false>(scales, index));
   return lanes[lane];
 }
 
-// One value of a group. i: input within the group.
+// One value of a group; of an F4B16, divided by its `factor_of`. i: input within the group.
 inline float value_at(const uint8_t* q, const uint8_t* s, int kind, int lane, int i) {
   switch (kind) {
     case PK_F32: return reinterpret_cast<const float*>(q)[16 * i + lane];
@@ -160,11 +170,11 @@ inline float value_at(const uint8_t* q, const uint8_t* s, int kind, int lane, in
       __builtin_memcpy(&value, &bits, 4);
       return value;
     }
-    case PK_U4H: case PK_U4W: case PK_U4W16: case PK_T4H: case PK_T4W: case PK_F4W: {
+    case PK_U4H: case PK_U4W: case PK_U4W16: case PK_T4H: case PK_T4W: case PK_F4W: case PK_F4B16: {
       const uint8_t both = q[64 * (i / 8) + 4 * lane + i % 4];
       const int level = i % 8 < 4 ? both & 15 : both >> 4;
       if (kind == PK_T4H || kind == PK_T4W) return scale_at(s, kind, 0, lane) * static_cast<float>(pk::IQ4[level] - 128);
-      if (kind == PK_F4W) return scale_at(s, kind, 0, lane) * static_cast<float>(pk::E2M1[level] - 128);
+      if (kind == PK_F4W || kind == PK_F4B16) return scale_at(s, kind, kind == PK_F4W ? 0 : i / 16, lane) * static_cast<float>(pk::E2M1[level] - 128);
       const bool halves = kind == PK_U4W16;
       return scale_at(s, kind, halves ? i / 16 : 0, lane) * static_cast<float>(level) + scale_at(s, kind, halves ? 2 + i / 16 : 1, lane);
     }
@@ -184,6 +194,7 @@ inline void matrix_row(const PkMatrix& matrix, int row, float* out) {
     const int g = k / pk::GROUP;
     out[k] = value_at(levels + static_cast<size_t>(g) * pk::level_bytes(matrix.kind),
                       scales + static_cast<size_t>(g) * pk::scale_bytes(matrix.kind), matrix.kind, row % 16, k % pk::GROUP);
+    if (matrix.kind == PK_F4B16) out[k] *= factor_of(matrix);
   }
 }
 

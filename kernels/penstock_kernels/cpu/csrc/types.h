@@ -9,16 +9,18 @@ extern "C" {
 // How a matrix is stored. A tile is 16 outputs by all inputs; a group is 32 of its inputs.
 // U4, U8: unsigned levels q, value = scale * q + minimum.  S8: value = scale * (q - 128).
 // T4: levels from 0 to 15, value = scale * (IQ4[q] - 128).  F4: the same with E2M1.
-// H: scale and minimum are float16.  W: they are float32.  W16: they are float32, for 16 inputs each.
+// H: scale and minimum are float16.  W: they are float32.  W16: they are float32, for 16 inputs each.  B16: so are
+// scales, which are bytes of type e4m3, at least 0, times the matrix's factor / 2.
 enum PkKind : int32_t {
   PK_F32 = 0, PK_BF16 = 1, PK_U4H = 2, PK_U4W = 3, PK_U8H = 4, PK_U8W = 5, PK_S8H = 6, PK_S8W16 = 7, PK_U4W16 = 8,
-  PK_T4H = 9, PK_T4W = 10, PK_F4W = 11
+  PK_T4H = 9, PK_T4W = 10, PK_F4W = 11, PK_F4B16 = 12
 };
 
 // outputs, inputs: of the matrix; tiles cover them, rounded up to 16 and 32 with zeros.
-// tiles: 64-byte aligned.  bias: [outputs rounded up to 16] or null.
+// factor: of all scales of an F4B16.  tiles: 64-byte aligned.  bias: [outputs rounded up to 16] or null.
 struct PkMatrix {
-  int32_t kind, outputs, inputs, reserved;
+  int32_t kind, outputs, inputs;
+  float factor;
   const uint8_t* tiles;
   const float* bias;
 };
@@ -352,7 +354,7 @@ constexpr int padded(int n, int unit) { return (n + unit - 1) / unit * unit; }
 // Floats of a row of a convolution's weights: sixteen can be read from any channel on.
 constexpr int conv_stride(int channels) { return padded(channels, 16) + 16; }
 
-// What four-bit levels stand for, plus 128: in GGUF's IQ4_NL and IQ4_XS, and (twice) in MXFP4.
+// What four-bit levels stand for, plus 128: in GGUF's IQ4_NL and IQ4_XS, and (twice) in MXFP4 and NVFP4.
 constexpr uint8_t IQ4[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
 constexpr uint8_t E2M1[16] = {128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116};
 
@@ -361,7 +363,7 @@ constexpr int level_bytes(int kind) {
   switch (kind) {
     case PK_F32: return 4 * LANES * GROUP;
     case PK_BF16: return 2 * LANES * GROUP;
-    case PK_U4H: case PK_U4W: case PK_U4W16: case PK_T4H: case PK_T4W: case PK_F4W: return LANES * GROUP / 2;
+    case PK_U4H: case PK_U4W: case PK_U4W16: case PK_T4H: case PK_T4W: case PK_F4W: case PK_F4B16: return LANES * GROUP / 2;
     default: return LANES * GROUP;
   }
 }
@@ -370,7 +372,7 @@ constexpr int scale_bytes(int kind) {
     case PK_F32: case PK_BF16: return 0;
     case PK_U4H: case PK_U8H: return 4 * LANES;
     case PK_U4W: case PK_U8W: return 8 * LANES;
-    case PK_S8H: case PK_T4H: return 2 * LANES;
+    case PK_S8H: case PK_T4H: case PK_F4B16: return 2 * LANES;
     case PK_T4W: case PK_F4W: return 4 * LANES;
     case PK_U4W16: return 16 * LANES;
     default: return 8 * LANES;
@@ -383,7 +385,7 @@ constexpr int form_of(int kind) {
   switch (kind) {
     case PK_F32: return FLOATS;
     case PK_BF16: return HALVES;
-    case PK_S8W16: case PK_U4W16: return LEVELS | HALF_GROUPS;
+    case PK_S8W16: case PK_U4W16: case PK_F4B16: return LEVELS | HALF_GROUPS;
     default: return LEVELS;
   }
 }

@@ -42,6 +42,7 @@ def _expert_gguf(
     PAIRS: tl.constexpr,
     BITS: tl.constexpr,
     OFFSET: tl.constexpr,
+    E2M1: tl.constexpr,
     GROUP: tl.constexpr,
     MINIMA: tl.constexpr,
     UNIT: tl.constexpr,
@@ -67,11 +68,11 @@ def _expert_gguf(
         for group in tl.range(0, end, num_stages=STAGES):
             scale, second, least, other = group_factors(
                 scales, units, minima, unit_minima, group, end, own, in_columns, all_outputs,
-                GROUP, MINIMA, UNIT,
+                GROUP, MINIMA, UNIT, E2M1,
             )  # fmt: skip
             acc = add_group(
                 acc, x_place, levels, high, scale, second, least, other, group, end, held, own,
-                in_columns, all_outputs, BITS, OFFSET, GROUP, MINIMA,
+                in_columns, all_outputs, BITS, OFFSET, GROUP, MINIMA, E2M1,
             )  # fmt: skip
         store_pairs(acc, bias, out, pair, held, column, in_columns, expert, outputs, HAS_BIAS)
 

@@ -44,6 +44,7 @@ def _gguf_product(
     BIAS: tl.constexpr,
     BITS: tl.constexpr,
     OFFSET: tl.constexpr,
+    E2M1: tl.constexpr,
     GROUP: tl.constexpr,
     MINIMA: tl.constexpr,
     UNIT: tl.constexpr,
@@ -68,35 +69,35 @@ def _gguf_product(
         # at a time.
         a, a_second, a_least, a_other = group_factors(
             scales, units, minima, unit_minima, group, end, column, in_columns, outputs,
-            GROUP, MINIMA, UNIT,
+            GROUP, MINIMA, UNIT, E2M1,
         )  # fmt: skip
         b, b_second, b_least, b_other = group_factors(
             scales, units, minima, unit_minima, group + 1, end, column, in_columns, outputs,
-            GROUP, MINIMA, UNIT,
+            GROUP, MINIMA, UNIT, E2M1,
         )  # fmt: skip
         c, c_second, c_least, c_other = group_factors(
             scales, units, minima, unit_minima, group + 2, end, column, in_columns, outputs,
-            GROUP, MINIMA, UNIT,
+            GROUP, MINIMA, UNIT, E2M1,
         )  # fmt: skip
         d, d_second, d_least, d_other = group_factors(
             scales, units, minima, unit_minima, group + 3, end, column, in_columns, outputs,
-            GROUP, MINIMA, UNIT,
+            GROUP, MINIMA, UNIT, E2M1,
         )  # fmt: skip
         acc = add_group(
             acc, x_place, levels, high, a, a_second, a_least, a_other, group, end, in_rows,
-            column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA,
+            column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA, E2M1,
         )  # fmt: skip
         acc = add_group(
             acc, x_place, levels, high, b, b_second, b_least, b_other, group + 1, end, in_rows,
-            column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA,
+            column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA, E2M1,
         )  # fmt: skip
         acc = add_group(
             acc, x_place, levels, high, c, c_second, c_least, c_other, group + 2, end, in_rows,
-            column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA,
+            column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA, E2M1,
         )  # fmt: skip
         acc = add_group(
             acc, x_place, levels, high, d, d_second, d_least, d_other, group + 3, end, in_rows,
-            column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA,
+            column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA, E2M1,
         )  # fmt: skip
     if BIAS:
         acc += tl.load(bias + column, mask=in_columns, other=0.0).to(tl.float32)[:, None]

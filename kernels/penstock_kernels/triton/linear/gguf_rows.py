@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.linear.gguf_groups import half_of_bytes, twice_e2m1
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_kernels.triton.rounding import round_to
 from penstock_kernels.triton.tiles import UNPACK_TILE, UNPACK_WARPS
@@ -26,6 +27,7 @@ def _gguf_rows(
     inputs,
     BITS: tl.constexpr,
     OFFSET: tl.constexpr,
+    E2M1: tl.constexpr,
     GROUP: tl.constexpr,
     MINIMA: tl.constexpr,
     UNIT: tl.constexpr,
@@ -52,8 +54,13 @@ def _gguf_rows(
             for plane in tl.static_range(PLANES):
                 bits = tl.load(high + group * PLANES + plane, mask=inside, other=0)
                 level |= ((bits >> within) & 1) << (4 + plane)
+        if E2M1:
+            level = twice_e2m1(level)
     place = (column // GROUP).to(tl.int64) * outputs + source
-    scale = tl.load(scales + place, mask=inside, other=0).to(tl.float32)
+    scale = tl.load(scales + place, mask=inside, other=0)
+    if E2M1:
+        scale = half_of_bytes(scale, GROUP)
+    scale = scale.to(tl.float32)
     if UNIT > 0:
         unit = (column // UNIT).to(tl.int64) * outputs + source
         scale *= tl.load(units + unit, mask=inside, other=0).to(tl.float32)

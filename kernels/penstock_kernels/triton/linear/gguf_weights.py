@@ -22,6 +22,9 @@ class Layout:
     bits: int
     """Bits per level: 4, 5, 6 or 8."""
     offset: int = 0
+    e2m1: bool = False
+    """Whether 4 bits are a number of type e2m1, and scales are uint8: e8m0 of 32 inputs, or e4m3 of
+    16, which is at least 0."""
     group: int = GROUP
     """Inputs that share a scale: 16 or 32."""
     minima: bool = False
@@ -29,7 +32,13 @@ class Layout:
     """Dtype of scales and minima. None: they are float16 and there are no units. Otherwise a scale
     is such a number, mostly a whole one, times its unit."""
     unit: int = 256
-    """Inputs that share a unit."""
+    """Inputs that share a unit; 0: there are no units."""
+    unit_dtype: torch.dtype = torch.float16
+
+    @property
+    def units(self) -> bool:
+        """Whether there are any."""
+        return self.factors is not None and self.unit > 0
 
     @property
     def constants(self) -> dict[str, int | bool]:
@@ -37,9 +46,10 @@ class Layout:
         return {
             "BITS": self.bits,
             "OFFSET": self.offset,
+            "E2M1": self.e2m1,
             "GROUP": self.group,
             "MINIMA": self.minima,
-            "UNIT": 0 if self.factors is None else self.unit,
+            "UNIT": self.unit if self.units else 0,
         }
 
 
@@ -62,11 +72,10 @@ class GGUFWeights:
     minima: Tensor | None
     """Minimum of each group, [inputs / group, outputs]; None for types without minima."""
     units: Tensor | None
-    """Scale of each unit's scales, [inputs / unit, outputs] float16; None for types without
-    units."""
+    """Scale of each unit's scales, [inputs / unit, outputs] of the layout's dtype; None for types
+    without units."""
     unit_minima: Tensor | None
-    """Scale of each unit's minima, [inputs / unit, outputs] float16; None for types without
-    them."""
+    """Scale of each unit's minima, as `units`; None for types without them."""
 
     @property
     def outputs(self) -> int:
@@ -100,7 +109,6 @@ def empty(layout: Layout, outputs: int, inputs: int, device: torch.device) -> GG
     def tensor(per: int, dtype: torch.dtype, *inner: int) -> Tensor:
         return torch.empty(inputs // per, outputs, *inner, dtype=dtype, device=device)
 
-    units = layout.factors is not None
     wide = layout.bits == 8
     return GGUFWeights(
         layout,
@@ -108,6 +116,8 @@ def empty(layout: Layout, outputs: int, inputs: int, device: torch.device) -> GG
         high=tensor(GROUP, torch.int32, planes) if planes else None,
         scales=tensor(layout.group, scaled),
         minima=tensor(layout.group, scaled) if layout.minima else None,
-        units=tensor(layout.unit, torch.float16) if units else None,
-        unit_minima=tensor(layout.unit, torch.float16) if units and layout.minima else None,
+        units=tensor(layout.unit, layout.unit_dtype) if layout.units else None,
+        unit_minima=tensor(layout.unit, layout.unit_dtype)
+        if layout.units and layout.minima
+        else None,
     )

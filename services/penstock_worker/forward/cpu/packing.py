@@ -16,10 +16,12 @@ from penstock_kernels.cpu.matrix import (
     NotFiniteError,
     PackedMatrix,
     pack,
+    pack_blocks,
     pack_floats,
     pack_levels,
 )
 from penstock_kernels.cpu.memory import Arena
+from penstock_worker.quantisation.checkpoints.compressed_tensors import E2M1Matrix
 from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix, LevelMatrix
 from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
 from penstock_worker.weights.stored import CheckpointTensor, chunks, not_finite
@@ -109,8 +111,9 @@ class CPUPacking:
 # Packs the matrices of quantised checkpoints for the CPU kernels.
 #
 # Levels with a scale per group of inputs become a packed kind, without being rounded again, if each
-# 32 neighbouring inputs share a scale. Others are unpacked, and so are FP8 and NF4, whose numbers
-# are no whole ones: to bfloat16 if it can hold every weight of the matrix, else to float32.
+# 32 neighbouring inputs share a scale, or they are MXFP4 or NVFP4. Others are unpacked, and so are
+# FP8 and NF4, whose numbers are no whole ones: to bfloat16 if it can hold every weight of the
+# matrix, else to float32.
 
 log = logs.get(__name__)
 
@@ -139,6 +142,8 @@ class CheckpointPacking:
         that it is the same on all ranks. Raises UnsupportedModel for a scale that isn't finite."""
         reason = _obstacle(matrix)
         rows = range(matrix.outputs) if rows is None else rows
+        if isinstance(matrix, E2M1Matrix):
+            return self._pack_e2m1(matrix, bias, order, rows)
         if reason is None and isinstance(matrix, LevelMatrix):
             return self._pack_levels(matrix, bias, order, rows)
         kind = MatrixKind.BF16 if _fits_bfloat16(matrix) else MatrixKind.F32
@@ -182,6 +187,25 @@ class CheckpointPacking:
             _blocks(matrix, scales, minima, rows),
             shape,
             kind=kind,
+            order=order,
+            bias=bias,
+            threads=self.threads,
+            arena=self.arena,
+        )
+
+    def _pack_e2m1(
+        self,
+        matrix: E2M1Matrix,
+        bias: np.ndarray | None,
+        order: np.ndarray | None,
+        rows: range,
+    ) -> PackedMatrix:
+        matrix.finite_scales(rows)
+        return pack_blocks(
+            matrix.gguf[0],
+            (matrix.blocks(some) for some in chunks(rows, matrix.inputs)),
+            (len(rows), matrix.inputs),
+            factor=float(matrix.factor),
             order=order,
             bias=bias,
             threads=self.threads,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from penstock_worker.quantisation.checkpoints.gptq import (
     group_order,
     words_of,
 )
-from penstock_worker.quantisation.checkpoints.matrix import LevelMatrix
+from penstock_worker.quantisation.checkpoints.matrix import LevelMatrix, shifted
 from penstock_worker.quantisation.checkpoints.module import (
     FLOATS,
     CheckpointFormat,
@@ -194,24 +195,63 @@ _E2M1_LEVELS = np.concatenate((_CENTRE + _MAGNITUDES, _CENTRE - _MAGNITUDES)).as
 
 @dataclass(frozen=True)
 class E2M1Matrix(LevelMatrix):
-    """Numbers of type e2m1, two in a byte, with scales that a subclass reads."""
+    """Numbers of type e2m1, two in a byte, with scales of a byte that a subclass reads."""
 
+    gguf: ClassVar[tuple[str, int]]
+    """GGUF's type with the same numbers, and how many a block of it has."""
     packed: SafetensorsTensor
     stored_scales: SafetensorsTensor
+    first: int = field(default=0, kw_only=True)
+    """The first row of a part of a matrix, in the whole."""
 
-    def levels(self, rows: range, columns: range) -> np.ndarray:
+    @property
+    def factor(self) -> np.float32:
+        """What that type's numbers are to be multiplied by."""
+        return np.float32(1)
+
+    def row_range(self, rows: range) -> E2M1Matrix:
+        return replace(self, outputs=len(rows), first=self.first + rows.start)
+
+    def codes(self, rows: range, columns: range) -> np.ndarray:
+        """Reads [rows, columns] uint8, below 16."""
+        rows = shifted(rows, self.first)
         first, last = columns.start // 2, -(-columns.stop // 2)
         both = integers(self.packed)[rows.start : rows.stop, first:last]
         codes = np.stack((both & 15, both >> 4), -1).reshape(len(rows), -1)
-        return _E2M1_LEVELS[codes[:, columns.start - 2 * first : columns.stop - 2 * first]]
+        return codes[:, columns.start - 2 * first : columns.stop - 2 * first]
+
+    def scale_bytes(self, rows: range) -> np.ndarray:
+        """Reads [rows, groups] uint8."""
+        rows = shifted(rows, self.first)
+        stored = self.stored_scales.data.view(np.uint8).reshape(self.stored_scales.shape)
+        return stored[rows.start : rows.stop]
+
+    def blocks(self, rows: range) -> np.ndarray:
+        """Returns rows in GGUF's type, [rows, bytes] uint8, filled up to whole blocks with zeros:
+        the scales, and for each half a group's numbers, whose low bits are the first half's."""
+        width = self.gguf[1]
+        count = -(-self.inputs // width)
+        codes = np.zeros((len(rows), count * width), dtype=np.uint8)
+        codes[:, : self.inputs] = self.codes(rows, range(self.inputs))
+        halves = codes.reshape(len(rows), count, width // self.group, 2, self.group // 2)
+        scales = np.zeros((len(rows), count * width // self.group), dtype=np.uint8)
+        scales[:, : self.groups] = self.scale_bytes(rows)
+        both = (halves[..., 0, :] | halves[..., 1, :] << 4).reshape(len(rows), count, -1)
+        found = np.concatenate((scales.reshape(len(rows), count, -1), both), -1)
+        return found.reshape(len(rows), -1)
+
+    def levels(self, rows: range, columns: range) -> np.ndarray:
+        return _E2M1_LEVELS[self.codes(rows, columns)]
 
     def zeros(self, rows: range) -> np.ndarray:
         return np.full((len(rows), self.groups), _CENTRE, dtype=np.int32)
 
 
 class MXFP4Matrix(E2M1Matrix):
+    gguf = ("MXFP4", 32)
+
     def scales(self, rows: range) -> np.ndarray:
-        return powers_of_two(integers(self.stored_scales)[rows.start : rows.stop]) / 2
+        return powers_of_two(self.scale_bytes(rows)) / 2
 
 
 def _read_mxfp4(module: Module, scheme: WeightScheme) -> MXFP4Matrix | None:

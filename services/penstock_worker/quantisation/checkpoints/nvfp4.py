@@ -25,14 +25,27 @@ _WEIGHTS = ("weight_packed", "weight")
 
 @dataclass(frozen=True)
 class NVFP4Matrix(E2M1Matrix):
-    factor: np.float32
+    gguf = ("NVFP4", 64)
+    stored_factor: np.float32
     divides: bool
     """Whether scales are divided by the factor, else they are multiplied by it."""
 
+    @property
+    def factor(self) -> np.float32:
+        return 1 / self.stored_factor if self.divides else self.stored_factor
+
+    def codes(self, rows: range, columns: range) -> np.ndarray:
+        """Numbers have their scales' signs, too."""
+        signs = super().scale_bytes(rows) & 128
+        of_group = np.arange(columns.start, columns.stop) // self.group
+        return super().codes(rows, columns) ^ (signs >> 4)[:, of_group]
+
+    def scale_bytes(self, rows: range) -> np.ndarray:
+        return super().scale_bytes(rows) & 127
+
     def scales(self, rows: range) -> np.ndarray:
-        stored = self.stored_scales.data.view(np.uint8).reshape(self.stored_scales.shape)
-        scales = E4M3[stored[rows.start : rows.stop]] / 2  # Levels are twice the numbers.
-        return scales / self.factor if self.divides else scales * self.factor
+        scales = E4M3[self.scale_bytes(rows)] / 2  # Levels are twice the numbers.
+        return scales / self.stored_factor if self.divides else scales * self.stored_factor
 
 
 def _read(module: Module, scheme: WeightScheme) -> NVFP4Matrix | None:
@@ -52,7 +65,7 @@ def _read(module: Module, scheme: WeightScheme) -> NVFP4Matrix | None:
         order=None,
         packed=packed,
         stored_scales=module.take("weight_scale", ("F8_E4M3",), (outputs, -(-inputs // _GROUP))),
-        factor=_factor(module),
+        stored_factor=_factor(module),
         divides="weight_global_scale" in module.parts,
     )
 
@@ -60,7 +73,9 @@ def _read(module: Module, scheme: WeightScheme) -> NVFP4Matrix | None:
 def _factor(module: Module) -> np.float32:
     found = module.find("weight_global_scale", ("F32",)) or module.take("weight_scale_2", ("F32",))
     value = finite(float32(found).reshape(-1), module.name)
-    if value.size != 1 or value[0] <= 0:
+    with np.errstate(over="ignore"):
+        sound = value.size == 1 and value[0] > 0 and np.isfinite(1 / value[0])
+    if not sound:
         raise module.wrong(f"has a {found.name} that isn't one positive number")
     return np.float32(value[0])
 

@@ -99,12 +99,9 @@ def _decode_mxfp4(blocks: Tensor) -> Tensor:
 
 
 def _split_mxfp4(blocks: Tensor) -> dict[str, Tensor]:
-    scales = _scales_mxfp4(blocks)
-    units = torch.ones(scales.shape, dtype=torch.float16)
-    return {"levels": _values_mxfp4(blocks)[:, None], "scales": scales, "units": units}
+    return {"levels": blocks[:, None, 1:], "scales": blocks[:, :1]}
 
 
-# Powers of two beyond float16's: scales are float32, and all units are 1.
-_MXFP4_LAYOUT = Layout(8, factors=torch.float32, unit=32)
+_MXFP4_LAYOUT = Layout(4, e2m1=True, factors=torch.uint8, unit=0)
 
 MXFP4 = gguf_format("MXFP4", _decode_mxfp4, layout=_MXFP4_LAYOUT, split=_split_mxfp4, packed=True)
