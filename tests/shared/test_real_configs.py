@@ -642,7 +642,7 @@ def test_as_many_numbers_rotate_as_a_config_counts(head: int, rotating: int) -> 
         ("deepseek-v3", {"moe_layer_freq": 2}, "moe_layer_freq is 2"),
         (
             "gemma-4-e2b",
-            {"text_config": GEMMA4 | {"hidden_size": 8}},
+            {"text_config": GEMMA4 | {"hidden_size": 8, "intermediate_size": None}},
             "intermediate_size is missing",
         ),
         ("gpt-oss-20b", {"swiglu_limit": 6.0}, "swiglu_limit is 6"),

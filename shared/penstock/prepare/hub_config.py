@@ -12,6 +12,7 @@ from penstock.families.audio import AUDIO_CLASSES
 from penstock.families.bounds import MAX_LAYERS
 from penstock.families.family import TowerFamily
 from penstock.families.finding import family_of_class
+from penstock.families.hub_defaults import ABSENT
 from penstock.families.hub_reading import pass_over
 from penstock.families.vision import HARMLESS as HARMLESS_IN_TOWERS
 from penstock.families.vision import VISION_CLASSES
@@ -121,42 +122,6 @@ HARMLESS = frozenset(
 generation, which generation_config.json has."""
 
 
-ABSENT: dict[str, dict[str, object]] = {
-    "llama4": {"num_key_value_heads": 8},
-    "mistral": {"num_key_value_heads": 8},
-    "mixtral": {"num_key_value_heads": 8},
-    "qwen3_moe": {"num_key_value_heads": 4},
-    "qwen3_next": {"num_key_value_heads": 2},
-    "qwen3_5": {"num_key_value_heads": 4},
-    "qwen3_5_moe": {"num_key_value_heads": 2},
-    "gemma2": {
-        "num_key_value_heads": 4,
-        "final_logit_softcapping": 30.0,
-        "attn_logit_softcapping": 50.0,
-    },
-    "gemma3n": {"num_key_value_heads": 2, "vocab_size_per_layer_input": 262_144},
-    "gemma4": {"num_key_value_heads": 4},
-    "smollm3": {"num_key_value_heads": 4},
-    "glm": {"num_key_value_heads": 2},
-    "glm4": {"num_key_value_heads": 2},
-    "glm4_moe": {"num_key_value_heads": 8},
-    "gpt_oss": {"num_key_value_heads": 8},
-    "deepseek_v2": {"q_lora_rank": 1536, "n_shared_experts": 2},
-    "deepseek_v3": {"q_lora_rank": 1536, "n_shared_experts": 1},
-    "glm4_moe_lite": {"q_lora_rank": 768, "n_shared_experts": 1},
-    "nemotron_h": {"num_key_value_heads": 8},
-    "starcoder2": {"num_key_value_heads": 2},
-    "seed_oss": {"num_key_value_heads": 8},
-    "exaone4": {"sliding_window": 4096},
-    "ernie4_5": {"num_key_value_heads": 2},
-    "minimax_m2": {"num_key_value_heads": 8, "head_dim": 128},
-    "lfm2": {"num_key_value_heads": 8},
-    "lfm2_moe": {"num_key_value_heads": 8},
-}
-"""What transformers' class of a family has for a key that config.json lacks, where that isn't what
-a null means: a null for num_key_value_heads is num_attention_heads, for the others none."""
-
-
 def read_config(fields: Fields, *, language_model_only: bool = False) -> ModelConfig:
     """language_model_only: what a model sees or hears with is left out.
 
@@ -182,7 +147,7 @@ def _decoder(fields: Fields, family: Family) -> ModelConfig:
 def _with_a_tower(fields: Fields) -> TowerFamily | None:
     """The family of a model that sees or hears; None for others."""
     known: dict[str, TowerFamily] = {**VISION_CLASSES, **AUDIO_CLASSES}
-    names = fields.listed("architectures", str)
+    names = _architectures(fields)
     return next((known[name] for name in names if name in known), None)
 
 
@@ -195,6 +160,8 @@ def _with_tower(fields: Fields, towered: TowerFamily, *, language_model_only: bo
     tower = fields.section(towered.SECTION)
     with odd_values_refused(fields.where):
         part = towered.read(fields, tower, text)
+    if part is None:
+        log.info("the model is served for text only", config=fields.where)
     pass_over(tower, HARMLESS | HARMLESS_IN_TOWERS)
     fields.ignore(towered.SECTION, TEXT_HALF, "tie_word_embeddings", *towered.harmless)
     if TEXT_HALF in fields:  # else all other keys are the decoder's
@@ -215,18 +182,26 @@ def _tied_as(fields: Fields, section: Fields) -> Fields:
     return section.replaced({tied: fields.flag(tied)})
 
 
+def _architectures(fields: Fields) -> list[str]:
+    """The names of the classes that the file is for, usually one; empty: none is named."""
+    return fields.listed("architectures", str) if "architectures" in fields else []
+
+
 def _family(fields: Fields) -> Family:
-    names = fields.listed("architectures", str)
+    names = _architectures(fields)
     for name in names:
         stems = [name.removesuffix(end) for end in POOLING_CLASSES if name.endswith(end)]
         for known in (name, *(f"{stem}ForCausalLM" for stem in stems)):
             family = family_of_class(known)
             if family is not None:
                 return family
-    raise UnsupportedModel(
-        f"{fields.where}: the architecture {', '.join(names) or 'none'} is not served; "
-        f"{', '.join(HUB_CLASSES)} are ({MODEL_NAMES})"
-    )
+    what = f"the architecture {', '.join(names)} is not served"
+    if not names:
+        kind = fields.text("model_type", "missing, too")
+        what = (
+            f"architectures is missing, which names the model's class (model_type is {kind[:80]})"
+        )
+    raise UnsupportedModel(f"{fields.where}: {what}; {', '.join(HUB_CLASSES)} are ({MODEL_NAMES})")
 
 
 # EncoderConfig from the config.json of a BERT-like model.

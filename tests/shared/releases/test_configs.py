@@ -1,86 +1,59 @@
-"""config.json of releases, as their makers published it, read with transformers' numbers or refused
-for an architecture that the table of families lacks.
-
-`configs.json` has one release in a line; lists of modules that stay unquantised, and settings of
-single layers' quantisation, are cut after twelve. Those named `copy/…` come from other projects'
-test data, which may have shortened them.
-"""
+"""config.json of releases is read with transformers' numbers, or refused for an architecture that
+the table of families lacks."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from transformers import AutoConfig, PretrainedConfig
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import PretrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from penstock.errors import UnsupportedModel
 from penstock.families import ENCODER_TYPES
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig
-from penstock.prepare.hub_config import is_encoder, read_config, read_encoder_config
 from penstock.prepare.quantised import read_quantisation
-
-RELEASES: dict[str, dict[str, Any]] = json.loads(
-    (Path(__file__).parent / "configs.json").read_text(encoding="utf-8")
+from penstock_worker.layers.rotary import Rotary
+from penstock_worker.weights.weights import Weights
+from tests.shared.releases.reading import (
+    KNOWN,
+    NOT_SERVED,
+    READ,
+    RELEASES,
+    our_reading,
+    ours,
+    their_decoder,
+    their_reading,
+    theirs,
 )
-NOT_SERVED = {
-    "XiaomiMiMo/MiMo-7B-Base",
-    "XiaomiMiMo/MiMo-V2-Flash",
-    "copy/clip_vision_model",
-    "copy/exaone_7.8b",
-    "copy/glm4_9b",
-    "copy/internlm2_reward",
-    "copy/phi3_v",
-    "copy/phimoe",
-    "copy/qwen_7b",
-    "deepseek-ai/DeepSeek-V3.2",
-    "moonshotai/Kimi-K2.5",
-    "moonshotai/Kimi-K3",
-    "nvidia/DeepSeek-V4-Flash-NVFP4",
-    "nvidia/GLM-5-NVFP4",
-    "nvidia/GLM-5.1-NVFP4",
-    "nvidia/Kimi-K2.5-NVFP4",
-    "nvidia/Kimi-K2.6-NVFP4",
-    "nvidia/Llama-3_3-Nemotron-Super-49B-v1",
-    "sgl-project/DeepSeek-V4-Flash-FP8",
-    "sgl-project/DeepSeek-V4-Pro-FP8",
-    "stepfun-ai/Step-3.7-Flash",
-    "zai-org/GLM-5.1",
-}
-"""Releases of architectures that no family describes."""
-READ = RELEASES.keys() - NOT_SERVED
 
-
-def ours(name: str) -> ModelConfig | EncoderConfig:
-    fields = Fields(RELEASES[name]["config"], name)
-    if is_encoder(fields):
-        return read_encoder_config(fields)
-    return read_config(fields)
-
-
-def theirs(name: str) -> PretrainedConfig:
-    values = RELEASES[name]["config"]
-    return type(AutoConfig.for_model(values["model_type"])).from_dict(dict(values))
+DECODERS = [name for name in KNOWN if isinstance(our_reading(name), ModelConfig)]
+TIED = "tie_word_embeddings"
+KINDS = {"full_attention", "sliding_attention"}
 
 
 @pytest.mark.parametrize("name", sorted(NOT_SERVED))
 def test_an_architecture_that_is_not_served_is_named(name: str) -> None:
-    (architecture,) = RELEASES[name]["config"]["architectures"]
-    with pytest.raises(UnsupportedModel, match=f"the architecture {architecture} is not served"):
-        ours(name)
+    config = RELEASES[name]["config"]
+    reason = f"model_type is {config.get('model_type')}"
+    if "architectures" in config:
+        (named,) = config["architectures"]
+        reason = f"the architecture {named} is not served"
+    with pytest.raises(UnsupportedModel, match=reason):
+        our_reading(name)
 
 
-@pytest.mark.parametrize("name", sorted(READ))
+@pytest.mark.parametrize("name", READ)
 def test_numbers_are_transformers(name: str) -> None:
-    config = ours(name)
-    if RELEASES[name]["config"].get("model_type") not in CONFIG_MAPPING:
+    config = our_reading(name)
+    if name not in KNOWN:
         pytest.skip("transformers has no class for it")
-    whole = theirs(name)
-    text = whole.get_text_config()
-    text.allow_global_per_layer_attribute_access = True
+    whole, text = their_reading(name), their_decoder(name)
     if isinstance(config, EncoderConfig):
         assert config.hidden_size == text.hidden_size
         assert config.num_layers == text.num_hidden_layers
@@ -90,33 +63,178 @@ def test_numbers_are_transformers(name: str) -> None:
         "hidden_size": config.hidden_size,
         "num_hidden_layers": config.num_layers,
         "num_attention_heads": config.num_heads,
-        "max_position_embeddings": config.max_position,
+        "max_target_positions" if config.learned_positions else "max_position_embeddings": (
+            config.max_position - config.encoder_rows
+        ),
     }
     assert sizes == {key: getattr(text, key) for key in sizes}
-    assert config.tie_word_embeddings == whole.tie_word_embeddings
+    tied = [each.tie_word_embeddings for each in (whole, text) if hasattr(each, TIED)]
+    assert config.tie_word_embeddings == tied[0]
     if not hasattr(text, "kv_lora_rank"):  # Latents are one KV head.
-        assert config.num_kv_heads == text.num_key_value_heads
+        kv_heads = getattr(text, "num_key_value_heads", text.num_attention_heads)
+        assert config.num_kv_heads == kv_heads
         head_dim = getattr(text, "head_dim", None)
         assert config.head_dim == (head_dim or text.hidden_size // text.num_attention_heads)
     names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
-    eps = next(getattr(text, each) for each in names if hasattr(text, each))
-    assert config.norm.eps == eps
-    rotation = getattr(text, "rope_parameters", None) or {}
-    if "rope_theta" in rotation and config.ropes:
-        assert config.ropes[0].theta == rotation["rope_theta"]
+    eps = [getattr(text, each) for each in names if hasattr(text, each)]
+    assert config.norm.eps == (eps[0] if eps else 1e-5)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_rotations_are_transformers(name: str) -> None:
+    config, text = our_reading(name), their_decoder(name)
+    assert isinstance(config, ModelConfig)
+    stated = getattr(text, "rope_parameters", None) or {}
+    if not config.ropes or not stated:
+        pytest.skip("nothing rotates")
+    if config.architecture == "minimax_m2":
+        pytest.skip("transformers' class doesn't read rotary_dim, as the makers' code does")
+    for kind in [kind for kind in stated if kind in KINDS and kind in text.layer_types] or [None]:
+        number = text.layer_types.index(kind) if kind else 0
+        rope = config.layer(number).attention.rope if kind else 0
+        assert rope is not None
+        mine = Rotary.load(config.ropes[rope], Weights({}, torch.float32), 64)
+        dims = config.latent.rotating if config.latent else config.kv_heads(number).size
+        frequencies, factor = their_rotation(text, kind, dims)
+        angles = torch.outer(torch.arange(64.0), frequencies)
+        assert torch.allclose(mine.cos, angles.cos() * factor, atol=2e-5)
+        assert torch.allclose(mine.sin, angles.sin() * factor, atol=2e-5)
+
+
+def their_rotation(text: Any, kind: str | None, dims: int) -> tuple[torch.Tensor, float]:
+    """Frequencies, and what cosines and sines are multiplied by. dims: numbers of a head."""
+    settings = text.rope_parameters[kind] if kind else text.rope_parameters
+    stretched = ROPE_INIT_FUNCTIONS.get(settings["rope_type"])
+    if stretched is not None:
+        return stretched(text, "cpu", **({"layer_type": kind} if kind else {}))
+    dims = int(dims * settings.get("partial_rotary_factor", 1.0))
+    return 1.0 / settings["rope_theta"] ** (torch.arange(0, dims, 2).float() / dims), 1.0
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_windows_and_experts_are_transformers(name: str) -> None:
+    config, text = our_reading(name), their_decoder(name)
+    assert isinstance(config, ModelConfig)
+    layers = [config.layer(number) for number in range(config.num_layers)]
+    kinds = getattr(text, "layer_types", None) or []
+    if set(kinds) <= KINDS and kinds:
+        window = getattr(text, "sliding_window", None)
+        wanted = [window if kind == "sliding_attention" else None for kind in kinds]
+        assert [layer.attention.window for layer in layers] == wanted
+    experts = next((each for each in (one.feed_forward.experts for one in layers) if each), None)
+    if experts is None:
+        return
+    found = {
+        "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+        "active": ("num_experts_per_tok", "top_k_experts"),
+        "inner": ("moe_intermediate_size", "intermediate_size"),
+        "scale": ("routed_scaling_factor",),
+    }
+    stated = {
+        what: next((value for key in keys if (value := getattr(text, key, None))), None)
+        for what, keys in found.items()
+    }
+    assert stated["experts"] == experts.count
+    assert stated["active"] == experts.active
+    assert stated["inner"] == experts.inner
+    assert (stated["scale"] or 1.0) == experts.scale
+    assert (getattr(text, "moe_latent_size", None) or 0) == experts.latent
+
+
+# ---- as transformers writes it again
+
+
+def comparable(config: ModelConfig | EncoderConfig) -> dict[str, Any]:
+    """What was read, without a length that means nothing where queries don't grow."""
+    found: dict[str, Any] = msgspec.to_builtins(config)
+    for rope in found.get("ropes", ()):
+        if not rope["query_growth"]:
+            rope["query_growth_length"] = 0
+    return found
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_release_that_was_saved_again_reads_the_same(name: str) -> None:
+    """A fine-tuned model's file is what transformers made of the original's."""
+    config = RELEASES[name]["config"]
+    if config["model_type"] == "llama4" and "vision_config" not in config:
+        pytest.skip("transformers adds a tower that doesn't fit its own projector")
+    for differences in (False, True):
+        again = saved(their_reading(name), config, differences=differences)
+        assert comparable(ours(again)) == comparable(our_reading(name))
+
+
+def saved(
+    reading: PretrainedConfig, config: dict[str, Any], *, differences: bool = False
+) -> dict[str, Any]:
+    again: dict[str, Any] = json.loads(reading.to_json_string(use_diff=differences))
+    return again | {"architectures": config["architectures"]}
+
+
+SECTIONS = ("text_config", "vision_config", "audio_config")
+NESTED = {
+    RELEASES[name]["config"]["architectures"][0]: name
+    for name in sorted(KNOWN, key=lambda name: len(RELEASES[name]["config"]))
+    if any(section in RELEASES[name]["config"] for section in SECTIONS)
+}
+"""For each class whose files have sections, the release that says most."""
+NEEDED = {"model_type", "rope_parameters"}
+"""Settings of sections that files have: which class it is, and how a head's numbers are dealt out
+to rows and columns of pictures."""
+
+
+@pytest.mark.parametrize("name", NESTED.values(), ids=NESTED.keys())
+def test_what_a_section_leaves_out_is_transformers_default(name: str) -> None:
+    """Releases before 5 of transformers left out what was the class's default."""
+    config = RELEASES[name]["config"]
+    whole, compared = saved(their_reading(name), config), 0
+    for section in SECTIONS:
+        for key in (whole.get(section) or {}).keys() - NEEDED:
+            less = {other: value for other, value in whole[section].items() if other != key}
+            try:
+                wanted = ours(saved(theirs(whole | {section: less}), config))
+            except (UnsupportedModel, ValueError, StrictDataclassError):
+                continue  # What is left doesn't fit the default.
+            assert comparable(ours(whole | {section: less})) == comparable(wanted), (section, key)
+            compared += 1
+    assert compared > 8
+
+
+# ---- quantisation
 
 
 MODELOPT = {
     "Qwen/Qwen3-32B-FP8-Static-PerTensor": "modelopt fp8",
+    "nvidia/DeepSeek-V3.1-NVFP4": "modelopt nvfp4",
+    "nvidia/Gemma-4-26B-A4B-NVFP4": "modelopt nvfp4",
     "nvidia/Gemma-4-31B-IT-NVFP4": "modelopt nvfp4",
     "nvidia/Llama-3.1-70B-Instruct-FP8": "modelopt fp8",
+    "nvidia/MiniMax-M2.5-NVFP4": "modelopt nvfp4",
     "nvidia/MiniMax-M2.7-NVFP4": "modelopt nvfp4",
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4": "modelopt nvfp4",
     "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8": "modelopt fp8",
+    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4": "modelopt nvfp4",
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-FP8": "modelopt fp8",
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-NVFP4": "modelopt nvfp4",
+    "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4": "modelopt fp8/nvfp4",
     "nvidia/Qwen3-235B-A22B-NVFP4": "modelopt nvfp4",
+    "nvidia/Qwen3.5-122B-A10B-NVFP4": "modelopt nvfp4",
     "nvidia/Qwen3.5-397B-A17B-NVFP4": "modelopt nvfp4",
     "nvidia/Qwen3.6-27B-NVFP4": "modelopt fp8/nvfp4",
+    "nvidia/Qwen3.6-35B-A3B-NVFP4": "modelopt fp8/nvfp4",
 }
 """Releases that NVIDIA's Model Optimizer quantised. Several say so in hf_quant_config.json only."""
+OTHERS = {
+    "MiniMaxAI/MiniMax-M2.7": "fp8",
+    "Qwen/Qwen1.5-MoE-A2.7B-Chat-GPTQ-Int4": "gptq int4",
+    "Qwen/Qwen2-VL-2B-Instruct-AWQ": "awq int4",
+    "RedHatAI/Llama-4-Scout-17B-16E-Instruct-FP8-dynamic": "compressed-tensors fp8",
+    "copy/llama3_1_405b": "fbgemm_fp8 fp8",
+    "mirror/Orpheus-3B-bitsandbytes": "bitsandbytes nf4",
+    "mistralai/Devstral-2-123B-Instruct-2512": "fp8",
+    "openai/gpt-oss-20b": "mxfp4",
+}
+"""Releases that others quantised."""
 
 
 @pytest.mark.parametrize("name", MODELOPT)
@@ -133,21 +251,23 @@ def found_in(release: dict[str, Any]) -> list[str]:
     return release["config"].get("quantization_config", {}).get("ignore", [])
 
 
-@pytest.mark.parametrize(
-    ("name", "latent"),
-    [
-        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8", 1024),
-        ("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", 2048),
-    ],
-)
-def test_latents_of_experts(name: str, latent: int) -> None:
-    config = ours(name)
-    assert isinstance(config, ModelConfig)
-    found = {each.feed_forward.experts for each in config.layers} - {None}
-    assert {each.latent for each in found if each is not None} == {latent}
+@pytest.mark.parametrize("name", OTHERS)
+def test_quantisation_by_others(name: str) -> None:
+    found = read_quantisation(Fields(RELEASES[name]["config"], name))
+    assert found is not None
+    assert found.name == OTHERS[name]
+
+
+def test_quantisation_by_mlx_is_refused() -> None:
+    config = RELEASES["Qwen/Qwen3-14B-MLX-4bit"]["config"]
+    older = {key: value for key, value in config.items() if key != "quantization_config"}
+    for values in (config, older):
+        with pytest.raises(UnsupportedModel, match="quantised by MLX are not served"):
+            read_quantisation(Fields(values, "config.json"))
 
 
 def test_types_of_encoders_are_known() -> None:
-    """Else the test above would compare little."""
+    """Else the tests above would compare little."""
     assert {"bert", "roberta"} <= ENCODER_TYPES.keys()
-    assert len(READ) > 50
+    assert len(READ) > 150
+    assert len(DECODERS) > 140

@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families.bounds import layer_count
+from penstock.families.hub_defaults import QWEN2_DEFAULTS, QWEN3_MOE_DEFAULTS
 from penstock.families.llama import LLAMA
 from penstock.families.qwen2 import QWEN2
 from penstock.families.qwen3 import QWEN3, QWEN3_MOE
@@ -114,9 +115,9 @@ INTERNVL = VisionFamily(
     ("InternVLForConditionalGeneration",),
     "InternVL 3, InternVL 3.5",
     {
-        "qwen2": TextHalf(QWEN2),
-        "qwen3": TextHalf(QWEN3),
-        "qwen3_moe": TextHalf(QWEN3_MOE),
+        "qwen2": TextHalf(QWEN2, QWEN2_DEFAULTS),
+        "qwen3": TextHalf(QWEN3, QWEN2_DEFAULTS),
+        "qwen3_moe": TextHalf(QWEN3_MOE, QWEN3_MOE_DEFAULTS),
         "llama": TextHalf(LLAMA, LLAMA_DEFAULTS),
     },
     _read,

@@ -87,7 +87,9 @@ def _tower(section: Fields) -> tuple[TowerSpec, int]:
     return tower, image
 
 
-def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec | None:
+    if not section.values:
+        return None  # The tower of transformers' defaults doesn't fit its own projector.
     tower, image = _tower(section)
     ratio = section.number("pixel_shuffle_ratio", 0.5)
     factor = round(1 / ratio) if ratio > 0 else 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from penstock.errors import UnsupportedModel
+from penstock.families.hub_defaults import QWEN2_DEFAULTS
 from penstock.families.llama import LLAMA
 from penstock.families.mistral import MISTRAL
 from penstock.families.qwen2 import QWEN2
@@ -93,7 +94,7 @@ LLAVA = VisionFamily(
     {
         "llama": TextHalf(LLAMA, LLAMA_DEFAULTS),
         "mistral": TextHalf(MISTRAL, MISTRAL_DEFAULTS),
-        "qwen2": TextHalf(QWEN2),
+        "qwen2": TextHalf(QWEN2, QWEN2_DEFAULTS),
     },
     _read,
     usual="llama",
@@ -180,7 +181,7 @@ LLAVA_ONEVISION = VisionFamily(
     "llava_onevision",
     ("LlavaOnevisionForConditionalGeneration",),
     "LLaVA-OneVision",
-    {"qwen2": TextHalf(QWEN2)},
+    {"qwen2": TextHalf(QWEN2, QWEN2_DEFAULTS)},
     _read_onevision,
     usual="qwen2",
     harmless=frozenset(

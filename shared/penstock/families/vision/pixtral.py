@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.families.bounds import layer_count
+from penstock.families.hub_defaults import MINISTRAL3_DEFAULTS
 from penstock.families.mistral import MISTRAL
 from penstock.families.vision.reading import (
     MAX_PATCH,
@@ -107,7 +108,7 @@ MISTRAL3 = VisionFamily(
     "Mistral Small 3.1, 3.2, Ministral 3",
     {
         "mistral": TextHalf(MISTRAL, MISTRAL_DEFAULTS),
-        "ministral3": TextHalf(MISTRAL),
+        "ministral3": TextHalf(MISTRAL, MINISTRAL3_DEFAULTS),
     },
     _read,
     usual="mistral",

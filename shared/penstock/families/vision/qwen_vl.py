@@ -151,7 +151,7 @@ def _read_2(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
 def _read_2_5(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     section = section.completed(
         depth=32,
-        hidden_size=1280,
+        hidden_size=3584,
         num_heads=16,
         intermediate_size=3420,
         fullatt_block_indexes=[7, 15, 23, 31],
@@ -242,6 +242,7 @@ EXPERTS: dict[str, object] = {
     "max_position_embeddings": 128_000,
     "rope_theta": 500_000.0,
     "moe_intermediate_size": 1408,
+    "num_experts": 60,
     "num_experts_per_tok": 4,
     "head_dim": -1,  # hidden size / heads
 }

@@ -25,7 +25,7 @@ VISION = "vision_config"
 class VisionFamily(TowerFamily):
     """A family of models that see: how their files say what VisionSpec says."""
 
-    read: Callable[[Fields, Fields, ModelConfig], VisionSpec]
+    read: Callable[[Fields, Fields, ModelConfig], VisionSpec | None]
 
     SECTION: ClassVar[str] = VISION
     PART: ClassVar[str] = "vision"

@@ -35,8 +35,8 @@ METHODS: dict[str, Callable[[Fields], QuantisedCheckpoint]] = {
 }
 """Readers of quantised checkpoints by quant_method."""
 
-KEYS = ("quantization_config", "compression_config")
-"""Where config.json says it; the second is compressed-tensors' older name."""
+KEYS = ("quantization_config", "compression_config", "quantization")
+"""Where config.json says it; the second is compressed-tensors' older name, the third MLX's."""
 
 
 def read_quantisation(config: Fields, beside: Fields | None = None) -> QuantisedCheckpoint | None:
@@ -49,7 +49,8 @@ def read_quantisation(config: Fields, beside: Fields | None = None) -> Quantised
             return None
         return read_modelopt(beside.section("quantization"))
     settings = config.section(key)
-    unnamed = "modelopt" if "quant_algo" in settings else "unnamed"
+    mlx = "bits" in settings and "group_size" in settings
+    unnamed = "modelopt" if "quant_algo" in settings else "MLX" if mlx else "unnamed"
     method = settings.text("quant_method", unnamed)
     if method not in METHODS:
         raise UnsupportedModel(

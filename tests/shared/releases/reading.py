@@ -1,0 +1,107 @@
+"""config.json of releases, read by this project and by transformers.
+
+`configs.json` has one release in a line; lists of modules that stay unquantised, and settings of
+single layers' quantisation, are cut after twelve. They come from other projects' test data and from
+copies of releases: those named `copy/…` may be shortened, those named `mirror/…` are people's own
+models or copies that don't say of what.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, PretrainedConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from penstock.formats.fields import Fields
+from penstock.model.config import EncoderConfig, ModelConfig
+from penstock.prepare.hub_config import is_encoder, read_config, read_encoder_config
+
+RELEASES: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "configs.json").read_text(encoding="utf-8")
+)
+NOT_SERVED = {
+    "MiniMaxAI/MiniMax-M3",
+    "XiaomiMiMo/MiMo-7B-Base",
+    "XiaomiMiMo/MiMo-V2-Flash",
+    "copy/baichuan2_7b",
+    "copy/chatglm3_6b",
+    "copy/clip_vision_model",
+    "copy/dbrx_132b",
+    "copy/deepseek_vl2_tiny",
+    "copy/exaone_7.8b",
+    "copy/glm4_9b",
+    "copy/internlm2_7b",
+    "copy/internlm2_reward",
+    "copy/janus_1.3b",
+    "copy/llama3_2_11b_vision",
+    "copy/llama3_2_90b_vision",
+    "copy/llava_v1.5_7b",
+    "copy/minicpm3_4b",
+    "copy/phi3_v",
+    "copy/phi3small",
+    "copy/phimoe",
+    "copy/qwen_7b",
+    "copy/xverse_7b",
+    "deepseek-ai/DeepSeek-V3.2",
+    "deepseek-ai/DeepSeek-V4-Flash",
+    "deepseek-ai/DeepSeek-V4-Pro",
+    "moonshotai/Kimi-K2.5",
+    "moonshotai/Kimi-K3",
+    "nvidia/DeepSeek-V3.2-NVFP4",
+    "nvidia/DeepSeek-V4-Flash-NVFP4",
+    "nvidia/DeepSeek-V4-Pro-NVFP4",
+    "nvidia/GLM-5-NVFP4",
+    "nvidia/GLM-5.1-NVFP4",
+    "nvidia/GLM-5.2-NVFP4",
+    "nvidia/Kimi-K2.5-NVFP4",
+    "nvidia/Kimi-K2.6-NVFP4",
+    "nvidia/Kimi-K2.7-Code-NVFP4",
+    "nvidia/Llama-3_3-Nemotron-Super-49B-v1",
+    "nvidia/MiniMax-M3-NVFP4",
+    "sgl-project/DeepSeek-V4-Flash-FP8",
+    "sgl-project/DeepSeek-V4-Pro-FP8",
+    "stepfun-ai/Step-3.7-Flash",
+    "stepfun-ai/Step-3.7-Flash-FP8",
+    "zai-org/GLM-5",
+    "zai-org/GLM-5-FP8",
+    "zai-org/GLM-5.1",
+    "zai-org/GLM-5.1-FP8",
+    "zai-org/GLM-5.2",
+    "zai-org/GLM-5.2-FP8",
+}
+"""Releases of architectures that no family describes."""
+READ = sorted(RELEASES.keys() - NOT_SERVED)
+KNOWN = [name for name in READ if RELEASES[name]["config"].get("model_type") in CONFIG_MAPPING]
+"""Those that transformers has a class for."""
+
+
+def ours(values: dict[str, Any], where: str = "config.json") -> ModelConfig | EncoderConfig:
+    fields = Fields(values, where)
+    return read_encoder_config(fields) if is_encoder(fields) else read_config(fields)
+
+
+def theirs(values: dict[str, Any]) -> PretrainedConfig:
+    kind = type(AutoConfig.for_model(values["model_type"]))
+    return kind.from_dict(copy.deepcopy(values))  # It changes what it is given.
+
+
+@cache
+def our_reading(name: str) -> ModelConfig | EncoderConfig:
+    return ours(RELEASES[name]["config"], name)
+
+
+@cache
+def their_reading(name: str) -> PretrainedConfig:
+    return theirs(RELEASES[name]["config"])
+
+
+def their_decoder(name: str) -> Any:
+    """What transformers reads of the text half, or of the model."""
+    text = their_reading(name).get_text_config()
+    text.allow_global_per_layer_attribute_access = True
+    return text
