@@ -33,6 +33,9 @@ AUTO_ROUND = {
 }
 
 
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+
+
 def group(**weights: Any) -> dict[str, Any]:
     scheme = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
     return {"targets": ["Linear"], "weights": scheme | {"symmetric": True} | weights}
@@ -158,6 +161,26 @@ def test_floats_of_auto_round() -> None:
     assert read(AUTO_ROUND | static).schemes[0].float8_inputs
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "scheme"),
+    [
+        ("W4A8_AWQ", WeightScheme(storage="int4", bits=4, group_size=64)),
+        ("W4A16_AWQ", WeightScheme(storage="int4", bits=4, group_size=64)),
+        ("W8A8_SQ_PER_CHANNEL", WeightScheme(storage="int8", bits=8)),
+        ("fp8_pb_wo", WeightScheme(storage="fp8", bits=8, block=(128, 128))),
+        ("mxfp4", WeightScheme(storage="mxfp4", bits=4, group_size=32)),
+    ],
+)
+def test_algorithms_of_model_optimizer(algorithm: str, scheme: WeightScheme) -> None:
+    """The size of groups may stand in the other file only."""
+    config = Fields({"quantization_config": MODELOPT | {"quant_algo": algorithm}}, "config.json")
+    size = scheme.group_size if scheme.storage == "int4" else None
+    beside = Fields({"quantization": {"quant_algo": algorithm, "group_size": size}}, "beside")
+    found = read_quantisation(config, beside)
+    assert found is not None
+    assert found.schemes == (scheme,)
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no method": ({"bits": 4}, "quantised by unnamed are not served; awq, gptq"),
     "another method": ({"quant_method": "quip"}, "quantised by quip are not served"),
@@ -192,13 +215,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "rotated": (CT | {"transform_config": {"config_groups": {}}}, "transform_config is not served"),
     "sparse": (
         CT | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "format is 'sparse-24-bitmask'"),
-    "activations with scales": (
-        {"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo is 'W4A8_AWQ'; FP8,"),
-    "scaled activations": (
-        {"quant_method": "modelopt", "quant_algo": "NVFP4", "pre_quant_scale": True},
-        "activations with a pre_quant_scale"),
-    "another group of NVFP4": (
-        {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32}, "16, as of NVFP4"),
+    "a part of low rank": (
+        MODELOPT | {"quant_algo": "NVFP4_SVD"}, "quant_algo is 'NVFP4_SVD'; FP8,.*W4A8_AWQ"),
+    "zero points by Model Optimizer": (
+        MODELOPT | {"quant_algo": "W4A16_AWQ", "has_zero_point": True}, "with zero points"),
+    "another group of NVFP4": (MODELOPT | {"group_size": 64}, "16 or 32, as of NVFP4"),
     "another layout": (CT | {"format": "marlin-24"}, "format is 'marlin-24'"),
     "another number of bits": (
         CT | {"config_groups": {"group_0": group(num_bits=3)}}, r"num_bits is \('int', 3\)"),

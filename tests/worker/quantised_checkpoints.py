@@ -23,9 +23,11 @@ from tests.worker.quantised_writers import (
     awq,
     fp8,
     gptq,
+    int4_of_modelopt,
     int8,
     mixed,
     mxfp4,
+    mxfp4_of_modelopt,
     nf4,
     nvfp4,
     packed,
@@ -350,6 +352,34 @@ CASES = {
     ),
     "FP8 of Model Optimizer": Case(
         MODELOPT | {"quant_algo": "FP8"}, fp8(None, name="weight_scale"), plain=BRAIN
+    ),
+    "NVFP4 in groups of 32, of Model Optimizer": Case(
+        MODELOPT | {"quant_algo": "W4A8_NVFP4_FP8", "group_size": 32},
+        nvfp4(modelopt=True, group=32),
+        plain=BRAIN,
+    ),
+    "MXFP4 of Model Optimizer": Case(
+        MODELOPT | {"quant_algo": "W4A8_MXFP4_FP8", "group_size": 32},
+        mxfp4_of_modelopt,
+        plain=BRAIN,
+    ),
+    "MXFP8 of Model Optimizer": Case(
+        MODELOPT | {"quant_algo": "MXFP8"},
+        fp8((1, 32), name="weight_scale", power=True, exponents=True),
+        plain=BRAIN,
+    ),
+    "INT4 of Model Optimizer": Case(
+        MODELOPT | {"quant_algo": "W4A16_AWQ", "group_size": 32},
+        int4_of_modelopt(scaled=False),
+        plain=BRAIN,
+    ),
+    "AWQ of Model Optimizer, scaled inputs": Case(
+        MODELOPT | {"quant_algo": "W4A8_AWQ", "group_size": 32, "pre_quant_scale": True},
+        int4_of_modelopt(scaled=True),
+        plain=BRAIN,
+    ),
+    "INT8 of Model Optimizer": Case(
+        MODELOPT | {"quant_algo": "W8A8_SQ_PER_CHANNEL"}, int8(torch.float32), plain=BRAIN
     ),
     "NF4": Case(NF4_SETTINGS, nf4(double=False), plain=BRAIN),
     "NF4, scales quantised too": Case(

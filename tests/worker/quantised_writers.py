@@ -231,6 +231,11 @@ def fp8(
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
+def mxfp4_of_modelopt(weight: Tensor) -> Written:
+    tensors, meant = mxfp4(weight)
+    return {"weight": tensors["weight_packed"], "weight_scale": tensors["weight_scale"]}, meant
+
+
 def mxfp4(weight: Tensor) -> Written:
     outputs, inputs = weight.shape
     blocks = weight.reshape(outputs, inputs // 32, 32)
@@ -246,13 +251,13 @@ def mxfp4(weight: Tensor) -> Written:
     return tensors, meant
 
 
-def nvfp4(*, modelopt: bool) -> Writer:
-    """Scales e4m3 of 16 neighbours, and one float32 for all, which compressed-tensors divides by
-    and Model Optimizer multiplies by."""
+def nvfp4(*, modelopt: bool, group: int = 16) -> Writer:
+    """Scales e4m3 of a group of neighbours, and one float32 for all, which compressed-tensors
+    divides by and Model Optimizer multiplies by."""
 
     def write(weight: Tensor) -> Written:
         outputs, inputs = weight.shape
-        blocks = weight.reshape(outputs, inputs // 16, 16)
+        blocks = weight.reshape(outputs, inputs // group, group)
         common = weight.abs().max() / (6 * 448)
         if not modelopt:
             common = 1 / (1 / common)
@@ -268,6 +273,27 @@ def nvfp4(*, modelopt: bool) -> Writer:
             return own | {"weight_scale": scales, "input_scale": torch.ones(())}, meant
         own = {"weight_packed": packed, "weight_global_scale": (1 / common).reshape(1)}
         return own | {"weight_scale": scales, "input_global_scale": torch.ones(1)}, meant
+
+    return write
+
+
+def int4_of_modelopt(*, scaled: bool) -> Writer:
+    """Two outputs in a byte, in two's complement. scaled: inputs have factors, by whose inverse the
+    weights were multiplied before; those of square matrices don't, as where a norm before them took
+    them."""
+
+    def write(weight: Tensor) -> Written:
+        apart = scaled and weight.shape[0] != weight.shape[1]
+        factors = torch.linspace(0.5, 2, weight.shape[1]).bfloat16().float()
+        found = quantise(
+            weight / factors if apart else weight, 4, 32, symmetric=True, dtype=torch.float32
+        )
+        codes = torch.from_numpy((found.levels - 8) & 15).to(torch.uint8)
+        tensors = {"weight": codes[0::2] | codes[1::2] << 4, "weight_scale": found.scales}
+        if not apart:
+            return tensors, found.meant
+        tensors |= {"weight_scale_2": torch.ones(()), "input_scale": torch.ones(())}
+        return tensors | {"pre_quant_scale": factors.bfloat16()}, found.meant * factors
 
     return write
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-Storage = Literal["awq", "gptq", "packed", "int8", "fp8", "mxfp4", "nvfp4", "nf4"]
+Storage = Literal["awq", "gptq", "packed", "int4", "int8", "fp8", "mxfp4", "nvfp4", "nf4"]
 """How a matrix is stored: penstock_worker.quantisation.checkpoints has a file for each."""
 
 _LEVELS = {"fp8": "fp8", "mxfp4": "mxfp4", "nvfp4": "nvfp4", "nf4": "nf4"}

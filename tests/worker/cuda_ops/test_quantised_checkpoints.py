@@ -38,8 +38,20 @@ KEPT = {
     "MXFP4": 4,
     "NVFP4": 4,
     "NVFP4 of Model Optimizer": 4,
+    "NVFP4 in groups of 32, of Model Optimizer": 4,
+    "MXFP4 of Model Optimizer": 4,
+    "INT4 of Model Optimizer": 4,
+    "INT8 of Model Optimizer": 8,
 }
-UNPACKED = ("GPTQ, act-order", "GPTQ, groups of 16", "INT8", "FP8, blocks", "MXFP8", "NF4")
+UNPACKED = (
+    "GPTQ, act-order",
+    "GPTQ, groups of 16",
+    "INT8",
+    "FP8, blocks",
+    "MXFP8",
+    "AWQ of Model Optimizer, scaled inputs",
+    "NF4",
+)
 """Cases that are unpacked: INT8 among them has inputs that groups of 32 don't divide."""
 
 GATE, UP, DOWN = (f"layers.1.mlp.{part}_proj" for part in ("gate", "up", "down"))

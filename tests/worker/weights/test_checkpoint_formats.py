@@ -54,6 +54,12 @@ KINDS = {
     "MXFP8": "BF16",
     "NVFP4": "F4B16",
     "NVFP4 of Model Optimizer": "F4B16",
+    "NVFP4 in groups of 32, of Model Optimizer": "F4B16",
+    "MXFP4 of Model Optimizer": "F4W",
+    "MXFP8 of Model Optimizer": "BF16",
+    "INT4 of Model Optimizer": "U4W",
+    "AWQ of Model Optimizer, scaled inputs": "F32",
+    "INT8 of Model Optimizer": "S8W16",
     "NF4": "F32",
     "NF4, scales quantised too": "F32",
 }
@@ -229,6 +235,14 @@ BROKEN: dict[str, tuple[str, Change, str]] = {
     "NaN among scales of a byte": (
         "NVFP4", put("weight_scale", lambda x: x.view(torch.uint8).fill_(127).view(x.dtype)),
         "scale that isn't finite"),
+    "factors of too few inputs": (
+        "AWQ of Model Optimizer, scaled inputs", put("pre_quant_scale", lambda x: x[1:]),
+        r"pre_quant_scale has shape \(95,\); \(96,\) is needed"),
+    "an endless factor": (
+        "AWQ of Model Optimizer, scaled inputs", put("pre_quant_scale", poisoned(float("inf"))),
+        "scale that isn't finite"),
+    "groups of another size": (
+        "INT4 of Model Optimizer", put("weight_scale", lambda x: x[:, :1]), "of other shapes"),
     "a factor of 0": ("NVFP4", put("weight_global_scale", lambda x: x * 0), "one positive number"),
     "no shape in its state": (
         "NF4", put("weight.quant_state.bitsandbytes__nf4", lambda x: x[:20]), "can't be read"),

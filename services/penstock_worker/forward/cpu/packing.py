@@ -22,7 +22,11 @@ from penstock_kernels.cpu.matrix import (
 )
 from penstock_kernels.cpu.memory import Arena
 from penstock_worker.quantisation.checkpoints.compressed_tensors import E2M1Matrix
-from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix, LevelMatrix
+from penstock_worker.quantisation.checkpoints.matrix import (
+    CheckpointMatrix,
+    LevelMatrix,
+    ScaledInputs,
+)
 from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
 from penstock_worker.weights.stored import CheckpointTensor, chunks, not_finite
 from penstock_worker.weights.weights import Weights
@@ -226,6 +230,8 @@ def levels_kind(bits: int, scales: np.ndarray, zeros: np.ndarray, minima: np.nda
 
 def _obstacle(matrix: CheckpointMatrix) -> str | None:
     """Returns why a matrix can't be packed as levels, or None."""
+    if isinstance(matrix, ScaledInputs):
+        return "its inputs have a factor each (pre_quant_scale)"
     if not isinstance(matrix, LevelMatrix):
         return "its numbers are not integers"
     if matrix.order is not None:

@@ -1,7 +1,12 @@
 """The formats of quantised safetensors checkpoints. A new one needs its line here, and a
 reader of its settings in penstock.prepare.quantised."""
 
-from penstock_worker.quantisation.checkpoints.compressed_tensors import INT8_WEIGHTS, MXFP4, PACKED
+from penstock_worker.quantisation.checkpoints.compressed_tensors import (
+    INT4_WEIGHTS,
+    INT8_WEIGHTS,
+    MXFP4,
+    PACKED,
+)
 from penstock_worker.quantisation.checkpoints.fp8 import FP8_WEIGHTS
 from penstock_worker.quantisation.checkpoints.gptq import AWQ, GPTQ
 from penstock_worker.quantisation.checkpoints.module import CheckpointFormat
@@ -9,7 +14,8 @@ from penstock_worker.quantisation.checkpoints.nf4 import NF4
 from penstock_worker.quantisation.checkpoints.nvfp4 import NVFP4
 
 CHECKPOINT_FORMATS: dict[str, CheckpointFormat] = {
-    each.storage: each for each in (AWQ, GPTQ, PACKED, INT8_WEIGHTS, FP8_WEIGHTS, MXFP4, NVFP4, NF4)
+    each.storage: each
+    for each in (AWQ, GPTQ, PACKED, INT4_WEIGHTS, INT8_WEIGHTS, FP8_WEIGHTS, MXFP4, NVFP4, NF4)
 }
 """The formats, by WeightScheme.storage."""
 

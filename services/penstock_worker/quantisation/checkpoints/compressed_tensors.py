@@ -114,6 +114,60 @@ def _read_packed(module: Module, scheme: WeightScheme) -> PackQuantizedMatrix | 
 PACKED = CheckpointFormat("packed", lambda module: "weight_packed" in module.parts, _read_packed)
 
 
+# Model Optimizer's INT4.
+#
+# `weight` uint8 [outputs / 2, inputs], two outputs in a byte, the first in its low bits, in two's
+# complement; `weight_scale` [outputs, groups]. (`weight_scale_2` is for products in FP8.)
+
+
+@dataclass(frozen=True)
+class Int4Matrix(LevelMatrix):
+    weight: SafetensorsTensor
+    stored_scales: SafetensorsTensor
+
+    def levels(self, rows: range, columns: range) -> np.ndarray:
+        first, last = rows.start // 2, -(-rows.stop // 2)
+        both = integers(self.weight)[first:last, columns.start : columns.stop]
+        codes = np.stack((both & 15, both >> 4), 1).reshape(-1, len(columns))
+        # Two's complement with its sign flipped is the value plus 8.
+        return codes[rows.start - 2 * first : rows.stop - 2 * first] ^ self.centre
+
+    def scales(self, rows: range) -> np.ndarray:
+        return row_scales(self.stored_scales, rows)
+
+    def zeros(self, rows: range) -> np.ndarray:
+        return np.full((len(rows), self.groups), self.centre, dtype=np.int32)
+
+
+def _read_int4(module: Module, scheme: WeightScheme) -> Int4Matrix | None:
+    weight = module.matrix("weight", ("U8",))
+    outputs, inputs = 2 * weight.shape[0], weight.shape[1]
+    scales = checked_scales(module, outputs, inputs, scheme)
+    for unused in ("input_scale", "weight_scale_2"):
+        module.find(unused, FLOATS)
+    if scales is None:
+        return None
+    return Int4Matrix(
+        module.name,
+        outputs,
+        inputs,
+        scheme.levels,
+        bits=4,
+        group=scheme.group_size or inputs,
+        order=None,
+        weight=weight,
+        stored_scales=scales,
+    )
+
+
+def _int4_applies(module: Module) -> bool:
+    weight, scales = (module.parts.get(part) for part in ("weight", "weight_scale"))
+    return weight is not None and weight.dtype == "U8" and (not scales or scales.dtype in FLOATS)
+
+
+INT4_WEIGHTS = CheckpointFormat("int4", _int4_applies, _read_int4)
+
+
 # compressed-tensors' int-quantized: the weights of INT8 W8A8.
 #
 # `weight` int8 [outputs, inputs]; `weight_scale` [outputs, groups], [outputs, 1] or [1]; where not
@@ -180,11 +234,14 @@ INT8_WEIGHTS = CheckpointFormat("int8", _int8_applies, _read_int8)
 
 # MXFP4 in compressed-tensors' layout (OCP microscaling formats, 2023).
 #
-# `weight_packed` uint8 [outputs, inputs / 2], two numbers of type e2m1 in a byte, the first in its
-# low bits; `weight_scale` uint8 [outputs, inputs / 32], powers of two (e8m0).
+# `weight_packed` (Model Optimizer: `weight`) uint8 [outputs, inputs / 2], two numbers of type e2m1
+# in a byte, the first in its low bits; `weight_scale` uint8 [outputs, inputs / 32], powers of two
+# (e8m0).
 #
 # Twice a number is a whole one, so these are signed levels with half the scale: no rounding.
 
+E2M1_WEIGHTS = ("weight_packed", "weight")
+"""Names that two libraries give to pairs of numbers."""
 _MXFP4_GROUP = 32
 _CENTRE = 128
 _MAGNITUDES = np.array([0, 1, 2, 3, 4, 6, 8, 12], dtype=np.int16)
@@ -257,7 +314,7 @@ class MXFP4Matrix(E2M1Matrix):
 def _read_mxfp4(module: Module, scheme: WeightScheme) -> MXFP4Matrix | None:
     if scheme.group_size != _MXFP4_GROUP or not scheme.symmetric:
         return None
-    packed = module.matrix("weight_packed", ("U8",))
+    packed = module.matrix(next(each for each in E2M1_WEIGHTS if each in module.parts), ("U8",))
     outputs, inputs = packed.shape[0], 2 * packed.shape[1]
     return MXFP4Matrix(
         module.name,
@@ -273,7 +330,7 @@ def _read_mxfp4(module: Module, scheme: WeightScheme) -> MXFP4Matrix | None:
 
 
 def _mxfp4_applies(module: Module) -> bool:
-    if "weight_packed" not in module.parts or module.parts["weight_packed"].dtype != "U8":
+    if not any(module.parts[each].dtype == "U8" for each in E2M1_WEIGHTS if each in module.parts):
         return False
     scale = module.parts.get("weight_scale")
     return scale is None or scale.dtype == "U8"  # Else it is NVFP4.

@@ -110,6 +110,7 @@ def _read(module: Module, scheme: WeightScheme) -> FP8Matrix | None:
         block = scheme.block
         rows, columns = -(-outputs // block[0]), -(-inputs // block[1])
         fits = scales.shape in ((rows, columns), (rows, 1, columns, 1))
+        fits = fits or (rows == columns == 1 and scales.shape in ((), (1,)))
     else:
         single = scales.data.size == float_bytes(scales)
         block = (outputs, inputs) if single else (1, inputs)

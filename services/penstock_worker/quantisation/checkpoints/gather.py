@@ -9,10 +9,11 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.safetensors_file import SafetensorsTensor
 from penstock.model.quantised_checkpoint import QuantisedCheckpoint
 from penstock_worker.quantisation.checkpoints import CHECKPOINT_FORMATS
-from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix
-from penstock_worker.quantisation.checkpoints.module import FLOATS, Module
+from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix, ScaledInputs
+from penstock_worker.quantisation.checkpoints.module import FLOATS, Module, float32
 
 _PACKED_PARTS = ("qweight", "weight_packed")
+_FACTORS = "pre_quant_scale"
 _OF_ACTIVATIONS = ("q_scale", "prob_scale", "output_scale")
 """Scales of what nothing here is quantised by; but a KV cache may be by those of outputs."""
 _STORED_OUTPUTS = (".k_proj.output_scale", ".v_proj.output_scale")
@@ -70,7 +71,7 @@ def _matrix(module: Module, quantised: QuantisedCheckpoint) -> CheckpointMatrix 
             applied = True
             matrix = form.read(module, scheme)
             if matrix is not None:
-                return matrix
+                return _scaled(module, matrix)
     if applied:
         raise module.wrong(
             "has tensors of other shapes than its quantization_config says: "
@@ -79,6 +80,14 @@ def _matrix(module: Module, quantised: QuantisedCheckpoint) -> CheckpointMatrix 
         )
     _check_plain(module, quantised)
     return None
+
+
+def _scaled(module: Module, matrix: CheckpointMatrix) -> CheckpointMatrix:
+    """Returns the matrix with the factors of its inputs, if it has any."""
+    if _FACTORS not in module.parts:
+        return matrix
+    factors = float32(module.take(_FACTORS, FLOATS, (matrix.inputs,)))
+    return matrix if (factors == 1).all() else ScaledInputs.of(matrix, factors)
 
 
 def _described(scheme: object) -> str:

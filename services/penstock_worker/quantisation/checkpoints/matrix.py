@@ -117,6 +117,34 @@ class LevelRows(LevelMatrix):
         return self.whole.zeros(shifted(rows, self.first))
 
 
+@dataclass(frozen=True)
+class ScaledInputs(CheckpointMatrix):
+    """A matrix whose inputs are multiplied by a factor each (the `pre_quant_scale` of AWQ and
+    SmoothQuant): weights take the factors instead, rounded once more, to float32."""
+
+    inner: CheckpointMatrix
+    factors: np.ndarray
+    """[inputs] float32."""
+
+    @staticmethod
+    def of(inner: CheckpointMatrix, factors: np.ndarray) -> ScaledInputs:
+        return ScaledInputs(
+            inner.name,
+            inner.outputs,
+            inner.inputs,
+            inner.levels_are,
+            inner,
+            finite(factors, inner.name),
+        )
+
+    def row_range(self, rows: range) -> ScaledInputs:
+        return ScaledInputs.of(self.inner.row_range(rows), self.factors)
+
+    def values(self, rows: range, columns: range) -> Tensor:
+        factors = torch.from_numpy(self.factors[columns.start : columns.stop])
+        return self.inner.values(rows, columns) * factors
+
+
 def shifted(rows: range, by: int) -> range:
     """Returns the rows, counted from another one."""
     return range(rows.start + by, rows.stop + by)

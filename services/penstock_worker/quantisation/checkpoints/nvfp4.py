@@ -5,6 +5,8 @@ a matrix a factor (NVIDIA, "Pretraining large language models with NVFP4", 2025)
 numbers in a byte, the first in its low bits; `weight_scale` e4m3 [outputs, inputs / 16]; and one
 float32: `weight_scale_2`, by which scales are multiplied, or `weight_global_scale`, by which they
 are divided. Activations aren't quantised, so `input_scale` and `input_global_scale` aren't needed.
+
+Where Model Optimizer means activations to be FP8, 32 neighbours share a scale: two groups have it.
 """
 
 from __future__ import annotations
@@ -14,13 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.model.quantised_checkpoint import WeightScheme
-from penstock_worker.quantisation.checkpoints.compressed_tensors import E2M1Matrix
+from penstock_worker.quantisation.checkpoints.compressed_tensors import E2M1_WEIGHTS, E2M1Matrix
 from penstock_worker.quantisation.checkpoints.fp8 import E4M3
 from penstock_worker.quantisation.checkpoints.matrix import finite
 from penstock_worker.quantisation.checkpoints.module import CheckpointFormat, Module, float32
 
 _GROUP = 16
-_WEIGHTS = ("weight_packed", "weight")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class NVFP4Matrix(E2M1Matrix):
     stored_factor: np.float32
     divides: bool
     """Whether scales are divided by the factor, else they are multiplied by it."""
+    sharing: int
+    """How many neighbouring groups share a scale."""
 
     @property
     def factor(self) -> np.float32:
@@ -36,12 +39,15 @@ class NVFP4Matrix(E2M1Matrix):
 
     def codes(self, rows: range, columns: range) -> np.ndarray:
         """Numbers have their scales' signs, too."""
-        signs = super().scale_bytes(rows) & 128
+        signs = self._signed_scales(rows) & 128
         of_group = np.arange(columns.start, columns.stop) // self.group
         return super().codes(rows, columns) ^ (signs >> 4)[:, of_group]
 
     def scale_bytes(self, rows: range) -> np.ndarray:
-        return super().scale_bytes(rows) & 127
+        return self._signed_scales(rows) & 127
+
+    def _signed_scales(self, rows: range) -> np.ndarray:
+        return super().scale_bytes(rows).repeat(self.sharing, 1)[:, : self.groups]
 
     def scales(self, rows: range) -> np.ndarray:
         scales = E4M3[self.scale_bytes(rows)] / 2  # Levels are twice the numbers.
@@ -49,12 +55,16 @@ class NVFP4Matrix(E2M1Matrix):
 
 
 def _read(module: Module, scheme: WeightScheme) -> NVFP4Matrix | None:
-    if scheme.group_size != _GROUP or not scheme.symmetric:
+    size = scheme.group_size
+    if size is None or size % _GROUP or not scheme.symmetric:
         return None
-    packed = module.matrix(next(each for each in _WEIGHTS if each in module.parts), ("U8",))
+    packed = module.matrix(next(each for each in E2M1_WEIGHTS if each in module.parts), ("U8",))
     outputs, inputs = packed.shape[0], 2 * packed.shape[1]
     for unused in ("input_scale", "input_global_scale"):
         module.find(unused, ("F32",))
+    scales = module.take("weight_scale", ("F8_E4M3",))
+    if scales.shape != (outputs, -(-inputs // size)):
+        return None
     return NVFP4Matrix(
         module.name,
         outputs,
@@ -64,9 +74,10 @@ def _read(module: Module, scheme: WeightScheme) -> NVFP4Matrix | None:
         group=_GROUP,
         order=None,
         packed=packed,
-        stored_scales=module.take("weight_scale", ("F8_E4M3",), (outputs, -(-inputs // _GROUP))),
+        stored_scales=scales,
         stored_factor=_factor(module),
         divides="weight_global_scale" in module.parts,
+        sharing=size // _GROUP,
     )
 
 
@@ -85,7 +96,7 @@ def _applies(module: Module) -> bool:
     return (
         scale is not None
         and scale.dtype == "F8_E4M3"
-        and any(module.parts[each].dtype == "U8" for each in _WEIGHTS if each in module.parts)
+        and any(module.parts[each].dtype == "U8" for each in E2M1_WEIGHTS if each in module.parts)
     )
 
 

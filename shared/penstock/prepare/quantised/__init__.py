@@ -57,4 +57,6 @@ def read_quantisation(config: Fields, beside: Fields | None = None) -> Quantised
             f"{config.where}: weights quantised by {method} are not served; "
             f"{', '.join(METHODS)} are, and quantised GGUF files"
         )
+    if method == "modelopt":
+        return read_modelopt(settings, beside and beside.section("quantization"))
     return METHODS[method](settings)

@@ -8,6 +8,8 @@ setting of the server, and its scales are tensors.
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
@@ -16,15 +18,29 @@ from penstock.prepare.quantised.settings import MAX_LISTED, check_known, modules
 MIXED = "MIXED_PRECISION"
 _FP8 = WeightScheme(storage="fp8", bits=8, float8_inputs=True)
 _NVFP4 = WeightScheme(storage="nvfp4", bits=4, group_size=16)
+_INT8 = WeightScheme(storage="int8", bits=8)
+_INT4 = WeightScheme(storage="int4", bits=4, group_size=128)
+_MXFP4 = WeightScheme(storage="mxfp4", bits=4, group_size=32)
 SCHEMES: dict[str, WeightScheme] = {
     "FP8": _FP8,
     "FP8_PER_CHANNEL_PER_TOKEN": _FP8,
     "FP8_PB_WO": WeightScheme(storage="fp8", bits=8, block=(128, 128)),
+    "MXFP8": WeightScheme(storage="fp8", bits=8, block=(1, 32)),
     "NVFP4": _NVFP4,
+    "NVFP4_AWQ": _NVFP4,
     "W4A16_NVFP4": _NVFP4,
+    "W4A8_NVFP4_FP8": _NVFP4,
+    "MXFP4": _MXFP4,
+    "W4A8_MXFP4_FP8": _MXFP4,
+    "W4A16_AWQ": _INT4,
+    "W4A8_AWQ": _INT4,
+    "W8A16": _INT8,
+    "W8A8_SQ_PER_CHANNEL": _INT8,
 }
-"""The kinds of weights by `quant_algo`. Those of AWQ aren't served: their activations are scaled
-by tensors of their own."""
+"""The kinds of weights by `quant_algo`, which the library writes in small letters, too. NVFP4_SVD
+isn't served: its modules have a part of low rank."""
+_GROUPS = {"int4": (32, 64, 128, 256), "nvfp4": (16, 32)}
+"""Sizes that groups may have, by the levels; else they are those of the scheme."""
 _SKIPPED = ("exclude_modules", "ignore")
 _KNOWN = {
     *_SKIPPED,
@@ -34,7 +50,7 @@ _KNOWN = {
     "kv_cache_quant_algo",
     "kv_cache_scheme",
     "moe_quant_algo",
-    "pre_quant_scale",
+    "pre_quant_scale",  # Which modules have one is seen from their tensors.
     "producer",
     "quant_algo",
     "quant_method",
@@ -42,18 +58,18 @@ _KNOWN = {
 }
 
 
-def read_modelopt(settings: Fields) -> QuantisedCheckpoint:
-    """Raises UnsupportedModel for other weights than those of SCHEMES, and for groups of another
+def read_modelopt(settings: Fields, beside: Fields | None = None) -> QuantisedCheckpoint:
+    """`beside`: what stands in hf_quant_config.json, which may alone say how large groups are.
+    Raises UnsupportedModel for other weights than those of SCHEMES, and for groups of another
     size."""
     check_known(settings, _KNOWN)
+    if beside is not None and "group_size" in beside:
+        settings = settings.completed(group_size=beside.integer("group_size"))
     algorithm = settings.text("quant_algo")
     parts = _layers(settings) if algorithm == MIXED else [settings]
     for part in parts:
-        if part.flag("pre_quant_scale", False) or part.flag("has_zero_point", False):
-            raise UnsupportedModel(
-                f"{part.where}: activations with a pre_quant_scale, and weights with zero points, "
-                "are not served"
-            )
+        if part.flag("has_zero_point", False):
+            raise UnsupportedModel(f"{part.where}: weights with zero points are not served")
     return QuantisedCheckpoint(
         method="modelopt",
         schemes=tuple(dict.fromkeys(map(_scheme, parts))),
@@ -72,13 +88,17 @@ def _layers(settings: Fields) -> list[Fields]:
 
 def _scheme(settings: Fields) -> WeightScheme:
     algorithm = settings.text("quant_algo")
-    scheme = SCHEMES.get(algorithm)
+    scheme = SCHEMES.get(algorithm.upper())
     if scheme is None:
         raise UnsupportedModel(
             f"{settings.where}: quant_algo is {algorithm[:80]!r}; {', '.join(SCHEMES)} are served, "
             f"and {MIXED} of them"
         )
-    size = settings.integer("group_size", scheme.group_size or -1)
-    if scheme.group_size is not None and size != scheme.group_size:
-        raise settings.wrong("group_size", f"{scheme.group_size}, as of {algorithm},")
-    return scheme
+    if scheme.group_size is None:
+        return scheme
+    size = settings.integer("group_size", scheme.group_size)
+    allowed = _GROUPS.get(scheme.storage, (scheme.group_size,))
+    if size not in allowed:
+        shown = " or ".join(map(str, allowed))
+        raise settings.wrong("group_size", f"{shown}, as of {algorithm},")
+    return msgspec.structs.replace(scheme, group_size=size)
