@@ -18,7 +18,7 @@ from penstock.formats.weight_files import find_safetensors
 from penstock.hub.connection import Hub
 from penstock.hub.name import HubName
 from penstock.hub.repository import COMMIT
-from penstock.hub.selection import Selection, select
+from penstock.hub.selection import SLOW_TOKENIZERS, Selection, select
 
 MAIN = "main"
 PREFIX = "models--"
@@ -109,7 +109,10 @@ def is_whole_folder(snapshot: Path) -> bool:
         return True  # what is wrong with it, the reader of it says
     except PenstockError:
         return False
-    return (snapshot / "tokenizer.json").exists()
+    if (snapshot / "tokenizer.json").exists():
+        return True
+    found = {name for name in SLOW_TOKENIZERS if any(snapshot.glob(name))}
+    return bool(found) and ("vocab.json" not in found or (snapshot / "merges.txt").exists())
 
 
 def _commit_of(folder: Path, revision: str) -> str | None:

@@ -44,8 +44,8 @@ def pull(hub: Hub, name: HubName, report: Report, *, verify: bool = False) -> Ca
     found = cached_at(bring(hub, repository, selection.files, report, verify=verify), selection)
     if found is None:
         raise ModelNotFound(
-            f"{name} lacks files of a model in the hub's format: tokenizer.json, or weights that "
-            "its index names"
+            f"{name} lacks files of a model in the hub's format: tokenizer.json or what it can be "
+            "made from, or weights that its index names"
         )
     return found
 

@@ -30,6 +30,12 @@ FOLDER_FILES = (
     "*_Pooling/config.json",
     "*_Dense/config.json",
 )
+SLOW_TOKENIZERS = (
+    *("tekken.json", "tiktoken.model", "*.tiktoken", "tokenizer.model"),
+    *("vocab.json", "vocab.txt"),
+)
+"""What a tokenizer.json is made from where there is none, best first."""
+BESIDE_SLOW_TOKENIZERS = ("merges.txt", "added_tokens.json", "special_tokens_map.json")
 IGNORED = ("onnx/*", "openvino/*", "original/*", "consolidated*")
 CARD = "README.md"
 """The model's card, which states its licence."""
@@ -64,6 +70,9 @@ def select(name: HubName, paths: Iterable[str]) -> Selection:
 
 def _folder(paths: Sequence[str]) -> Selection | None:
     wanted = [path for path in paths if path == CARD or is_of_folder(path)]
+    if "tokenizer.json" not in wanted:
+        slow = (*SLOW_TOKENIZERS, *BESIDE_SLOW_TOKENIZERS)
+        wanted += [path for path in paths if _is_one(path, slow)]
     has_weights = any(path.endswith(".safetensors") for path in wanted)
     if "config.json" not in wanted or not has_weights:
         return None
@@ -72,9 +81,11 @@ def _folder(paths: Sequence[str]) -> Selection | None:
 
 def is_of_folder(path: str) -> bool:
     """Whether a model in the hub's format may need this file."""
-    if any(fnmatchcase(path, pattern) for pattern in IGNORED):
-        return False
-    return any(fnmatchcase(path, pattern) for pattern in FOLDER_FILES)
+    return not _is_one(path, IGNORED) and _is_one(path, FOLDER_FILES)
+
+
+def _is_one(path: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(path, pattern) for pattern in patterns)
 
 
 def _chosen(name: HubName, choice: str, models: Sequence[GGUFModel]) -> GGUFModel:

@@ -42,7 +42,7 @@ from penstock.prepare.checkpoint_size import (
 )
 from penstock.prepare.hub_config import is_encoder, read_config, read_encoder_config
 from penstock.prepare.hub_pooling import read_pooling
-from penstock.prepare.hub_tokenizer import HubTokenizer, read_tokenizer, tokenizer_json
+from penstock.prepare.hub_tokenizer import HubTokenizer, tokenizer_of_folder
 from penstock.prepare.inputs import (
     CONFIG,
     GENERATION_CONFIG,
@@ -90,7 +90,7 @@ def read_hub_folder(
         log.info("the head differs from the embedding, and is used", config=stated.where)
         config = msgspec.structs.replace(config, tie_word_embeddings=False)
     tokenizer_config = _read_json(path / TOKENIZER_CONFIG)
-    tokenizer = read_tokenizer(tokenizer_json(path), tokenizer_config)
+    tokenizer = tokenizer_of_folder(path, tokenizer_config)
     reranker = None
     if not isinstance(config, EncoderConfig):
         reranker = read_reranker(path, stated, tokenizer.json, config.hidden_size)

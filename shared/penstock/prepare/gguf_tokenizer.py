@@ -43,22 +43,36 @@ def wordpiece(vocabulary: Vocabulary) -> Built:
     unknown = vocabulary.special_id("unknown_token_id", texts=("[UNK]", "<unk>"))
     if unknown is None:
         raise UnsupportedModel(f"{fields.where}: there is no token for unknown words ([UNK])")
+    lowercase = fields.flag(f"{KEY}normalizer.lowercase", True)
+    accents = fields.flag(f"{KEY}normalizer.strip_accents", lowercase)
+    tokenizer = wordpiece_tokenizer(ids, names[unknown], lowercase=lowercase, strip_accents=accents)
+    return Built(tokenizer, add_bos=True, add_sep=True, pairs=True)
+
+
+def wordpiece_tokenizer(
+    ids: dict[str, int],
+    unknown: str,
+    *,
+    lowercase: bool,
+    strip_accents: bool,
+    chinese: bool = True,
+) -> Tokenizer:
+    """unknown: the token of words that no others make.  chinese: whether each Chinese character
+    is a word."""
     tokenizer = Tokenizer(
         models.WordPiece(
             ids,
-            unk_token=names[unknown],
+            unk_token=unknown,
             continuing_subword_prefix=CONTINUED,
             max_input_chars_per_word=100,
         )
     )
-    lowercase = fields.flag(f"{KEY}normalizer.lowercase", True)
     tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=lowercase,
-        strip_accents=fields.flag(f"{KEY}normalizer.strip_accents", lowercase),
+        lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=chinese
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix=CONTINUED)
-    return Built(tokenizer, add_bos=True, add_sep=True, pairs=True)
+    return tokenizer
 
 
 def _typed(vocabulary: Vocabulary) -> list[tuple[str, int]]:
@@ -83,7 +97,8 @@ def unigram(vocabulary: Vocabulary) -> Built:
         unknown = vocabulary.types.index(UNKNOWN) if UNKNOWN in vocabulary.types else None
     check_pieces(vocabulary.tokens, f"{fields.where}: {KEY}tokens", tree=True)
     pieces = list(zip(vocabulary.tokens, scores, strict=True))
-    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=unknown, byte_fallback=False))
+    bytewise = fields.flag(f"{KEY}byte_fallback", False)
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=unknown, byte_fallback=bytewise))
     steps: list[Any] = []
     if f"{KEY}precompiled_charsmap" in fields:
         steps.append(normalizers.Precompiled(_read_table(vocabulary)))
@@ -97,8 +112,17 @@ def unigram(vocabulary: Vocabulary) -> Built:
         tokenizer.pre_tokenizer = mark
     if steps:
         tokenizer.normalizer = normalizers.Sequence(steps)
-    tokenizer.decoder = decoders.Metaspace(SPACE_MARK, prepend_scheme=scheme)
+    spaces = decoders.Metaspace(SPACE_MARK, prepend_scheme=scheme)
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), spaces]) if bytewise else spaces
     return Built(tokenizer, add_eos=True, add_sep=False)
+
+
+def one_space_between_words() -> list[Any]:
+    """Steps of a normaliser: none of a text's spaces is left at its ends, one between words."""
+    return [
+        normalizers.Replace(Regex(r"\A +| +\z"), ""),
+        normalizers.Replace(Regex(" {2,}"), " "),
+    ]
 
 
 def _read_table(vocabulary: Vocabulary) -> bytes:
@@ -143,10 +167,9 @@ def sentencepiece_bpe(vocabulary: Vocabulary) -> Built:
         steps.insert(0, normalizers.Prepend(SPACE_MARK))
         spaces.append(decoders.Strip(" ", 1, 0))
     if fields.flag(f"{KEY}remove_extra_whitespaces", False):
-        steps[:0] = [
-            normalizers.Replace(Regex(r"\A +| +\z"), ""),
-            normalizers.Replace(Regex(" {2,}"), " "),
-        ]
+        steps[:0] = one_space_between_words()
+    if f"{KEY}precompiled_charsmap" in fields:
+        steps.insert(0, normalizers.Precompiled(_read_table(vocabulary)))
     tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.decoder = decoders.Sequence(spaces)
     return Built(tokenizer, add_bos=True)
@@ -160,6 +183,11 @@ _BUILDERS = {
     "bert": wordpiece,
 }
 """What builds a tokenizer, by `tokenizer.ggml.model`."""
+
+
+def built(model: str, vocabulary: Vocabulary) -> Built:
+    """The tokenizer of a vocabulary, by the name of its model in GGUF files."""
+    return _BUILDERS[model](vocabulary)
 
 
 class BuiltTokenizer(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What is to be known about a hub folder's tokenizer.json. The file itself is taken as it is."""
+"""What is to be known about a hub folder's tokenizer. A tokenizer.json is taken as it is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import msgspec
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_small
+from penstock.hub.selection import SLOW_TOKENIZERS
 from penstock.prepare.inputs import TOKENIZER
+from penstock.prepare.slow_tokenizer import convert_tokenizer
 from penstock.prepare.tokenizer_bounds import check_tokenizer
 from penstock.text.tokenizer import load_backend
 
@@ -75,11 +77,16 @@ def _named_token(settings: Fields, key: str, ids: dict[str, int]) -> int | None:
     return ids[value]
 
 
-def tokenizer_json(path: Path) -> bytes:
+def tokenizer_of_folder(path: Path, settings: Fields) -> HubTokenizer:
+    """settings: of tokenizer_config.json. What the folder has in the place of a tokenizer.json is
+    converted. Raises UnsupportedModel."""
     file = path / TOKENIZER
-    if not file.is_file():
+    if file.is_file():
+        return read_tokenizer(read_small(file, MAX_TOKENIZER_BYTES), settings)
+    converted = convert_tokenizer(path, settings)
+    if converted is None:
         raise UnsupportedModel(
-            f"{path} holds no {TOKENIZER}: slow tokenizers are not served; save the tokenizer "
-            "with a fast one first"
+            f"{path} holds no {TOKENIZER}, nor a file that it can be made from: "
+            f"{', '.join(SLOW_TOKENIZERS)}"
         )
-    return read_small(file, MAX_TOKENIZER_BYTES)
+    return read_tokenizer(*converted)

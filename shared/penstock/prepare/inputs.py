@@ -10,6 +10,7 @@ from pathlib import Path
 
 from penstock.formats.gguf_names import part_paths
 from penstock.formats.weight_files import INDEX_FILE
+from penstock.hub.selection import BESIDE_SLOW_TOKENIZERS, SLOW_TOKENIZERS
 from penstock.prepare.hub_pooling import pooling_inputs
 from penstock.prepare.resolve import ResolvedModel
 
@@ -59,4 +60,7 @@ def folder_inputs(path: Path) -> list[Path]:
         )
     ]
     named = [file for file in small if file.exists()] + pooling_inputs(path)
+    if not (path / TOKENIZER).exists():
+        slow = (*SLOW_TOKENIZERS, *BESIDE_SLOW_TOKENIZERS)
+        named += [file for name in slow for file in sorted(path.glob(name))]
     return named + sorted(path.glob("*.safetensors"))

@@ -119,7 +119,7 @@ def _byte_fallback_rules(steps: list[dict[str, Any]]) -> ByteFallbackRules | Non
 def _byte_level_bytes(texts: list[str | None]) -> list[bytes]:
     """A token is written with one letter for each byte. A text with a letter that stands for no
     byte (an added token's may have one) stands for its own UTF-8 bytes."""
-    byte_of = _byte_letters()
+    byte_of = byte_letters()
     table: list[bytes] = []
     for text in texts:
         try:
@@ -129,7 +129,7 @@ def _byte_level_bytes(texts: list[str | None]) -> list[bytes]:
     return table
 
 
-def _byte_letters() -> dict[str, int]:
+def byte_letters() -> dict[str, int]:
     """GPT-2's letter for each byte: printable Latin-1 bytes are themselves, the others follow
     from U+0100 on (Radford et al., 2019, the published encoder)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

@@ -1,0 +1,390 @@
+"""tokenizer.json from the files that a hub folder has instead: SentencePiece's, tiktoken's, tekken,
+vocab.json with merges.txt, or vocab.txt.
+
+They are read into the keys that GGUF files have for the same vocabularies, and built as those are.
+Source of what each class of tokenizer adds: transformers' tokenizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
+
+from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.formats.small_file import read_json, read_small
+from penstock.hub.selection import SLOW_TOKENIZERS
+from penstock.prepare.gguf_tokenizer import built, one_space_between_words, wordpiece_tokenizer
+from penstock.prepare.gguf_tokenizer_bpe import SPACE_MARK, TEKKEN
+from penstock.prepare.gguf_vocabulary import (
+    CONTROL,
+    KEY,
+    NORMAL,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    frame,
+    read_vocabulary,
+)
+from penstock.prepare.inputs import MAX_JSON_BYTES
+from penstock.prepare.sentencepiece_file import read_sentencepiece
+from penstock.prepare.tiktoken_file import (
+    is_tiktoken,
+    lettered,
+    read_tekken,
+    read_tiktoken,
+)
+from penstock.prepare.tokenizer_bounds import HIGHEST_ID
+
+MAX_FILE_BYTES = 64 << 20
+MERGES, ADDED, SPECIAL = "merges.txt", "added_tokens.json", "special_tokens_map.json"
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """What a class of tokenizer does that its files don't say.
+
+    pre: the pre-tokenizer, by its name in GGUF files.  named: its special tokens, where the
+    settings don't name them.  first, last: which of them stand around a text; pairs: as `frame`
+    has it.  add_bos: whether BOS is in front of a text unless the settings say otherwise.
+    """
+
+    pre: str = ""
+    named: Mapping[str, str] = {}
+    first: str = ""
+    last: str = ""
+    pairs: bool = False
+    add_bos: bool = False
+
+
+_BERT = {
+    "unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]",
+    "mask_token": "[MASK]",
+}  # fmt: skip
+_ROBERTA = {
+    "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>",
+    "unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>",
+}  # fmt: skip
+_END_OF_TEXT = {"eos_token": "<|endoftext|>"}
+_LLAMA = Kind(add_bos=True, named={"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"})
+_GPT2 = Kind(pre="gpt-2", named={"bos_token": "<|endoftext|>"} | _END_OF_TEXT)
+_WORDS = Kind(named=_BERT, first="cls_token", last="sep_token", pairs=True)
+_ROBERTA_KIND = Kind(pre="gpt-2", named=_ROBERTA, first="cls_token", last="sep_token")
+
+SENTENCEPIECE = {
+    "": Kind(add_bos=True),
+    "LlamaTokenizer": _LLAMA,
+    "CodeLlamaTokenizer": _LLAMA,
+    "InternLM2Tokenizer": _LLAMA,
+    "BaichuanTokenizer": _LLAMA,
+    "GemmaTokenizer": Kind(
+        add_bos=True,
+        named={
+            "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>",
+        },
+    ),
+}  # fmt: skip
+TIKTOKEN = {
+    "": Kind(pre="llama-bpe", add_bos=True),
+    "TikTokenTokenizer": Kind(pre="kimi-k2"),
+    "QWenTokenizer": Kind(pre="qwen2", named=_END_OF_TEXT),
+    "ChatGLM4Tokenizer": Kind(pre="chatglm-bpe"),
+}
+BYTE_LEVEL = {
+    "GPT2Tokenizer": _GPT2,
+    "CodeGenTokenizer": _GPT2,
+    "Qwen2Tokenizer": Kind(pre="qwen2", named=_END_OF_TEXT | {"pad_token": "<|endoftext|>"}),
+    "RobertaTokenizer": _ROBERTA_KIND,
+    "LongformerTokenizer": _ROBERTA_KIND,
+    "BartTokenizer": _ROBERTA_KIND,
+}
+WORDPIECE = {
+    "BertTokenizer": _WORDS,
+    "DistilBertTokenizer": _WORDS,
+    "ElectraTokenizer": _WORDS,
+    "MPNetTokenizer": Kind(
+        named=_ROBERTA | {"unk_token": "[UNK]"}, first="cls_token", last="sep_token"
+    ),
+}
+"""Kinds by the tokenizer's class; "": no class, or one that any tokenizer.json has."""
+_ANY = ("PreTrainedTokenizer", "TokenizersBackend")
+"""Classes, without `Fast` at their end, that say nothing about a tokenizer."""
+
+
+class Raw(msgspec.Struct, kw_only=True):
+    """A vocabulary as its file has it. keys: those of GGUF files, without tokens and types."""
+
+    kind: Kind
+    model: str
+    tokens: list[str]
+    types: list[int]
+    keys: dict[str, Any] = {}
+    named: Mapping[str, str] = {}
+
+
+def convert_tokenizer(path: Path, settings: Fields) -> tuple[bytes, Fields] | None:
+    """tokenizer.json, and the settings with the special tokens that they don't name; None for a
+    folder without such files. settings: of tokenizer_config.json. Raises UnsupportedModel for a
+    file that is broken, or of a class that isn't known here."""
+    for pattern, read in _READERS.items():
+        for file in sorted(path.glob(pattern)):
+            return _converted(path, settings, read(file, settings), str(file))
+    return None
+
+
+def _converted(path: Path, settings: Fields, raw: Raw, where: str) -> tuple[bytes, Fields]:
+    stated = _tokens_by_name(settings, _json(path / SPECIAL))
+    named = {**raw.kind.named, **raw.named, **stated}
+    none = {name for name, value in settings.values.items() if value is None}
+    named = {name: text for name, text in named.items() if name not in none}
+    added = _added(path, settings, raw, named)
+    try:
+        tokenizer = _build(raw, settings, added, where)
+        _put_around(tokenizer, raw.kind, settings, named)
+        return tokenizer.to_str().encode(), settings.replaced(named)
+    except UnsupportedModel:
+        raise
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises bare Exceptions, and panics, which are not
+        raise UnsupportedModel(f"{where}: the vocabulary is broken: {error}") from error
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        values = read_json(path, MAX_JSON_BYTES)
+    except FileNotFoundError:
+        return {}
+    if not isinstance(values, dict):
+        raise UnsupportedModel(f"{path} is not a JSON object")
+    return values
+
+
+def _kind(kinds: Mapping[str, Kind], settings: Fields, file: Path) -> Kind:
+    name = settings.text("tokenizer_class", "").removesuffix("Fast")
+    kind = kinds.get("" if name in _ANY else name)
+    if kind is None:
+        known = ", ".join(filter(None, kinds))
+        raise UnsupportedModel(
+            f"{file}: the folder has no tokenizer.json, and {name or 'no tokenizer_class'} in "
+            f"{settings.where} is none that this file is converted for; {known} are. Save the "
+            "tokenizer as tokenizer.json first"
+        )
+    return kind
+
+
+# Readers of the files.
+
+
+def _read_model(file: Path, settings: Fields) -> Raw:
+    content = read_small(file, MAX_FILE_BYTES)
+    if is_tiktoken(content):
+        return _read_ranks(file, settings)
+    found = read_sentencepiece(content, str(file))
+    kind = _kind(SENTENCEPIECE, settings, file)
+    keys: dict[str, Any] = {
+        "scores": found.scores,
+        "unknown_token_id": found.unknown,
+        "byte_fallback": found.byte_fallback,
+        "add_space_prefix": settings.flag("add_prefix_space", found.dummy_prefix),
+        "remove_extra_whitespaces": found.trims and found.kind == "bpe",
+        "trims": found.trims,
+    }
+    if found.character_table:
+        keys["precompiled_charsmap"] = list(found.character_table)
+    return Raw(
+        kind=kind,
+        model="llama" if found.kind == "bpe" else "t5",
+        tokens=found.pieces,
+        types=found.types,
+        keys=keys,
+        named=found.named,
+    )
+
+
+def _read_ranks(file: Path, settings: Fields) -> Raw:
+    kind = _kind(TIKTOKEN, settings, file)
+    ranks = read_tiktoken(read_small(file, MAX_FILE_BYTES), str(file))
+    if "added_tokens_decoder" not in settings:
+        raise UnsupportedModel(
+            f"{settings.where} names no special tokens (added_tokens_decoder), which {file} lacks"
+        )
+    return _of_ranks(ranks, {}, kind, file)
+
+
+def _read_tekken(file: Path, settings: Fields) -> Raw:
+    found = read_tekken(read_small(file, MAX_FILE_BYTES), str(file))
+    if found.pattern != TEKKEN:
+        raise UnsupportedModel(f"{file}: its pattern of words is not the one that is known here")
+    kind = Kind(pre="tekken", named={**_LLAMA.named, "pad_token": "<pad>"}, add_bos=True)
+    return _of_ranks(found.ranks, found.special, kind, file)
+
+
+def _of_ranks(ranks: dict[bytes, int], special: dict[int, str], kind: Kind, file: Path) -> Raw:
+    ids, merges = lettered(ranks, str(file))
+    tokens, types = _by_id(ids, str(file))
+    for at, text in special.items():
+        tokens[at], types[at] = text, CONTROL
+    return Raw(kind=kind, model="gpt2", tokens=tokens, types=types, keys={"merges": merges})
+
+
+def _read_bpe(file: Path, settings: Fields) -> Raw:
+    kind = _kind(BYTE_LEVEL, settings, file)
+    merges = file.parent / MERGES
+    if not merges.is_file():
+        raise UnsupportedModel(f"{file} needs a {MERGES} beside it")
+    lines = read_small(merges, MAX_FILE_BYTES).decode("utf-8", "replace").split("\n")
+    pairs = [line for line in lines if line.strip() and not line.startswith("#version")]
+    tokens, types = _by_id(_json(file), str(file))
+    return Raw(kind=kind, model="gpt2", tokens=tokens, types=types, keys={"merges": pairs})
+
+
+def _read_words(file: Path, settings: Fields) -> Raw:
+    kind = _kind(WORDPIECE, settings, file)
+    text = read_small(file, MAX_FILE_BYTES).decode("utf-8", "replace")
+    lines = text.removesuffix("\n").split("\n")
+    tokens, types = _by_id({line.rstrip("\r"): at for at, line in enumerate(lines)}, str(file))
+    return Raw(kind=kind, model="bert", tokens=tokens, types=types)
+
+
+def _by_id(ids: Mapping[str, Any], where: str) -> tuple[list[str], list[int]]:
+    """Tokens and types in the order of ids; those that are missing are unused."""
+    if not all(isinstance(each, int) and 0 <= each <= HIGHEST_ID for each in ids.values()):
+        raise UnsupportedModel(f"{where} has an id outside of 0 to {HIGHEST_ID}")
+    tokens = [f"[PAD{at}]" for at in range(max(ids.values(), default=-1) + 1)]
+    types = [UNUSED] * len(tokens)
+    for text, at in ids.items():
+        tokens[at], types[at] = text, NORMAL
+    return tokens, types
+
+
+_READERS: Mapping[str, Callable[[Path, Fields], Raw]] = dict(
+    zip(
+        SLOW_TOKENIZERS,
+        (_read_tekken, _read_ranks, _read_ranks, _read_model, _read_bpe, _read_words),
+        strict=True,
+    )
+)
+
+
+# Tokens that the settings add, or say more about.
+
+
+def _tokens_by_name(settings: Fields, further: Mapping[str, Any]) -> dict[str, str]:
+    """bos_token and the like: texts, or objects with the text as `content`."""
+    found = {}
+    for name, value in {**further, **settings.values}.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str) and text:
+            found[name] = text
+    return found
+
+
+def _added(
+    path: Path, settings: Fields, raw: Raw, named: Mapping[str, str]
+) -> list[tuple[int, AddedToken]]:
+    """Tokens that are found in text before it is split, in the order of their ids. Puts those
+    that are new into the vocabulary, and gives all their types."""
+    special = set(named.values())
+    found: dict[int, AddedToken] = {}
+    for at, each in enumerate(raw.types):
+        if each in (CONTROL, USER_DEFINED, UNKNOWN):
+            ours = each != USER_DEFINED
+            found[at] = AddedToken(raw.tokens[at], normalized=False, special=ours)
+    for text, at in _json(path / ADDED).items():
+        found[_id(at, ADDED)] = AddedToken(
+            text, normalized=text not in special, special=text in special
+        )
+    stated = settings.section("added_tokens_decoder")
+    for key in stated.values:
+        found[_id(key, stated.where)] = _described(stated.section(key))
+    known = {each.content for each in found.values()}
+    ids = {text: at for at, text in enumerate(raw.tokens) if raw.types[at] != UNUSED}
+    end = max(len(raw.tokens), max(found, default=-1) + 1)
+    for text in dict.fromkeys(named.values()):
+        if text not in known:
+            at = ids.get(text, end)
+            end += at == end
+            found[at] = AddedToken(text, normalized=False, special=True)
+    for at in range(len(raw.tokens), end):
+        raw.tokens.append(f"[PAD{at}]")
+        raw.types.append(UNUSED)
+    for at, token in found.items():
+        raw.tokens[at] = token.content
+        raw.types[at] = CONTROL if token.special else USER_DEFINED
+    return sorted(found.items())
+
+
+def _id(value: object, where: str) -> int:
+    text = str(value)
+    if not text.isdecimal() or len(text) > 8 or int(text) > HIGHEST_ID:
+        raise UnsupportedModel(f"{where} has the id {text[:40]!r}; 0 to {HIGHEST_ID} are possible")
+    return int(text)
+
+
+def _described(token: Fields) -> AddedToken:
+    special = token.flag("special", False)
+    return AddedToken(
+        token.text("content"),
+        special=special,
+        normalized=token.flag("normalized", not special),
+        lstrip=token.flag("lstrip", False),
+        rstrip=token.flag("rstrip", False),
+        single_word=token.flag("single_word", False),
+    )
+
+
+# The tokenizer.
+
+
+def _build(
+    raw: Raw, settings: Fields, added: list[tuple[int, AddedToken]], where: str
+) -> Tokenizer:
+    keys = {"tokens": raw.tokens, "token_type": raw.types, "pre": raw.kind.pre, **raw.keys}
+    scores: list[float] = raw.keys.get("scores", [])
+    keys["scores"] = [*scores, *[0.0] * (len(raw.tokens) - len(scores))]
+    fields = Fields({f"{KEY}{name}": value for name, value in keys.items()}, where)
+    vocabulary = read_vocabulary(fields)
+    if raw.model == "bert":
+        lowercase = settings.flag("do_lower_case", True)
+        accents = settings.values.get("strip_accents")
+        tokenizer = wordpiece_tokenizer(
+            vocabulary.ids,
+            _tokens_by_name(settings, {}).get("unk_token", raw.kind.named["unk_token"]),
+            lowercase=lowercase,
+            strip_accents=lowercase if accents is None else settings.flag("strip_accents"),
+            chinese=settings.flag("tokenize_chinese_chars", True),
+        )
+    else:
+        tokenizer = built(raw.model, vocabulary).tokenizer
+    if raw.model == "gpt2" and settings.flag("add_prefix_space", False):
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    if raw.model == "t5" and raw.keys["trims"]:
+        # The builder parts words at any white space, as transformers does for encoders.
+        steps: Any = tokenizer.normalizer or []
+        tokenizer.normalizer = normalizers.Sequence([*steps, *one_space_between_words()])
+    if raw.model == "llama" and raw.keys["add_space_prefix"] and not settings.flag("legacy", True):
+        _mark_beginning(tokenizer)
+    tokenizer.add_tokens([token for _, token in added])
+    return tokenizer
+
+
+def _mark_beginning(tokenizer: Tokenizer) -> None:
+    """Only the first words of a text get a space in front, not those behind a special token."""
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE_MARK, "first", split=False)
+    steps: Any = tokenizer.normalizer
+    kept = [step for step in steps if not isinstance(step, normalizers.Prepend)]
+    tokenizer.normalizer = normalizers.Sequence(kept)
+
+
+def _put_around(
+    tokenizer: Tokenizer, kind: Kind, settings: Fields, named: Mapping[str, str]
+) -> None:
+    bos = settings.flag("add_bos_token", kind.add_bos)
+    eos = settings.flag("add_eos_token", False)
+    first = named.get(kind.first) if kind.first else named.get("bos_token") if bos else None
+    last = named.get(kind.last) if kind.last else named.get("eos_token") if eos else None
+    frame(tokenizer, first, last, pairs=kind.pairs)
