@@ -119,8 +119,8 @@ class QuantisedWeights(Weights):
             log.warning(
                 "quantised matrices are unpacked, and rounded to the dtype of activations: the "
                 "kernels multiply with whole numbers whose scale is that of 32 neighbouring inputs "
-                "or more, and with FP8 whose scale is that of an output or of 128 of its inputs, "
-                "if activations may be FP8 too or the matrices are those of experts",
+                "or more, with NVFP4, and with FP8 whose scale is that of an output or of 128 of "
+                "its inputs, if activations may be FP8 too or the matrices are those of experts",
                 matrices=len(self._rounded),
                 first=self._rounded[0].name,
                 types=", ".join(sorted({stored.format for stored in self._rounded})),

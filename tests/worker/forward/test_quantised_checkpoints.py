@@ -12,6 +12,7 @@ from tests.worker.cpu_model import CPUModel
 from tests.worker.forward.test_cpu_forward import mean_distance, prompts
 from tests.worker.models.parity import run_with_logits
 from tests.worker.quantised_checkpoints import CASES, Checkpoint, write_checkpoint
+from tests.worker.quantised_experts import write_experts
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -52,6 +53,13 @@ def test_cpu_kernels(checkpoint: tuple[str, Checkpoint]) -> None:
         assert error < 0.03
     else:
         assert 1e-3 < error < 0.09
+
+
+@pytest.mark.parametrize("name", ["MXFP4", "NVFP4 of Model Optimizer"])
+def test_experts_of_4_bits(name: str, tmp_path: Path) -> None:
+    files = write_experts(tmp_path / "model", CASES[name])
+    error = mean_distance(logits(files, twin=False), logits(files, twin=True, backend="reference"))
+    assert 1e-3 < error < 0.09
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
