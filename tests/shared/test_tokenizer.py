@@ -87,7 +87,8 @@ BOS_CASES = [
 
 @pytest.mark.parametrize(("text", "count"), BOS_CASES)
 def test_bos_is_added_once(text: str, count: int) -> None:
-    """Whether the manifest asks for it, or tokenizer.json's own post-processor adds it."""
+    """Whether the manifest asks for it, or tokenizer.json's own post-processor adds it. vLLM issue
+    9519: a prompt that a client made from a template got a second one."""
     plain = sentencepiece_tokenizer()
     by_manifest = _ours(plain, add_bos=True, bos=1).encode(text)
     assert by_manifest == _ours(with_bos(plain, "<s>"), add_bos=True, bos=1).encode(text)

@@ -97,6 +97,7 @@ def peft_model(theirs: Any, **settings: Any) -> Any:
     ],
 )
 def test_parameters_of_all_experts(case: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    """vllm-project/vllm issue 55545: the scale of rsLoRA, but for experts."""
     theirs = made(case)
     model, base = saved(theirs, tmp_path / "model"), logprobs(theirs)
     usual = {"r": 3, "target_parameters": [f"experts.{each}" for each in FUSED]}

@@ -77,6 +77,7 @@ def test_equals_transformers_with_the_adapter_merged_in(case: str, tmp_path: Pat
 
 
 def test_what_peft_writes(tmp_path: Path) -> None:
+    """sgl-project/sglang issue 40835, NVIDIA/TensorRT-LLM issue 1668: rsLoRA's scale was LoRA's."""
     import peft
 
     theirs = make_theirs(*CASES["phi3"])
@@ -112,6 +113,7 @@ def test_what_peft_writes(tmp_path: Path) -> None:
     ids=["embeddings", "whole", "dora"],
 )
 def test_what_else_peft_writes(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """vllm-project/vllm pull request 11714: embeddings and heads that were trained as a whole."""
     import peft
 
     theirs = make_theirs(*CASES["llama-7-7-llama3-rope"])

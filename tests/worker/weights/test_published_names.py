@@ -3,19 +3,27 @@ the model has no place for, or with a head beside an embedding that it is said t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file, save_model
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from penstock.errors import UnsupportedModel
 from penstock.model.config import ModelConfig, WeightFiles
+from penstock.model.layer_spec import RopeScaling, RopeSpec
 from penstock.prepare import load_manifest, prepare
+from penstock_worker.layers.rotary import Rotary
+from penstock_worker.weights.names import ROPE_FACTORS
 from penstock_worker.weights.opening import open_weights
+from penstock_worker.weights.stored import StoredTensor
+from penstock_worker.weights.weights import Weights
 from tests.shared.tiny_models import byte_level_tokenizer
 from tests.worker.checkpoints import TINY, load_model, prepared_model, tiny_tensors
 from tests.worker.models.parity import compare
@@ -164,3 +172,24 @@ def test_a_head_without_its_embedding_is_both(tmp_path: Path) -> None:
     weights = open_weights(prepared.weights, prepared.decoder, torch.float32)
     embedding = model.get_input_embeddings().weight
     assert torch.equal(weights.take("embed_tokens.weight", embedding.shape), embedding)
+
+
+def test_llama_3_1s_frequencies_of_a_gguf_file(tmp_path: Path) -> None:
+    """vllm-project/vllm issue 7268: files have `rope_freqs.weight`, and no word in their settings
+    that positions are scaled. The tensor's values are what llama.cpp's converter writes."""
+    settings = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    settings |= {"rope_theta": 5e5, "original_max_position_embeddings": 8192, "rope_type": "llama3"}
+    divisors = []
+    for pair in range(32):
+        length = 2 * math.pi * 5e5 ** (2 * pair / 64)
+        blend = (8192 / length - 1.0) / (4.0 - 1.0)
+        divisors.append(1 / ((1 - blend) / 8.0 + blend) if 0 < blend < 1 else 8.0 ** (blend <= 0))
+    data = np.array(divisors, np.float32).view(np.uint8)
+    tensors = {ROPE_FACTORS: StoredTensor("rope_freqs.weight", (32,), "F32", data)}
+    spec = RopeSpec(theta=5e5, dims=64, scaling=RopeScaling(kind="precomputed"))
+    ours = Rotary.load(spec, Weights(tensors, torch.float32), 2048)
+    config = LlamaConfig(head_dim=64, rope_parameters=settings)
+    frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
+    angles = torch.arange(2048.0)[:, None] * frequencies
+    torch.testing.assert_close(ours.cos, angles.cos(), atol=2e-4, rtol=0)
+    torch.testing.assert_close(ours.sin, angles.sin(), atol=2e-4, rtol=0)

@@ -1,0 +1,122 @@
+"""Reports of other servers that loaded real files wrongly, and what holds here. Each names its
+thread; those about tensors, shards, tokenizers and adapters stand beside other tests of these."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.model.config import ModelConfig, PreparedModel
+from penstock.prepare import load_manifest, prepare
+from penstock.prepare.hub_config import read_config
+from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def prepared(folder: Path, **files: Any) -> PreparedModel:
+    write_hub_folder(folder, **files)
+    return load_manifest(prepare(str(folder), cache_dir=str(folder.parent / "cache")))
+
+
+ENDS: dict[str, tuple[object, object, str, tuple[int, ...]]] = {
+    "QwenLM/Qwen3 issue 927: the tokenizer names another than config.json": (
+        0, None, "<|im_end|>", (2, 0)),
+    "InfiniTensor/InfiniLM pull request 387: config.json has one of two": (
+        0, [0, 2], "<|endoftext|>", (0, 2)),
+    "Blaizzy/mlx-vlm pull request 1496: generation_config.json has none of three": (
+        [1, 2, 5], 0, "<|endoftext|>", (0, 1, 2, 5)),
+    "Blaizzy/mlx-vlm pull request 2112: only the tokenizer has the end of a turn": (
+        0, [0], "<|im_end|>", (2, 0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("report", ENDS)
+def test_every_stated_end_ends_an_answer(tmp_path: Path, report: str) -> None:
+    config, generation, tokenizer, ends = ENDS[report]
+    found = prepared(
+        tmp_path / "m",
+        config={**LLAMA_CONFIG, "eos_token_id": config},
+        generation_config={"eos_token_id": generation},
+        tokenizer_config={"eos_token": tokenizer},
+    )
+    assert found.generation.eos_token_ids == ends
+
+
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "expected"),
+    [(2, None, 12), (2, 16, 16), (3, -1, 8), (5, 16, 16)],
+)
+def test_a_head_is_as_large_as_stated(heads: int, head_dim: int | None, expected: int) -> None:
+    """huggingface/text-generation-inference pull request 2254 (Mistral Nemo) and
+    mozilla-ai/any-guardrail issue 239: not the hidden size's share.  HabanaAI/vllm-fork pull
+    request 1294: null is not a size."""
+    changes = {"num_attention_heads": heads, "head_dim": head_dim, "num_key_value_heads": 1}
+    assert read_config(Fields({**LLAMA_CONFIG, **changes}, "c")).head_dim == expected
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_whether_embedding_and_head_are_one_may_be_said_inside(tied: bool) -> None:
+    """huggingface/transformers pull request 43429: Ministral 3 says it in its text_config alone,
+    and its head had random values."""
+    theirs = transformers.Mistral3Config().to_dict()
+    theirs["architectures"] = ["Mistral3ForConditionalGeneration"]
+    del theirs["tie_word_embeddings"]
+    theirs["text_config"] |= {"tie_word_embeddings": tied}
+    config = read_config(Fields(theirs, "c"), language_model_only=True)
+    assert isinstance(config, ModelConfig)
+    assert config.tie_word_embeddings == tied
+
+
+@pytest.mark.parametrize("mode", ["cls", "mean", "max", "lasttoken"])
+def test_pooling_as_newer_libraries_write_it(tmp_path: Path, mode: str) -> None:
+    """vllm-project/vllm issue 45995: sentence-transformers 5.4 has one key in the place of seven,
+    and the vectors were others' silently."""
+    folder = tmp_path / "m"
+    modules = [
+        {"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    (folder / "1_Pooling").mkdir(parents=True)
+    stated = {"embedding_dimension": 24, "pooling_mode": mode, "include_prompt": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(stated))
+    (folder / "modules.json").write_text(json.dumps(modules))
+    bert = transformers.BertConfig(vocab_size=700, hidden_size=24, num_attention_heads=3).to_dict()
+    found = prepared(folder, config=bert | {"architectures": ["BertModel"]})
+    assert found.pooling is not None
+    assert found.pooling.mode == {"lasttoken": "last"}.get(mode, mode)
+
+
+def test_the_base_of_rotation_is_read_wherever_it_stands() -> None:
+    """lyogavin/airllm pull request 369: with a base of 10,000 for 500,000, long answers fall
+    apart."""
+    for section in ({"rope_theta": 5e5}, {"rope_parameters": {"rope_theta": 5e5}}):
+        config = read_config(Fields({**LLAMA_CONFIG, **section}, "c"))
+        assert config.ropes[0].theta == 5e5
+
+
+@pytest.mark.parametrize("behind", [0, 1, 2])
+def test_windows_begin_behind_max_window_layers(behind: int) -> None:
+    """huggingface/transformers issue 35896: which layers of Qwen2 have a window. As in
+    transformers, those from max_window_layers on."""
+    theirs = transformers.Qwen2Config(
+        num_hidden_layers=2, use_sliding_window=True, sliding_window=7, max_window_layers=behind
+    )
+    config = read_config(Fields({**theirs.to_dict(), "architectures": ["Qwen2ForCausalLM"]}, "c"))
+    windows = [config.layer(number).attention.window for number in range(2)]
+    assert windows == [7 if kind == "sliding_attention" else None for kind in theirs.layer_types]
+
+
+def test_bytes_behind_the_last_tensor_are_refused(tmp_path: Path) -> None:
+    """Comfy-Org/ComfyUI issue 15602: such a file was read or not, by the way that it was read."""
+    folder = write_hub_folder(tmp_path / "m")
+    with (folder / "model.safetensors").open("ab") as file:
+        file.write(bytes(8))
+    with pytest.raises(UnsupportedModel, match="8 bytes at its end belong to no tensor"):
+        prepare(str(folder), cache_dir=str(tmp_path / "cache"))
