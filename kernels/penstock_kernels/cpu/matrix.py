@@ -170,9 +170,9 @@ def pack(
 
 LEVELS = 64
 """PkSource of levels that the caller has read."""
-LEVELS_BLOCK = np.dtype([("scale", "<f4"), ("minimum", "<f4"), ("levels", "u1", (32,))])
-"""32 inputs: weight = scale * level + minimum, or scale * (level - 128) in the kinds S8H and
-S8W16."""
+LEVELS_BLOCK = np.dtype([("scales", "<f4", (2,)), ("minima", "<f4", (2,)), ("levels", "u1", (32,))])
+"""32 inputs: weight = scale * level + minimum, or scale * (level - 128) in the kinds S8H and S8W16.
+The second numbers are those of the latter 16 inputs, and count in kinds that end in 16."""
 
 
 def pack_levels(

@@ -57,6 +57,26 @@ class KeptForm(NamedTuple):
     units, …]."""
 
 
+class Groups(NamedTuple):
+    """Blocks as levels with scales: a value is scale * level + minimum, exact in float32."""
+
+    levels: Tensor
+    """[blocks, groups, inputs of a group], int8; with minima uint8, at most 15."""
+    scales: Tensor
+    """[blocks, groups] float32."""
+    minima: Tensor | None = None
+    """[blocks, groups] float32; None: there are none."""
+
+
+class GroupedForm(NamedTuple):
+    """How the CPU kernels hold a format that they can't unpack themselves."""
+
+    read: Callable[[Tensor], Groups]
+    """Maps uint8 [blocks, bytes] to groups of 16 or 32."""
+    kind: MatrixKind
+    """S8W16, or with minima one of U4."""
+
+
 class StoredFormat(NamedTuple):
     """How a weight file stores elements, in blocks of bytes."""
 
@@ -77,6 +97,8 @@ class StoredFormat(NamedTuple):
     (penstock_kernels.cpu.matrix.SOURCES)."""
     kept: KeptForm | None = None
     """How Triton kernels hold it; None if it is decoded on load."""
+    grouped: GroupedForm | None = None
+    """How the CPU kernels hold it, if they can't unpack it (`packed`)."""
 
 
 @dataclass(frozen=True)

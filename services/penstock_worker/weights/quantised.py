@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
@@ -18,9 +19,16 @@ from penstock_worker.quantisation.checkpoints.matrix import LevelMatrix
 from penstock_worker.quantisation.fp8 import FP8, FP8_GROUP, FP8Blocks, FP8Rows
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
 from penstock_worker.quantisation.interface import KeptMatrix
+from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.repacking import LAYOUTS, fits, repacked
-from penstock_worker.weights.stored import CheckpointTensor, Place, StoredTensor, chunks
+from penstock_worker.weights.stored import (
+    CheckpointTensor,
+    Place,
+    StoredTensor,
+    chunks,
+    log_growth,
+)
 from penstock_worker.weights.weights import Matrix, Stacked, Weights
 
 log = logs.get(__name__)
@@ -47,6 +55,8 @@ class QuantisedWeights(Weights):
         super().__init__(tensors, dtype, device)
         self._rounded: list[StoredTensor] = []
         """Matrices that no product takes as they are."""
+        self._grown: Counter[str] = Counter()
+        """Bytes by which matrices are larger than in the file, by their type."""
 
     def take_stacked(
         self, parts: Sequence[tuple[str, Sequence[int]]], dtype: torch.dtype | None = None
@@ -83,7 +93,12 @@ class QuantisedWeights(Weights):
 
     def _piece(self, kind: str, parts: list[_Part]) -> Tensor | KeptMatrix:
         if kind in LAYOUTS:
-            return repacked(parts, self.device, self._place)
+            kept = repacked(parts, self.device, self._place)
+            if FORMATS[kind].grouped is not None:
+                block = FORMATS[kind]
+                file = kept.outputs * kept.inputs // block.elements * block.bytes
+                self._grown[kind] += kept.nbytes - file
+            return kept
         of_checkpoint = [
             (stored, part) for stored, part in parts if isinstance(stored, CheckpointTensor)
         ]
@@ -115,6 +130,8 @@ class QuantisedWeights(Weights):
 
     def finish(self) -> None:
         super().finish()
+        log_growth(self._grown)
+        self._grown.clear()
         if self._rounded:
             log.warning(
                 "quantised matrices are unpacked, and rounded to the dtype of activations: the "

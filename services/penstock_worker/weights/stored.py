@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,9 +12,12 @@ from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.mapping import release
+from penstock.process import logs
 from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix
 from penstock_worker.quantisation.interface import StoredFormat
 from penstock_worker.quantisation.registry import FORMATS
+
+log = logs.get(__name__)
 
 CHUNK_ELEMENTS = 1 << 20
 """Elements decoded at a time, so that temporary memory stays small and mostly in cache."""
@@ -30,6 +33,17 @@ def not_finite(tensor: StoredTensor) -> UnsupportedModel:
         f"tensor {tensor.name} ({tensor.format}) holds scales that aren't finite numbers: the file "
         "is damaged"
     )
+
+
+def log_growth(grown: Mapping[str, int]) -> None:
+    """Says by how many bytes matrices are larger than in the file. grown: by their type."""
+    if grown:
+        log.warning(
+            "levels of quantised matrices become half a byte or a whole one, and take more memory "
+            "than in the file",
+            types=", ".join(sorted(grown)),
+            more=f"{sum(grown.values()) / 1e9:.1f} GB",
+        )
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ def test_rows_read_back_equal_the_gguf_package(way: tuple[str, MatrixKind | None
 
 
 SIGNED = (MatrixKind.S8H, MatrixKind.S8W16)
-LEVEL_KINDS = [kind for kind in MatrixKind if MatrixKind.U4H <= kind <= MatrixKind.S8W16]
+HALVES = (MatrixKind.S8W16, MatrixKind.U4W16)
+LEVEL_KINDS = [kind for kind in MatrixKind if MatrixKind.U4H <= kind <= MatrixKind.U4W16]
 """The kinds that pack_levels makes; the others are for GGUF types only."""
 
 
@@ -51,14 +52,16 @@ def test_levels_read_back(kind: MatrixKind, inputs: int) -> None:
     beyond the inputs counts for nothing."""
     rng = np.random.default_rng(3)
     blocks = np.zeros((19, 3), LEVELS_BLOCK)
-    blocks["scale"], blocks["minimum"] = rng.integers(1, 9, (2, 19, 3))
-    most = 16 if kind in (MatrixKind.U4H, MatrixKind.U4W) else 256
+    blocks["scales"], blocks["minima"] = rng.integers(1, 9, (2, 19, 3, 2))
+    if kind not in HALVES:
+        blocks["scales"], blocks["minima"] = blocks["scales"][..., :1], blocks["minima"][..., :1]
+    most = 16 if kind.name.startswith("U4") else 256
     blocks["levels"] = rng.integers(0, most, (19, 3, 32))
-    levels = blocks["levels"].astype(np.float32)
+    levels = blocks["levels"].astype(np.float32).reshape(19, 3, 2, 16)
     if kind in SIGNED:
-        true = blocks["scale"][..., None] * (levels - 128)
+        true = blocks["scales"][..., None] * (levels - 128)
     else:
-        true = blocks["scale"][..., None] * levels + blocks["minimum"][..., None]
+        true = blocks["scales"][..., None] * levels + blocks["minima"][..., None]
     chunks = (blocks[:7], blocks[7:8], blocks[8:])
     packed = pack_levels(chunks, (19, inputs), kind=kind, threads=2)
     read = product(127 * np.eye(inputs, dtype=np.float32), packed).T

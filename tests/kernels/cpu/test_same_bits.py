@@ -126,7 +126,7 @@ def test_the_largest_whole_numbers(alike: list[str], level: int) -> None:
     """Levels go up to 255, of 8 bits with a sign, and activations as far as they can."""
     for kind, levels in ((MatrixKind.U8H, 255), (MatrixKind.S8H, 0), (MatrixKind.S8H, 255)):
         blocks = np.zeros((21, 5), LEVELS_BLOCK)
-        blocks["scale"], blocks["minimum"], blocks["levels"] = 1.0, 0.5, levels
+        blocks["scales"], blocks["minima"], blocks["levels"] = 1.0, 0.5, levels
         packed = pack_levels([blocks], (21, 160), kind=kind)
         x = np.full((32, 160), level, dtype=np.float32)
         check(alike, lambda packed=packed, x=x: product(x, packed))

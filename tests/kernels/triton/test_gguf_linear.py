@@ -13,6 +13,7 @@ from penstock_kernels.triton.linear.gguf_linear import gguf_linear
 from penstock_kernels.triton.linear.gguf_rows import gguf_rows
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_kernels.triton.matmul_tiles import GGUF_FEW, GGUF_MANY, gguf_parts
+from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.repacking import LAYOUTS, repacked
 from penstock_worker.weights.stored import StoredTensor
 from tests.worker.weights.test_weights import stored_bytes
@@ -57,13 +58,16 @@ def check(ours: Tensor, x: Tensor, weight: Tensor, minima: float, bias: Tensor |
 def test_which_types_are_kept() -> None:
     legacy = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"}
     k_quants = {"Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"}
-    assert set(LAYOUTS) == legacy | k_quants | {"IQ4_NL", "IQ4_XS", "MXFP4"}
+    grids = {"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"}
+    ternary = {"TQ1_0", "TQ2_0", "Q1_0", "Q2_0"}
+    tables = {"IQ4_NL", "IQ4_XS", "MXFP4"}
+    assert set(LAYOUTS) == legacy | k_quants | tables | grids | ternary
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
 @pytest.mark.parametrize(("rows", "outputs"), [(1, 70), (19, 3), (40, 65)])
 def test_products(kind: str, rows: int, outputs: int, device: torch.device) -> None:
-    inputs = 256 if LAYOUTS[kind].factors is not None else 96
+    inputs = 96 if FORMATS[kind].elements == 32 else 256
     weight, there = true(kind, outputs, inputs), kept(kind, outputs, inputs, device)
     x, bias = drawn(1, rows, inputs).bfloat16(), drawn(2, outputs)
     largest = float(weight.abs().max()) if LAYOUTS[kind].minima else 0.0
@@ -137,11 +141,14 @@ def test_rows_are_the_files(kind: str, device: torch.device) -> None:
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_no_more_bytes_than_in_the_file(kind: str, device: torch.device) -> None:
     """But for a little more: K-quants' scales of 4 or 6 bits take a byte each, levels of 2 or 3
-    bits a nibble, and those that stand for IQ4's entries a byte."""
+    bits a nibble, and those that stand for IQ4's entries a byte. Vectors of a grid become a nibble
+    or a byte for each value, with scales in float32, so that IQ1 to IQ3 grow."""
     there, file = kept(kind, 16, 512, device), stored(kind, 16, 512).data.nbytes
     small = {"Q2_K": 16 + 64, "Q3_K": 4 + 32, "Q4_K": 4, "Q5_K": 4}
     tables = {"IQ4_NL": 8 * 16, "IQ4_XS": 2 + 8 * 16}
-    more = 16 * 2 * (small | tables).get(kind, 0)
+    nibbles = {"IQ1_S": 142, "IQ3_S": 82, "TQ1_0": 90, "TQ2_0": 78, "Q1_0": 108, "Q2_0": 72}
+    grids = {"IQ1_M": 264, "IQ2_XXS": 222, "IQ2_XS": 246, "IQ2_S": 238, "IQ3_XXS": 190}
+    more = 16 * 2 * (small | tables | nibbles | grids).get(kind, 0)
     assert there.nbytes == file + more
 
 

@@ -12,13 +12,15 @@ from torch import Tensor
 from penstock.errors import UnsupportedModel
 from penstock.model.config import WeightFiles
 from penstock_kernels.cpu.matrix import NotFiniteError, pack
+from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.repacking import repacked
 from penstock_worker.weights.stored import StoredTensor
+from penstock_worker.weights.weights import Weights
 from testing.model_configs import llama_config
-from tests.worker.weights.test_weights import HALVES, stored_bytes, write_gguf
+from tests.worker.weights.test_weights import HALVES, put_halves, stored_bytes, write_gguf
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -31,7 +33,7 @@ def broken(kind: str, at: int, bad: str, rows: int = 3, columns: int = 512) -> S
     """One block of many, in the last row."""
     data = stored_bytes(kind, rows * columns).reshape(-1, FORMATS[kind].bytes).copy()
     value = np.array([np.nan if bad == "n" else np.inf], np.float16)
-    data[-1, at : at + 2] = value.view(np.uint8)
+    put_halves(kind, data[-1:], at, value)
     return StoredTensor("blk.0.x", (rows, columns), kind, data.ravel())
 
 
@@ -51,8 +53,13 @@ def test_they_are_refused_by_name(kind: str, at: int, bad: str) -> None:
     part = range(3), range(512)
     with pytest.raises(UnsupportedModel, match="aren't finite"):
         repacked([(stored, part)], torch.device("cpu"), Tensor.copy_)
-    with pytest.raises(NotFiniteError):
-        pack(kind, stored.data, stored.shape, threads=2)
+    if FORMATS[kind].packed:
+        with pytest.raises(NotFiniteError):
+            pack(kind, stored.data, stored.shape, threads=2)
+        return
+    packing = CPUPacking(Weights({"x.weight": stored}, torch.float32), threads=2)
+    with pytest.raises(UnsupportedModel, match=rf"blk\.0\.x \({kind}\) holds scales"):
+        packing.matrix("x", 3, 512, kind=None)
 
 
 def test_parts_that_are_sound_are_read() -> None:

@@ -23,12 +23,15 @@ from tests.worker.checkpoints import TINY, load_model, tiny_files, tiny_tensors
 
 pytestmark = pytest.mark.timeout(240)
 
-QUANTISED = [name for name in FORMATS if name.startswith("Q")]
+QUANTISED = [name for name in FORMATS if name.startswith("Q") and FORMATS[name].packed]
 HALVES = {
     "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
-    "IQ4_NL": (0,), "IQ4_XS": (0,),
+    "IQ4_NL": (0,), "IQ4_XS": (0,), "IQ1_S": (0,), "IQ2_XXS": (0,), "IQ2_XS": (0,), "IQ2_S": (0,),
+    "IQ3_XXS": (0,), "IQ3_S": (0,), "TQ1_0": (52,), "TQ2_0": (64,), "Q1_0": (0,), "Q2_0": (0,),
+    "IQ1_M": (49,),
 }  # fmt: skip
-"""Where the blocks of the types that the package can't quantise hold their float16 numbers."""
+"""Where blocks of random bits can hold their float16 numbers. IQ1_M has a number's bits in the
+upper halves of four bytes, the first of which is here."""
 
 
 def stored_bytes(kind: str, elements: int) -> np.ndarray:
@@ -40,16 +43,41 @@ def stored_bytes(kind: str, elements: int) -> np.ndarray:
     stored = FORMATS[kind]
     blocks = rng.integers(0, 256, (elements // stored.elements, stored.bytes), dtype=np.uint8)
     for at in HALVES[kind]:
-        scales = rng.standard_normal(len(blocks)).astype(np.float16)
-        blocks[:, at : at + 2] = scales[:, None].view(np.uint8)
+        put_halves(kind, blocks, at, rng.standard_normal(len(blocks)).astype(np.float16))
     return blocks.ravel()
+
+
+def put_halves(kind: str, blocks: np.ndarray, at: int, numbers: np.ndarray) -> None:
+    """Puts float16 numbers into blocks, [blocks, bytes] uint8."""
+    if kind != "IQ1_M":
+        blocks[:, at : at + 2] = numbers[:, None].view(np.uint8)
+        return
+    for place in range(4):
+        bits = (numbers.view(np.uint16) >> 4 * place & 15).astype(np.uint8)
+        blocks[:, at + 2 * place] = blocks[:, at + 2 * place] & 15 | bits << 4
+
+
+def dequantised(kind: str, data: np.ndarray) -> np.ndarray:
+    """Decodes bytes as the gguf package does it, or for types that it doesn't know, as ggml's
+    description of the block says it."""
+    if kind not in ("Q1_0", "Q2_0"):
+        return gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind]).ravel()
+    values = []
+    for block in data.reshape(-1, 18):
+        unit = block[:2].view(np.float16).astype(np.float32)
+        for byte in map(int, block[2:]):
+            if kind == "Q1_0":
+                values += [unit if byte >> bit & 1 else -unit for bit in range(8)]
+            else:
+                values += [unit * ((byte >> bit & 3) - 1) for bit in range(0, 8, 2)]
+    return np.concatenate(values)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_format_equals_the_gguf_package(kind: str) -> None:
     elements = 256 * 33
     data = stored_bytes(kind, elements)
-    true = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind]).astype(np.float32).ravel()
+    true = dequantised(kind, data).astype(np.float32)
     out = torch.empty(33, 256)
     StoredTensor("x", (33, 256), kind, data).read_into(out)
     assert out.isfinite().all()
@@ -89,8 +117,8 @@ def test_neighbouring_rows_are_a_tensor(kind: str) -> None:
 
 
 def test_unknown_format_names_the_tensor() -> None:
-    stored = StoredTensor("blk.0.attn_q.weight", (256,), "IQ3_S", np.zeros(110, np.uint8))
-    with pytest.raises(UnsupportedModel, match=r"blk\.0\.attn_q\.weight is stored as IQ3_S"):
+    stored = StoredTensor("blk.0.attn_q.weight", (256,), "Q8_K", np.zeros(292, np.uint8))
+    with pytest.raises(UnsupportedModel, match=r"blk\.0\.attn_q\.weight is stored as Q8_K"):
         stored.read_into(torch.empty(256))
 
 

@@ -10,8 +10,9 @@ enum PkSource : int32_t {
   PK_SOURCE_F32 = 0, PK_SOURCE_F16 = 1, PK_SOURCE_BF16 = 2, PK_Q4_0 = 3, PK_Q4_1 = 4, PK_Q5_0 = 5, PK_Q5_1 = 6,
   PK_Q8_0 = 7, PK_Q4_K = 8, PK_Q5_K = 9, PK_Q6_K = 10, PK_Q2_K = 20, PK_Q3_K = 21, PK_IQ4_NL = 22, PK_IQ4_XS = 23,
   PK_MXFP4 = 24, PK_NVFP4 = 25,
-  // For formats that only the caller can read: a block has a float32 scale, a float32 minimum and 32 levels of a
-  // byte each, as the kind has them. Rows are filled up to whole blocks; what is beyond the inputs counts for nothing.
+  // For formats that only the caller can read: a block has float32 scales of its first and of its latter 16 levels, minima
+  // likewise, and 32 levels of a byte each, as the kind has them; of a kind with one scale for all, the first one counts.
+  // Rows are filled up to whole blocks; what is beyond the inputs counts for nothing.
   PK_LEVELS = 64
 };
 

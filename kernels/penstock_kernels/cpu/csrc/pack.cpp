@@ -59,7 +59,7 @@ template <class T> T read(const uint8_t* at) {
   return value;
 }
 
-constexpr size_t LEVELS_BLOCK = 8 + GROUP;  // bytes of a block of PK_LEVELS
+constexpr size_t LEVELS_BLOCK = 16 + GROUP;  // bytes of a block of PK_LEVELS
 
 // 32 values as the checkpoint has them: levels with scales and minima, or floats. The second scale and
 // the second minimum are those of the latter 16, where they have their own.
@@ -213,9 +213,10 @@ Levels decode(int source, const uint8_t* row, int g) {
     }
     case PK_LEVELS:
       b = row + LEVELS_BLOCK * static_cast<size_t>(g);
-      out.scales[0] = out.scales[1] = read<float>(b);
-      out.minimum = read<float>(b + 4);
-      std::memcpy(out.levels, b + 8, GROUP);
+      for (int i = 0; i < 2; i++) out.scales[i] = read<float>(b + 4 * i);
+      out.minimum = read<float>(b + 8);
+      out.second_minimum = read<float>(b + 12);
+      std::memcpy(out.levels, b + 16, GROUP);
       break;
     case PK_Q6_K: {
       b = row + 210 * (g / 8);
@@ -343,7 +344,7 @@ bool can_pack(int source, int inputs, int kind) {
     case PK_Q8_0: return inputs % 32 == 0 && kind == PK_S8H;
     case PK_Q4_K: return inputs % 256 == 0 && kind == PK_U4W;
     case PK_Q5_K: return inputs % 256 == 0 && kind == PK_U8W;
-    case PK_LEVELS: return kind >= PK_U4H && kind <= PK_S8W16;
+    case PK_LEVELS: return kind >= PK_U4H && kind <= PK_U4W16;
     case PK_Q6_K: case PK_Q3_K: return inputs % 256 == 0 && kind == PK_S8W16;
     case PK_IQ4_XS: return inputs % 256 == 0 && kind == PK_T4W;
     case PK_Q2_K: return inputs % 256 == 0 && kind == PK_U4W16;

@@ -27,10 +27,21 @@ from penstock_worker.quantisation.checkpoints.matrix import (
     LevelMatrix,
     ScaledInputs,
 )
+from penstock_worker.quantisation.interface import GroupedForm, StoredFormat
 from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
-from penstock_worker.weights.stored import CheckpointTensor, chunks, not_finite
+from penstock_worker.weights.stored import (
+    CheckpointTensor,
+    StoredTensor,
+    chunks,
+    log_growth,
+    not_finite,
+)
 from penstock_worker.weights.weights import Weights
 
+log = logs.get(__name__)
+
+_GROUP = 32
+"""Inputs that share a scale in the kernels' kinds."""
 KINDS = {"float32": MatrixKind.F32, "bfloat16": MatrixKind.BF16}
 """Matrix kind by the dtype in which all matrices are computed."""
 ON_LOAD = {name: each.cpu for name, each in QUANTIZATIONS.items() if each.cpu is not None}
@@ -48,10 +59,13 @@ class CPUPacking:
 
     def __post_init__(self) -> None:
         self._checkpoints = CheckpointPacking(self.threads, self.arena)
+        self._grown: Counter[str] = Counter()
+        """Bytes by which matrices are larger than in the file, by their type."""
 
     def report(self) -> None:
         """Says in the log what could not be kept as the checkpoint has it."""
         self._checkpoints.report()
+        log_growth(self._grown)
 
     def vector(self, name: str, size: int) -> np.ndarray:
         return self.weights.take(name, (size,), torch.float32).numpy()
@@ -79,6 +93,8 @@ class CPUPacking:
             return self._checkpoints.pack(whole.quantised, added, places, rows)
         shape = (len(rows), inputs)
         form = FORMATS.get(stored.format)
+        if form is not None and form.grouped is not None and (kind is None or kind in QUANTISED):
+            return self._pack_groups(stored, form, shape, places, added)
         plain = form is not None and form.plain
         if kind in QUANTISED and not plain:
             kind = None
@@ -111,6 +127,58 @@ class CPUPacking:
             arena=self.arena,
         )
 
+    def _pack_groups(
+        self,
+        stored: StoredTensor,
+        form: StoredFormat,
+        shape: tuple[int, int],
+        order: np.ndarray | None,
+        bias: np.ndarray | None,
+    ) -> PackedMatrix:
+        """Packs a type that the library can't unpack."""
+        grouped = _grouped(form)
+        try:
+            packed = pack_levels(
+                _grouped_blocks(stored, form, grouped),
+                shape,
+                kind=grouped.kind,
+                order=order,
+                bias=bias,
+                threads=self.threads,
+                arena=self.arena,
+            )
+        except NotFiniteError:
+            raise not_finite(stored) from None
+        self._grown[stored.format] += packed.size - stored.content.nbytes
+        stored.release()
+        return packed
+
+
+def _grouped(form: StoredFormat) -> GroupedForm:
+    if form.grouped is None:
+        raise TypeError(f"{form.name} has no groups")
+    return form.grouped
+
+
+def _grouped_blocks(
+    stored: StoredTensor, form: StoredFormat, grouped: GroupedForm
+) -> Iterator[np.ndarray]:
+    """Yields chunks of rows as LEVELS_BLOCK, each [rows, blocks]."""
+    outputs, inputs = stored.shape
+    blocks = range(inputs // form.elements)
+    for rows in chunks(range(outputs), inputs):
+        of_rows = stored.blocks_of(np.arange(rows.start, rows.stop), blocks)
+        levels, scales, minima = grouped.read(of_rows.flatten(0, 1))
+        if minima is None:
+            levels = levels.view(torch.uint8) ^ 128
+        found = np.zeros((len(rows), inputs // _GROUP), dtype=LEVELS_BLOCK)
+        by_block = (*found.shape, -1)
+        found["levels"] = levels.reshape(by_block).numpy()
+        found["scales"] = scales.reshape(by_block).numpy()
+        if minima is not None:
+            found["minima"] = minima.reshape(by_block).numpy()
+        yield found
+
 
 # Packs the matrices of quantised checkpoints for the CPU kernels.
 #
@@ -118,11 +186,6 @@ class CPUPacking:
 # 32 neighbouring inputs share a scale, or they are MXFP4 or NVFP4. Others are unpacked, and so are
 # FP8 and NF4, whose numbers are no whole ones: to bfloat16 if it can hold every weight of the
 # matrix, else to float32.
-
-log = logs.get(__name__)
-
-_GROUP = 32
-"""Inputs that share a scale in the kernels' kinds."""
 
 
 @dataclass
@@ -269,6 +332,7 @@ def _blocks(
         levels = np.zeros((len(rows), count * _GROUP), dtype=np.uint8)
         levels[:, : matrix.inputs] = matrix.levels(rows, range(matrix.inputs))
         blocks = np.empty((len(rows), count), dtype=LEVELS_BLOCK)
-        blocks["scale"], blocks["minimum"] = scales[here][:, group], minima[here][:, group]
+        blocks["scales"] = scales[here][:, group, None]
+        blocks["minima"] = minima[here][:, group, None]
         blocks["levels"] = levels.reshape(len(rows), count, _GROUP)
         yield blocks

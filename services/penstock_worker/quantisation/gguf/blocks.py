@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from penstock.formats.gguf import BLOCKS
+from penstock_kernels.cpu.matrix import MatrixKind
 from penstock_kernels.triton.linear.gguf_weights import Layout
-from penstock_worker.quantisation.interface import KeptForm, StoredFormat
+from penstock_worker.quantisation.interface import GroupedForm, Groups, KeptForm, StoredFormat
 
 
 def gguf_format(
@@ -29,6 +30,59 @@ def gguf_format(
     for the type."""
     kept = KeptForm(layout, split) if layout is not None and split is not None else None
     return StoredFormat(name, *BLOCKS[name], decode, packed=packed, kept=kept)
+
+
+def grouped_format(
+    name: str,
+    read: Callable[[Tensor], Groups],
+    kind: MatrixKind,
+    *,
+    group: int = 32,
+    kept: KeptForm | None = None,
+) -> StoredFormat:
+    """Returns a quantised type by its groups of so many inputs. For `read` and `kind` see
+    GroupedForm. kept: how Triton kernels hold it, if not with float32's scales and minima."""
+
+    def decode(blocks: Tensor) -> Tensor:
+        levels, scales, minima = read(blocks)
+        values = scales[..., None] * levels.float()
+        return (values if minima is None else values + minima[..., None]).flatten(1)
+
+    def split(blocks: Tensor) -> dict[str, Tensor]:
+        levels, scales, minima = read(blocks)
+        by_32 = levels.reshape(len(blocks), -1, 32)
+        if minima is None:
+            return {"levels": by_32, "scales": scales}
+        return {"levels": packed_nibbles(by_32), "scales": scales, "minima": minima}
+
+    signed = kind is MatrixKind.S8W16
+    layout = Layout(
+        8 if signed else 4, group=group, minima=not signed, factors=torch.float32, unit=0
+    )
+    return StoredFormat(
+        name,
+        *BLOCKS[name],
+        decode,
+        kept=kept or KeptForm(layout, split),
+        grouped=GroupedForm(read, kind),
+    )
+
+
+def bits_of(packed: Tensor) -> Tensor:
+    """Unpacks [..., n] bytes to [..., 8 n], of a byte the lowest bit first."""
+    return ((packed[..., None] >> torch.arange(8, dtype=torch.uint8)) & 1).flatten(-2)
+
+
+def nibbles_in_turn(packed: Tensor) -> Tensor:
+    """Unpacks [..., n] bytes to [..., 2 n]: of each the low nibble, then the high one."""
+    return torch.stack((packed & 15, packed >> 4), -1).flatten(-2)
+
+
+def words(packed: Tensor, size: int) -> Tensor:
+    """Reads [blocks, n] bytes as numbers of `size` bytes, 2 or 4: [blocks, n / size] int64."""
+    kind = torch.int16 if size == 2 else torch.int32
+    aligned = packed.clone(memory_format=torch.contiguous_format)
+    return aligned.view(kind).long() & ((1 << 8 * size) - 1)
 
 
 def half(blocks: Tensor, start: int) -> Tensor:

@@ -1,0 +1,90 @@
+"""GGUF types that the CPU kernels hold by their groups: the file's own numbers, value by value."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, product
+from penstock_worker.forward.cpu.packing import CPUPacking
+from penstock_worker.quantisation.registry import FORMATS
+from penstock_worker.weights.quantised import QuantisedWeights
+from penstock_worker.weights.stored import StoredTensor
+from penstock_worker.weights.weights import Weights
+from tests.worker.weights.test_weights import dequantised, stored_bytes
+
+pytestmark = pytest.mark.timeout(240)
+
+GROUPED = [name for name, form in FORMATS.items() if form.grouped is not None]
+OUTPUTS, INPUTS = 38, 512
+
+
+def pairs(rows: Tensor) -> Tensor:
+    return rows.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1)
+
+
+def matrix(kind: str, **options: object) -> tuple[StoredTensor, CPUPacking]:
+    data = stored_bytes(kind, OUTPUTS * INPUTS)
+    stored = StoredTensor("blk.0.x", (OUTPUTS, INPUTS), kind, data, **options)
+    return stored, CPUPacking(Weights({"x.weight": stored}, torch.float32), threads=2)
+
+
+def weights_of(packed: PackedMatrix) -> np.ndarray:
+    """A row of 127 and zeros is exact as signed bytes, with a scale of 1."""
+    return product(127 * np.eye(INPUTS, dtype=np.float32), packed).T
+
+
+@pytest.mark.parametrize("rearranged", [False, True], ids=["as stored", "rearranged"])
+@pytest.mark.parametrize("kind", GROUPED)
+def test_rows_read_back_equal_the_gguf_package(kind: str, rearranged: bool) -> None:
+    """They differ from 127 times the weights by float32's rounding alone."""
+    stored, packing = matrix(kind, rearrange=pairs if rearranged else None)
+    true = dequantised(kind, stored.data).reshape(OUTPUTS, INPUTS)
+    if rearranged:
+        true = pairs(torch.from_numpy(true)).numpy()
+    read = weights_of(packing.matrix("x", OUTPUTS, INPUTS, kind=None))
+    size = np.abs(127 * true).reshape(OUTPUTS, -1, 16).max(-1).repeat(16, axis=1)
+    assert (np.abs(read - 127 * true) <= 8 * size * 2.0**-24).all()
+
+
+@pytest.mark.parametrize("kind", GROUPED)
+def test_a_rank_has_its_rows(kind: str) -> None:
+    _, packing = matrix(kind)
+    whole = weights_of(packing.matrix("x", OUTPUTS, INPUTS, kind=None))
+    _, packing = matrix(kind)
+    part = weights_of(packing.matrix("x", OUTPUTS, INPUTS, kind=None, rows=range(7, 30)))
+    assert np.array_equal(part, whole[7:30])
+
+
+@pytest.mark.parametrize("kind", GROUPED)
+def test_other_dtypes_unpack(kind: str) -> None:
+    stored, packing = matrix(kind)
+    packed = packing.matrix("x", OUTPUTS, INPUTS, kind=MatrixKind.F32)
+    true = dequantised(kind, stored.data).reshape(OUTPUTS, INPUTS)
+    assert np.array_equal(product(np.eye(INPUTS, dtype=np.float32), packed).T, true)
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    monkeypatch.setattr(
+        "penstock_worker.weights.stored.log.warning",
+        lambda event, **fields: found.append({"event": event, **fields}),
+    )
+    return found
+
+
+def test_the_log_says_how_much_larger_they_are(said: list[dict[str, object]]) -> None:
+    stored, packing = matrix("IQ2_S")
+    packed = packing.matrix("x", OUTPUTS, INPUTS, kind=None)
+    assert packed.size > 3 * stored.data.nbytes
+    packing.report()
+    weights = QuantisedWeights({"x.weight": stored}, torch.bfloat16)
+    weights.take_matrix([("x.weight", (OUTPUTS, INPUTS))])
+    weights.finish()
+    assert len(said) == 2
+    for line in said:
+        assert "more memory than in the file" in str(line["event"])
+        assert line["types"] == "IQ2_S"
