@@ -74,6 +74,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an encoder beside it": ({"is_encoder_decoder": True}, "an encoder with a decoder"),
     "it sees": ({"vision_config": {"hidden_size": 4}}, "has a section vision_config"),
     "recurrent": ({"layer_types": ["full_attention", "mamba"]}, "layer_types has 'mamba'"),
+    "an indexer": ({"index_topk": 2048}, "attends to the tokens that an indexer chooses"),
     "chunks": ({"layer_types": ["chunked_attention"] * 2}, "layer_types has 'chunked_attention'"),
     "quantised": (
         {"quantization_config": {"quant_method": "awq"}},

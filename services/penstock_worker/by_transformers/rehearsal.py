@@ -53,7 +53,7 @@ def rehearse(model: LibraryModel, shape: CacheShape, vocab: int) -> tuple[LayerF
     if not difference <= TOLERANCE.get(first.dtype, 0.1) * max(largest, 1e-6):
         raise UnsupportedModel(
             "transformers' code mixes the sequences of a step: a sequence computed in chunks next "
-            "to another one differs by {difference:.3g} from itself alone"
+            f"to another one differs by {difference:.3g} from itself alone"
         )
     return facts, torch.equal(first, again)
 

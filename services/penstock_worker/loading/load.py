@@ -31,6 +31,7 @@ from penstock_worker.loading.host import load_on_host
 from penstock_worker.loading.kernels import triton_kernels
 from penstock_worker.loading.loaded import Loaded
 from penstock_worker.loading.pooling import load_pooling
+from penstock_worker.loading.tensors import check_tensors
 from penstock_worker.machine.cpu import compute_threads
 from penstock_worker.machine.memory import mib
 from penstock_worker.media.planning import check_media, told_of
@@ -82,6 +83,8 @@ def load(
             f" the engine core serves ({setup.digest[:12]})"
         )
     check_calculated(setup)
+    if setup.load_format == "auto":
+        check_tensors(prepared)
     if setup.pooling is not None:
         refuse_store(setup, "a pooling model stores no KV there")
         return load_pooling(prepared, setup, threads, begun, phases)

@@ -7,17 +7,17 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
+from typing import Literal
 
 from penstock.config.settings import CacheSettings, ModelImpl, SchedulerSettings
 from penstock.errors import PenstockError
-from penstock.families import HUB_CLASSES
 from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel, TransformersConfig
 from penstock.model.kv_layout import NO_GROUP, kv_layout, state_memory
 from penstock.model.mechanisms import mechanisms
 from penstock.prepare import load_manifest, prepare
-from penstock.prepare.describe import Description, describe
+from penstock.prepare.describe import Description, computed_by, describe
 from penstock_worker.forward.backends import backend_module
-from penstock_worker.forward.interface import Unable
+from penstock_worker.loading.tensors import cpu_bytes, refusal
 from penstock_worker.machine import environment_checks
 from penstock_worker.machine.environment_checks import Advice, Finding
 from penstock_worker.machine.memory import free_memory
@@ -55,14 +55,20 @@ def examine_model(
     except PenstockError as error:
         return [Finding("model", False, str(error), "missing")]
     findings = [Finding("model", True, f"{about.name}, {about.family}, {about.weights}")]
-    findings.append(_memory(about, prepared.config))
+    level: Literal["ok", "note"] = "ok" if about.implementation == "penstock" else "note"
+    findings.append(Finding("implementation", True, computed_by(prepared), level))
+    refused = refusal(prepared)
+    held = None if refused else cpu_bytes(prepared)
+    findings.append(_memory(about, prepared.config, held))
+    if isinstance(prepared.config, TransformersConfig):
+        said = refused or f"has {prepared.config.architecture}"
+        return [*findings, Finding("transformers", not refused, said, _level(refused))]
+    said = refused or "those that the configuration asks for"
+    findings.append(Finding("tensors", not refused, said, _level(refused)))
     if isinstance(prepared.config, EncoderConfig):
         findings += _media(prepared)
         return [*findings, Finding("backends", True, _encoders_backends(prepared.config))]
-    if isinstance(prepared.config, TransformersConfig):
-        return [*findings, *_by_transformers(prepared.config)]
     needed = mechanisms(prepared.config)
-    findings.append(Finding("implementation", True, f"Penstock's family {prepared.family}"))
     findings.append(Finding("needs", True, _listed(needed) or "nothing beyond Llama's layers"))
     findings += _media(prepared)
     return [*findings, *(_backend(name, prepared.config) for name in BACKENDS)]
@@ -121,31 +127,21 @@ def _states(about: Description, config: AnyConfig) -> tuple[int, str]:
     return whole, f"{said} {seqs} of them and copies"
 
 
-def _memory(about: Description, config: AnyConfig) -> Finding:
+def _memory(about: Description, config: AnyConfig, held: int | None) -> Finding:
+    """held: bytes of the weights in the CPU kernels' layouts; None: nobody knows."""
     windows, (taken, states) = _windows(config), _states(about, config)
+    on_cpu = "" if held is None else f" ({held / GIB:.2f} GiB on the CPU)"
     text = (
-        f"weights {about.size / GIB:.2f} GiB, keys and values {about.kv_bytes_per_token / 1024:.0f}"
-        f" KiB a token, {about.kv_bytes / GIB:.2f} GiB for {about.context} tokens{windows}{states};"
-        f" {free_memory() / GIB:.1f} GiB free"
+        f"weights {about.size / GIB:.2f} GiB{on_cpu}, keys and values "
+        f"{about.kv_bytes_per_token / 1024:.0f} KiB a token, {about.kv_bytes / GIB:.2f} GiB for "
+        f"{about.context} tokens{windows}{states}; {free_memory() / GIB:.1f} GiB free"
     )
-    fits = about.size + taken < free_memory()
+    fits = max(about.size, held or 0) + taken < free_memory()
     return Finding("memory", fits, text, "ok" if fits else "missing")
 
 
-def _by_transformers(config: TransformersConfig) -> list[Finding]:
-    """Findings about a model that transformers' or its own code describes: whose code it is, and
-    whether it can be served."""
-    from penstock_worker.by_transformers.model_class import model_class
-
-    said = "transformers' code, as no family describes the model: slower, and on the CPU"
-    if config.architecture in HUB_CLASSES:
-        said = "transformers' code, although a family describes the model: slower, and on the CPU"
-    findings = [Finding("implementation", True, said, "note")]
-    try:
-        model_class(config)
-    except (PenstockError, Unable) as error:
-        return [*findings, Finding("transformers", False, str(error), "missing")]
-    return [*findings, Finding("transformers", True, f"has {config.architecture}")]
+def _level(refused: str) -> Literal["ok", "missing"]:
+    return "missing" if refused else "ok"
 
 
 def _backend(name: str, config: ModelConfig) -> Finding:

@@ -9,6 +9,8 @@ from torch import Tensor
 from penstock_worker.weights.stored import CHUNK_ELEMENTS, Place
 
 CPU = torch.device("cpu")
+NOWHERE = torch.device("meta")
+"""Tensors there have shapes and no data."""
 
 
 class PinnedPlacing:

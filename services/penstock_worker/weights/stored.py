@@ -203,6 +203,10 @@ class StoredTensor:
         if values.is_floating_point() and not values.isfinite().all():
             raise not_finite(self)
 
+    def require_readable(self) -> None:
+        """Raises UnsupportedModel for a type that can't be read."""
+        self._stored_format()
+
     @property
     def plain(self) -> bool:
         """Whether it is stored as numbers, not quantised."""
@@ -254,6 +258,9 @@ class CheckpointTensor(StoredTensor):
         return CheckpointTensor(
             name, shape, matrix.levels_are, np.empty(0, dtype=np.uint8), matrix=matrix
         )
+
+    def require_readable(self) -> None:
+        """The checkpoint's format was looked at when its tensors were gathered."""
 
     @property
     def quantised(self) -> CheckpointMatrix:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,7 +15,7 @@ from penstock.process import logs
 from penstock_worker.parallel.shard import Shard
 from penstock_worker.quantisation.interface import KeptMatrix
 from penstock_worker.weights.cut import Cut
-from penstock_worker.weights.placing import CPU, placing
+from penstock_worker.weights.placing import CPU, NOWHERE, placing
 from penstock_worker.weights.stored import Place, StoredTensor
 
 log = logs.get(__name__)
@@ -60,8 +60,9 @@ class Readable(Protocol):
 class Weights:
     """Hands out each tensor of a checkpoint once, checked and converted.
 
-    Every tensor is a fresh copy with torch's own alignment, on `device`. UnsupportedModel names a
-    tensor that is missing, has another shape, or (in `finish`) was not taken.
+    Every tensor is a fresh copy with torch's own alignment, on `device`; NOWHERE, nothing is read.
+    UnsupportedModel names a tensor that is missing, has another shape or a type that can't be read,
+    or (in `finish`) was not taken.
     """
 
     def __init__(
@@ -104,6 +105,8 @@ class Weights:
         rows = sum(_count(cut[0]) for cut in cuts)
         inner = map(_count, cuts[0][1:])
         out = torch.empty(rows, *inner, dtype=dtype or self.dtype, device=self.device)
+        if self.device == NOWHERE:
+            return out
         start = 0
         for source, cut in zip(sources, cuts, strict=True):
             for neighbours in cut[0]:
@@ -133,6 +136,11 @@ class Weights:
         if self._cut is None:
             return tuple((range(size),) for size in shape)
         return self._cut.ranges(name, shape)
+
+    @property
+    def tensors(self) -> Mapping[str, StoredTensor]:
+        """All of the checkpoint's, by our names."""
+        return self._tensors
 
     def has(self, name: str) -> bool:
         """Whether the checkpoint has the tensor."""
@@ -181,6 +189,7 @@ class Weights:
             raise UnsupportedModel(
                 f"tensor {stored.name} has shape {stored.shape}; the model needs {shape}"
             )
+        stored.require_readable()
         self._taken.add(name)
         return stored
 

@@ -27,6 +27,7 @@ from penstock.process.memory import is_memory_shortage
 from penstock.supervisor.restarts import FINAL_STARTUP_FAILURE, OUT_OF_MEMORY
 
 if TYPE_CHECKING:
+    from penstock.model.config import PreparedModel
     from penstock.recommend.fits import Machine
 
 log = logs.get(__name__)
@@ -105,6 +106,15 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     text = msgspec.json.encode(findings).decode() if arguments.json else show(findings)
     print(text, flush=True)
     return 0 if all(finding.ok for finding in findings) else 1
+
+
+def loading(model: PreparedModel) -> tuple[int | None, str]:
+    """Returns what the weights take in memory on a CPU, bytes, or None if nobody knows; and why a
+    worker won't load them, or nothing. Reads their headers."""
+    from penstock_worker.loading.tensors import cpu_bytes, refusal
+
+    refused = refusal(model)
+    return (None if refused else cpu_bytes(model)), refused
 
 
 def this_machine() -> Machine:
@@ -235,8 +245,9 @@ def _ray_workers(arguments: argparse.Namespace) -> int:
 def _prepare(arguments: argparse.Namespace) -> int:
     if not arguments.model:
         raise InvalidRequest("MODEL is empty")
-    from penstock.prepare import prepare
+    from penstock.prepare import load_manifest, prepare
     from penstock.prepare.carry import link_to
+    from penstock.prepare.describe import computed_by
 
     folder = prepare(
         arguments.model,
@@ -249,6 +260,8 @@ def _prepare(arguments: argparse.Namespace) -> int:
     )
     if arguments.link is not None:
         link_to(Path(arguments.link), folder)
+    model = load_manifest(folder)
+    log.info("model prepared", model=model.name, computed_by=computed_by(model))
     print(folder)
     return 0
 

@@ -38,8 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
     """0. Raises ModelNotFound, UnsupportedModel, StartupError."""
     if not arguments.model:
         raise InvalidRequest("MODEL is empty")
+    from penstock.cli.processes import loading
     from penstock.prepare import load_manifest, prepare
-    from penstock.prepare.describe import describe
+    from penstock.prepare.describe import computed_by, describe
 
     try:
         folder = prepare(
@@ -56,18 +57,25 @@ def run(arguments: argparse.Namespace) -> int:
             raise
         _print_repository(repository, as_json=arguments.json)
         return 0
-    known = describe(folder, load_manifest(folder))
-    print(msgspec.json.encode(known).decode() if arguments.json else _text(known))
+    model = load_manifest(folder)
+    cpu_bytes, refused = loading(model)
+    known = msgspec.structs.replace(describe(folder, model), cpu_bytes=cpu_bytes, refused=refused)
+    if arguments.json:
+        print(msgspec.json.encode(known).decode())
+    else:
+        print(_text(known, computed_by(model)))
     return 0
 
 
-def _text(known: Description) -> str:
+def _text(known: Description, computed: str) -> str:
     kind = "vectors, scores or classes" if known.pooling else "text"
     parameters = "?" if known.parameters is None else counted(known.parameters)
     rows = [
         ("name", known.name),
         ("source", known.source),
         ("family", f"{known.family}, gives {kind}"),
+        ("computed by", computed),
+        ("can be loaded", f"no: {known.refused}" if known.refused else "yes"),
         ("parameters", f"{parameters} in {known.layers} layers"),
         ("context", f"{known.context:,} tokens"),
         ("weights", f"{known.format} {known.weights}, {decimal(known.size)}"),
@@ -83,6 +91,8 @@ def _text(known: Description) -> str:
 
 def _memory(known: Description) -> str:
     weights = f"about {decimal(known.size)} of weights"
+    if known.cpu_bytes is not None:
+        weights += f" ({decimal(known.cpu_bytes)} on a CPU)"
     if not known.kv_bytes_per_token:
         return weights
     whole = decimal(known.kv_bytes)

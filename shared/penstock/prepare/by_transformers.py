@@ -165,6 +165,11 @@ def _refuse_other_parts(fields: Fields, name: str) -> None:
                 f"{where}: {name} has a section {part}; decoders of text alone are served by "
                 "transformers' code"
             )
+    if "index_topk" in fields:
+        raise UnsupportedModel(
+            f"{where}: {name} attends to the tokens that an indexer chooses (index_topk); neither "
+            "a family nor transformers' code over a paged cache has that"
+        )
     method = fields.section("quantization_config").values.get("quant_method", "an unnamed method")
     if "quantization_config" in fields or "compression_config" in fields:
         raise UnsupportedModel(

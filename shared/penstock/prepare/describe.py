@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
+from penstock.families import HUB_CLASSES
 from penstock.families.gguf_reading import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS
 from penstock.formats.gguf import GGUFFile
 from penstock.formats.safetensors_file import SafetensorsFile
-from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel
+from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel, TransformersConfig
 from penstock.model.kv_layout import (
     blocks_needed,
     kv_groups,
@@ -31,8 +33,11 @@ KV_BYTES = 2
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """parameters: numbers in the weights; None where they are packed in a way that hides how many.
-    size: bytes of the weights' files.  kv_bytes_per_token: 0 for a model without a KV cache.
+    """implementation: whose code computes it.  parameters: numbers in the weights; None where they
+    are packed in a way that hides how many.  size: bytes of the weights' files.  cpu_bytes: of
+    their matrices as the CPU kernels hold them; None where nobody knows before they are loaded.
+    refused: why a worker won't load the files; empty if it will.
+    kv_bytes_per_token: 0 for a model without a KV cache.
     kv_bytes: of a sequence that fills the context, where layers with a window keep that alone; with
     the checkpoints of its states.  state_bytes: of a sequence's states in recurrent layers.
     licence: empty where the files state none."""
@@ -40,6 +45,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     source: str
     family: str
+    implementation: Literal["penstock", "transformers"]
     pooling: bool
     parameters: int | None
     layers: int
@@ -57,6 +63,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_parser: str
     folder: str
     files: tuple[str, ...]
+    cpu_bytes: int | None = None
+    refused: str = ""
 
 
 def describe(folder: Path, model: PreparedModel) -> Description:
@@ -72,6 +80,7 @@ def describe(folder: Path, model: PreparedModel) -> Description:
         name=model.name,
         source=model.source,
         family=model.family,
+        implementation=_implementation(model),
         pooling=model.pooling is not None,
         parameters=_gguf_parameters(files) if packed else _safetensors_parameters(files),
         layers=model.config.num_layers,
@@ -84,10 +93,25 @@ def describe(folder: Path, model: PreparedModel) -> Description:
         state_bytes=0 if isinstance(model.config, EncoderConfig) else state_bytes(model.config),
         licence=_licence(files, packed),
         chat_template=model.has_chat_template,
-        **formats,
+        tool_call_parser=formats["tool_call_parser"],
+        reasoning_parser=formats["reasoning_parser"],
         folder=str(folder),
         files=model.weights.files,
     )
+
+
+def _implementation(model: PreparedModel) -> Literal["penstock", "transformers"]:
+    return "transformers" if isinstance(model.config, TransformersConfig) else "penstock"
+
+
+def computed_by(model: PreparedModel) -> str:
+    """Whose code will compute the model, and what that costs."""
+    if not isinstance(model.config, TransformersConfig):
+        return f"Penstock's family {model.family}"
+    why = "as no family describes the model"
+    if model.config.architecture in HUB_CLASSES:
+        why = "although a family describes the model"
+    return f"transformers' code, {why}: slower, on the CPU, by one rank"
 
 
 def kv_bytes_per_token(config: ModelConfig | EncoderConfig, dtype: str) -> int:

@@ -1,0 +1,109 @@
+"""Whether a model's files hold the tensors that its configuration asks for, and what these take in
+memory. The loaders themselves are asked, on torch's device without data: what a worker would refuse
+after it has read half of the weights, it refuses before the first of them."""
+
+from __future__ import annotations
+
+import torch
+
+from penstock.errors import PenstockError
+from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel, TransformersConfig
+from penstock.protocol.to_worker import Setup
+from penstock_kernels.cpu.library import load
+from penstock_kernels.cpu.matrix import SOURCES, MatrixKind
+from penstock_worker.by_transformers.model_class import model_class
+from penstock_worker.forward.cpu.dtypes import dtype_of, kind_of
+from penstock_worker.forward.interface import Unable
+from penstock_worker.media.loading import load_senses
+from penstock_worker.models.decoder import HEAD, DecoderModel, headless
+from penstock_worker.pooling.encoders import build_encoder
+from penstock_worker.pooling.heads import VECTORS, head_of
+from penstock_worker.weights.opening import open_weights
+from penstock_worker.weights.placing import NOWHERE
+from penstock_worker.weights.stored import CheckpointTensor, StoredTensor
+
+DTYPE = torch.float32
+"""Of tensors without data; any would do."""
+
+
+def check_tensors(prepared: PreparedModel) -> None:
+    """Reads headers, and of the data a few numbers at most. Raises UnsupportedModel for tensors
+    that are missing, of another shape, of a type that can't be read, or that nothing asks for. Of
+    what transformers' code computes, asks whether it can; raises Unable without transformers."""
+    config = prepared.config
+    if isinstance(config, TransformersConfig):
+        model_class(config, headless=prepared.pooling is not None)
+        return
+    with torch.inference_mode():
+        if isinstance(config, ModelConfig):
+            _check_decoder(prepared, config)
+        elif isinstance(config, EncoderConfig):
+            build_encoder(prepared, _setup(prepared), DTYPE, device=NOWHERE)
+        of_text = isinstance(config, ModelConfig) and prepared.pooling is not None
+        if config.takes_media and prepared.media is not None and not of_text:
+            load_senses(prepared, DTYPE, "auto", NOWHERE)
+
+
+def refusal(prepared: PreparedModel) -> str:
+    """Returns why a worker won't load the model; empty if it will."""
+    try:
+        check_tensors(prepared)
+    except (PenstockError, Unable) as error:
+        return str(error)
+    return ""
+
+
+def _check_decoder(prepared: PreparedModel, config: ModelConfig) -> None:
+    weights = open_weights(prepared.weights, config, DTYPE, device=NOWHERE)
+    if prepared.pooling is not None:
+        head_of(weights, config, prepared.pooling, VECTORS)
+        config = headless(config)
+    DecoderModel(config, weights, positions=1)
+
+
+def _setup(prepared: PreparedModel) -> Setup:
+    """What loaders of encoders read of a Setup, and values for the rest."""
+    return Setup(
+        version=0,
+        model_dir="",
+        dtype="auto",
+        attention_backend="reference",
+        threads=1,
+        block_size=1,
+        num_kv_blocks=None,
+        kv_memory_fraction=1.0,
+        max_num_seqs=1,
+        max_num_batched_tokens=1,
+        max_model_len=1,
+        pooling=prepared.pooling,
+    )
+
+
+def cpu_bytes(prepared: PreparedModel) -> int | None:
+    """Returns what the matrices of a decoder take in the CPU kernels' layouts with the usual
+    settings. None: the kernels aren't built, other code computes the model, or a quantised
+    checkpoint's own numbers say how it is held. Raises UnsupportedModel for a broken file."""
+    config = prepared.config
+    if isinstance(config, EncoderConfig | TransformersConfig) or prepared.weights.quantised:
+        return None
+    try:
+        library = load()
+    except ImportError:
+        return None
+    whole = kind_of(dtype_of(_setup(prepared), prepared.weights.dtype))
+    tensors = open_weights(prepared.weights, config, DTYPE, device=NOWHERE).tensors
+    if config.tie_word_embeddings:
+        tensors = {name: stored for name, stored in tensors.items() if name != HEAD}
+    return sum(
+        int(library.pk_matrix_bytes(_kind(stored, whole), *stored.shape))
+        for stored in tensors.values()
+        if len(stored.shape) == 2 and not isinstance(stored, CheckpointTensor)
+    )
+
+
+def _kind(stored: StoredTensor, whole: MatrixKind | None) -> MatrixKind:
+    """`whole`: the kind of all matrices; None: each as the file has it."""
+    if whole is not None:
+        return whole
+    source = SOURCES.get(stored.format)
+    return MatrixKind.BF16 if source is None else source.kind
