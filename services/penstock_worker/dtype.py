@@ -91,7 +91,7 @@ def _has_product(scheme: WeightScheme) -> bool:
     they are FP8 and their activations aren't to be, with those of experts."""
     if scheme.storage == "fp8":
         return scheme.block is None or scheme.block[1] == FP8_GROUP
-    return scheme.storage != "nf4"
+    return scheme.storage not in ("nf4", "fp4")
 
 
 def stays_quantised(requested: str, weights: WeightFiles) -> bool:

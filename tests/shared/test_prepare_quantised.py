@@ -33,6 +33,12 @@ AUTO_ROUND = {
 }
 
 
+def hqq(**weights: Any) -> dict[str, Any]:
+    stated = {"nbits": 4, "group_size": 64, "axis": 1, "view_as_float": False, "optimize": True}
+    return {"weight_quant_params": stated | weights, "scale_quant_params": None}
+
+
+HQQ = {"quant_method": "hqq", "quant_config": hqq(), "skip_modules": ["lm_head"]}
 MODELOPT = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
 
 
@@ -83,6 +89,17 @@ def test_each_method_as_a_scheme() -> None:
     )
     assert read(NF4).schemes == (WeightScheme(storage="nf4", bits=4),)
     assert read(NF4).name == "bitsandbytes nf4"
+    assert read(NF4 | {"bnb_4bit_quant_type": "fp4"}).name == "bitsandbytes fp4"
+    eight = {"quant_method": "bitsandbytes", "load_in_8bit": True, "bnb_4bit_quant_type": "fp4"}
+    assert read(eight).schemes == (WeightScheme(storage="int8", bits=8),)
+
+
+def test_modules_of_hqq() -> None:
+    one = WeightScheme(storage="hqq", bits=4, group_size=64, symmetric=False)
+    assert read(HQQ) == QuantisedCheckpoint(method="hqq", schemes=(one,), unquantised=("lm_head",))
+    own = {"self_attn.q_proj": hqq(), "mlp.down_proj": hqq(nbits=8, group_size=None)}
+    found = read(HQQ | {"quant_config": own}).schemes
+    assert found == (one, msgspec.structs.replace(one, bits=8, group_size=None))
 
 
 def test_groups_of_compressed_tensors() -> None:
@@ -209,9 +226,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         AUTO_ROUND | {"extra_config": {"lm_head": {"bits": 9}}}, "bits is 9; 2 or"),
     "FP8 with other exponents": (FP8 | {"fmt": "e5m2"}, "fmt is 'e5m2'"),
     "blocks of nothing": (FP8 | {"weight_block_size": [0, 128]}, "two positive numbers"),
-    "FP4": (NF4 | {"bnb_4bit_quant_type": "fp4"}, "bnb_4bit_quant_type is 'fp4'; 'nf4' is served"),
-    "LLM.int8": (
-        {"quant_method": "bitsandbytes", "load_in_8bit": True}, "load_in_4bit is False"),
+    "an unknown code of 4 bits": (
+        NF4 | {"bnb_4bit_quant_type": "af4"}, "bnb_4bit_quant_type is 'af4'; 'nf4' or 'fp4' is"),
+    "neither 4 nor 8 bits": (
+        NF4 | {"load_in_4bit": False}, "load_in_4bit and load_in_8bit are both False"),
+    "HQQ of 3 bits": (HQQ | {"quant_config": hqq(nbits=3)}, "nbits is 3; 1 or 2 or 4 or 8 is"),
+    "HQQ by outputs": (HQQ | {"quant_config": hqq(axis=0)}, "axis is 0; 1 is served"),
+    "HQQ of nothing": (HQQ | {"quant_config": {}}, "1 to 65536 modules"),
+    "quantised scales": (
+        HQQ | {"quant_config": hqq() | {"scale_quant_params": {"nbits": 8}}},
+        "scale_quant_params is {'nbits': 8}; None is served"),
     "rotated": (CT | {"transform_config": {"config_groups": {}}}, "transform_config is not served"),
     "sparse": (
         CT | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "format is 'sparse-24-bitmask'"),

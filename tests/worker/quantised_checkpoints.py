@@ -23,8 +23,10 @@ from tests.worker.quantised_writers import (
     awq,
     fp8,
     gptq,
+    hqq,
     int4_of_modelopt,
     int8,
+    llm_int8,
     mixed,
     mxfp4,
     mxfp4_of_modelopt,
@@ -157,6 +159,13 @@ def both(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     groups = {"group_0": first["config_groups"]["group_0"]}
     groups["group_1"] = second["config_groups"]["group_0"] | {"targets": ["re:.*down_proj"]}
     return first | {"config_groups": groups}
+
+
+def hqq_settings(bits: int) -> dict[str, Any]:
+    weights = {"axis": 1, "channel_wise": True, "group_size": 32, "nbits": bits}
+    weights |= {"optimize": True, "round_zero": False, "view_as_float": False}
+    group = {"offload_meta": False, "scale_quant_params": None, "weight_quant_params": weights}
+    return {"quant_method": "hqq", "quant_config": group, "skip_modules": ["lm_head"]}
 
 
 AWQ_SETTINGS = {
@@ -382,6 +391,20 @@ CASES = {
         MODELOPT | {"quant_algo": "W8A8_SQ_PER_CHANNEL"}, int8(torch.float32), plain=BRAIN
     ),
     "NF4": Case(NF4_SETTINGS, nf4(double=False), plain=BRAIN),
+    "NF4 as bfloat16": Case(
+        NF4_SETTINGS | {"bnb_4bit_quant_storage": "bfloat16"},
+        nf4(double=False, stored_as=BRAIN),
+        plain=BRAIN,
+    ),
+    "FP4, stored as NF4": Case(
+        NF4_SETTINGS | {"bnb_4bit_quant_type": "fp4"}, nf4(double=False, kind="fp4"), plain=BRAIN
+    ),
+    "LLM.int8": Case(
+        {"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_threshold": 6.0}, llm_int8
+    ),
+    "HQQ, 4 bits": Case(hqq_settings(4), hqq(4, 32)),
+    "HQQ, 8 bits": Case(hqq_settings(8), hqq(8, 32), plain=BRAIN),
+    "HQQ, 2 bits": Case(hqq_settings(2), hqq(2, 32)),
     "NF4, scales quantised too": Case(
         NF4_SETTINGS | {"bnb_4bit_use_double_quant": True}, nf4(double=True), plain=BRAIN
     ),

@@ -184,6 +184,35 @@ def int8(dtype: torch.dtype, *, symmetric: bool = True, per_matrix: bool = False
     return write
 
 
+def llm_int8(weight: Tensor) -> Written:
+    """bitsandbytes stores each output's largest magnitude, of which a level is the 127th part."""
+    largest = weight.abs().amax(1)
+    stored = (weight * 127 / largest[:, None]).round().to(torch.int8)
+    tensors = {"weight": stored, "SCB": largest, "weight_format": torch.tensor(0).to(torch.uint8)}
+    return tensors, stored * (largest * (1 / 127))[:, None]
+
+
+def hqq(bits: int, group: int) -> Writer:
+    """Zero points aren't whole. Rows of groups are packed apart from each other."""
+
+    def write(weight: Tensor) -> Written:
+        rows = weight.reshape(-1, group)
+        low, high = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
+        scales = ((high - low) / (2**bits - 1)).half()
+        zeros = (-low / scales.float()).half()
+        levels = (rows / scales.float() + zeros.float()).round().clamp(0, 2**bits - 1)
+        parts = levels.to(torch.uint8).chunk(8 // bits)
+        packed = torch.zeros_like(parts[0])
+        for part in parts:
+            packed = packed << bits % 8 | part
+        meant = ((levels - zeros.float()) * scales.float()).reshape(weight.shape)
+        tensors = {"W_q": packed, "scale": scales, "zero": zeros}
+        tensors |= {"shape": torch.tensor(weight.shape), "axis": torch.tensor(1).int()}
+        return tensors | {"quant_scale": torch.tensor(0).to(torch.uint8)}, meant
+
+    return write
+
+
 def fp8(
     block: tuple[int, int] | None,
     dtype: torch.dtype = torch.float32,
@@ -304,7 +333,7 @@ def mixed(weight: Tensor) -> Written:
     return (fp8(None, name="weight_scale") if square else nvfp4(modelopt=True))(weight)
 
 
-def nf4(double: bool) -> Writer:
+def nf4(double: bool, *, kind: str = "nf4", stored_as: torch.dtype = torch.uint8) -> Writer:
     """The code's numbers are quantiles of a normal distribution; any sixteen would do here."""
     levels = torch.linspace(-1, 1, 16).sin() / torch.tensor(1.0).sin()
 
@@ -312,7 +341,7 @@ def nf4(double: bool) -> Writer:
         blocks = weight.reshape(-1, 64)
         scales = blocks.abs().amax(-1)
         tensors = {"weight.quant_map": levels.clone(), "weight.absmax": scales}
-        state: dict[str, Any] = {"quant_type": "nf4", "blocksize": 64, "dtype": "float32"}
+        state: dict[str, Any] = {"quant_type": kind, "blocksize": 64, "dtype": "float32"}
         state["shape"] = list(weight.shape)
         if double:
             offset, table = float(scales.mean()), torch.linspace(-1, 1, 256)
@@ -326,8 +355,9 @@ def nf4(double: bool) -> Writer:
         codes = (blocks[..., None] / scales[:, None, None] - levels).abs().argmin(-1)
         meant = (levels[codes] * scales[:, None]).reshape(weight.shape)
         pairs = codes.reshape(-1, 2).to(torch.uint8)
-        tensors["weight"] = (pairs[:, :1] << 4) | pairs[:, 1:]
+        both = (pairs[:, :1] << 4) | pairs[:, 1:]
+        tensors["weight"] = both.reshape(-1).view(stored_as)[:, None]
         text = torch.frombuffer(bytearray(json.dumps(state).encode()), dtype=torch.uint8)
-        return tensors | {"weight.quant_state.bitsandbytes__nf4": text}, meant
+        return tensors | {f"weight.quant_state.bitsandbytes__{kind}": text}, meant
 
     return write

@@ -7,10 +7,12 @@ from typing import Literal
 
 import msgspec
 
-Storage = Literal["awq", "gptq", "packed", "int4", "int8", "fp8", "mxfp4", "nvfp4", "nf4"]
+Storage = Literal[
+    "awq", "gptq", "packed", "int4", "int8", "fp8", "mxfp4", "nvfp4", "nf4", "fp4", "hqq"
+]
 """How a matrix is stored: penstock_worker.quantisation.checkpoints has a file for each."""
 
-_LEVELS = {"fp8": "fp8", "mxfp4": "mxfp4", "nvfp4": "nvfp4", "nf4": "nf4"}
+_FLOATS = ("fp8", "mxfp4", "nvfp4", "nf4", "fp4")
 
 
 class WeightScheme(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +20,7 @@ class WeightScheme(msgspec.Struct, frozen=True, kw_only=True):
 
     storage: Storage
     bits: int
-    """Bits of a level: 4 or 8; of GPTQ's 2 to 8."""
+    """Bits of a level: 4 or 8; of GPTQ's and HQQ's 1 to 8."""
     group_size: int | None = None
     """Inputs that share a scale; None: all inputs of an output, or the whole matrix."""
     symmetric: bool = True
@@ -35,8 +37,8 @@ class WeightScheme(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def levels(self) -> str:
-        """What a stored number is: int4, int8, fp8, mxfp4, nvfp4 or nf4."""
-        return _LEVELS.get(self.storage, f"int{self.bits}")
+        """What a stored number is: int and its bits, fp8, mxfp4, nvfp4, nf4 or fp4."""
+        return self.storage if self.storage in _FLOATS else f"int{self.bits}"
 
 
 class QuantisedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,6 +60,11 @@ KINDS = {
     "INT4 of Model Optimizer": "U4W",
     "AWQ of Model Optimizer, scaled inputs": "F32",
     "INT8 of Model Optimizer": "S8W16",
+    "LLM.int8": "S8W16",
+    "HQQ, 4 bits": "U4W",
+    "HQQ, 8 bits": "U8W",
+    "HQQ, 2 bits": "U4W",
+    "FP4, stored as NF4": "F32",
     "NF4": "F32",
     "NF4, scales quantised too": "F32",
 }
@@ -246,6 +251,15 @@ BROKEN: dict[str, tuple[str, Change, str]] = {
     "a factor of 0": ("NVFP4", put("weight_global_scale", lambda x: x * 0), "one positive number"),
     "no shape in its state": (
         "NF4", put("weight.quant_state.bitsandbytes__nf4", lambda x: x[:20]), "can't be read"),
+    "too few bytes": ("NF4", put("weight", lambda x: x[1:]), "bytes than 64 x 96 weights need"),
+    "another order of INT8": (
+        "LLM.int8", put("weight_format", lambda x: x + 1), "a weight_format other than rows"),
+    "quantised scales of HQQ": (
+        "HQQ, 4 bits", put("quant_scale", lambda x: x + 1), r"quantised scales .*\(quant_scale\)"),
+    "an endless zero point": (
+        "HQQ, 4 bits", put("zero", poisoned(float("inf"))), "zero point that isn't finite"),
+    "groups of HQQ of another size": (
+        "HQQ, 4 bits", put("scale", lambda x: x[1:]), "of other shapes than .*storage='hqq'"),
     "a listed module": (
         "W4A16", lambda tensors: tensors.update(
             {name.replace(f"model.{DOWN}", "lm_head"): each.clone()

@@ -9,13 +9,26 @@ from penstock_worker.quantisation.checkpoints.compressed_tensors import (
 )
 from penstock_worker.quantisation.checkpoints.fp8 import FP8_WEIGHTS
 from penstock_worker.quantisation.checkpoints.gptq import AWQ, GPTQ
+from penstock_worker.quantisation.checkpoints.hqq import HQQ
 from penstock_worker.quantisation.checkpoints.module import CheckpointFormat
-from penstock_worker.quantisation.checkpoints.nf4 import NF4
+from penstock_worker.quantisation.checkpoints.nf4 import FP4, NF4
 from penstock_worker.quantisation.checkpoints.nvfp4 import NVFP4
 
 CHECKPOINT_FORMATS: dict[str, CheckpointFormat] = {
     each.storage: each
-    for each in (AWQ, GPTQ, PACKED, INT4_WEIGHTS, INT8_WEIGHTS, FP8_WEIGHTS, MXFP4, NVFP4, NF4)
+    for each in (
+        AWQ,
+        GPTQ,
+        PACKED,
+        INT4_WEIGHTS,
+        INT8_WEIGHTS,
+        FP8_WEIGHTS,
+        MXFP4,
+        NVFP4,
+        NF4,
+        FP4,
+        HQQ,
+    )
 }
 """The formats, by WeightScheme.storage."""
 

@@ -173,8 +173,12 @@ INT4_WEIGHTS = CheckpointFormat("int4", _int4_applies, _read_int4)
 # `weight` int8 [outputs, inputs]; `weight_scale` [outputs, groups], [outputs, 1] or [1]; where not
 # symmetric, `weight_zero_point` int8 in the scale's shape. Activations stay unquantised, unless the
 # kernels have their own way to quantise them, so an `input_scale` isn't needed.
+#
+# bitsandbytes' LLM.int8 (Dettmers et al., 2022) has the largest magnitude of each output instead of
+# its scale, as `SCB` float32 [outputs]. Its outliers are a matter of activations.
 
 _INT8_CENTRE = 128
+_LARGEST = "SCB"
 
 
 @dataclass(frozen=True)
@@ -200,10 +204,22 @@ class Int8Matrix(LevelMatrix):
         return stored[rows.start : rows.stop].reshape(len(rows), -1)
 
 
+class LLMInt8Matrix(Int8Matrix):
+    def scales(self, rows: range) -> np.ndarray:
+        return row_scales(self.stored_scales, rows) * np.float32(1 / 127)
+
+
 def _read_int8(module: Module, scheme: WeightScheme) -> Int8Matrix | None:
     weight = module.matrix("weight", ("I8",))
     outputs, inputs = weight.shape
-    scales = checked_scales(module, outputs, inputs, scheme)
+    kind = LLMInt8Matrix if _LARGEST in module.parts else Int8Matrix
+    if kind is LLMInt8Matrix:
+        scales: SafetensorsTensor | None = module.take(_LARGEST, ("F32",), (outputs,))
+        form = module.find("weight_format", ("U8",))
+        if form is not None and form.data.any():
+            raise module.wrong("has a weight_format other than rows, which no library writes now")
+    else:
+        scales = checked_scales(module, outputs, inputs, scheme)
     module.find("input_scale", ("F32", "F16", "BF16"))
     module.find("input_zero_point", ("I8", "F32", "F16", "BF16"))
     zeros = module.find("weight_zero_point", ("I8",))
@@ -211,7 +227,7 @@ def _read_int8(module: Module, scheme: WeightScheme) -> Int8Matrix | None:
         return None
     if zeros is not None:
         module.take("weight_zero_point", ("I8",), scales.shape)
-    return Int8Matrix(
+    return kind(
         module.name,
         outputs,
         inputs,

@@ -38,8 +38,8 @@ class LevelMatrix(CheckpointMatrix):
     """Whole numbers with a scale and a zero point per group of inputs:
     weight = scale * (level - zero).
 
-    The difference is exact, so a weight is rounded once, to float32. (The libraries that write
-    these formats compute it in the dtype of their activations.)
+    The difference is exact if zero points are whole, so a weight is rounded once, to float32. (The
+    libraries that write these formats compute it in the dtype of their activations.)
     """
 
     bits: int
@@ -68,7 +68,7 @@ class LevelMatrix(CheckpointMatrix):
 
     @abstractmethod
     def zeros(self, rows: range) -> np.ndarray:
-        """Reads zero points, [rows, groups] int32."""
+        """Reads zero points, [rows, groups] int32, or float32 if they need not be whole."""
 
     def row_range(self, rows: range) -> LevelMatrix:
         return LevelRows(

@@ -16,6 +16,7 @@ from penstock.prepare.quantised.methods import (
     read_fbgemm_fp8,
     read_fp8,
     read_gptq,
+    read_hqq,
     read_mxfp4,
 )
 from penstock.prepare.quantised.modelopt import read_modelopt
@@ -28,6 +29,7 @@ METHODS: dict[str, Callable[[Fields], QuantisedCheckpoint]] = {
     "fbgemm_fp8": read_fbgemm_fp8,
     "bitsandbytes": read_bitsandbytes,
     "mxfp4": read_mxfp4,
+    "hqq": read_hqq,
     "modelopt": read_modelopt,
     "auto-round": read_auto_round,
     "auto_round": read_auto_round,

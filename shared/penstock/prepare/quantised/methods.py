@@ -6,10 +6,12 @@ Those of the compressed-tensors library, which mixes methods, are read in
 
 from __future__ import annotations
 
+from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
 from penstock.prepare.quantised.settings import (
     AUTO_ROUND,
+    MAX_LISTED,
     check_known,
     group_size,
     modules,
@@ -164,7 +166,8 @@ def awq_scheme(settings: Fields) -> WeightScheme:
     return WeightScheme(storage="awq", bits=4, group_size=size, symmetric=False)
 
 
-# NF4 (Dettmers et al., "QLoRA", 2023), as bitsandbytes and the transformers library write it.
+# NF4, FP4 and INT8 (Dettmers et al., "QLoRA", 2023, and "LLM.int8()", 2022), as bitsandbytes and
+# the transformers library write them.
 #
 # Source of the keys: the transformers library's BitsAndBytesConfig.
 
@@ -186,19 +189,75 @@ _BITSANDBYTES_KEYS = {
 
 
 def read_bitsandbytes(settings: Fields) -> QuantisedCheckpoint:
-    """Raises UnsupportedModel for anything but NF4."""
+    """Raises UnsupportedModel for anything but NF4, FP4 and INT8."""
     check_known(settings, _BITSANDBYTES_KEYS)
-    four = settings.flag("load_in_4bit", settings.flag("_load_in_4bit", False))
-    one_of(settings, "load_in_4bit", four, (True,))
-    kind = settings.text("bnb_4bit_quant_type", "fp4")
-    one_of(settings, "bnb_4bit_quant_type", kind, ("nf4",))
-    storage = settings.text("bnb_4bit_quant_storage", "uint8")
-    one_of(settings, "bnb_4bit_quant_storage", storage, ("uint8",))
+    four, eight = (
+        settings.flag(f"load_in_{bits}bit", settings.flag(f"_load_in_{bits}bit", False))
+        for bits in (4, 8)
+    )
+    if four == eight:
+        raise UnsupportedModel(
+            f"{settings.where}: load_in_4bit and load_in_8bit are both {four}; one of them is true "
+            "in a checkpoint"
+        )
     return QuantisedCheckpoint(
         method="bitsandbytes",
-        schemes=(WeightScheme(storage="nf4", bits=4),),
+        schemes=(WeightScheme(storage="int8", bits=8) if eight else _four_bits(settings),),
         unquantised=modules(settings, "llm_int8_skip_modules"),
     )
+
+
+def _four_bits(settings: Fields) -> WeightScheme:
+    kind = settings.text("bnb_4bit_quant_type", "fp4")
+    one_of(settings, "bnb_4bit_quant_type", kind, ("nf4", "fp4"))
+    return WeightScheme(storage="fp4" if kind == "fp4" else "nf4", bits=4)
+
+
+# HQQ, as the transformers library saves it.
+#
+# Source of the keys: that library's HqqConfig and the hqq library's BaseQuantizeConfig.
+
+_HQQ_GROUP = {"offload_meta", "scale_quant_params", "weight_quant_params", "zero_quant_params"}
+_HQQ_WEIGHTS = {
+    "axis",
+    "channel_wise",
+    "group_size",
+    "nbits",
+    "optimize",
+    "round_zero",
+    "view_as_float",
+}
+
+
+def read_hqq(settings: Fields) -> QuantisedCheckpoint:
+    """Raises UnsupportedModel for groups of outputs, 3 bits, and scales that are quantised too."""
+    check_known(settings, {"quant_config", "quant_method", "skip_modules"})
+    found = settings.section("quant_config")
+    # With settings of their own, modules are named here: self_attn.q_proj.
+    alike = "weight_quant_params" in found
+    groups = [found] if alike else [found.section(name) for name in found.values]
+    if not 1 <= len(groups) <= MAX_LISTED:
+        raise settings.wrong("quant_config", f"an object of 1 to {MAX_LISTED} modules")
+    return QuantisedCheckpoint(
+        method="hqq",
+        schemes=tuple(dict.fromkeys(map(_hqq_scheme, groups))),
+        unquantised=modules(settings, "skip_modules"),
+    )
+
+
+def _hqq_scheme(group: Fields) -> WeightScheme:
+    check_known(group, _HQQ_GROUP)
+    for key in ("scale_quant_params", "zero_quant_params"):
+        one_of(group, key, group.values.get(key), (None,))
+    one_of(group, "offload_meta", group.flag("offload_meta", False), (False,))
+    weights = group.section("weight_quant_params")
+    check_known(weights, _HQQ_WEIGHTS)
+    bits = weights.integer("nbits")
+    one_of(weights, "nbits", bits, (1, 2, 4, 8))
+    one_of(weights, "axis", weights.integer("axis"), (1,))
+    one_of(weights, "view_as_float", weights.flag("view_as_float", False), (False,))
+    size = group_size(weights, "group_size", -1)
+    return WeightScheme(storage="hqq", bits=bits, group_size=size, symmetric=False)
 
 
 # MXFP4 as gpt-oss's releases have it: experts' matrices in stacks.
