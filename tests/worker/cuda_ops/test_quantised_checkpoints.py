@@ -100,7 +100,10 @@ def test_a_product_and_a_ranks_part_of_it(name: str, tmp_path: Path, device: tor
         held = weights.take_matrix(parts_of(checkpoint, DOWN))
         assert isinstance(held, GGUFMatrix)
         product = held.product(None, torch.float32, batch_invariant=True)
-        whole += product(x[:, shard.inner.start : shard.inner.stop].to(device)).cpu()
+        own = x[:, shard.inner.start : shard.inner.stop].to(device)
+        part = product(own)
+        assert torch.equal(product(own[1:2]), part[1:2])
+        whole += part.cpu()
     assert torch.allclose(whole, x.float() @ true.T, rtol=1e-4, atol=1e-4)
 
 

@@ -287,11 +287,15 @@ class E2M1Matrix(LevelMatrix):
 
     def codes(self, rows: range, columns: range) -> np.ndarray:
         """Reads [rows, columns] uint8, below 16."""
-        rows = shifted(rows, self.first)
-        first, last = columns.start // 2, -(-columns.stop // 2)
-        both = integers(self.packed)[rows.start : rows.stop, first:last]
+        pairs = range(columns.start // 2, -(-columns.stop // 2))
+        both = self.pairs(rows, pairs)
         codes = np.stack((both & 15, both >> 4), -1).reshape(len(rows), -1)
-        return codes[:, columns.start - 2 * first : columns.stop - 2 * first]
+        return codes[:, columns.start - 2 * pairs.start : columns.stop - 2 * pairs.start]
+
+    def pairs(self, rows: range, pairs: range) -> np.ndarray:
+        """Reads the bytes of a part, [rows, pairs] uint8."""
+        rows = shifted(rows, self.first)
+        return integers(self.packed)[rows.start : rows.stop, pairs.start : pairs.stop]
 
     def scale_bytes(self, rows: range) -> np.ndarray:
         """Reads [rows, groups] uint8."""
@@ -303,21 +307,29 @@ class E2M1Matrix(LevelMatrix):
         """Returns rows in GGUF's type, [rows, bytes] uint8, filled up to whole blocks with zeros:
         the scales, and for each half a group's numbers, whose low bits are the first half's."""
         width = self.gguf[1]
-        count = -(-self.inputs // width)
-        codes = np.zeros((len(rows), count * width), dtype=np.uint8)
-        codes[:, : self.inputs] = self.codes(rows, range(self.inputs))
-        halves = codes.reshape(len(rows), count, width // self.group, 2, self.group // 2)
-        scales = np.zeros((len(rows), count * width // self.group), dtype=np.uint8)
+        count, of_block = -(-self.inputs // width), width // self.group
+        pairs = np.zeros((len(rows), count * width // 2), dtype=np.uint8)
+        pairs[:, : self.inputs // 2] = self.pairs(rows, range(self.inputs // 2))
+        both = by_halves(pairs, self.group)
+        scales = np.zeros((len(rows), count * of_block), dtype=np.uint8)
         scales[:, : self.groups] = self.scale_bytes(rows)
-        both = (halves[..., 0, :] | halves[..., 1, :] << 4).reshape(len(rows), count, -1)
-        found = np.concatenate((scales.reshape(len(rows), count, -1), both), -1)
-        return found.reshape(len(rows), -1)
+        parts = (each.reshape(len(rows), count, -1) for each in (scales, both))
+        return np.concatenate(tuple(parts), -1).reshape(len(rows), -1)
 
     def levels(self, rows: range, columns: range) -> np.ndarray:
         return _E2M1_LEVELS[self.codes(rows, columns)]
 
     def zeros(self, rows: range) -> np.ndarray:
         return np.full((len(rows), self.groups), _CENTRE, dtype=np.int32)
+
+
+def by_halves(pairs: np.ndarray, group: int) -> np.ndarray:
+    """Maps [rows, bytes], each of two neighbours, to [rows, groups, group / 2], each of a group's
+    first and second half, whose number is in the high bits."""
+    halves = pairs.reshape(len(pairs), -1, 2, group // 4)
+    first, second = halves[:, :, 0], halves[:, :, 1]
+    both = np.stack((first & 15 | second << 4, first >> 4 | second & 0xF0), -1)
+    return both.reshape(len(pairs), -1, group // 2)
 
 
 class MXFP4Matrix(E2M1Matrix):

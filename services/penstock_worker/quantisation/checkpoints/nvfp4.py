@@ -37,11 +37,13 @@ class NVFP4Matrix(E2M1Matrix):
     def factor(self) -> np.float32:
         return 1 / self.stored_factor if self.divides else self.stored_factor
 
-    def codes(self, rows: range, columns: range) -> np.ndarray:
+    def pairs(self, rows: range, pairs: range) -> np.ndarray:
         """Numbers have their scales' signs, too."""
-        signs = self._signed_scales(rows) & 128
-        of_group = np.arange(columns.start, columns.stop) // self.group
-        return super().codes(rows, columns) ^ (signs >> 4)[:, of_group]
+        found, signs = super().pairs(rows, pairs), self._signed_scales(rows) >> 7
+        if not signs.any():
+            return found
+        of_group = np.arange(pairs.start, pairs.stop) * 2 // self.group
+        return found ^ (signs * 0x88)[:, of_group]
 
     def scale_bytes(self, rows: range) -> np.ndarray:
         return self._signed_scales(rows) & 127
