@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import transformers
+from tokenizers import Tokenizer
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig, PreparedModel
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.hub_config import read_config
-from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
+from tests.shared.tiny_models import LLAMA_CONFIG, byte_level_tokenizer, write_hub_folder
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -111,6 +112,39 @@ def test_windows_begin_behind_max_window_layers(behind: int) -> None:
     config = read_config(Fields({**theirs.to_dict(), "architectures": ["Qwen2ForCausalLM"]}, "c"))
     windows = [config.layer(number).attention.window for number in range(2)]
     assert windows == [7 if kind == "sliding_attention" else None for kind in theirs.layer_types]
+
+
+@pytest.mark.parametrize("pad", [False, True])
+def test_added_tokens_without_an_embedding_are_left_out(tmp_path: Path, pad: bool) -> None:
+    """huggingface/transformers issue 37011: Gemma 3 1B's tokenizer has the picture's token of the
+    models that see, behind its own embeddings. OpenRLHF/OpenRLHF issue 87: [PAD] of a training."""
+    tokenizer = Tokenizer.from_str(byte_level_tokenizer().to_str())
+    size = tokenizer.get_vocab_size()
+    tokenizer.add_special_tokens(["<image_soft_token>"])
+    settings = {"eos_token": "<|im_end|>"} | ({"pad_token": "<image_soft_token>"} if pad else {})
+    folder = tmp_path / "m"
+    config = {**LLAMA_CONFIG, "vocab_size": size}
+    write_hub_folder(folder, config=config, tokenizer=tokenizer, tokenizer_config=settings)
+    ours = Tokenizer.from_file(
+        str(Path(prepare(str(folder), cache_dir=str(tmp_path / "cache"))) / "tokenizer.json")
+    )
+    assert ours.get_vocab() == byte_level_tokenizer().get_vocab()
+    for text in ("<|im_start|>user", "<image_soft_token>"):
+        assert ours.encode(text).ids == byte_level_tokenizer().encode(text).ids
+
+
+def test_an_end_without_an_embedding_is_refused(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_str(byte_level_tokenizer().to_str())
+    size = tokenizer.get_vocab_size()
+    tokenizer.add_special_tokens(["<end>"])
+    folder = write_hub_folder(
+        tmp_path / "m",
+        config={**LLAMA_CONFIG, "vocab_size": size},
+        tokenizer=tokenizer,
+        tokenizer_config={"eos_token": "<end>"},
+    )
+    with pytest.raises(UnsupportedModel, match=f"highest id is {size}, but .* only {size} embed"):
+        prepare(str(folder), cache_dir=str(tmp_path / "cache"))
 
 
 def test_bytes_behind_the_last_tensor_are_refused(tmp_path: Path) -> None:

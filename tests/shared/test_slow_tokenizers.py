@@ -45,7 +45,8 @@ TEXTS = [
 
 
 def opened(folder: Path, **settings: Any) -> tuple[Tokenizer, HubTokenizer]:
-    found = tokenizer_of_folder(folder, Fields(settings, str(folder / "tokenizer_config.json")))
+    stated = Fields(settings, str(folder / "tokenizer_config.json"))
+    found = tokenizer_of_folder(folder, stated, 1 << 20)
     return Tokenizer(found.json, add_bos=found.adds_bos, bos_token_id=found.bos_id), found
 
 
@@ -233,6 +234,7 @@ MPNET = ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"]
         ("GPT2Tokenizer", {"add_prefix_space": True}),
         ("Qwen2Tokenizer", {"bos_token": None, "eos_token": "<|im_end|>"}),
         ("RobertaTokenizer", {}),
+        ("WhisperTokenizer", {}),
         ("BertTokenizer", {}),
         ("BertTokenizer", {"do_lower_case": False, "tokenize_chinese_chars": False}),
         ("MPNetTokenizer", {}),
@@ -249,9 +251,20 @@ def test_text_files_as_transformers_reads_them(
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     theirs = getattr(transformers, kind).from_pretrained(tmp_path)
     tokenizer, found = opened(tmp_path, **settings)
+    around = kind != "WhisperTokenizer"  # a transcription writes its first tokens itself
     for text in TEXTS:
-        assert tokenizer.encode(text) == theirs(text)["input_ids"], text
+        ids = theirs(text, add_special_tokens=around)["input_ids"]
+        assert tokenizer.encode(text) == ids, text
     assert found.eos_id == theirs.eos_token_id
+
+
+def test_a_releases_own_vocabulary(tmp_path: Path, minilm_folder: Path) -> None:
+    settings = json.loads((minilm_folder / "tokenizer_config.json").read_text())
+    (tmp_path / "vocab.txt").write_bytes((minilm_folder / "vocab.txt").read_bytes())
+    made, given = opened(tmp_path, **settings)[0], opened(minilm_folder, **settings)[0]
+    for text in TEXTS:
+        assert made.encode(text) == given.encode(text)
+    assert made.encode_typed("one", "two") == given.encode_typed("one", "two")
 
 
 # What is refused, and the way of the files.

@@ -90,7 +90,7 @@ def read_hub_folder(
         log.info("the head differs from the embedding, and is used", config=stated.where)
         config = msgspec.structs.replace(config, tie_word_embeddings=False)
     tokenizer_config = _read_json(path / TOKENIZER_CONFIG)
-    tokenizer = tokenizer_of_folder(path, tokenizer_config)
+    tokenizer = tokenizer_of_folder(path, tokenizer_config, config.vocab_size)
     reranker = None
     if not isinstance(config, EncoderConfig):
         reranker = read_reranker(path, stated, tokenizer.json, config.hidden_size)

@@ -13,7 +13,10 @@ from penstock.hub.selection import SLOW_TOKENIZERS
 from penstock.prepare.inputs import TOKENIZER
 from penstock.prepare.slow_tokenizer import convert_tokenizer
 from penstock.prepare.tokenizer_bounds import check_tokenizer
+from penstock.process import logs
 from penstock.text.tokenizer import load_backend
+
+log = logs.get(__name__)
 
 MAX_TOKENIZER_BYTES = 256 << 20
 
@@ -77,16 +80,53 @@ def _named_token(settings: Fields, key: str, ids: dict[str, int]) -> int | None:
     return ids[value]
 
 
-def tokenizer_of_folder(path: Path, settings: Fields) -> HubTokenizer:
-    """settings: of tokenizer_config.json. What the folder has in the place of a tokenizer.json is
-    converted. Raises UnsupportedModel."""
+def tokenizer_of_folder(path: Path, settings: Fields, embeddings: int) -> HubTokenizer:
+    """settings: of tokenizer_config.json. embeddings: how many the model has; added tokens behind
+    them are left out. What the folder has in the place of a tokenizer.json is converted. Raises
+    UnsupportedModel."""
     file = path / TOKENIZER
     if file.is_file():
-        return read_tokenizer(read_small(file, MAX_TOKENIZER_BYTES), settings)
-    converted = convert_tokenizer(path, settings)
-    if converted is None:
-        raise UnsupportedModel(
-            f"{path} holds no {TOKENIZER}, nor a file that it can be made from: "
-            f"{', '.join(SLOW_TOKENIZERS)}"
-        )
-    return read_tokenizer(*converted)
+        content = read_small(file, MAX_TOKENIZER_BYTES)
+    else:
+        converted = convert_tokenizer(path, settings)
+        if converted is None:
+            raise UnsupportedModel(
+                f"{path} holds no {TOKENIZER}, nor a file that it can be made from: "
+                f"{', '.join(SLOW_TOKENIZERS)}"
+            )
+        content, settings = converted
+    found = read_tokenizer(content, settings)
+    if found.highest_id < embeddings:
+        return found
+    return _with_embeddings(content, settings, embeddings) or found
+
+
+def _with_embeddings(content: bytes, settings: Fields, embeddings: int) -> HubTokenizer | None:
+    """The tokenizer without its added tokens that the model has no embedding for: a picture's of
+    the models that see, beside one that doesn't (Gemma 3 1B), or one that only training needed.
+    None if others have none either, or a text begins or ends with one."""
+    described = msgspec.json.decode(content)
+    added = described.get("added_tokens") or []
+    behind = {token["content"] for token in added if token["id"] >= embeddings}
+    named = {
+        key: value.get("content") if isinstance(value, dict) else value
+        for key, value in settings.values.items()
+        if key in ("bos_token", "eos_token")
+    }
+    if not behind or behind & set(named.values()):
+        return None
+    described["added_tokens"] = [token for token in added if token["content"] not in behind]
+    vocabulary = described["model"].get("vocab")
+    if isinstance(vocabulary, dict):
+        kept = {text: at for text, at in vocabulary.items() if text not in behind}
+        described["model"]["vocab"] = kept
+    shorter = msgspec.json.encode(described)
+    pad = settings.values.get("pad_token")
+    if (pad.get("content") if isinstance(pad, dict) else pad) in behind:
+        settings = settings.replaced({"pad_token": None})
+    found = read_tokenizer(shorter, settings)
+    around = load_backend(shorter).encode("").ids
+    if max(found.highest_id, *around, 0) >= embeddings:
+        return None
+    log.info("tokens without an embedding are left out", tokens=", ".join(sorted(behind)))
+    return found

@@ -70,7 +70,7 @@ _ROBERTA = {
 }  # fmt: skip
 _END_OF_TEXT = {"eos_token": "<|endoftext|>"}
 _LLAMA = Kind(add_bos=True, named={"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"})
-_GPT2 = Kind(pre="gpt-2", named={"bos_token": "<|endoftext|>"} | _END_OF_TEXT)
+_GPT2 = Kind(pre="gpt-2", named={"bos_token": "<|endoftext|>", **_END_OF_TEXT})
 _WORDS = Kind(named=_BERT, first="cls_token", last="sep_token", pairs=True)
 _ROBERTA_KIND = Kind(pre="gpt-2", named=_ROBERTA, first="cls_token", last="sep_token")
 
@@ -100,6 +100,8 @@ BYTE_LEVEL = {
     "RobertaTokenizer": _ROBERTA_KIND,
     "LongformerTokenizer": _ROBERTA_KIND,
     "BartTokenizer": _ROBERTA_KIND,
+    # Without what stands around a text: a transcription writes it itself.
+    "WhisperTokenizer": Kind(pre="gpt-2", named={**_GPT2.named, "pad_token": "<|endoftext|>"}),
 }
 WORDPIECE = {
     "BertTokenizer": _WORDS,
