@@ -20,6 +20,14 @@ from penstock.prepare.hub_config import read_config
 from penstock.prepare.mmproj import KINDS as MMPROJ
 from penstock.prepare.video_processor import FAMILIES as VIDEO_FAMILIES
 from penstock_worker.forward.backends import backend_module
+from tests.shared.releases.evidence import (
+    TEMPLATES,
+    TOKENIZERS,
+    VOCABULARIES,
+    WEIGHTS,
+    configs_of,
+    files_of,
+)
 from tests.worker.audio.hearing_cases import CASES as HEARD
 from tests.worker.models.coverage import SHOWN, coverage
 from tests.worker.vision.vision_cases import CASES as SEEN
@@ -28,7 +36,10 @@ Coverage = dict[str, dict[str, Counter[str]]]
 """How many models the tests compute: by backend, by SHOWN, by the family's name in transformers."""
 TOWER_CLASS = "ForConditionalGeneration"
 """How the names of their classes end."""
-TOWER_HEAD = "| models | class in config.json | decoders | cases of tests |\n|---|---|---|---|\n"
+TOWER_HEAD = (
+    "| models | class in config.json | decoders | cases of tests | releases |\n"
+    "|---|---|---|---|---|\n"
+)
 COMPARED = (
     ("CLIP", "`CLIPModel`", "back", "the end token's", "the class token's"),
     ("SigLIP, SigLIP 2", "`SiglipModel`", "both ways", "the last token's", "a learned query's"),
@@ -65,12 +76,14 @@ def families_page() -> str:
         "other settings may need more or less; the log at startup says which backend was chosen, "
         "and what the others lack. All three serve every family below, unless a row says "
         "otherwise.\n\n"
-        f"The last column is [what is tested](#what-is-tested) on {', '.join(shown)}: "
-        f"{'/'.join(SHOWN)}. GGUF files of all families are read, unless a row says otherwise.\n\n"
-        "| models | class in config.json | needs | tested |\n|---|---|---|---|\n"
+        f"`tested` is [what tests compute](#what-is-tested) on {', '.join(shown)}: "
+        f"{'/'.join(SHOWN)}. GGUF files of all families are read, unless a row says otherwise. "
+        "`releases` are [files of releases](#what-is-tested) that tests read: "
+        "config/tokenizer/template/weights.\n\n"
+        "| models | class in config.json | needs | tested | releases |\n|---|---|---|---|---|\n"
         + "".join(
-            _row(family, [names[each] for each in sorted(needs[key])], shown, needs[key])
-            for key, family in FAMILIES.items()
+            _row(key, [names[each] for each in sorted(needs[key])], shown, needs[key])
+            for key in FAMILIES
         )
         + "\n`shared/penstock/model/mechanisms.py` says what each name in the third column means.\n"
         + _tested()
@@ -109,6 +122,7 @@ def _seeing() -> str:
         "tower is always left out.\n\n"
         "Tests compare each case with transformers on `reference` and `cpu`, some on `triton` in "
         "its interpreter.\n\n"
+        "`releases`: how many config.json of releases are read with transformers' numbers.\n\n"
         f"{', '.join(_watching())} take [videos](../guides/media.md#videos) too.\n\n"
         "With [an mmproj file](../guides/media.md#gguf-files), GGUF models take pictures or "
         f"sounds: {', '.join(kind.known_as.replace(' or ', ', ') for kind in MMPROJ.values())}."
@@ -146,7 +160,8 @@ def _towered(family: TowerFamily, cases: list[str]) -> str:
     classes = ", ".join(f"`{name}`" for name in family.hub_classes)
     behind = ", ".join(dict.fromkeys(half.family.name for half in family.halves.values()))
     count = sum(f"{case}{TOWER_CLASS}" in family.hub_classes for case in cases)
-    return f"| {family.known_as} | {classes} | {behind} | {count} |\n"
+    configs = len(configs_of(family)) or "–"
+    return f"| {family.known_as} | {classes} | {behind} | {count} | {configs} |\n"
 
 
 def _tested() -> str:
@@ -161,7 +176,11 @@ def _tested() -> str:
         "| bits | a row has the same bits alone, in chunks and in a batch |\n"
         "| GGUF | the same from a file that llama.cpp's converter would write |\n"
         "| TP 2 | over two ranks: one worker's bits on `cpu`; on `reference` its logits within "
-        "1e-4, and the same bits in any batch; on `triton` the logits of `reference` |\n"
+        "1e-4, and the same bits in any batch; on `triton` the logits of `reference` |\n\n"
+        "Files of releases (`tests/shared/releases/evidence.py` names them; – is none): "
+        "config.json is read with transformers' numbers, a tokenizer gives llama.cpp's ids or "
+        "streams whole text, a template transformers' text, and weights transformers' "
+        "log-probabilities and greedy tokens.\n"
     )
 
 
@@ -173,10 +192,9 @@ def _count(family: Family, cases: Counter[str]) -> int:
     return sum(cases[stem] for stem in stems)
 
 
-def _row(
-    family: Family, needs: list[str], shown: Coverage, needed: frozenset[str] | set[str]
-) -> str:
+def _row(key: str, needs: list[str], shown: Coverage, needed: frozenset[str] | set[str]) -> str:
     """A family's row. needs: short names of the mechanisms in needed."""
+    family = FAMILIES[key]
     lacking = [f"not `{name}`" for name in BACKENDS if not needed <= _mechanisms_of(name)]
     tested = [
         "/".join(str(_count(family, by.get(what, Counter())) or "–") for what in SHOWN)
@@ -186,8 +204,16 @@ def _row(
     no_gguf = [] if family.gguf else ["no GGUF"]
     return (
         f"| {family.known_as} | {classes} | {', '.join([*needs, *lacking, *no_gguf]) or '–'} "
-        f"| {' '.join(tested)} |\n"
+        f"| {' '.join(tested)} | {'/'.join(_of_releases(key))} |\n"
     )
+
+
+def _of_releases(key: str) -> list[str]:
+    """What of a family's releases the tests read."""
+    tokenizers = [*files_of(key, TOKENIZERS), *files_of(key, VOCABULARIES)]
+    weights = files_of(key, {name: family for name, (family, _) in WEIGHTS.items()})
+    counts = (len(configs_of(FAMILIES[key])), len(tokenizers), len(files_of(key, TEMPLATES)))
+    return [*(str(count or "–") for count in counts), ",".join(weights) or "–"]
 
 
 def _mechanisms_of(backend: str) -> frozenset[str]:

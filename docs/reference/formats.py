@@ -74,12 +74,14 @@ def _trips() -> list[str]:
     hands = {name: hand for hand in HANDS for name in hand.templates}
     whys = Counter(why for name in hands for why in _whys(name))
     letters = dict(zip((why for why, _ in whys.most_common()), ascii_lowercase, strict=False))
-    lines = ["| template | same turns | otherwise |", "|---|---|---|"]
+    by_reasons: dict[str, list[str]] = {}
     for name, hand in sorted(hands.items(), key=lambda each: each[0].lower()):
         same, tried = _round_trips(hand, name)
         turns = f"{same}/{tried}{'*' if hand.tokenizer else ''}"
         otherwise = "".join(sorted(letters[why] for why in _whys(name)))
-        lines.append(f"| {name} | {turns} | {otherwise} |")
+        by_reasons.setdefault(otherwise, []).append(f"{name} {turns}")
+    lines = ["| otherwise | templates, and turns that are the same |", "|---|---|"]
+    lines += [f"| {why or '–'} | {', '.join(names)} |" for why, names in sorted(by_reasons.items())]
     legend = [f"- {letter}: {why}" for why, letter in letters.items()]
     return [*lines, "", "Not shown, or otherwise than written:", "", *legend]
 

@@ -1,0 +1,46 @@
+"""What the table of families says of files of releases is what the tests read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.families import FAMILIES
+from tests.shared.formats.all_cases import ALL
+from tests.shared.formats.turns import HANDS
+from tests.shared.releases.evidence import TEMPLATES, TOKENIZERS, VOCABULARIES, WEIGHTS
+
+ROOT = Path(__file__).parents[3]
+FOLDER = Path(os.environ.get("PENSTOCK_RELEASES", ""))
+
+
+def test_families_are_known() -> None:
+    named = {*VOCABULARIES.values(), *TOKENIZERS.values(), *TEMPLATES.values()}
+    named |= {family for family, _ in WEIGHTS.values()}
+    assert named - {""} <= FAMILIES.keys()
+
+
+def test_templates_of_other_tests_are_listed() -> None:
+    cases = {name for family in ALL for name in (*family.templates, *family.called)}
+    assert cases | {name for hand in HANDS for name in hand.templates} <= TEMPLATES.keys()
+    assert {hand.tokenizer for hand in HANDS} - {""} <= TOKENIZERS.keys()
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_weights_are_compared_with_transformers(name: str) -> None:
+    _, test = WEIGHTS[name]
+    assert "transformers" in (ROOT / test).read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(
+    "PENSTOCK_RELEASES" not in os.environ or not FOLDER.is_dir(),
+    reason="PENSTOCK_RELEASES names no folder with files of releases",
+)
+def test_what_is_listed_is_there() -> None:
+    models = FOLDER / "llamacpp/models"
+    vectors = {path.name.removesuffix(".gguf.out") for path in models.glob("*.gguf.out")}
+    assert {name.removeprefix("ggml-vocab-") for name in vectors} == VOCABULARIES.keys()
+    assert {path.stem for path in (models / "templates").glob("*.jinja")} == TEMPLATES.keys()
+    assert {path.name for path in (FOLDER / "tokenizers").iterdir()} == TOKENIZERS.keys()
