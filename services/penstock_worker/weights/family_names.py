@@ -154,7 +154,13 @@ def _matrices(stored: StoredTensor) -> list[StoredTensor]:
             f"tensor {stored.name} has shape {stored.shape}; one matrix for each expert is expected"
         )
     by_expert = stored.data.reshape(stored.shape[0], -1)
-    return [replace(stored, shape=stored.shape[1:], data=data) for data in by_expert]
+    factors = [stored.factors] * len(by_expert)
+    if len(stored.factors) == len(by_expert):
+        factors = [(each,) for each in stored.factors]
+    return [
+        replace(stored, shape=stored.shape[1:], data=data, factors=own)
+        for data, own in zip(by_expert, factors, strict=True)
+    ]
 
 
 def _cut(stored: StoredTensor, rows: list[int]) -> list[StoredTensor]:

@@ -12,11 +12,12 @@ import msgspec
 from penstock.errors import UnsupportedModel
 from penstock.families.finding import served_family
 from penstock.families.gguf_reading import LONG_FACTORS, SHORT_FACTORS
-from penstock.formats.gguf import GGUFFile
+from penstock.formats.gguf import GGUFFile, GGUFTensor
 from penstock.formats.safetensors_file import SafetensorsFile, SafetensorsTensor, same_content
 from penstock.model.config import ModelConfig
 from penstock.model.quantised_checkpoint import QuantisedCheckpoint
 from penstock_worker.quantisation.checkpoints.gather import gathered
+from penstock_worker.quantisation.checkpoints.nvfp4 import NVFP4Blocks
 from penstock_worker.weights.cache_scales import cache_scale
 from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.names import from_gguf, from_hub, unwrapped
@@ -28,21 +29,59 @@ from penstock_worker.weights.stored import CheckpointTensor, StoredTensor
 def gguf_tensors(files: tuple[str, ...], config: ModelConfig) -> dict[str, StoredTensor]:
     """Returns the files' tensors by our names. Raises UnsupportedModel for a broken file,
     ModelNotFound for a missing one."""
-    return by_our_names(named_tensors(files), served_family(config.architecture).gguf_names, config)
+    names = served_family(config.architecture).gguf_names
+    found = by_our_names(named_tensors(files), names, config)
+    return {name: _as_matrix(stored) for name, stored in found.items()}
+
+
+def _as_matrix(stored: StoredTensor) -> StoredTensor:
+    """Returns a matrix of type NVFP4 as that of a checkpoint, with its factor; else `stored`."""
+    if stored.format != NVFP4 or len(stored.shape) != 2:
+        return stored
+    if len(stored.factors) > 1:
+        raise UnsupportedModel(f"tensor {stored.name} has {len(stored.factors)} scales")
+    (factor,) = stored.factors or (1.0,)
+    matrix = NVFP4Blocks.of(stored.name, stored.shape, stored.data, factor)
+    return replace(CheckpointTensor.of(matrix, stored.name), rearrange=stored.rearrange)
 
 
 def named_tensors(files: tuple[str, ...]) -> dict[str, StoredTensor]:
     """Returns what gguf_tensors does, with fused and stacked ones as the files have them."""
     found: dict[str, StoredTensor] = {}
-    for path in files:
-        for tensor in GGUFFile(path, vocabulary=False).tensors.values():
+    all_parts = [(path, GGUFFile(path, vocabulary=False).tensors) for path in files]
+    tensors = {name: each for _, part in all_parts for name, each in part.items()}
+    for path, part in all_parts:
+        for tensor in part.values():
+            stem, _, kind = tensor.name.rpartition(".")
+            weight = tensors.get(f"{stem}.weight")
+            if kind in _SCALES and weight is not None and weight.type == NVFP4:
+                continue
             name = from_gguf(tensor.name)
             if name in found:
                 raise UnsupportedModel(f"{path}: the tensor {tensor.name} is in another part too")
-            shape = _our_shape(name, tensor.shape)
-            spare = tensor.name in (SHORT_FACTORS, LONG_FACTORS)  # ModelConfig has them
-            found[name] = StoredTensor(tensor.name, shape, tensor.type, tensor.data, spare=spare)
+            found[name] = StoredTensor(
+                tensor.name,
+                _our_shape(name, tensor.shape),
+                tensor.type,
+                tensor.data,
+                spare=tensor.name in (SHORT_FACTORS, LONG_FACTORS),  # ModelConfig has them
+                factors=_factors(tensors.get(f"{stem}.scale")) if tensor.type == NVFP4 else (),
+            )
     return found
+
+
+NVFP4 = "NVFP4"
+_SCALES = ("scale", "input_scale")
+"""What stands beside a matrix of NVFP4: its factor, and one of activations, which aren't quantised
+here."""
+
+
+def _factors(scale: GGUFTensor | None) -> tuple[float, ...]:
+    if scale is None:
+        return ()
+    if scale.type != "F32" or len(scale.shape) != 1:
+        raise UnsupportedModel(f"tensor {scale.name} is {scale.type} {scale.shape}, not F32 scales")
+    return tuple(scale.data.view("<f4").tolist())
 
 
 _VECTORS = ("recurrent.A", "recurrent.D", "recurrent.norm.weight")
@@ -138,6 +177,8 @@ def read_tensors(
             continue
         if name in found:
             raise UnsupportedModel(f"{file.path}: two tensors have the meaning of {tensor.name}")
+        if tensor.type == NVFP4:  # Its factor would be another tensor.
+            raise UnsupportedModel(f"{file.path}: {tensor.name} is NVFP4, of decoders only")
         shape = tensor.shape
         if name in flat:
             shape = tuple(size for size in shape if size != 1) or (1,)

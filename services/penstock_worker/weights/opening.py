@@ -17,7 +17,7 @@ from penstock_worker.weights.names import ROPE_FACTORS
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.quantised import QuantisedWeights
 from penstock_worker.weights.repacking import LAYOUTS
-from penstock_worker.weights.stored import Place, StoredTensor
+from penstock_worker.weights.stored import CheckpointTensor, Place, StoredTensor
 from penstock_worker.weights.weights import Readable, Weights
 
 # Random weights in a model's shapes, for measuring speed without a checkpoint.
@@ -78,7 +78,10 @@ def open_weights(
         raise StartupError(f"load_format is {load_format!r}; allowed are auto, dummy")
     if files.format == "gguf":
         tensors = gguf_tensors(files.files, config)
-        quantised = any(tensor.format in LAYOUTS for tensor in tensors.values())
+        quantised = any(
+            tensor.format in LAYOUTS or isinstance(tensor, CheckpointTensor)
+            for tensor in tensors.values()
+        )
         kind = QuantisedWeights if keep_quantised and quantised else Weights
         return kind(tensors, dtype, device)
     found = safetensors_tensors(files.files, quantised=files.quantised)

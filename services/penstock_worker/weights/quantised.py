@@ -13,7 +13,7 @@ from torch import Tensor
 
 from penstock.process import logs
 from penstock_kernels.triton.linear.gguf_weights import GROUP, Layout, empty
-from penstock_worker.quantisation.checkpoints.compressed_tensors import E2M1Matrix, by_halves
+from penstock_worker.quantisation.checkpoints.compressed_tensors import E2M1Matrix
 from penstock_worker.quantisation.checkpoints.fp8 import FP8Matrix
 from penstock_worker.quantisation.checkpoints.matrix import LevelMatrix
 from penstock_worker.quantisation.fp8 import FP8, FP8_GROUP, FP8Blocks, FP8Rows
@@ -312,11 +312,10 @@ def _e2m1_groups(
     """Returns what `_groups` does, of MXFP4 or NVFP4."""
     if not isinstance(matrix, E2M1Matrix):
         raise TypeError(f"{matrix.name} isn't of type e2m1")
-    pairs = matrix.pairs(rows, range(columns.start // 2, columns.stop // 2))
     first, last = columns.start // layout.group, columns.stop // layout.group
     scales = np.array(matrix.scale_bytes(rows)[:, first:last])
     found = {
-        "levels": torch.from_numpy(by_halves(pairs, GROUP)),
+        "levels": torch.from_numpy(matrix.halves(rows, columns, GROUP)),
         "scales": torch.from_numpy(scales),
     }
     if layout.units:

@@ -61,6 +61,8 @@ class StoredTensor:
     """Applied to the decoded tensor, where the file has its rows in another order."""
     spare: bool = False
     """Whether the model may have no use for it."""
+    factors: tuple[float, ...] = ()
+    """What the numbers of an NVFP4 tensor are multiplied by: all, or those of each expert."""
     made: Callable[[np.ndarray], np.ndarray] | None = None
     """Makes the bytes that `format` means of `data`, where the file has them in another layout."""
 
@@ -149,9 +151,7 @@ class StoredTensor:
         step = max(1, CHUNK_ELEMENTS // width)
         for start in range(0, len(sources), step):
             blocks = self.blocks_of(sources[start : start + step], held)
-            decoded = stored.decode(blocks.flatten(0, 1)).view(-1, width)
-            if not stored.plain:
-                self.check_finite(decoded)
+            decoded = self._decoded(stored, blocks.flatten(0, 1)).view(-1, width)
             target = out[start : start + len(decoded)]
             place(target, decoded[:, skipped : skipped + len(columns)])
         self.release()
@@ -191,11 +191,21 @@ class StoredTensor:
         for start in range(0, blocks.shape[0], step):
             chunk = torch.from_numpy(blocks[start : start + step].copy())
             at = start * stored.elements
-            decoded = stored.decode(chunk).view(-1)
-            if not stored.plain:
-                self.check_finite(decoded)
+            decoded = self._decoded(stored, chunk).view(-1)
             place(flat[at : at + decoded.shape[0]], decoded)
         self.release()
+
+    def _decoded(self, stored: StoredFormat, blocks: Tensor) -> Tensor:
+        """Decodes [blocks, bytes]. Raises UnsupportedModel for a quantised type's numbers that
+        aren't finite, and for factors of several experts."""
+        decoded = stored.decode(blocks)
+        if len(self.factors) > 1:
+            raise UnsupportedModel(f"tensor {self.name} has {len(self.factors)} scales")
+        for factor in self.factors:
+            decoded = decoded * factor
+        if not stored.plain:
+            self.check_finite(decoded)
+        return decoded
 
     def check_finite(self, values: Tensor) -> None:
         """Raises UnsupportedModel if scales or decoded values of a quantised type aren't finite: no

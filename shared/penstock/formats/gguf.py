@@ -352,14 +352,14 @@ TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
 QUANTISED_TYPES = (
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
     *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
-    *("IQ4_NL", "IQ4_XS", "MXFP4"),
+    *("IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4"),
     *("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"),
     *("TQ1_0", "TQ2_0", "Q1_0", "Q2_0"),
 )
 """Quantised types that workers can decode."""
 
 READ_TYPES = frozenset(("F32", "F16", "BF16", *QUANTISED_TYPES))
-"""Types that workers can decode. The others are no weights, but for NVFP4."""
+"""Types that workers can decode. The others are no weights."""
 
 
 class Block(NamedTuple):

@@ -37,6 +37,10 @@ upper halves of four bytes, the first of which is here."""
 def stored_bytes(kind: str, elements: int) -> np.ndarray:
     """Bytes of random values in that format; of random blocks where the package can't quantise."""
     rng = np.random.default_rng(17)
+    if kind == "NVFP4":
+        blocks = rng.integers(0, 256, (elements // 64, 36), dtype=np.uint8)
+        blocks[:, :4] &= 127
+        return blocks.ravel()
     if kind not in HALVES:
         values = rng.standard_normal(elements).astype(np.float32)
         return gguf.quants.quantize(values, gguf.GGMLQuantizationType[kind]).view(np.uint8).ravel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -268,12 +269,10 @@ _E2M1_LEVELS = np.concatenate((_CENTRE + _MAGNITUDES, _CENTRE - _MAGNITUDES)).as
 
 @dataclass(frozen=True)
 class E2M1Matrix(LevelMatrix):
-    """Numbers of type e2m1, two in a byte, with scales of a byte that a subclass reads."""
+    """Numbers of type e2m1, with scales of a byte."""
 
     gguf: ClassVar[tuple[str, int]]
     """GGUF's type with the same numbers, and how many a block of it has."""
-    packed: SafetensorsTensor
-    stored_scales: SafetensorsTensor
     first: int = field(default=0, kw_only=True)
     """The first row of a part of a matrix, in the whole."""
 
@@ -285,12 +284,46 @@ class E2M1Matrix(LevelMatrix):
     def row_range(self, rows: range) -> E2M1Matrix:
         return replace(self, outputs=len(rows), first=self.first + rows.start)
 
+    @abstractmethod
     def codes(self, rows: range, columns: range) -> np.ndarray:
         """Reads [rows, columns] uint8, below 16."""
+
+    @abstractmethod
+    def scale_bytes(self, rows: range) -> np.ndarray:
+        """Reads [rows, groups] uint8."""
+
+    @abstractmethod
+    def blocks(self, rows: range) -> np.ndarray:
+        """Returns rows in GGUF's type, [rows, bytes] uint8, filled up to whole blocks with zeros:
+        the scales, and for each half a group's numbers, whose low bits are the first half's."""
+
+    @abstractmethod
+    def halves(self, rows: range, columns: range, group: int) -> np.ndarray:
+        """Reads [rows, groups, group / 2] uint8, each of a number of a group's first half and one
+        of its second half, which is in the high bits. `columns`: whole groups."""
+
+    def levels(self, rows: range, columns: range) -> np.ndarray:
+        return _E2M1_LEVELS[self.codes(rows, columns)]
+
+    def zeros(self, rows: range) -> np.ndarray:
+        return np.full((len(rows), self.groups), _CENTRE, dtype=np.int32)
+
+
+@dataclass(frozen=True)
+class E2M1Pairs(E2M1Matrix):
+    """Neighbours are two in a byte; a subclass says what a scale's byte means."""
+
+    packed: SafetensorsTensor
+    stored_scales: SafetensorsTensor
+
+    def codes(self, rows: range, columns: range) -> np.ndarray:
         pairs = range(columns.start // 2, -(-columns.stop // 2))
         both = self.pairs(rows, pairs)
         codes = np.stack((both & 15, both >> 4), -1).reshape(len(rows), -1)
         return codes[:, columns.start - 2 * pairs.start : columns.stop - 2 * pairs.start]
+
+    def halves(self, rows: range, columns: range, group: int) -> np.ndarray:
+        return by_halves(self.pairs(rows, range(columns.start // 2, columns.stop // 2)), group)
 
     def pairs(self, rows: range, pairs: range) -> np.ndarray:
         """Reads the bytes of a part, [rows, pairs] uint8."""
@@ -298,14 +331,11 @@ class E2M1Matrix(LevelMatrix):
         return integers(self.packed)[rows.start : rows.stop, pairs.start : pairs.stop]
 
     def scale_bytes(self, rows: range) -> np.ndarray:
-        """Reads [rows, groups] uint8."""
         rows = shifted(rows, self.first)
         stored = self.stored_scales.data.view(np.uint8).reshape(self.stored_scales.shape)
         return stored[rows.start : rows.stop]
 
     def blocks(self, rows: range) -> np.ndarray:
-        """Returns rows in GGUF's type, [rows, bytes] uint8, filled up to whole blocks with zeros:
-        the scales, and for each half a group's numbers, whose low bits are the first half's."""
         width = self.gguf[1]
         count, of_block = -(-self.inputs // width), width // self.group
         pairs = np.zeros((len(rows), count * width // 2), dtype=np.uint8)
@@ -315,12 +345,6 @@ class E2M1Matrix(LevelMatrix):
         scales[:, : self.groups] = self.scale_bytes(rows)
         parts = (each.reshape(len(rows), count, -1) for each in (scales, both))
         return np.concatenate(tuple(parts), -1).reshape(len(rows), -1)
-
-    def levels(self, rows: range, columns: range) -> np.ndarray:
-        return _E2M1_LEVELS[self.codes(rows, columns)]
-
-    def zeros(self, rows: range) -> np.ndarray:
-        return np.full((len(rows), self.groups), _CENTRE, dtype=np.int32)
 
 
 def by_halves(pairs: np.ndarray, group: int) -> np.ndarray:
@@ -332,7 +356,7 @@ def by_halves(pairs: np.ndarray, group: int) -> np.ndarray:
     return both.reshape(len(pairs), -1, group // 2)
 
 
-class MXFP4Matrix(E2M1Matrix):
+class MXFP4Matrix(E2M1Pairs):
     gguf = ("MXFP4", 32)
 
     def scales(self, rows: range) -> np.ndarray:

@@ -16,16 +16,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.model.quantised_checkpoint import WeightScheme
-from penstock_worker.quantisation.checkpoints.compressed_tensors import E2M1_WEIGHTS, E2M1Matrix
+from penstock_worker.quantisation.checkpoints.compressed_tensors import (
+    E2M1_WEIGHTS,
+    E2M1Matrix,
+    E2M1Pairs,
+)
 from penstock_worker.quantisation.checkpoints.fp8 import E4M3
-from penstock_worker.quantisation.checkpoints.matrix import finite
+from penstock_worker.quantisation.checkpoints.matrix import finite, shifted
 from penstock_worker.quantisation.checkpoints.module import CheckpointFormat, Module, float32
 
 _GROUP = 16
 
 
 @dataclass(frozen=True)
-class NVFP4Matrix(E2M1Matrix):
+class NVFP4Matrix(E2M1Pairs):
     gguf = ("NVFP4", 64)
     stored_factor: np.float32
     divides: bool
@@ -103,3 +107,51 @@ def _applies(module: Module) -> bool:
 
 
 NVFP4 = CheckpointFormat("nvfp4", _applies, _read)
+
+
+# The same in GGUF files: blocks of 64 numbers, four scales before four times 16 numbers, whose low
+# bits are the first 8. Scales have no sign. Beside a matrix, a tensor `.scale` may hold the factor.
+
+_BLOCK = 36
+"""Bytes."""
+
+
+@dataclass(frozen=True)
+class NVFP4Blocks(E2M1Matrix):
+    gguf = ("NVFP4", 64)
+    data: np.ndarray
+    """uint8 [outputs of the whole matrix, bytes of a row]."""
+    stored_factor: np.float32
+
+    @staticmethod
+    def of(name: str, shape: tuple[int, int], data: np.ndarray, factor: float) -> NVFP4Blocks:
+        """`data`: the matrix's bytes in the file. Raises UnsupportedModel for a factor that isn't
+        finite."""
+        by_row = data.reshape(shape[0], -1)
+        stored = finite(np.array([factor], np.float32), name)[0]
+        return NVFP4Blocks(name, *shape, "NVFP4", 8, _GROUP, None, by_row, stored)
+
+    @property
+    def factor(self) -> np.float32:
+        return self.stored_factor
+
+    def blocks(self, rows: range) -> np.ndarray:
+        rows = shifted(rows, self.first)
+        return self.data[rows.start : rows.stop]
+
+    def codes(self, rows: range, columns: range) -> np.ndarray:
+        both = self.blocks(rows).reshape(len(rows), -1, _BLOCK)[..., 4:].reshape(len(rows), -1, 8)
+        codes = np.concatenate((both & 15, both >> 4), -1).reshape(len(rows), -1)
+        return codes[:, columns.start : columns.stop]
+
+    def halves(self, rows: range, columns: range, group: int) -> np.ndarray:
+        codes = self.codes(rows, columns).reshape(len(rows), -1, 2, group // 2)
+        return codes[:, :, 0] | codes[:, :, 1] << 4
+
+    def scale_bytes(self, rows: range) -> np.ndarray:
+        """What isn't a number is 0, as ggml has it."""
+        found = self.blocks(rows).reshape(len(rows), -1, _BLOCK)[..., :4].reshape(len(rows), -1)
+        return np.where(found & 127 == 127, 0, found & 127).astype(np.uint8)
+
+    def scales(self, rows: range) -> np.ndarray:
+        return E4M3[self.scale_bytes(rows)] / 2 * self.stored_factor

@@ -105,3 +105,16 @@ def _split_mxfp4(blocks: Tensor) -> dict[str, Tensor]:
 _MXFP4_LAYOUT = Layout(4, e2m1=True, factors=torch.uint8, unit=0)
 
 MXFP4 = gguf_format("MXFP4", _decode_mxfp4, layout=_MXFP4_LAYOUT, split=_split_mxfp4, packed=True)
+
+
+# NVFP4: blocks of 64 4-bit floating-point numbers, of which 16 share a scale of type e4m3 without a
+# sign. Matrices are read as those of checkpoints are (checkpoints.nvfp4), which have a factor.
+
+
+def _decode_nvfp4(blocks: Tensor) -> Tensor:
+    scales = (blocks[:, :4] & 127).view(torch.float8_e4m3fn).float().nan_to_num(0.0) / 2
+    values = looked_up(nibbles(blocks[:, 4:].unflatten(-1, (4, 8))), E2M1)
+    return (scales[..., None] * values.float()).flatten(1)
+
+
+NVFP4 = gguf_format("NVFP4", _decode_nvfp4)
