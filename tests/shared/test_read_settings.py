@@ -11,11 +11,16 @@ from typing import Any
 
 import pytest
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from penstock.errors import UnsupportedModel
 from penstock.families import ENCODER_TYPES, HUB_CLASSES
+from penstock.families.audio import AUDIO_CLASSES
+from penstock.families.family import TowerFamily
+from penstock.families.vision import HARMLESS as HARMLESS_IN_TOWERS
+from penstock.families.vision import VISION_CLASSES
 from penstock.formats.fields import Fields
 from penstock.prepare.hub_config import (
     HARMLESS,
@@ -32,6 +37,33 @@ UNLIKELY = {
 }
 """Classes whose default is a stretched rotation, and every file of which says by how much."""
 LLAVA = "LlavaForConditionalGeneration"
+TOWERS: dict[str, TowerFamily] = {**VISION_CLASSES, **AUDIO_CLASSES}
+BY_TIME = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
+FITTING: dict[str, dict[str, dict[str, Any]]] = {
+    "Idefics3ForConditionalGeneration": {"vision_config": {"image_size": 364, "patch_size": 14}},
+    "SmolVLMForConditionalGeneration": {"vision_config": {"image_size": 512, "patch_size": 16}},
+    "Qwen2VLForConditionalGeneration": {
+        "vision_config": {"hidden_size": 8192},
+        "text_config": {"rope_parameters": BY_TIME},
+    },
+    "Qwen2_5_VLForConditionalGeneration": {
+        "vision_config": {"out_hidden_size": 8192},
+        "text_config": {"rope_parameters": BY_TIME},
+    },
+    "Qwen3VLForConditionalGeneration": {"vision_config": {"out_hidden_size": 4096}},
+    "Qwen3VLMoeForConditionalGeneration": {"vision_config": {"out_hidden_size": 2048}},
+    "Gemma3ForConditionalGeneration": {"vision_config": {"image_size": 896, "patch_size": 14}},
+    "Llama4ForConditionalGeneration": {
+        "vision_config": {
+            "intermediate_size": 3072,
+            "vision_output_dim": 4096,
+            "projector_output_dim": 4096,
+            "projector_input_dim": 4096,
+        }
+    },
+}
+"""Settings of classes whose two halves don't fit together by default."""
+TIED = "tie_word_embeddings"
 INTERNAL = {"sub_configs", "base_model_tp_plan", "text_config", "attribute_map"}
 """Fields of transformers' classes of configurations that no file has."""
 
@@ -139,3 +171,79 @@ def test_towers_settings_that_nothing_reads_are_passed_over() -> None:
     served = read_config(Fields(config, LLAVA))
     tower = config["vision_config"] | {"rotated": True}
     assert read_config(Fields(config | {"vision_config": tower, "glossy": 1}, LLAVA)) == served
+
+
+def with_tower(name: str) -> dict[str, Any]:
+    """A config.json as transformers' class would write it, of halves that fit together."""
+    config = getattr(transformers, name).config_class()
+    values = {key: value for key, value in config.to_dict().items() if value is not None}
+    for section, settings in FITTING.get(name, {}).items():
+        values[section] = values[section] | settings
+    return values | {"architectures": [name]}
+
+
+def asked_of(fields: Fields, towered: TowerFamily) -> tuple[frozenset[str], frozenset[str]]:
+    """What our reader asks of config.json beside its sections, and of the tower's."""
+    tower = fields.section(towered.SECTION)
+    text = read_config(Fields(fields.values, fields.where), language_model_only=True)
+    towered.text_half(fields)
+    towered.read(fields, tower, text)
+    return frozenset(fields._asked), frozenset(tower._asked)
+
+
+@pytest.mark.parametrize("name", TOWERS)
+def test_what_towers_read(name: str) -> None:
+    towered, model = TOWERS[name], getattr(transformers, name)
+    whole, tower = asked_of(Fields(with_tower(name), name), towered)
+    config = type(getattr(model.config_class(), towered.SECTION))
+    modules = {config.__module__, config.__module__.replace("configuration_", "modeling_")}
+    found = {each for module in modules for each in names_read(importlib.import_module(module))}
+    declared = {each for kind in config.__mro__ for each in getattr(kind, "__annotations__", {})}
+    read = (declared & (found | names_read(importlib.import_module(model.__module__)))) - INTERNAL
+    assert len(read) > 8
+    assert read - tower - set(config.attribute_map) <= HARMLESS | HARMLESS_IN_TOWERS
+    beside = read_by_transformers(model, model.config_class) - {towered.SECTION, TIED}
+    assert beside - whole <= HARMLESS | towered.harmless
+
+
+@pytest.mark.parametrize("name", TOWERS)
+def test_what_a_tower_leaves_out_is_transformers_default(name: str) -> None:
+    """But for tied weights: whether the files have a head is seen in them."""
+    towered, kind = TOWERS[name], getattr(transformers, name).config_class
+    values, compared = with_tower(name), 0
+    settings = [(towered.SECTION, key) for key in values[towered.SECTION]]
+    settings += [("", key) for key in values if key not in (towered.SECTION, "text_config")]
+    for section, key in settings:
+        if key in ("model_type", "architectures", TIED):
+            continue
+        holder = values[section] if section else values
+        less = {other: value for other, value in holder.items() if other != key}
+        file = values | {section: less} if section else less
+        try:
+            completed = {**kind.from_dict(dict(file)).to_dict(), "architectures": [name]}
+        except StrictDataclassError:  # Its default doesn't fit the others'.
+            continue
+        found = []
+        for each in (file, completed):
+            try:
+                found.append(read_config(Fields(each, name)))
+            except UnsupportedModel:  # It has to be there, or its default fits no other half.
+                continue
+        if len(found) == 2:
+            assert found[0] == found[1], (section, key)
+            compared += 1
+    assert compared > 20
+
+
+@pytest.mark.parametrize("kind", [kind for kind, each in ENCODER_TYPES.items() if each.read_halves])
+@pytest.mark.parametrize("half", ["text_config", "vision_config"])
+def test_what_halves_of_encoders_read(kind: str, half: str) -> None:
+    read_halves, config = ENCODER_TYPES[kind].read_halves, CONFIG_MAPPING[kind]
+    assert read_halves is not None
+    fields = Fields({**config().to_dict(), "model_type": kind}, kind)
+    halves = {name: fields.section(name) for name in ("text_config", "vision_config")}
+    read_halves(fields, halves["text_config"], halves["vision_config"])
+    read = read_by_transformers(MODEL_MAPPING[config], type(getattr(config(), half)))
+    assert len(read) > 8
+    known = HARMLESS | HARMLESS_OF_ENCODERS | HARMLESS_IN_TOWERS
+    assert read - halves[half]._asked <= known

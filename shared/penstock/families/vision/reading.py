@@ -53,6 +53,7 @@ HARMLESS = frozenset(
     {
         "_attn_implementation_autoset",
         "dropout",
+        "hidden_dropout_prob",
         "is_composition",
         "projection_dim",  # of CLIP's own head, as the next
         "vocab_size",
