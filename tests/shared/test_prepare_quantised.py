@@ -246,7 +246,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another group of NVFP4": (MODELOPT | {"group_size": 64}, "16 or 32, as of NVFP4"),
     "another layout": (CT | {"format": "marlin-24"}, "format is 'marlin-24'"),
     "another number of bits": (
-        CT | {"config_groups": {"group_0": group(num_bits=3)}}, r"num_bits is \('int', 3\)"),
+        CT | {"config_groups": {"group_0": group(num_bits=9)}}, r"num_bits is \('int', 9\)"),
     "weights that aren't stored": (
         CT | {"config_groups": {"group_0": group(dynamic=True)}}, "dynamic is True"),
     "an unknown setting of weights": (

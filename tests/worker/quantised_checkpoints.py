@@ -24,6 +24,7 @@ from tests.worker.quantised_writers import (
     fp8,
     gptq,
     hqq,
+    int4_in_bytes,
     int4_of_modelopt,
     int8,
     llm_int8,
@@ -254,6 +255,24 @@ CASES = {
             "pack-quantized", num_bits=4, strategy="group", group_size=32, symmetric=False
         ),
         packed(4, 32, BRAIN, symmetric=False),
+        plain=BRAIN,
+    ),
+    "W2A16": Case(
+        compressed("pack-quantized", num_bits=2, strategy="group", group_size=32),
+        packed(2, 32, BRAIN, symmetric=True),
+        plain=BRAIN,
+    ),
+    "W3A16, asymmetric": Case(
+        compressed(
+            "pack-quantized", num_bits=3, strategy="group", group_size=32, symmetric=False
+        ),
+        packed(3, 32, BRAIN, symmetric=False),
+        plain=BRAIN,
+        sizes=ODD,
+    ),
+    "W4A8": Case(
+        compressed("int-quantized", num_bits=4, strategy="group", group_size=32),
+        int4_in_bytes(32),
         plain=BRAIN,
     ),
     "W4A16, act-order": Case(

@@ -184,6 +184,15 @@ def int8(dtype: torch.dtype, *, symmetric: bool = True, per_matrix: bool = False
     return write
 
 
+def int4_in_bytes(group: int) -> Writer:
+    def write(weight: Tensor) -> Written:
+        found = quantise(weight, 4, group, symmetric=True, dtype=torch.bfloat16)
+        stored = torch.from_numpy((found.levels - 8).astype(np.int8))
+        return {"weight": stored, "weight_scale": found.scales}, found.meant
+
+    return write
+
+
 def llm_int8(weight: Tensor) -> Written:
     """bitsandbytes stores each output's largest magnitude, of which a level is the 127th part."""
     largest = weight.abs().amax(1)

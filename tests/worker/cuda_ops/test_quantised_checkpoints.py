@@ -32,6 +32,8 @@ KEPT = {
     "AutoRound": 4,
     "AutoRound, mixed bits": 4,
     "W4A16": 4,
+    "W2A16": 4,
+    "W4A8": 4,
     "W8A16": 8,
     "W8A16, wide scales": 8,
     "INT8, asymmetric": 8,

@@ -38,6 +38,9 @@ KINDS = {
     "GPTQ, groups of 16": "F32",
     "W4A16": "U4H",
     "W4A16, asymmetric": "U4W",
+    "W2A16": "U4H",
+    "W3A16, asymmetric": "U4H",
+    "W4A8": "U4H",
     "W4A16, act-order": "F32",
     "W8A16": "S8H",
     "W4A16 and W8A16": "S8H",
@@ -251,6 +254,8 @@ BROKEN: dict[str, tuple[str, Change, str]] = {
     "a factor of 0": ("NVFP4", put("weight_global_scale", lambda x: x * 0), "one positive number"),
     "no shape in its state": (
         "NF4", put("weight.quant_state.bitsandbytes__nf4", lambda x: x[:20]), "can't be read"),
+    "levels of more bits": (
+        "W4A8", put("weight", lambda x: x + 1), "down_proj has weights of more than 4 bits"),
     "too few bytes": ("NF4", put("weight", lambda x: x[1:]), "bytes than 64 x 96 weights need"),
     "another order of INT8": (
         "LLM.int8", put("weight_format", lambda x: x + 1), "a weight_format other than rows"),

@@ -26,7 +26,7 @@ from penstock_worker.quantisation.checkpoints.module import (
     powers_of_two,
 )
 
-# compressed-tensors' pack-quantized: W4A16 and W8A16.
+# compressed-tensors' pack-quantized: W4A16, W8A16, and other numbers of bits.
 #
 # `weight_packed` int32 [outputs, inputs * bits / 32]; `weight_scale` [outputs, groups], [outputs,
 # 1] or [1]; `weight_shape` the two sizes; where not symmetric, `weight_zero_point` int32 [outputs
@@ -40,19 +40,21 @@ class PackQuantizedMatrix(LevelMatrix):
     stored_scales: SafetensorsTensor
     stored_zeros: SafetensorsTensor | None
 
+    stored_bits: int
+
     def levels(self, rows: range, columns: range) -> np.ndarray:
-        return along_rows(integers(self.packed), self.bits, rows, columns)
+        return along_rows(integers(self.packed), self.stored_bits, rows, columns)
 
     def scales(self, rows: range) -> np.ndarray:
         return row_scales(self.stored_scales, rows)
 
     def zeros(self, rows: range) -> np.ndarray:
-        stored = self.stored_zeros
+        stored, centre = self.stored_zeros, 1 << (self.stored_bits - 1)
         if stored is None:
-            return np.full((len(rows), self.groups), self.centre, dtype=np.int32)
+            return np.full((len(rows), self.groups), centre, dtype=np.int32)
         if stored.dtype == "I8":
-            return integers(stored)[rows.start : rows.stop].astype(np.int32) + self.centre
-        found = across_rows(integers(stored), self.bits, rows, range(self.groups))
+            return integers(stored)[rows.start : rows.stop].astype(np.int32) + centre
+        found = across_rows(integers(stored), self.stored_bits, rows, range(self.groups))
         return found.astype(np.int32)
 
 
@@ -103,12 +105,13 @@ def _read_packed(module: Module, scheme: WeightScheme) -> PackQuantizedMatrix | 
         outputs,
         inputs,
         scheme.levels,
-        bits=scheme.bits,
+        bits=4 if scheme.bits <= 4 else 8,
         group=group,
         order=group_order(module, "weight_g_idx", inputs, group, required=scheme.act_order),
         packed=packed,
         stored_scales=scales,
         stored_zeros=zeros,
+        stored_bits=scheme.bits,
     )
 
 
@@ -169,7 +172,7 @@ def _int4_applies(module: Module) -> bool:
 INT4_WEIGHTS = CheckpointFormat("int4", _int4_applies, _read_int4)
 
 
-# compressed-tensors' int-quantized: the weights of INT8 W8A8.
+# compressed-tensors' int-quantized: the weights of INT8 W8A8, and of W4A8, in a byte each.
 #
 # `weight` int8 [outputs, inputs]; `weight_scale` [outputs, groups], [outputs, 1] or [1]; where not
 # symmetric, `weight_zero_point` int8 in the scale's shape. Activations stay unquantised, unless the
@@ -178,7 +181,6 @@ INT4_WEIGHTS = CheckpointFormat("int4", _int4_applies, _read_int4)
 # bitsandbytes' LLM.int8 (Dettmers et al., 2022) has the largest magnitude of each output instead of
 # its scale, as `SCB` float32 [outputs]. Its outliers are a matter of activations.
 
-_INT8_CENTRE = 128
 _LARGEST = "SCB"
 
 
@@ -190,16 +192,18 @@ class Int8Matrix(LevelMatrix):
 
     def levels(self, rows: range, columns: range) -> np.ndarray:
         signed = integers(self.weight)[rows.start : rows.stop, columns.start : columns.stop]
-        # Two's complement with its sign flipped is the value plus 128.
-        return signed.view(np.uint8) ^ _INT8_CENTRE
+        found = signed.view(np.uint8) + np.uint8(self.centre)
+        if found.size and int(found.max()) >> self.bits:
+            raise Module(self.name, {}).wrong(f"has weights of more than {self.bits} bits")
+        return found
 
     def scales(self, rows: range) -> np.ndarray:
         return row_scales(self.stored_scales, rows)
 
     def zeros(self, rows: range) -> np.ndarray:
         if self.stored_zeros is None:
-            return np.full((len(rows), self.groups), _INT8_CENTRE, dtype=np.int32)
-        stored = integers(self.stored_zeros).astype(np.int32) + _INT8_CENTRE
+            return np.full((len(rows), self.groups), self.centre, dtype=np.int32)
+        stored = integers(self.stored_zeros).astype(np.int32) + self.centre
         if stored.size == 1:
             return np.broadcast_to(stored.reshape(1, 1), (len(rows), 1))
         return stored[rows.start : rows.stop].reshape(len(rows), -1)
@@ -233,7 +237,7 @@ def _read_int8(module: Module, scheme: WeightScheme) -> Int8Matrix | None:
         outputs,
         inputs,
         scheme.levels,
-        bits=8,
+        bits=4 if scheme.bits <= 4 else 8,
         group=scheme.group_size or inputs,
         order=None,
         weight=weight,

@@ -35,7 +35,9 @@ def unpacked(words: np.ndarray, bits: int) -> np.ndarray:
         return packed
     if bits in _SHIFTS:
         return ((packed[:, :, None] >> _SHIFTS[bits]) & ((1 << bits) - 1)).reshape(len(packed), -1)
-    each = np.unpackbits(packed, axis=1, bitorder="little").reshape(len(packed), -1, bits)
+    # What is left of the last word holds no level.
+    stream = np.unpackbits(packed, axis=1, bitorder="little")
+    each = stream[:, : stream.shape[1] // bits * bits].reshape(len(packed), -1, bits)
     return np.packbits(each, axis=2, bitorder="little")[:, :, 0]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.formats.safetensors_file import SafetensorsTensor
 from penstock.model.quantised_checkpoint import WeightScheme
-from penstock_worker.quantisation.checkpoints.matrix import LevelMatrix
+from penstock_worker.quantisation.checkpoints.matrix import LevelMatrix, finite
 from penstock_worker.quantisation.checkpoints.module import (
     FLOATS,
     CheckpointFormat,
@@ -59,7 +59,8 @@ class HQQMatrix(LevelMatrix):
         return float32(self.stored_scales)[self._groups_of(rows)].reshape(len(rows), -1)
 
     def zeros(self, rows: range) -> np.ndarray:
-        return float32(self.stored_zeros)[self._groups_of(rows)].reshape(len(rows), -1)
+        found = float32(self.stored_zeros)[self._groups_of(rows)].reshape(len(rows), -1)
+        return finite(found, self.name, "zero point")
 
     def _groups_of(self, rows: range) -> np.ndarray:
         return np.arange(rows.start * self.groups, rows.stop * self.groups)
@@ -81,8 +82,6 @@ def _read(module: Module, scheme: WeightScheme) -> HQQMatrix | None:
     sound = scales.shape == zeros.shape == (count, 1) and inputs % group == 0
     if not sound or packed.shape != (count * scheme.bits // 8, group):
         return None
-    if not np.isfinite(float32(zeros)).all():
-        raise module.wrong("has a zero point that isn't finite")
     return HQQMatrix(
         module.name,
         outputs,

@@ -150,8 +150,8 @@ def shifted(rows: range, by: int) -> range:
     return range(rows.start + by, rows.stop + by)
 
 
-def finite(scales: np.ndarray, name: str) -> np.ndarray:
-    """Returns the scales. Raises UnsupportedModel for NaN and infinity."""
-    if not np.isfinite(scales).all():
-        raise UnsupportedModel(f"the quantised weights of {name} have a scale that isn't finite")
-    return scales
+def finite(numbers: np.ndarray, name: str, kind: str = "scale") -> np.ndarray:
+    """Returns the numbers. Raises UnsupportedModel for NaN and infinity."""
+    if not np.isfinite(numbers).all():
+        raise UnsupportedModel(f"the quantised weights of {name} have a {kind} that isn't finite")
+    return numbers

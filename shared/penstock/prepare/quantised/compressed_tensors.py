@@ -45,11 +45,14 @@ _WEIGHTS = {
 }
 _MOST_GROUPS = 256
 
+_BITS = range(2, 9)
+_BYTES: dict[tuple[str, int], Storage] = {("int", bits): "int8" for bits in _BITS}
+
 _STORED: dict[str, dict[tuple[str, int], Storage]] = {
-    "pack-quantized": {("int", 4): "packed", ("int", 8): "packed"},
-    "int-quantized": {("int", 8): "int8"},
+    "pack-quantized": {("int", bits): "packed" for bits in _BITS},
+    "int-quantized": _BYTES,
     "float-quantized": {("float", 8): "fp8"},
-    "naive-quantized": {("int", 8): "int8", ("float", 8): "fp8"},
+    "naive-quantized": {**_BYTES, ("float", 8): "fp8"},
     "mxfp4-pack-quantized": {("float", 4): "mxfp4"},
     "mxfp8-quantized": {("float", 8): "fp8"},
     "nvfp4-pack-quantized": {("float", 4): "nvfp4"},
@@ -60,7 +63,7 @@ _STORED: dict[str, dict[tuple[str, int], Storage]] = {
 
 def read_compressed_tensors(settings: Fields) -> QuantisedCheckpoint:
     """Raises UnsupportedModel for sparse and transformed weights, and for other formats than those
-    of 4 and 8 bits."""
+    of _STORED."""
     check_known(settings, _KNOWN)
     _refuse_sparse(settings.section("sparsity_config"))
     if settings.section("transform_config").values:
@@ -107,7 +110,7 @@ def _scheme(group: Fields, common_format: str) -> WeightScheme:
     size = group_size(weights, "group_size") if strategy == "group" else None
     block = block_of(weights, "block_structure") if strategy == "block" else None
     if storage == "fp8" and size is not None:
-        size, block = None, (1, size)
+        block, size = (1, size), None
     return WeightScheme(
         storage=storage,
         bits=bits,
