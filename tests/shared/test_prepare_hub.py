@@ -286,7 +286,7 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
         ("config.json", b"{", "not readable JSON"),
         ("config.json", b"[" * 100_000, "not readable JSON"),
         ("generation_config.json", b'"\xff"', "not readable JSON"),
-        ("tokenizer_config.json", b'{"eos_token": "<nope>"}', "a token of tokenizer.json"),
+        ("tokenizer_config.json", b'{"eos_token": 5}', "a token of tokenizer.json"),
         ("tokenizer_config.json", b'{"chat_template": 5}', "a text, or a list"),
         ("chat_template.jinja", b"\xff", "can't be read"),
         ("model.safetensors", b"", "not a readable safetensors"),

@@ -133,6 +133,43 @@ def test_added_tokens_without_an_embedding_are_left_out(tmp_path: Path, pad: boo
         assert ours.encode(text).ids == byte_level_tokenizer().encode(text).ids
 
 
+def token(text: str, **changes: bool) -> dict[str, object]:
+    usual = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False}
+    return {"content": text, "special": True, **usual, **changes}
+
+
+STATED: dict[str, dict[str, dict[str, Any]]] = {
+    "in the decoder": {"tokenizer_config": {"added_tokens_decoder": {"600": token("<new>")}}},
+    "with white space": {
+        "tokenizer_config": {"added_tokens_decoder": {"1": token("<|im_start|>", rstrip=True)}}
+    },
+    "as the end": {"tokenizer_config": {"eos_token": "<new>"}},
+    "as padding": {"tokenizer_config": {"pad_token": {"__type": "AddedToken", **token("<new>")}}},
+    "in a list": {"tokenizer_config": {"additional_special_tokens": ["<new>"]}},
+    "by a part to play": {"tokenizer_config": {"extra_special_tokens": {"image_token": "<new>"}}},
+    "in the older map": {"special_tokens_map": {"additional_special_tokens": ["<new>"]}},
+    "in the older list": {"added_tokens": {"<new>": 600, "<newer>": 601}},
+}
+
+
+@pytest.mark.parametrize("case", STATED)
+def test_tokens_that_only_other_files_state(tmp_path: Path, case: str) -> None:
+    """Files of a tokenizer that don't agree: as in transformers, tokenizer.json isn't all."""
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}
+    files = STATED[case]
+    folder = write_hub_folder(
+        tmp_path / "m", tokenizer_config=kind | files.get("tokenizer_config", {})
+    )
+    for name in files.keys() - {"tokenizer_config"}:
+        (folder / f"{name}.json").write_text(json.dumps(files[name]))
+    made = Path(prepare(str(folder), cache_dir=str(tmp_path / "cache"))) / "tokenizer.json"
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    ours = Tokenizer.from_file(str(made))
+    for text in ("a<new> b", "<|im_start|>  user<newer>\n", "<|im_end|> <new>"):
+        assert ours.encode(text).ids == theirs(text)["input_ids"]
+    assert made.read_bytes() != (folder / "tokenizer.json").read_bytes()
+
+
 def test_an_end_without_an_embedding_is_refused(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_str(byte_level_tokenizer().to_str())
     size = tokenizer.get_vocab_size()

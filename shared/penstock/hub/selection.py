@@ -17,6 +17,8 @@ FOLDER_FILES = (
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
+    "added_tokens.json",
+    "special_tokens_map.json",
     "chat_template.jinja",
     "chat_template.json",
     "additional_chat_templates/*.jinja",
@@ -35,7 +37,7 @@ SLOW_TOKENIZERS = (
     *("vocab.json", "vocab.txt"),
 )
 """What a tokenizer.json is made from where there is none, best first."""
-BESIDE_SLOW_TOKENIZERS = ("merges.txt", "added_tokens.json", "special_tokens_map.json")
+BESIDE_SLOW_TOKENIZERS = ("merges.txt",)
 IGNORED = ("onnx/*", "openvino/*", "original/*", "consolidated*")
 CARD = "README.md"
 """The model's card, which states its licence."""

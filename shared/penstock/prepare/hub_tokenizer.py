@@ -10,6 +10,7 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_small
 from penstock.hub.selection import SLOW_TOKENIZERS
+from penstock.prepare.added_tokens import with_stated_tokens
 from penstock.prepare.inputs import TOKENIZER
 from penstock.prepare.slow_tokenizer import convert_tokenizer
 from penstock.prepare.tokenizer_bounds import check_tokenizer
@@ -40,11 +41,7 @@ class HubTokenizer(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_tokenizer(content: bytes, settings: Fields) -> HubTokenizer:
     """Raises UnsupportedModel if the file can't be read."""
-    try:
-        check_tokenizer(content, "tokenizer.json")
-        tokenizer = load_backend(content)
-    except UnsupportedModel as error:
-        raise UnsupportedModel(f"beside {settings.where}: {error}") from error
+    tokenizer = load_backend(_sound(content, settings))
     ids = tokenizer.get_vocab(with_added_tokens=True)
     if not ids:
         raise UnsupportedModel(f"tokenizer.json beside {settings.where} has an empty vocabulary")
@@ -58,6 +55,15 @@ def read_tokenizer(content: bytes, settings: Fields) -> HubTokenizer:
         pad_id=_named_token(settings, "pad_token", ids),
         pads_left=_pads_left(settings),
     )
+
+
+def _sound(content: bytes, settings: Fields) -> bytes:
+    try:
+        check_tokenizer(content, "tokenizer.json")
+        load_backend(content)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"beside {settings.where}: {error}") from error
+    return content
 
 
 def _pads_left(settings: Fields) -> bool:
@@ -86,7 +92,8 @@ def tokenizer_of_folder(path: Path, settings: Fields, embeddings: int) -> HubTok
     UnsupportedModel."""
     file = path / TOKENIZER
     if file.is_file():
-        content = read_small(file, MAX_TOKENIZER_BYTES)
+        content = _sound(read_small(file, MAX_TOKENIZER_BYTES), settings)
+        content = with_stated_tokens(content, path, settings)
     else:
         converted = convert_tokenizer(path, settings)
         if converted is None:

@@ -17,6 +17,8 @@ from penstock.prepare.resolve import ResolvedModel
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 TOKENIZER = "tokenizer.json"
+ADDED_TOKENS = "added_tokens.json"
+SPECIAL_TOKENS = "special_tokens_map.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
 TEMPLATE_JSON = "chat_template.json"
@@ -49,6 +51,8 @@ def folder_inputs(path: Path) -> list[Path]:
             GENERATION_CONFIG,
             TOKENIZER,
             TOKENIZER_CONFIG,
+            ADDED_TOKENS,
+            SPECIAL_TOKENS,
             TEMPLATE,
             TEMPLATE_JSON,
             *NAMED_TEMPLATES.values(),

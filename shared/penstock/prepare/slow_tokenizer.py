@@ -16,8 +16,14 @@ from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.formats.small_file import read_json, read_small
+from penstock.formats.small_file import read_small
 from penstock.hub.selection import SLOW_TOKENIZERS
+from penstock.prepare.added_tokens import (
+    described,
+    id_of,
+    json_of,
+    tokens_by_name,
+)
 from penstock.prepare.gguf_tokenizer import built, one_space_between_words, wordpiece_tokenizer
 from penstock.prepare.gguf_tokenizer_bpe import SPACE_MARK, TEKKEN
 from penstock.prepare.gguf_vocabulary import (
@@ -30,7 +36,7 @@ from penstock.prepare.gguf_vocabulary import (
     frame,
     read_vocabulary,
 )
-from penstock.prepare.inputs import MAX_JSON_BYTES
+from penstock.prepare.inputs import ADDED_TOKENS, SPECIAL_TOKENS
 from penstock.prepare.sentencepiece_file import read_sentencepiece
 from penstock.prepare.tiktoken_file import (
     is_tiktoken,
@@ -41,7 +47,7 @@ from penstock.prepare.tiktoken_file import (
 from penstock.prepare.tokenizer_bounds import HIGHEST_ID
 
 MAX_FILE_BYTES = 64 << 20
-MERGES, ADDED, SPECIAL = "merges.txt", "added_tokens.json", "special_tokens_map.json"
+MERGES = "merges.txt"
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +144,7 @@ def convert_tokenizer(path: Path, settings: Fields) -> tuple[bytes, Fields] | No
 
 
 def _converted(path: Path, settings: Fields, raw: Raw, where: str) -> tuple[bytes, Fields]:
-    stated = _tokens_by_name(settings, _json(path / SPECIAL))
+    stated = tokens_by_name(settings, json_of(path / SPECIAL_TOKENS))
     named = {**raw.kind.named, **raw.named, **stated}
     none = {name for name, value in settings.values.items() if value is None}
     named = {name: text for name, text in named.items() if name not in none}
@@ -153,16 +159,6 @@ def _converted(path: Path, settings: Fields, raw: Raw, where: str) -> tuple[byte
         raise
     except BaseException as error:  # the library raises bare Exceptions, and panics, which are not
         raise UnsupportedModel(f"{where}: the vocabulary is broken: {error}") from error
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        values = read_json(path, MAX_JSON_BYTES)
-    except FileNotFoundError:
-        return {}
-    if not isinstance(values, dict):
-        raise UnsupportedModel(f"{path} is not a JSON object")
-    return values
 
 
 def _kind(kinds: Mapping[str, Kind], settings: Fields, file: Path) -> Kind:
@@ -240,7 +236,7 @@ def _read_bpe(file: Path, settings: Fields) -> Raw:
         raise UnsupportedModel(f"{file} needs a {MERGES} beside it")
     lines = read_small(merges, MAX_FILE_BYTES).decode("utf-8", "replace").split("\n")
     pairs = [line for line in lines if line.strip() and not line.startswith("#version")]
-    tokens, types = _by_id(_json(file), str(file))
+    tokens, types = _by_id(json_of(file), str(file))
     return Raw(kind=kind, model="gpt2", tokens=tokens, types=types, keys={"merges": pairs})
 
 
@@ -275,16 +271,6 @@ _READERS: Mapping[str, Callable[[Path, Fields], Raw]] = dict(
 # Tokens that the settings add, or say more about.
 
 
-def _tokens_by_name(settings: Fields, further: Mapping[str, Any]) -> dict[str, str]:
-    """bos_token and the like: texts, or objects with the text as `content`."""
-    found = {}
-    for name, value in {**further, **settings.values}.items():
-        text = value.get("content") if isinstance(value, dict) else value
-        if name.endswith("_token") and isinstance(text, str) and text:
-            found[name] = text
-    return found
-
-
 def _added(
     path: Path, settings: Fields, raw: Raw, named: Mapping[str, str]
 ) -> list[tuple[int, AddedToken]]:
@@ -296,13 +282,13 @@ def _added(
         if each in (CONTROL, USER_DEFINED, UNKNOWN):
             ours = each != USER_DEFINED
             found[at] = AddedToken(raw.tokens[at], normalized=False, special=ours)
-    for text, at in _json(path / ADDED).items():
-        found[_id(at, ADDED)] = AddedToken(
+    for text, at in json_of(path / ADDED_TOKENS).items():
+        found[id_of(at, ADDED_TOKENS)] = AddedToken(
             text, normalized=text not in special, special=text in special
         )
     stated = settings.section("added_tokens_decoder")
     for key in stated.values:
-        found[_id(key, stated.where)] = _described(stated.section(key))
+        found[id_of(key, stated.where)] = described(stated.section(key))
     known = {each.content for each in found.values()}
     ids = {text: at for at, text in enumerate(raw.tokens) if raw.types[at] != UNUSED}
     end = max(len(raw.tokens), max(found, default=-1) + 1)
@@ -318,25 +304,6 @@ def _added(
         raw.tokens[at] = token.content
         raw.types[at] = CONTROL if token.special else USER_DEFINED
     return sorted(found.items())
-
-
-def _id(value: object, where: str) -> int:
-    text = str(value)
-    if not text.isdecimal() or len(text) > 8 or int(text) > HIGHEST_ID:
-        raise UnsupportedModel(f"{where} has the id {text[:40]!r}; 0 to {HIGHEST_ID} are possible")
-    return int(text)
-
-
-def _described(token: Fields) -> AddedToken:
-    special = token.flag("special", False)
-    return AddedToken(
-        token.text("content"),
-        special=special,
-        normalized=token.flag("normalized", not special),
-        lstrip=token.flag("lstrip", False),
-        rstrip=token.flag("rstrip", False),
-        single_word=token.flag("single_word", False),
-    )
 
 
 # The tokenizer.
@@ -355,7 +322,7 @@ def _build(
         accents = settings.values.get("strip_accents")
         tokenizer = wordpiece_tokenizer(
             vocabulary.ids,
-            _tokens_by_name(settings, {}).get("unk_token", raw.kind.named["unk_token"]),
+            tokens_by_name(settings, {}).get("unk_token", raw.kind.named["unk_token"]),
             lowercase=lowercase,
             strip_accents=lowercase if accents is None else settings.flag("strip_accents"),
             chinese=settings.flag("tokenize_chinese_chars", True),
