@@ -1,7 +1,13 @@
 """Types of one to three bits, whose values are vectors of a grid, with a sign of each or a shift of
-several."""
+several.
+
+A vector's levels with its signs lie in a table, as one number of 8 or 4 bytes for each combination:
+a look-up gives all of them.
+"""
 
 from __future__ import annotations
+
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -26,30 +32,48 @@ from penstock_worker.quantisation.gguf.grids import (
 )
 from penstock_worker.quantisation.interface import Groups
 
-
-def _signed(grid: Grid, numbers: Tensor, signs: Tensor) -> Tensor:
-    """Returns the grid's vectors with signs, int8, [blocks, values]. numbers: [blocks, vectors].
-    signs: [blocks, bytes], a bit for each value, which is negative if it is 1."""
-    found = vectors(grid)[numbers.long()].flatten(1)
-    return torch.where(bits_of(signs).bool(), -found, found)
+PARITY = 128
+"""Combinations of 7 signs, which an eighth completes: an even number of values is negative."""
 
 
-def _with_parity(signs: Tensor) -> Tensor:
-    """Completes 7 signs by an eighth, so that an even number of them is negative. Returns uint8 of
-    the same shape."""
+def _completed(signs: Tensor) -> Tensor:
+    """Maps 7 signs, below 128, to 8, of the same dtype."""
     parity = sum((signs >> bit) & 1 for bit in range(7)) & 1
-    return (signs | parity << 7).to(torch.uint8)
+    return signs | parity << 7
 
 
-def _four_signs(word: Tensor) -> Tensor:
-    """Returns four times 7 signs of words of 32 bits, completed: [blocks, 4 * words] uint8."""
-    shifts = torch.tensor([0, 7, 14, 21])
-    return _with_parity(((word[..., None] >> shifts) & 127).flatten(1))
+@cache
+def _with_signs(grid: Grid, combinations: int) -> Tensor:
+    """Returns [vectors * combinations] int64 or int32: each vector with each combination of signs,
+    of which the lowest bit is the first value's, and 1 means that it is negative."""
+    found = vectors(grid)
+    signs = torch.arange(combinations)
+    if combinations == PARITY:
+        signs = _completed(signs)
+    negative = (signs[:, None] >> torch.arange(grid.length)) & 1
+    return _as_numbers(found[:, None] * (1 - 2 * negative).to(torch.int8)[None])
+
+
+def _as_numbers(levels: Tensor) -> Tensor:
+    """Maps [..., 8 or 4] bytes to int64 or int32 numbers, one behind the other."""
+    kind = torch.int64 if levels.shape[-1] == 8 else torch.int32
+    return levels.contiguous().flatten(0, -2).view(kind).flatten()
+
+
+def _looked_up(table: Tensor, places: Tensor, group: int) -> Tensor:
+    """Returns [blocks, groups, group] int8: the table's levels at [blocks, vectors]."""
+    found = table[places.long()].view(torch.int8)
+    return found.unflatten(-1, (-1, group))
 
 
 def _scales(blocks: Tensor, numbers: Tensor, share: float) -> Tensor:
     """Returns the block's float16 times odd numbers, 2 * numbers + 1, times a power of two."""
     return half(blocks, 0).float() * (2 * numbers + 1).float() * share
+
+
+def _four_signs(word: Tensor) -> Tensor:
+    """Returns four times 7 signs of words of 32 bits, [blocks, 4 * words]."""
+    return ((word[..., None] >> torch.tensor([0, 7, 14, 21])) & 127).flatten(1)
 
 
 # IQ2_XXS: super-blocks of 256 values, in groups of 32: four vectors of 8, four times 7 signs, and
@@ -59,8 +83,9 @@ def _scales(blocks: Tensor, numbers: Tensor, share: float) -> Tensor:
 def _iq2_xxs(blocks: Tensor) -> Groups:
     by_group = blocks[:, 2:].unflatten(-1, (8, 8))
     word = words(by_group[..., 4:].flatten(1), 4)
-    levels = _signed(IQ2_XXS, by_group[..., :4].flatten(1), _four_signs(word))
-    return Groups(levels.unflatten(-1, (8, 32)), _scales(blocks, word >> 28, 1 / 8))
+    places = by_group[..., :4].flatten(1).long() * PARITY + _four_signs(word)
+    levels = _looked_up(_with_signs(IQ2_XXS, PARITY), places, 32)
+    return Groups(levels, _scales(blocks, word >> 28, 1 / 8))
 
 
 # IQ2_XS: the same with a 4-bit scale for 16 values, and numbers of 9 bits with 7 signs each.
@@ -68,8 +93,9 @@ def _iq2_xxs(blocks: Tensor) -> Groups:
 
 def _iq2_xs(blocks: Tensor) -> Groups:
     both, scales = words(blocks[:, 2:66], 2), nibbles_in_turn(blocks[:, 66:])
-    levels = _signed(IQ2_XS, both & 511, _with_parity(both >> 9))
-    return Groups(levels.unflatten(-1, (16, 16)), _scales(blocks, scales, 1 / 8))
+    places = (both & 511) * PARITY + (both >> 9)
+    levels = _looked_up(_with_signs(IQ2_XS, PARITY), places, 16)
+    return Groups(levels, _scales(blocks, scales, 1 / 8))
 
 
 # IQ2_S: the same with all signs, and numbers of 10 bits, whose upper ones are stored separately.
@@ -77,10 +103,9 @@ def _iq2_xs(blocks: Tensor) -> Groups:
 
 def _iq2_s(blocks: Tensor) -> Groups:
     upper = (blocks[:, 66:74, None] >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8)) & 3
-    numbers = blocks[:, 2:34].int() | upper.flatten(1).int() << 8
-    levels = _signed(IQ2_S, numbers, blocks[:, 34:66])
-    scales = nibbles_in_turn(blocks[:, 74:])
-    return Groups(levels.unflatten(-1, (16, 16)), _scales(blocks, scales, 1 / 8))
+    numbers = blocks[:, 2:34].long() | upper.flatten(1).long() << 8
+    levels = _looked_up(_with_signs(IQ2_S, 256), numbers * 256 + blocks[:, 34:66], 16)
+    return Groups(levels, _scales(blocks, nibbles_in_turn(blocks[:, 74:]), 1 / 8))
 
 
 # IQ3_XXS: super-blocks of 256 values, in groups of 32: eight vectors of 4, four times 7 signs, and
@@ -89,19 +114,27 @@ def _iq2_s(blocks: Tensor) -> Groups:
 
 def _iq3_xxs(blocks: Tensor) -> Groups:
     word = words(blocks[:, 66:], 4)
-    levels = _signed(IQ3_XXS, blocks[:, 2:66], _four_signs(word))
-    return Groups(levels.unflatten(-1, (8, 32)), _scales(blocks, word >> 28, 1 / 4))
+    signs = nibbles_in_turn(_completed(_four_signs(word)))
+    levels = _looked_up(_with_signs(IQ3_XXS, 16), blocks[:, 2:66].long() * 16 + signs, 32)
+    return Groups(levels, _scales(blocks, word >> 28, 1 / 4))
 
 
 # IQ3_S: the same with all signs, and numbers of 9 bits, whose highest ones are stored separately.
 # Values are odd numbers from -15 to 15.
 
 
+@cache
+def _iq3_s_levels() -> Tensor:
+    values = _with_signs(IQ3_S, 16).view(torch.int8).unflatten(0, (-1, 4))
+    return _as_numbers((values + 15) >> 1)
+
+
 def _iq3_s(blocks: Tensor) -> Groups:
-    numbers = blocks[:, 2:66].int() | bits_of(blocks[:, 66:74]).int() << 8
-    values = _signed(IQ3_S, numbers, blocks[:, 74:106]).unflatten(-1, (8, 32))
+    numbers = blocks[:, 2:66].long() | bits_of(blocks[:, 66:74]).long() << 8
+    signs = nibbles_in_turn(blocks[:, 74:106])
+    levels = _looked_up(_iq3_s_levels(), numbers * 16 + signs, 32).view(torch.uint8)
     scales = _scales(blocks, nibbles_in_turn(blocks[:, 106:]), 1.0)
-    return Groups(((values + 15) >> 1).to(torch.uint8), 2 * scales, -15 * scales)
+    return Groups(levels, 2 * scales, -15 * scales)
 
 
 # IQ1_S: super-blocks of 256 values, in groups of 32: four vectors of 8 with numbers of 11 bits,
@@ -109,13 +142,18 @@ def _iq3_s(blocks: Tensor) -> Groups:
 # subtracted.
 
 
+@cache
+def _iq1_s_levels() -> Tensor:
+    return _as_numbers(vectors(IQ1) + 1)
+
+
 def _iq1_s(blocks: Tensor) -> Groups:
     above = words(blocks[:, 34:], 2)
     upper = (above[..., None] >> torch.tensor([0, 3, 6, 9])) & 7
-    found = vectors(IQ1)[blocks[:, 2:34].long() | upper.flatten(1) << 8]
+    places = blocks[:, 2:34].long() | upper.flatten(1) << 8
     scales = _scales(blocks, (above >> 12) & 7, 1.0)
     shift = torch.where(above >> 15 == 1, -9 / 8, -7 / 8)
-    levels = (found + 1).to(torch.uint8).flatten(1).unflatten(-1, (8, 32))
+    levels = _looked_up(_iq1_s_levels(), places, 32).view(torch.uint8)
     return Groups(levels, scales, scales * shift)
 
 
@@ -123,16 +161,21 @@ def _iq1_s(blocks: Tensor) -> Groups:
 # bits of four words, below which are the scales.
 
 
+@cache
+def _iq1_m_levels() -> Tensor:
+    """In eighths: added, then subtracted."""
+    eighths = 8 * vectors(IQ1)
+    return _as_numbers(torch.stack((eighths + 1, eighths - 1)))
+
+
 def _iq1_m(blocks: Tensor) -> Groups:
-    above = torch.stack((blocks[:, 32:48] & 15, blocks[:, 32:48] >> 4), -1).flatten(1).long()
-    found = vectors(IQ1)[blocks[:, :32].long() | (above & 7) << 8]
-    eighths = 8 * found + (1 - 2 * (above >> 3)).to(torch.int8)[..., None]
+    above = nibbles_in_turn(blocks[:, 32:48]).long()
+    levels = _looked_up(_iq1_m_levels(), blocks[:, :32].long() | above << 8, 16)
     packed = words(blocks[:, 48:], 2)
     unit = ((packed >> 12) << torch.tensor([0, 4, 8, 12])).sum(-1, keepdim=True)
-    unit = unit.to(torch.int16).view(torch.float16).float()
     numbers = ((packed[..., None] >> torch.tensor([0, 3, 6, 9])) & 7).flatten(1)
-    scales = unit * (2 * numbers + 1).float() / 8
-    return Groups(eighths.flatten(1).unflatten(-1, (16, 16)), scales)
+    scale = unit.to(torch.int16).view(torch.float16).float() / 8
+    return Groups(levels, scale * (2 * numbers + 1).float())
 
 
 GRID_QUANTS = (

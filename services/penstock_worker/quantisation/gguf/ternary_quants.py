@@ -30,10 +30,14 @@ def _groups(levels: Tensor, unit: Tensor) -> Groups:
 # fraction of 256: the first one is the highest.
 
 
+_DIGITS = ((torch.arange(256) * 3 ** torch.arange(5)[:, None] & 255) * 3 >> 8).to(torch.uint8)
+"""[5 digits, 256 bytes]."""
+
+
 def _digits(packed: Tensor, count: int) -> Tensor:
     """Returns [blocks, count * bytes]: the first digit of all bytes, then the second, …"""
-    shifted = packed[:, None].int() * 3 ** torch.arange(count, dtype=torch.int32)[:, None] & 255
-    return (3 * shifted >> 8).flatten(1)
+    places = packed.long()
+    return torch.cat([_DIGITS[digit][places] for digit in range(count)], 1)
 
 
 def _tq1_0(blocks: Tensor) -> Groups:
