@@ -20,7 +20,7 @@ from penstock_worker.pooling.encoders import build_encoder
 from penstock_worker.pooling.heads import VECTORS, head_of
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.placing import NOWHERE
-from penstock_worker.weights.stored import CheckpointTensor, StoredTensor
+from penstock_worker.weights.stored import StoredTensor
 
 DTYPE = torch.float32
 """Of tensors without data; any would do."""
@@ -97,7 +97,7 @@ def cpu_bytes(prepared: PreparedModel) -> int | None:
     return sum(
         int(library.pk_matrix_bytes(_kind(stored, whole), *stored.shape))
         for stored in tensors.values()
-        if len(stored.shape) == 2 and not isinstance(stored, CheckpointTensor)
+        if len(stored.shape) == 2
     )
 
 

@@ -229,7 +229,7 @@ def kept_as(tensor: StoredTensor, columns: range) -> str | None:
     `int8`, or with `wide` after it, which has float32 scales and minima; `e2m1`, and the inputs of
     a group. None if none does."""
     matrix = tensor.quantised if isinstance(tensor, CheckpointTensor) else None
-    if not isinstance(matrix, LevelMatrix) or matrix.order is not None or tensor.rearrange:
+    if not isinstance(matrix, LevelMatrix) or matrix.order is not None:
         return None
     if columns.start % GROUP or columns.stop % GROUP:
         return None
@@ -263,9 +263,13 @@ def repacked_levels(
         matrix = tensor.quantised
         if not isinstance(matrix, LevelMatrix):
             raise TypeError(f"{tensor.name} has no levels")
+        sources = torch.from_numpy(tensor.sources())
         for some in chunks(rows, len(held)):
-            for name, values in groups(matrix, some, held, layout).items():
-                _write(out.tensors[name], values, start, place)
+            # Where rows are in another order, those of whole heads are.
+            wanted = sources[some.start : some.stop]
+            read = range(int(wanted.min()), int(wanted.max()) + 1)
+            for name, values in groups(matrix, read, held, layout).items():
+                _write(out.tensors[name], values[wanted - read.start], start, place)
             start += len(some)
     return out
 

@@ -60,7 +60,7 @@ def test_which_types_are_kept() -> None:
     k_quants = {"Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"}
     grids = {"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"}
     ternary = {"TQ1_0", "TQ2_0", "Q1_0", "Q2_0"}
-    tables = {"IQ4_NL", "IQ4_XS", "MXFP4"}
+    tables = {"IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4"}
     assert set(LAYOUTS) == legacy | k_quants | tables | grids | ternary
 
 

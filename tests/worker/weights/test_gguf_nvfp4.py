@@ -14,6 +14,7 @@ from penstock.errors import UnsupportedModel
 from penstock.model.config import ModelConfig, WeightFiles
 from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
 from penstock_kernels.cpu.matrix import MatrixKind, product
+from penstock_worker.dtype import stays_quantised
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
 from penstock_worker.weights.opening import open_weights
@@ -117,24 +118,29 @@ def test_reads_the_packages_numbers(name: str, files: WeightFiles) -> None:
     assert torch.allclose(found, wanted, rtol=2.0**-23, atol=0)
 
 
+@pytest.mark.parametrize("kind", [None, MatrixKind.S8H], ids=str)
 @pytest.mark.parametrize("name", WANTED)
-def test_runs_packed_on_cpu(name: str, files: WeightFiles) -> None:
+def test_runs_packed_on_cpu(name: str, kind: MatrixKind | None, files: WeightFiles) -> None:
+    """Also where floating-point matrices become int8."""
     wanted = WANTED[name]
     outputs, inputs = wanted.shape
-    packed = CPUPacking(opened(files), threads=2).matrix(name, outputs, inputs, kind=None)
+    packing = CPUPacking(opened(files), threads=2)
+    packed = packing.matrix(name, outputs, inputs, kind=kind)
     assert packed.struct.kind == MatrixKind.F4B16
     read = product(127 * np.eye(inputs, dtype=np.float32), packed).T
     size = np.abs(127 * wanted).reshape(outputs, -1, 16).max(-1).repeat(16, axis=1)
     assert (np.abs(read - 127 * wanted) <= 8 * size * 2.0**-24).all()
 
 
-@pytest.mark.parametrize("name", [each for each in WANTED if "q_proj" not in each])
+@pytest.mark.parametrize("name", WANTED)
 def test_stays_packed_on_triton(name: str, files: WeightFiles) -> None:
-    """But for what is rearranged."""
+    assert stays_quantised("auto", files)
     outputs, inputs = WANTED[name].shape
     kept = opened(files, kept=True).take_matrix([(f"{name}.weight", (outputs, inputs))])
     assert isinstance(kept, GGUFMatrix)
     assert kept.nbytes == outputs * (inputs // 2 + inputs // 16 + 4)
+    read = kept.table(torch.float32)(torch.arange(outputs))
+    assert torch.allclose(read, torch.from_numpy(WANTED[name]), rtol=2.0**-22, atol=0)
 
 
 def test_scales_of_other_experts_are_refused(tmp_path: Path) -> None:

@@ -89,8 +89,6 @@ class CPUPacking:
         added = self.vector(f"{name}.bias", outputs)[rows.start : rows.stop] if bias else None
         whole = self.weights.stored(f"{name}.weight", (outputs, inputs))
         stored, places = whole.own_rows(rows)
-        if kind is None and isinstance(whole, CheckpointTensor):
-            return self._checkpoints.pack(whole.quantised, added, places, rows)
         shape = (len(rows), inputs)
         form = FORMATS.get(stored.format)
         if form is not None and form.grouped is not None and (kind is None or kind in QUANTISED):
@@ -98,6 +96,8 @@ class CPUPacking:
         plain = form is not None and form.plain
         if kind in QUANTISED and not plain:
             kind = None
+        if kind is None and isinstance(whole, CheckpointTensor):
+            return self._checkpoints.pack(whole.quantised, added, places, rows)
         if plain or (kind is None and form is not None and form.packed):
             try:
                 packed = pack(

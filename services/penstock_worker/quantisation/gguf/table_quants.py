@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from penstock_kernels.triton.linear.gguf_weights import Layout
-from penstock_worker.quantisation.gguf.blocks import gguf_format, half, nibbles
+from penstock_worker.quantisation.gguf.blocks import gguf_format, half, nibbles, packed_nibbles
 
 IQ4 = torch.tensor(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=torch.int8
@@ -111,10 +111,27 @@ MXFP4 = gguf_format("MXFP4", _decode_mxfp4, layout=_MXFP4_LAYOUT, split=_split_m
 # sign. Matrices are read as those of checkpoints are (checkpoints.nvfp4), which have a factor.
 
 
+def _codes_nvfp4(blocks: Tensor) -> Tensor:
+    """Returns [blocks, 4, 16] uint8, below 16."""
+    return nibbles(blocks[:, 4:].unflatten(-1, (4, 8)))
+
+
+def _scales_nvfp4(blocks: Tensor) -> Tensor:
+    """Returns [blocks, 4] uint8. What isn't a number is 0, as ggml has it."""
+    scales = blocks[:, :4] & 127
+    return torch.where(scales == 127, 0, scales)
+
+
 def _decode_nvfp4(blocks: Tensor) -> Tensor:
-    scales = (blocks[:, :4] & 127).view(torch.float8_e4m3fn).float().nan_to_num(0.0) / 2
-    values = looked_up(nibbles(blocks[:, 4:].unflatten(-1, (4, 8))), E2M1)
-    return (scales[..., None] * values.float()).flatten(1)
+    scales = _scales_nvfp4(blocks).view(torch.float8_e4m3fn).float() / 2
+    return (scales[..., None] * looked_up(_codes_nvfp4(blocks), E2M1).float()).flatten(1)
 
 
-NVFP4 = gguf_format("NVFP4", _decode_nvfp4)
+def _split_nvfp4(blocks: Tensor) -> dict[str, Tensor]:
+    levels = packed_nibbles(_codes_nvfp4(blocks).view(-1, 2, 32))
+    return {"levels": levels, "scales": _scales_nvfp4(blocks)}
+
+
+_NVFP4_LAYOUT = Layout(4, e2m1=True, group=16, factors=torch.uint8, unit=0)
+
+NVFP4 = gguf_format("NVFP4", _decode_nvfp4, layout=_NVFP4_LAYOUT, split=_split_nvfp4, packed=True)
