@@ -177,12 +177,14 @@ def test_files_that_are_no_model(tmp_path: Path, files: list[str], said: str) ->
 
 
 def test_what_an_index_may_leave_out_or_have_wrong(tmp_path: Path) -> None:
-    """Its total size is nobody's; shards may hold what it doesn't list (NVIDIA/Model-Optimizer pull
-    request 2427), and the same twice."""
+    """Its total size is nobody's. Shards may hold what it doesn't list (NVIDIA/Model-Optimizer pull
+    request 2427), lack what it does (huggingface/huggingface_hub issue 4725, of a released Qwen),
+    have it elsewhere, and the same twice."""
     shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
     save_file({"a": np.ones(3), "tied": np.arange(4.0)}, tmp_path / shards[0])
     save_file({"unlisted": np.ones(2), "tied": np.arange(4.0)}, tmp_path / shards[1])
-    index = {"metadata": {"total_size": "1e99"}, "weight_map": {"a": shards[0], "tied": shards[1]}}
+    places = {"a": shards[1], "tied": shards[1], "lm_head.weight": shards[0]}
+    index = {"metadata": {"total_size": "1e99"}, "weight_map": places}
     (tmp_path / INDEX_FILE).write_text(json.dumps(index))
     held = check_shards(tmp_path, find_safetensors(tmp_path))
     assert held.count == 3

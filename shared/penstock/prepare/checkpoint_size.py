@@ -18,7 +18,12 @@ import msgspec
 from penstock.errors import UnsupportedModel
 from penstock.formats.safetensors_file import SafetensorsFile, SafetensorsTensor, same_content
 from penstock.formats.weight_files import index_of, read_index
+from penstock.process import logs
 
+log = logs.get(__name__)
+
+MOST_SHOWN = 8
+"""Tensors that a line of the log lists."""
 MAX_TENSORS = 1 << 20
 """In all shards. The largest open models have 200,000."""
 SMALL = 1 << 30
@@ -44,8 +49,8 @@ class Sizes(Protocol):
 
 
 def check_shards(folder: Path, shards: Sequence[Path]) -> HeldTensors:
-    """Reads the headers of all shards. Raises UnsupportedModel for a broken one, for a tensor that
-    is in two of them with different values, or that isn't where the index says."""
+    """Reads the headers of all shards. Raises UnsupportedModel for a broken one, and for a tensor
+    that is in two of them with different values."""
     found: dict[str, SafetensorsTensor] = {}
     places: dict[str, set[str]] = {}
     size, first_types = 0, Counter[str]()
@@ -65,18 +70,16 @@ def check_shards(folder: Path, shards: Sequence[Path]) -> HeldTensors:
             raise UnsupportedModel(f"{folder} holds more than {MAX_TENSORS} tensors")
     index = index_of(folder)
     if index is not None:
-        _check_index(index, places)
+        _tell_differences(index, places)
     return HeldTensors(len(found), size, first_types)
 
 
-def _check_index(index: Path, places: dict[str, set[str]]) -> None:
-    for name, shard in read_index(index).items():
-        if shard not in places.get(name, ()):
-            held = ", ".join(places.get(name, ()))
-            where = f"which holds it in {held}" if held else "which lacks it"
-            raise UnsupportedModel(
-                f"{index} says that the tensor {name[:200]} is in {shard} of a checkpoint {where}"
-            )
+def _tell_differences(index: Path, places: dict[str, set[str]]) -> None:
+    """The files say what there is: whoever needs a tensor that is missing says so."""
+    wrong = [name for name, shard in read_index(index).items() if shard not in places.get(name, ())]
+    if wrong:
+        shown = ", ".join(name[:80] for name in wrong[:MOST_SHOWN])
+        log.info("the index differs from the shards", index=str(index), tensors=shown)
 
 
 # A head beside an embedding that it is said to share.
