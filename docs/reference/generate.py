@@ -23,6 +23,7 @@ from docs.reference.endpoints import endpoints_page
 from docs.reference.families import families_page
 from docs.reference.formats import formats_page
 from docs.reference.pages import commands_page, metrics_page, settings_page
+from docs.reference.weights import weights_page
 
 FOLDER = Path(__file__).parent
 PORT_FLAGS = ("--engine-metrics-port", "--worker-metrics-port")
@@ -65,6 +66,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "commands": commands_page,
     "families": families_page,
     "formats": formats_page,
+    "weights": weights_page,
     "endpoints": _endpoints,
     "metrics": _metrics,
 }

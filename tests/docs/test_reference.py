@@ -5,6 +5,7 @@ from __future__ import annotations
 from docs.reference.families import families_page
 from docs.reference.formats import formats_page
 from docs.reference.pages import commands_page, settings_page
+from docs.reference.weights import weights_page
 from tests.docs.snippets import text_of
 
 HOW = "run `python -m docs.reference.generate`"
@@ -17,6 +18,10 @@ def test_settings() -> None:
 def test_families() -> None:
     assert text_of("docs/reference/families.md") == families_page(), HOW
     assert text_of("docs/reference/formats.md") == formats_page(), HOW
+
+
+def test_weights() -> None:
+    assert text_of("docs/reference/weights.md") == weights_page(), HOW
 
 
 def test_commands() -> None:

@@ -11,6 +11,7 @@ from penstock.families import FAMILIES
 from tests.shared.formats.all_cases import ALL
 from tests.shared.formats.turns import HANDS
 from tests.shared.releases.evidence import TEMPLATES, TOKENIZERS, VOCABULARIES, WEIGHTS
+from tests.shared.releases.reading import READ
 
 ROOT = Path(__file__).parents[3]
 FOLDER = Path(os.environ.get("PENSTOCK_RELEASES", ""))
@@ -44,3 +45,9 @@ def test_what_is_listed_is_there() -> None:
     assert {name.removeprefix("ggml-vocab-") for name in vectors} == VOCABULARIES.keys()
     assert {path.stem for path in (models / "templates").glob("*.jinja")} == TEMPLATES.keys()
     assert {path.name for path in (FOLDER / "tokenizers").iterdir()} == TOKENIZERS.keys()
+
+
+def test_readme_says_how_many() -> None:
+    tokenizers = len(VOCABULARIES) + len(TOKENIZERS)
+    said = f"config.json of {len(READ)} releases, {tokenizers} tokenizers and {len(TEMPLATES)} chat"
+    assert said in (ROOT / "README.md").read_text(encoding="utf-8")
