@@ -139,7 +139,10 @@ def test_stays_packed_on_triton(name: str, files: WeightFiles) -> None:
     kept = opened(files, kept=True).take_matrix([(f"{name}.weight", (outputs, inputs))])
     assert isinstance(kept, GGUFMatrix)
     assert kept.nbytes == outputs * (inputs // 2 + inputs // 16 + 4)
-    read = kept.table(torch.float32)(torch.arange(outputs))
+    codes = torch.cat((kept.levels & 15, kept.levels >> 4), -1).transpose(0, 1).int()
+    twice = torch.tensor(gguf.quants.NVFP4.kvalues)[codes].view(outputs, -1, 16)
+    scales = kept.scales.view(torch.float8_e4m3fn).float() / 2 * kept.units
+    read = (twice * scales.T[..., None]).flatten(1)
     assert torch.allclose(read, torch.from_numpy(WANTED[name]), rtol=2.0**-22, atol=0)
 
 
