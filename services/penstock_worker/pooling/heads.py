@@ -12,9 +12,9 @@ from torch import Tensor
 from penstock.errors import UnsupportedModel
 from penstock.families import ENCODERS
 from penstock.model.config import EncoderConfig, ModelConfig, SharedSpace
-from penstock.model.pooling_config import DenseLayer, PoolingConfig
+from penstock.model.pooling_config import DENSE_TENSORS, DenseLayer, PoolingConfig
 from penstock_worker.quantisation.interface import Product
-from penstock_worker.weights.files import safetensors_tensors
+from penstock_worker.weights.files import named_tensors, safetensors_tensors
 from penstock_worker.weights.weights import Weights
 
 Head = Callable[[Tensor], Tensor]
@@ -169,7 +169,12 @@ def load_dense(layers: tuple[DenseLayer, ...]) -> Head:
 
 
 def _dense_layer(layer: DenseLayer) -> Head:
-    weights = Weights(safetensors_tensors((layer.file,), lambda name: name), torch.float32)
-    product = _dense(weights, "linear", layer.outputs, layer.inputs, VECTORS, bias=layer.bias)
+    if layer.name in DENSE_TENSORS:
+        of_file = named_tensors((layer.file,))
+        found = {name: each for name, each in of_file.items() if name.startswith(f"{layer.name}.")}
+    else:
+        found = safetensors_tensors((layer.file,), lambda name: name)
+    weights = Weights(found, torch.float32)
+    product = _dense(weights, layer.name, layer.outputs, layer.inputs, VECTORS, bias=layer.bias)
     weights.finish()
     return lambda x: torch.tanh(product(x)) if layer.activation == "tanh" else product(x)

@@ -125,11 +125,17 @@ ENCODER_TYPES: dict[str, EncoderFamily] = {
 }
 """Encoder families by the model_type that a hub folder's config.json names."""
 
+GGUF_ENCODERS: dict[str, EncoderFamily] = {
+    family.gguf: family for family in ENCODERS.values() if family.gguf
+}
+"""Encoder families with a decoder's layers by the architecture that a GGUF file names."""
+
 __all__ = [
     "ENCODERS",
     "ENCODER_TYPES",
     "FAMILIES",
     "GGUF_ARCHITECTURES",
+    "GGUF_ENCODERS",
     "HUB_CLASSES",
     "MODEL_NAMES",
     "EncoderFamily",

@@ -187,6 +187,12 @@ class EncoderFamily:
     about texts and about pictures. Raises UnsupportedModel."""
     layer_names: TensorNames = field(default_factory=TensorNames)
     """Names of tensors of a family with a decoder's layers."""
+    gguf: str = ""
+    """`general.architecture` of its GGUF files, if they aren't BERT's; empty: they aren't
+    served."""
+    read_gguf: Callable[[GGUFMetadata], EncoderConfig] | None = None
+    """Reads the metadata of such a file. Raises UnsupportedModel."""
+    gguf_names: TensorNames = field(default_factory=TensorNames)
     unserved: frozenset[str] = frozenset()
     """Settings that change what is computed, and that nothing here computes (see Family)."""
 

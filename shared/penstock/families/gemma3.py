@@ -127,7 +127,14 @@ def _both_ways(layer: LayerSpec) -> LayerSpec:
 
 def _read_embedding(fields: Fields) -> EncoderConfig:
     fields.flag("use_bidirectional_attention")
-    config = GEMMA3.read_hub(fields)
+    return _encoder(GEMMA3.read_hub(fields))
+
+
+def _gguf_embedding(model: GGUFMetadata) -> EncoderConfig:
+    return _encoder(_gguf_gemma3(model))
+
+
+def _encoder(config: ModelConfig) -> EncoderConfig:
     layers = tuple(map(_both_ways, config.layers))
     own = msgspec.structs.replace(config, layers=layers)
     return EncoderConfig.of_layers("embeddinggemma", own)
@@ -139,4 +146,6 @@ EMBEDDING_GEMMA = EncoderFamily(
     both_ways_key="use_bidirectional_attention",
     read_layers=_read_embedding,
     layer_names=GEMMA3.hub_names,
+    gguf="gemma-embedding",
+    read_gguf=_gguf_embedding,
 )

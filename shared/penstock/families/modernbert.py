@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from penstock.families import hub_reading as hub
 from penstock.families.family import ClassifierHead, EncoderFamily, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.llama_relatives import GGUF_FUSED
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig
 from penstock.model.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec, RopeSpec
@@ -88,9 +90,47 @@ def _layers(fields: Fields) -> EncoderConfig:
     )
 
 
+def _gguf(model: GGUFMetadata) -> EncoderConfig:
+    sizes, keys = model.sizes(), model.keys
+    dim, window = sizes["head_dim"], keys.integer("attention.sliding_window", 0)
+    hub.only(keys, hidden_act="gelu")
+    every = keys.integer("attention.sliding_window_pattern", 3)
+    bias, inner_bias = model.has("attn_qkv.bias"), model.has("ffn_up.bias")
+    layers = []
+    for number in range(sizes["num_layers"]):
+        slides = window > 0 and every > 0 and number % every > 0
+        attention = AttentionSpec(
+            window=window // 2 + 1 if slides else None,
+            rope=1 if slides else 0,
+            qkv_bias=bias,
+            output_bias=bias,
+        )
+        feed_forward = FeedForwardSpec(activation="gelu", bias=inner_bias)
+        layer = LayerSpec(attention=attention, feed_forward=feed_forward, first_norm=number > 0)
+        layers.append(layer)
+    bias = "output_norm.bias" in model.tensors
+    return EncoderConfig.of_layers(
+        "modernbert",
+        ModelConfig(
+            architecture="modernbert",
+            **{**sizes, "tie_word_embeddings": True},
+            norm=NormSpec(kind="layer", eps=model.layer_norm_eps(), bias=bias),
+            ropes=(
+                model.rope(dim, theta=GLOBAL_THETA),
+                model.rope(dim, theta=LOCAL_THETA, local=True),
+            ),
+            layers=tuple(layers),
+            embedding_norm=True,
+        ),
+    )
+
+
 MODERNBERT = EncoderFamily(
     "modernbert",
     ("modernbert",),
+    gguf="modern-bert",
+    read_gguf=_gguf,
+    gguf_names=TensorNames(fused=GGUF_FUSED),
     head=ClassifierHead("head.dense", "classifier", "gelu", norm="head.norm"),
     read_layers=_layers,
     layer_names=TensorNames(

@@ -11,12 +11,18 @@ Activation = Literal["identity", "sigmoid", "softmax"]
 DenseActivation = Literal["identity", "tanh"]
 
 
+DENSE_TENSORS = ("dense_2", "dense_3")
+"""Names of the layers in GGUF files, in their order."""
+
+
 class DenseLayer(msgspec.Struct, frozen=True, kw_only=True):
     """A product that an input's vector goes through before it is normalised
     (sentence-transformers' Dense)."""
 
     file: str
-    """safetensors: linear.weight, [outputs, inputs], and with `bias` linear.bias."""
+    """Has the matrix `name`.weight, [outputs, inputs], and with `bias` the vector `name`.bias:
+    safetensors, or a GGUF file."""
+    name: str = "linear"
     inputs: int
     outputs: int
     bias: bool = True

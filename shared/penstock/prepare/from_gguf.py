@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from penstock.errors import UnsupportedModel
-from penstock.families import GGUF_ARCHITECTURES, MODEL_NAMES, Family
+from penstock.families import GGUF_ARCHITECTURES, GGUF_ENCODERS, MODEL_NAMES, Family
 from penstock.families.finding import family_of_gguf
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.hub_reading import refuse_unknown
@@ -21,7 +21,7 @@ from penstock.model.config import (
     ModelConfig,
     WeightFiles,
 )
-from penstock.model.pooling_config import PoolingConfig
+from penstock.model.pooling_config import DENSE_TENSORS, DenseLayer, PoolingConfig
 from penstock.prepare.chat_templates import template_of_gguf
 from penstock.prepare.checkpoint import (
     Checkpoint,
@@ -152,7 +152,8 @@ def _family(name: str, where: str) -> Family:
     if family is None:
         raise UnsupportedModel(
             f"{where}: the architecture {name!r} is not served; "
-            f"GGUF files of {', '.join(GGUF_ARCHITECTURES)} are ({MODEL_NAMES})"
+            f"GGUF files of {', '.join(GGUF_ARCHITECTURES)} are ({MODEL_NAMES}), and of the "
+            f"encoders {', '.join((ARCHITECTURE, *GGUF_ENCODERS))}"
         )
     return family
 
@@ -190,13 +191,14 @@ sentence-transformers does then."""
 
 
 def is_encoder(file: GGUFFile) -> bool:
-    return file.metadata.get("general.architecture") == ARCHITECTURE
+    return file.metadata.get("general.architecture") in (ARCHITECTURE, *GGUF_ENCODERS)
 
 
 def read_encoder(file: GGUFFile) -> tuple[EncoderConfig, PoolingConfig]:
     """Raises UnsupportedModel for a variant that the blocks of the model can't compute."""
-    where = f"{file.path}, {ARCHITECTURE}"
-    fields = _of_architecture(file, ARCHITECTURE)
+    name = Fields(file.metadata, str(file.path)).text("general.architecture")
+    where = f"{file.path}, {name}"
+    fields = _of_architecture(file, name)
     if fields.flag("attention.causal", False):
         raise UnsupportedModel(f"{where}: causal attention is not served")
     pooling = fields.integer("pooling_type", 0)
@@ -204,28 +206,67 @@ def read_encoder(file: GGUFFile) -> tuple[EncoderConfig, PoolingConfig]:
         raise UnsupportedModel(
             f"{where}: pooling_type {pooling} is not served; 1 (mean) and 2 (first token) are"
         )
-    words, positions = _rows(file, "token_embd"), _rows(file, "position_embd")
-    config = EncoderConfig(
+    with odd_values_refused(where):
+        config = _layered(file, name, fields) if name in GGUF_ENCODERS else _bert(file, fields)
+    check_encoder_config(config, where)
+    # llama.cpp's server normalises, and files don't say otherwise.
+    longest = min(config.max_position, fields.integer("context_length", config.max_position))
+    dense = _dense(file, config.hidden_size)
+    return config, PoolingConfig(
+        mode=_MODES[pooling],  # type: ignore[arg-type]
+        normalize=True,
+        size=dense[-1].outputs if dense else config.hidden_size,
+        max_input=longest if longest > 0 else None,
+        dense=dense,
+    )
+
+
+def _layered(file: GGUFFile, name: str, fields: Fields) -> EncoderConfig:
+    """An encoder with a decoder's layers."""
+    family = GGUF_ENCODERS[name]
+    if family.read_gguf is None:
+        raise UnsupportedModel(f"{fields.where} can't be read from GGUF files")
+    config = family.read_gguf(GGUFMetadata(fields, file.tensors, _rows(file, "token_embd")))
+    refuse_unknown(fields, {*HARMLESS, *_OF_DENSE})
+    return config
+
+
+def _bert(file: GGUFFile, fields: Fields) -> EncoderConfig:
+    return EncoderConfig(
         family=ARCHITECTURE,
-        vocab_size=words,
+        vocab_size=_rows(file, "token_embd"),
         hidden_size=fields.integer("embedding_length"),
         intermediate_size=fields.integer("feed_forward_length"),
         num_layers=fields.integer("block_count"),
         num_heads=fields.integer("attention.head_count"),
-        max_position=positions,
+        max_position=_rows(file, "position_embd"),
         token_types=_rows(file, "token_types") if "token_types.weight" in file.tensors else 0,
         # A float32 as the short decimal that it was written as.
         layer_norm_eps=float(f"{fields.number('attention.layer_norm_epsilon'):.7g}"),
     )
-    check_encoder_config(config, where)
-    # llama.cpp's server normalises, and files don't say otherwise.
-    longest = min(positions, fields.integer("context_length", positions))
-    return config, PoolingConfig(
-        mode=_MODES[pooling],  # type: ignore[arg-type]
-        normalize=True,
-        size=config.hidden_size,
-        max_input=longest if longest > 0 else None,
-    )
+
+
+_OF_DENSE = tuple(f"dense_{n}_feat_{side}" for n in (2, 3) for side in ("in", "out"))
+"""Keys about dense layers; the tensors say the same."""
+
+
+def _dense(file: GGUFFile, size: int) -> tuple[DenseLayer, ...]:
+    """The products that a vector of `size` numbers goes through."""
+    found = []
+    for name in DENSE_TENSORS:
+        tensor = file.tensors.get(f"{name}.weight")
+        if tensor is None:
+            continue
+        if len(tensor.shape) != 2 or tensor.shape[1] != size:
+            raise UnsupportedModel(
+                f"{file.path}: {name}.weight has shape {tensor.shape}; {size} inputs are needed"
+            )
+        outputs, size = tensor.shape[0], tensor.shape[0]
+        layer = DenseLayer(
+            file=str(file.path), name=name, inputs=tensor.shape[1], outputs=outputs, bias=False
+        )
+        found.append(layer)
+    return tuple(found)
 
 
 def read_decoder_pooling(file: GGUFFile, size: int) -> PoolingConfig | None:
