@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file, save_model
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from penstock.errors import UnsupportedModel
@@ -20,6 +20,7 @@ from penstock.model.config import ModelConfig, WeightFiles
 from penstock.model.layer_spec import RopeScaling, RopeSpec
 from penstock.prepare import load_manifest, prepare
 from penstock_worker.layers.rotary import Rotary
+from penstock_worker.pooling.encoder.names import encoder_name
 from penstock_worker.weights.names import ROPE_FACTORS
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.stored import StoredTensor
@@ -116,6 +117,26 @@ def test_tensors_that_may_change_something_are_refused(
     files = files_of(tmp_path, tiny_tensors(TINY) | zero | {name: values})
     with pytest.raises(UnsupportedModel, match=f"has 1 tensors.*{said}"):
         load_model(TINY, files, torch.float32)
+
+
+def test_old_names_of_norms(tmp_path: Path) -> None:
+    """Those of checkpoints that came from TensorFlow, which transformers renames, too."""
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 12, "num_attention_heads": 2, "num_hidden_layers": 1}
+    model = BertModel(BertConfig(**sizes, vocab_size=40, intermediate_size=20))
+    model.save_pretrained(tmp_path)
+    new = model.state_dict()
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): torch.randn_like(tensor)
+        for name, tensor in new.items()
+    }
+    files_of(tmp_path, {f"bert.{name}": tensor for name, tensor in old.items()})
+    theirs = BertModel.from_pretrained(tmp_path).state_dict()
+    ours = {encoder_name(f"bert.{name}", "bert"): tensor for name, tensor in old.items()}
+    assert ours.keys() == theirs.keys() == new.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 # A head beside an embedding that it is said to share.
