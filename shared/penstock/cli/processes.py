@@ -108,11 +108,17 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     return 0 if all(finding.ok for finding in findings) else 1
 
 
-def loading(model: PreparedModel) -> tuple[int | None, str]:
+def loading(model: PreparedModel) -> tuple[int | None, str | None]:
     """Returns what the weights take in memory on a CPU, bytes, or None if nobody knows; and why a
-    worker won't load them, or nothing. Reads their headers."""
-    from penstock_worker.loading.tensors import cpu_bytes, refusal
+    worker won't load them, empty if it will, or None where no worker is installed. Reads their
+    headers."""
+    try:
+        from penstock_worker.machine.torch_import import import_torch
 
+        import_torch()
+        from penstock_worker.loading.tensors import cpu_bytes, refusal
+    except ImportError:
+        return None, None
     refused = refusal(model)
     return (None if refused else cpu_bytes(model)), refused
 

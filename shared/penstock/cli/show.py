@@ -75,7 +75,7 @@ def _text(known: Description, computed: str) -> str:
         ("source", known.source),
         ("family", f"{known.family}, gives {kind}"),
         ("computed by", computed),
-        ("can be loaded", f"no: {known.refused}" if known.refused else "yes"),
+        ("can be loaded", _loads(known.refused)),
         ("parameters", f"{parameters} in {known.layers} layers"),
         ("context", f"{known.context:,} tokens"),
         ("weights", f"{known.format} {known.weights}, {decimal(known.size)}"),
@@ -87,6 +87,12 @@ def _text(known: Description, computed: str) -> str:
         ("prepared", known.folder),
     ]
     return columns(rows)
+
+
+def _loads(refused: str | None) -> str:
+    if refused is None:
+        return "not known: no worker is installed here"
+    return f"no: {refused}" if refused else "yes"
 
 
 def _memory(known: Description) -> str:

@@ -36,7 +36,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     """implementation: whose code computes it.  parameters: numbers in the weights; None where they
     are packed in a way that hides how many.  size: bytes of the weights' files.  cpu_bytes: of
     their matrices as the CPU kernels hold them; None where nobody knows before they are loaded.
-    refused: why a worker won't load the files; empty if it will.
+    refused: why a worker won't load the files; empty if it will, None where none is installed.
     kv_bytes_per_token: 0 for a model without a KV cache.
     kv_bytes: of a sequence that fills the context, where layers with a window keep that alone; with
     the checkpoints of its states.  state_bytes: of a sequence's states in recurrent layers.
@@ -64,7 +64,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     files: tuple[str, ...]
     cpu_bytes: int | None = None
-    refused: str = ""
+    refused: str | None = None
 
 
 def describe(folder: Path, model: PreparedModel) -> Description:

@@ -4,9 +4,12 @@ alike, for the reason that the loaders have, and before any of the weights is re
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -23,6 +26,9 @@ from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
 from tests.worker.checkpoints import tiny_setup
 from tests.worker.cpu_model import CPUModel
 from tests.worker.machine.test_model_check import completed
+from tests.worker.models.family_cases import CASES, read
+from tests.worker.models.recurrent_cases import RECURRENT_CASES
+from tests.worker.models.test_recurrent_models import read as read_recurrent
 
 CONFIG = LLAMA_CONFIG | {"head_dim": 16}
 UP, NORM = "model.layers.0.mlp.up_proj.weight", "model.norm.weight"
@@ -122,6 +128,48 @@ def test_all_refuse_it_for_the_loaders_reason(
     with pytest.raises(UnsupportedModel) as refused:
         load(tiny_setup(tmp_path, model_dir=str(prepared), digest=""))
     assert str(refused.value) == reason
+
+
+IN_A_WORKER = """
+import json, sys
+from penstock_worker.machine.torch_import import import_torch
+import_torch()
+import msgspec, torch
+from penstock.model.config import ModelConfig
+from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.weights.opening import DummyWeights
+from penstock_worker.weights.placing import NOWHERE
+with torch.inference_mode():
+    for case in json.load(sys.stdin):
+        config = msgspec.json.decode(case, type=ModelConfig)
+        DecoderModel(config, DummyWeights(torch.float32, NOWHERE), positions=1)
+left_out = sys.modules["torch._meta_registrations"]
+assert "Deferred" in type(left_out).__name__, left_out
+"""
+
+
+def test_every_family_with_as_much_of_torch_as_a_worker_has() -> None:
+    configs = [*map(read, CASES), *map(read_recurrent, RECURRENT_CASES)]
+    subprocess.run(
+        [sys.executable, "-c", IN_A_WORKER],
+        input=json.dumps([msgspec.json.encode(config).decode() for config in configs]),
+        text=True,
+        check=True,
+        timeout=120,
+    )
+
+
+def test_an_installation_without_workers(
+    whole: Tensors,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = write_hub_folder(tmp_path / "sound", config=CONFIG)
+    save_file(whole, folder / "model.safetensors")
+    monkeypatch.setitem(sys.modules, "penstock_worker.loading.tensors", None)
+    assert main(["show", str(folder)]) == 0
+    assert "not known: no worker is installed here" in capsys.readouterr().out
 
 
 def test_sound_files_are_not_read(whole: Tensors, tmp_path: Path, unread: None) -> None:
