@@ -140,7 +140,7 @@ def test_stays_packed_on_triton(name: str, files: WeightFiles) -> None:
     assert isinstance(kept, GGUFMatrix)
     assert kept.nbytes == outputs * (inputs // 2 + inputs // 16 + 4)
     codes = torch.cat((kept.levels & 15, kept.levels >> 4), -1).transpose(0, 1).int()
-    twice = torch.tensor(gguf.quants.NVFP4.kvalues)[codes].view(outputs, -1, 16)
+    twice = torch.tensor(gguf.quants.NVFP4.kvalues)[codes].reshape(outputs, -1, 16)
     scales = kept.scales.view(torch.float8_e4m3fn).float() / 2 * kept.units
     read = (twice * scales.T[..., None]).flatten(1)
     assert torch.allclose(read, torch.from_numpy(WANTED[name]), rtol=2.0**-22, atol=0)
