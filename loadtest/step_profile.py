@@ -111,8 +111,8 @@ def measure(flags: Flags) -> Document:
     return {"model": default_model().name, "threads": flags.threads, "cases": cases}
 
 
-def forward_of(folder: Path, threads: int, steps: list[Step]) -> CPUForward:
-    """A model's forward pass without the processes around it."""
+def forward_of(folder: Path, threads: int, steps: list[Step], **more: str) -> CPUForward:
+    """A model's forward pass without the processes around it. more: other fields of Setup."""
     blocks = max(step.blocks for step in steps)
     recipe = recipe_of(
         load_manifest(folder),
@@ -121,6 +121,7 @@ def forward_of(folder: Path, threads: int, steps: list[Step]) -> CPUForward:
         sequences=max(step.sequences for step in steps),
         step_tokens=max(step.rows for step in steps),
         context=blocks * BLOCK,
+        **more,
     )
     with torch.inference_mode():
         forward = recipe.build()(blocks)

@@ -270,6 +270,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             calculate_kv_scales=config.cache.calculate_kv_scales,
             state_checkpoint_tokens=config.cache.state_checkpoint_tokens,
             quantization=config.model.quantization,
+            matmul_precision=config.model.matmul_precision,
             grammar_mask_budget_ms=config.grammar.grammar_mask_budget_ms,
             max_number_digits=config.grammar.max_number_digits,
             warm_grammars=config.grammar.warm_grammars,

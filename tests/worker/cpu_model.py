@@ -18,14 +18,15 @@ POSITIONS = 2048
 
 @dataclass(frozen=True)
 class CPUModel:
-    """dtype, kv_cache_dtype, quantization: as the flags have them; dtype `auto` keeps the file's
-    own format.  backend: `cpu`, or another to compare with."""
+    """dtype, kv_cache_dtype, quantization, matmul_precision: as the flags have them; dtype `auto`
+    keeps the file's own format.  backend: `cpu`, or another to compare with."""
 
     config: ModelConfig
     weights: WeightFiles
     dtype: str
     kv_cache_dtype: str = "auto"
     quantization: str = "none"
+    matmul_precision: str = "medium"
     backend: str = "cpu"
     positions: int = POSITIONS
     max_loras: int = 0
@@ -73,6 +74,7 @@ class CPUModel:
             max_model_len=self.positions,
             kv_cache_dtype=self.kv_cache_dtype,
             quantization=self.quantization,
+            matmul_precision=self.matmul_precision,
             max_loras=self.max_loras,
             max_lora_rank=self.max_lora_rank,
             lora_whole_matrices=self.lora_whole_matrices,

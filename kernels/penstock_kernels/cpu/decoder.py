@@ -105,6 +105,9 @@ class Decoder:
     cache: str
     """A key of CACHE_KINDS."""
     threads: int
+    two_parts: bool = False
+    """Whether inputs of products with rounded numbers are sums of two such numbers, and so have
+    twice as many bits."""
     beside: Decoder | None = None
     """Another program's decoder, with the same layers, blocks and threads, whose keys and values it
     has; None: it has its own."""
@@ -251,6 +254,7 @@ class Decoder:
             outputs=self.program.outputs,
             low_rank=0 if low is None else low.columns,
             low_targets=0 if low is None else len(low.shapes),
+            two_parts=self.two_parts,
             widths=(ctypes.c_int32 * NUM_BUFFERS)(*widths),
             phases=phases,
             exchange=self._exchanges.function,

@@ -340,13 +340,19 @@ def _row_bytes(source: str, inputs: int) -> int:
 
 
 def product(
-    x: np.ndarray, matrix: PackedMatrix, *, threads: int = 1, scratch: Scratch | None = None
+    x: np.ndarray,
+    matrix: PackedMatrix,
+    *,
+    two_parts: bool = False,
+    threads: int = 1,
+    scratch: Scratch | None = None,
 ) -> np.ndarray:
     """x @ matrix.T + bias, for x of [rows, inputs] float32. Returns [rows, outputs] float32.
 
     With quantised matrices, x is quantised to int8 in groups of 32 (scale: largest magnitude / 127,
-    rounded to nearest even), with BF16 ones it is rounded to bfloat16. A row's bits depend on that
-    row alone. Raises ValueError for x of another shape.
+    rounded to nearest even), with BF16 ones it is rounded to bfloat16. With `two_parts`, what the
+    rounding leaves is rounded likewise, and multiplied besides. A row's bits depend on that row
+    alone. Raises ValueError for x of another shape.
     """
     x = np.ascontiguousarray(x, dtype=np.float32)
     if x.ndim != 2 or x.shape[1] != matrix.struct.inputs:
@@ -357,6 +363,7 @@ def product(
     if rows:
         library, struct = load(), ctypes.byref(matrix.struct)
         scratch = scratch or Scratch()  # Referenced by a name, so that it outlives the call.
-        work = scratch.at_least(library.pk_product_bytes(struct, rows))
-        library.pk_product(struct, x.ctypes.data, rows, out.ctypes.data, threads, work)
+        parts = 1 + two_parts
+        work = scratch.at_least(library.pk_product_bytes(struct, rows, parts))
+        library.pk_product(struct, x.ctypes.data, rows, parts, out.ctypes.data, threads, work)
     return out

@@ -190,6 +190,7 @@ class PkProgram(ctypes.Structure):
         ("outputs", c_int32),
         ("low_rank", c_int32),
         ("low_targets", c_int32),
+        ("two_parts", c_int32),
         ("widths", c_int32 * NUM_BUFFERS),
         ("phases", ctypes.POINTER(PkPhase)),
         ("exchange", PkExchange),

@@ -45,6 +45,22 @@ def backend_module(name: str) -> ModuleType:
     return import_module(_MODULES[name])
 
 
+_PRECISE = "cpu"
+"""The backend that has a choice of how finely it rounds what it multiplies."""
+
+
+def _check_precision(name: str, setup: Setup) -> None:
+    """Raises Unable for a backend that can't follow matmul_precision; StartupError for one on a
+    GPU, in whose place a CPU is no answer."""
+    if setup.matmul_precision == "medium" or name == _PRECISE:
+        return
+    reason = (
+        f"matmul_precision is {setup.matmul_precision}, which the {_PRECISE} backend alone has;"
+        f" allowed on {name} is medium, with dtype float32 for finer activations"
+    )
+    raise StartupError(reason) if name in _ON_DEVICE else Unable(reason)
+
+
 def choose(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
     """Returns the recipe that `setup` asks for. Raises StartupError if there is none.
 
@@ -64,6 +80,7 @@ def _plugged(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks) 
     if make is None:
         raise StartupError(f"{flag} {name}: {plugin.package} has no function `recipe` there")
     try:
+        _check_precision(name, setup)
         recipe = make(prepared, setup, threads, ranks)
     except Exception as error:
         raise StartupError(f"{flag} {name}: {plugin.package}: {error}") from error
@@ -95,6 +112,7 @@ def choose_among(
             f"auto, {', '.join(_ON_DEVICE)}"
         )
     try:
+        _check_precision(name, setup)
         return import_module(modules[name]).recipe(prepared, setup, threads, ranks)
     except (ImportError, Unable) as error:
         raise StartupError(f"attention backend {name} can't be used: {error}") from error
@@ -117,6 +135,7 @@ def _fastest(
     reasons = []
     for name, module in modules.items():
         try:
+            _check_precision(name, setup)
             recipe = import_module(module).recipe(prepared, setup, threads, ranks)
         except (ImportError, Unable) as error:
             reasons.append(f"{name}: {error}")

@@ -18,7 +18,7 @@ from penstock_kernels.cpu.program import ACTIVATIONS, Program
 from penstock_worker.forward.cpu import backend as generating
 from penstock_worker.forward.cpu.adapters import AdaptedPhases, PackedAdapters
 from penstock_worker.forward.cpu.backend import dummy_obstacle, shapes_of
-from penstock_worker.forward.cpu.dtypes import dtype_of, kind_of
+from penstock_worker.forward.cpu.dtypes import dtype_of, in_two_parts, kind_of, numerics_of
 from penstock_worker.forward.cpu.media import TOWER_DTYPE
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.forward.cpu.program import compile_encoder
@@ -70,8 +70,14 @@ def recipe(
             program = _program(config, weights, setup, threads, dtype, own)
             if packed is not None:
                 packed.targets = program.low_rank
-            longest = setup.max_model_len
-            return CPUEncoder(config, program, longest=longest, threads=threads), head
+            encoder = CPUEncoder(
+                config,
+                program,
+                longest=setup.max_model_len,
+                threads=threads,
+                two_parts=in_two_parts(setup),
+            )
+            return encoder, head
 
         return load_encoder(
             prepared,
@@ -84,7 +90,8 @@ def recipe(
             shares=1,
         )
 
-    isa, said = instruction_set(), f"{dtype} torch {torch.__version__} {pooling_fingerprint(setup)}"
+    isa, numerics = instruction_set(), numerics_of(setup, dtype)
+    said = f"{numerics} torch {torch.__version__} {pooling_fingerprint(setup)}"
     return PoolingRecipe(f"cpu {isa}", dtype, "cpu", f"pooling cpu {bits()} {said}", load)
 
 

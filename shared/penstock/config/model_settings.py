@@ -9,6 +9,7 @@ from msgspec import Meta
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["none", "int8", "int4", "fp8"]
+MatmulPrecision = Literal["medium", "high"]
 LoadFormat = Literal["auto", "dummy"]
 Runner = Literal["auto", "generate", "pooling"]
 Convert = Literal["auto", "embed", "classify"]
@@ -44,6 +45,14 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " CUDA, int8 and int4: weights only, in groups; fp8: weights and activations, e4m3."
         ),
     ] = "none"
+    matmul_precision: Annotated[
+        MatmulPrecision,
+        Meta(
+            description="How the cpu backend rounds activations beside weights that aren't"
+            " float32. medium: to int8, or to bfloat16 beside bfloat16; high: to twice as many"
+            " bits, slower."
+        ),
+    ] = "medium"
     load_format: Annotated[
         LoadFormat,
         Meta(

@@ -63,6 +63,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     calculate_kv_scales: bool = False
     """Whether a trial step gives the scales of an fp8 KV cache (see CacheSettings)."""
     quantization: str = "none"
+    matmul_precision: str = "medium"
+    """How finely products' inputs are rounded: medium or high (see ModelSettings)."""
     host_kv_bytes: int = 0
     """Size of the host tier; 0 for none."""
     grammar_mask_budget_ms: float = 10.0

@@ -67,8 +67,11 @@ def int8_weights(values: np.ndarray) -> np.ndarray:
     return (levels.astype(np.float64) * scale).reshape(rows, -1)[:, :width]
 
 
-def input_as(x: np.ndarray, kind: MatrixKind) -> np.ndarray:
+def input_as(x: np.ndarray, kind: MatrixKind, two_parts: bool = False) -> np.ndarray:
     """The activations that a matrix of this kind meets. float64."""
+    if two_parts:
+        first = input_as(x, kind)
+        return first + input_as(x - first.astype(np.float32), kind)
     if kind is MatrixKind.F32:
         return x.astype(np.float64)
     if kind is MatrixKind.BF16:
@@ -76,12 +79,14 @@ def input_as(x: np.ndarray, kind: MatrixKind) -> np.ndarray:
     return quantised(x)
 
 
-def product(x: np.ndarray, weights: np.ndarray, kind: MatrixKind) -> tuple[np.ndarray, np.ndarray]:
+def product(
+    x: np.ndarray, weights: np.ndarray, kind: MatrixKind, two_parts: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """(x @ weights.T in float64, a bound of what float32 sums may differ from it).
 
     The bound counts the roundings of a sum of so many terms, as if all went one way.
     """
-    given = input_as(x, kind)
+    given = input_as(x, kind, two_parts)
     magnitude = np.abs(given) @ np.abs(weights).T
     if kind.name.startswith("U"):
         # scale * level and minimum are summed apart, and can be larger than their sum.

@@ -43,6 +43,8 @@ class Sizes:
     bias: bool = False
     positions: int = 64
     cache: str = "float32"
+    two_parts: bool = False
+    """As Decoder has it."""
     seed: int = 0
     specs: tuple[LayerSpec, ...] = ()
     """One for all layers, or one for each; none: Llama's, with qk_norm and bias."""
@@ -105,13 +107,15 @@ class SlowMatrix:
     source: Source
     kind: MatrixKind | None
     bias: np.ndarray | None = None
+    two_parts: bool = False
 
     @cached_property
     def values(self) -> np.ndarray:
         return slow.weights_as(self.source, self.kind)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        given = slow.input_as(x.astype(np.float32), self.kind or SOURCES[self.source.format].kind)
+        kind = self.kind or SOURCES[self.source.format].kind
+        given = slow.input_as(x.astype(np.float32), kind, self.two_parts)
         return given @ self.values.T + (0 if self.bias is None else self.bias)
 
     def packed(self) -> PackedMatrix:
@@ -226,7 +230,7 @@ class SlowDecoder:
         bias = None
         if spec is not None and _has_bias(name, spec):
             bias = self._rng.standard_normal(outputs).astype(np.float32)
-        return SlowMatrix(source, sizes.kind, bias)
+        return SlowMatrix(source, sizes.kind, bias, sizes.two_parts)
 
     # ---- the model, slowly
 
@@ -371,7 +375,14 @@ class SlowDecoder:
             rotations=self.rotations,
         )
         program = compile_program(self.sizes.config, weights)
-        return Decoder(program, block_size, num_blocks, cache=self.sizes.cache, threads=threads)
+        return Decoder(
+            program,
+            block_size,
+            num_blocks,
+            cache=self.sizes.cache,
+            threads=threads,
+            two_parts=self.sizes.two_parts,
+        )
 
 
 ACTIVATIONS = {

@@ -172,15 +172,28 @@ def test_in_other_caches(name: str, cache: str) -> None:
     check(model, [60, 21], 2, 0.04)
 
 
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("kind", [MatrixKind.BF16, MatrixKind.S8H])
+def test_in_two_parts(name: str, kind: MatrixKind) -> None:
+    """With as little room for roundings that fall the other way as there are bits more."""
+    model = SlowDecoder(dataclasses.replace(MODELS[name], kind=kind, two_parts=True))
+    check(model, [33, 1, 17], 2, 3e-3)
+
+
 def bits(x: np.ndarray) -> np.ndarray:
     return x.view(np.uint32)
 
 
 @pytest.mark.parametrize("name", TYPICAL)
-@pytest.mark.parametrize("kind", [MatrixKind.F32, MatrixKind.S8H])
-def test_any_company_any_chunks(name: str, kind: MatrixKind) -> None:
+@pytest.mark.parametrize(
+    ("kind", "two_parts"),
+    [(MatrixKind.F32, False), (MatrixKind.S8H, False), (MatrixKind.S8H, True)],
+)
+def test_any_company_any_chunks(name: str, kind: MatrixKind, two_parts: bool) -> None:
     cache = "bfloat16" if kind is MatrixKind.F32 else "int8"
-    model = SlowDecoder(dataclasses.replace(MODELS[name], kind=kind, cache=cache))
+    model = SlowDecoder(
+        dataclasses.replace(MODELS[name], kind=kind, cache=cache, two_parts=two_parts)
+    )
     lengths = [270, 1, 40, 290]
     sequences = [random_tokens(model.sizes.vocab, n, n) for n in lengths]
     alone = []

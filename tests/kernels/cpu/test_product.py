@@ -27,12 +27,28 @@ def activations(rows: int, inputs: int, seed: int = 1) -> np.ndarray:
 
 def check(source: Source, packed: PackedMatrix, kind: MatrixKind | None, x: np.ndarray) -> None:
     weights = slow.weights_as(source, kind)
-    true, bound = slow.product(x, weights, MatrixKind(packed.struct.kind))
-    ours = product(x, packed)
-    assert ours.shape == true.shape
-    assert np.isfinite(ours).all()
-    worst = (np.abs(ours - true) / bound).max()
-    assert worst <= 1, worst
+    for two_parts in (False, True):
+        true, bound = slow.product(x, weights, MatrixKind(packed.struct.kind), two_parts)
+        ours = product(x, packed, two_parts=two_parts)
+        assert ours.shape == true.shape
+        assert np.isfinite(ours).all()
+        worst = (np.abs(ours - true) / bound).max()
+        assert worst <= 1, (worst, two_parts)
+
+
+@every_way
+def test_two_parts_have_twice_as_many_bits(way: tuple[str, MatrixKind | None]) -> None:
+    """Against activations that nobody has rounded."""
+    format, kind = way
+    inputs = max(WIDTH[format], 64)
+    source = random_source(format, 40, inputs)
+    packed = source.packed(kind=kind)
+    x = np.random.default_rng(8).standard_normal((33, inputs)).astype(np.float32)
+    true = x.astype(np.float64) @ slow.weights_as(source, kind).T
+    one, two = (
+        np.abs(product(x, packed, two_parts=two_parts) - true).max() for two_parts in (False, True)
+    )
+    assert two == one if packed.struct.kind == MatrixKind.F32 else two < one / 50
 
 
 @every_way

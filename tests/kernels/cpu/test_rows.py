@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+from penstock_kernels.cpu import matrix
 from penstock_kernels.cpu.matrix import MatrixKind, product
 from penstock_kernels.cpu.memory import Scratch
 from tests.kernels.cpu.sources import WAYS, WIDTH, name_of, random_source
@@ -18,8 +21,10 @@ def bits(x: np.ndarray) -> np.ndarray:
 
 
 @every_way
-def test_alone_and_in_company(way: tuple[str, MatrixKind | None]) -> None:
+@pytest.mark.parametrize("two_parts", [False, True])
+def test_alone_and_in_company(way: tuple[str, MatrixKind | None], two_parts: bool) -> None:
     format, kind = way
+    product = partial(matrix.product, two_parts=two_parts)
     inputs = 3 * WIDTH[format] if WIDTH[format] > 1 else 75
     packed = random_source(format, 50, inputs).packed(kind=kind)
     x = np.random.default_rng(2).standard_normal((35, inputs)).astype(np.float32)
@@ -48,10 +53,12 @@ def test_among_4097_rows(kind: str) -> None:
 
 
 @every_way
+@pytest.mark.parametrize("two_parts", [False, True])
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf], ids=str)
-def test_poison(way: tuple[str, MatrixKind | None], poison: float) -> None:
+def test_poison(way: tuple[str, MatrixKind | None], poison: float, two_parts: bool) -> None:
     """NaN or infinity in a row reaches all of its outputs, and no other row."""
     format, kind = way
+    product = partial(matrix.product, two_parts=two_parts)
     inputs = 2 * WIDTH[format] if WIDTH[format] > 1 else 75
     packed = random_source(format, 50, inputs).packed(kind=kind)
     clean = np.random.default_rng(6).standard_normal((11, inputs)).astype(np.float32)

@@ -119,6 +119,7 @@ def test_numbers_of_rows_and_of_groups(
         x[row * 5, row] = value
     for rows in ROWS:
         check(alike, lambda rows=rows: product(x[:rows], packed))
+        check(alike, lambda rows=rows: product(x[:rows], packed, two_parts=True))
 
 
 @pytest.mark.parametrize("level", [-127, 127])

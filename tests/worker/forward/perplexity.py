@@ -33,6 +33,7 @@ class Penstock:
     dtype: str
     threads: int = 2
     kv_cache_dtype: str = "auto"
+    matmul_precision: str = "medium"
 
     def negative_log_likelihood(self, tokens: list[int]) -> float:
         """Mean over all tokens but the first, in nats."""
@@ -53,6 +54,7 @@ class Penstock:
             context=tokens,
             dtype=self.dtype,
             kv_cache_dtype=self.kv_cache_dtype,
+            matmul_precision=self.matmul_precision,
         )
         with torch.inference_mode():
             return recipe.build()(blocks_of(tokens))

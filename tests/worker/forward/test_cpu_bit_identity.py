@@ -3,6 +3,8 @@ chunk size, block size and thread count, and after preemption."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.model.config import PreparedModel
@@ -26,7 +28,10 @@ WAYS = [
 """2,048: no prompt is ever cut."""
 
 
-@pytest.fixture(scope="module", params=["default, quantised", "tiny, bfloat16", "tiny, int8"])
+@pytest.fixture(
+    scope="module",
+    params=["default, quantised", "tiny, bfloat16", "tiny, int8", "tiny, int8 in two parts"],
+)
 def model(
     request: pytest.FixtureRequest,
     default_model: PreparedModel,
@@ -40,9 +45,10 @@ def make_model(
 ) -> CPUModel:
     if name == "tiny, bfloat16":
         return CPUModel(BASE, tiny_files(tmp_path_factory.mktemp("tiny"), BASE), "bfloat16")
-    if name == "tiny, int8":
+    if name.startswith("tiny, int8"):
         files = tiny_files(tmp_path_factory.mktemp("tiny"), BASE)
-        return CPUModel(BASE, files, "auto", kv_cache_dtype="int8", quantization="int8")
+        model = CPUModel(BASE, files, "auto", kv_cache_dtype="int8", quantization="int8")
+        return replace(model, matmul_precision="high") if "two parts" in name else model
     return CPUModel(default_model.config, default_model.weights, "auto")
 
 

@@ -42,3 +42,12 @@ def test_perplexity(
     ours = perplexity(Penstock(default_folder, dtype, kv_cache_dtype=cache), tokens)
     assert 1 < truth < 40
     assert abs(ours / truth - 1) < bound, (ours, truth)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.long
+def test_perplexity_in_two_parts(default_folder: Path, tokens: list[int], truth: float) -> None:
+    """With weights as the file has them; as near as float32 throughout."""
+    settings = {"kv_cache_dtype": "float32", "matmul_precision": "high"}
+    ours = perplexity(Penstock(default_folder, "auto", **settings), tokens)
+    assert abs(ours / truth - 1) < 1e-4, (ours, truth)

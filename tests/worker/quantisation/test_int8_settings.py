@@ -1,7 +1,8 @@
-"""--kv-cache-dtype and --quantization: what they cost, and what is refused."""
+"""--kv-cache-dtype, --quantization and --matmul-precision: what they cost, and what is refused."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -58,6 +59,31 @@ def test_quantising_is_in_the_fingerprint(files: WeightFiles) -> None:
     assert recipe.dtype == "int8"
     assert recipe.fingerprint != CPUModel(BASE, files, "auto").recipe().fingerprint
     assert "int8 KV bfloat16" in recipe.fingerprint
+
+
+def test_two_parts_are_nearer_to_exact_activations(default_model: PreparedModel) -> None:
+    """Logits, beside those of the same weights in float32; and the fingerprint says it."""
+    medium = CPUModel(default_model.config, default_model.weights, "auto", kv_cache_dtype="float32")
+    high = replace(medium, matmul_precision="high")
+    assert high.recipe().fingerprint != medium.recipe().fingerprint
+    given = prompts(default_model.config, 40)
+    one, two, exact = (
+        run_with_logits(each, given, 1)[0][1]
+        for each in (medium, high, replace(medium, dtype="float32"))
+    )
+    assert (two - exact).abs().max() < (one - exact).abs().max() / 30
+
+
+def test_medium_is_what_it_was(files: WeightFiles) -> None:
+    model = CPUModel(BASE, files, "auto", quantization="int8")
+    assert model.recipe().fingerprint.endswith(" int8 KV bfloat16")
+
+
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+def test_other_backends_refuse_two_parts(files: WeightFiles, backend: str) -> None:
+    model = CPUModel(BASE, files, "float32", backend=backend, matmul_precision="high")
+    with pytest.raises(StartupError, match=f"the cpu backend alone has; allowed on {backend} is"):
+        model.recipe()
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -16,8 +16,10 @@ using Half = float;
 // x: [rows, stride] float32.  For quantised matrices also levels [rows, stride], and for each row and
 // group of 32 the scale, scale * sum of levels, and -128 times the sum of levels; the latter two also for each 16.
 // For bfloat16 ones: halves.
+// With two parts, a row's levels and halves are two rows: the number rounded, then what the rounding has left, which is
+// rounded in turn. Their products' sum is that of a number with twice as many bits.
 struct Activations {
-  int stride = 0, groups = 0;
+  int stride = 0, groups = 0, parts = 1;
   int8_t* levels = nullptr;
   float* scales = nullptr;
   float* scaled_sums = nullptr;
@@ -28,9 +30,10 @@ struct Activations {
   float* floats = nullptr;
 
   // Lays the arrays out in memory that starts at `at`; returns its end.
-  char* place(char* at, int rows, int width) {
+  char* place(char* at, int rows, int width, int parts_of_row) {
+    parts = parts_of_row;
     *this = of_width(width);
-    const size_t cells = static_cast<size_t>(rows) * stride, group_cells = static_cast<size_t>(rows) * groups;
+    const size_t floats_in = static_cast<size_t>(rows) * stride, cells = floats_in * parts, group_cells = static_cast<size_t>(rows) * groups * parts;
     take(at, levels, cells);
     take(at, scales, group_cells);
     take(at, scaled_sums, group_cells);
@@ -38,7 +41,7 @@ struct Activations {
     take(at, scaled_sums16, 2 * group_cells);
     take(at, offsets16, 2 * group_cells);
     take(at, halves, cells);
-    take(at, floats, cells);
+    take(at, floats, floats_in);
     return at;
   }
 
@@ -60,13 +63,15 @@ struct Activations {
 // way to a product.
 #if defined(PK_BF16_UNITS)
 inline void store_half(Half* p, V x) { store_bf16(p, x); }
+inline V load_half(const Half* p) { return load_bf16(p); }
 #else
 inline void store_half(Half* p, V x) { store(p, round_bf16(x)); }
+inline V load_half(const Half* p) { return load(p); }
 #endif
 
-// Group g of a row: 32 values to signed bytes in -127..127 and their scale. NaN and infinity make the
-// scale NaN, so that they reach every output of the row.
-__attribute__((always_inline)) inline void quantise_group(const Activations& a, int forms, int row, int g, V low, V high) {
+// Group g of a part of a row: 32 values to signed bytes in -127..127 and their scale. NaN and infinity make the
+// scale NaN, so that they reach every output of the row. Returns the scale.
+__attribute__((always_inline)) inline float quantise_group(const Activations& a, int forms, int row, int g, V low, V high) {
   const size_t cell = static_cast<size_t>(row) * a.stride + pk::GROUP * g, at = static_cast<size_t>(row) * a.groups + g;
   const float peak = highest(max(abs(low), abs(high)));
   // Of the smallest numbers, 127 / peak is more than there is.
@@ -82,25 +87,39 @@ __attribute__((always_inline)) inline void quantise_group(const Activations& a, 
   a.scales[at] = scale;
   a.offsets[at] = -128 * total;
   a.scaled_sums[at] = scale * static_cast<float>(total);
-  if (!(forms & pk::HALF_GROUPS)) return;
+  if (!(forms & pk::HALF_GROUPS)) return scale;
   a.offsets16[2 * at] = -128 * first;
   a.offsets16[2 * at + 1] = -128 * second;
   a.scaled_sums16[2 * at] = scale * static_cast<float>(first);
   a.scaled_sums16[2 * at + 1] = scale * static_cast<float>(second);
+  return scale;
+}
+
+// Group g of all parts of a row.
+__attribute__((always_inline)) inline void set_levels(const Activations& a, int forms, int row, int g, V low, V high) {
+  const float scale = quantise_group(a, forms, a.parts * row, g, low, high);
+  if (a.parts == 1) return;
+  const int8_t* levels = a.levels + static_cast<size_t>(a.parts) * row * a.stride + pk::GROUP * g;
+  const V back = set1(scale);
+  quantise_group(a, forms, a.parts * row + 1, g, sub(low, mul(load_i8(levels), back)), sub(high, mul(load_i8(levels + 16), back)));
+}
+inline void set_halves(const Activations& a, int row, int g, V low, V high) {
+  Half* halves = a.halves + static_cast<size_t>(a.parts) * row * a.stride + pk::GROUP * g;
+  store_half(halves, low);
+  store_half(halves + 16, high);
+  if (a.parts == 1) return;
+  store_half(halves + a.stride, sub(low, load_half(halves)));
+  store_half(halves + a.stride + 16, sub(high, load_half(halves + 16)));
 }
 
 // Group g of a row in each of `forms` (bits of pk::Form).
 __attribute__((always_inline)) inline void set_group(const Activations& a, int forms, int row, int g, V low, V high) {
-  if (forms & pk::LEVELS) quantise_group(a, forms, row, g, low, high);
+  if (forms & pk::LEVELS) set_levels(a, forms, row, g, low, high);
   if (!(forms & (pk::HALVES | pk::FLOATS))) return;
-  const size_t cell = static_cast<size_t>(row) * a.stride + pk::GROUP * g;
-  float* floats = a.floats + cell;
+  float* floats = a.floats + static_cast<size_t>(row) * a.stride + pk::GROUP * g;
   store(floats, low);
   store(floats + 16, high);
-  if (forms & pk::HALVES) {
-    store_half(a.halves + cell, low);
-    store_half(a.halves + cell + 16, high);
-  }
+  if (forms & pk::HALVES) set_halves(a, row, g, low, high);
 }
 
 // A row of `width` floats, the last group filled up with zeros.
@@ -117,22 +136,24 @@ inline void set_row(const Activations& a, int forms, int row, const float* x, in
   }
 }
 
-// Row `row` of other activations of the same width, in each of `forms`.
+// Row `row` of other activations of the same width and as many parts, in each of `forms`.
 inline void copy_row(const Activations& from, int row, const Activations& to, int to_row, int forms) {
-  const size_t cell = static_cast<size_t>(row) * from.stride, to_cell = static_cast<size_t>(to_row) * to.stride;
-  const size_t group = static_cast<size_t>(row) * from.groups, to_group = static_cast<size_t>(to_row) * to.groups;
+  const auto copy = [&](auto* target, const auto* source, int count) {
+    __builtin_memcpy(target + static_cast<size_t>(to_row) * count, source + static_cast<size_t>(row) * count, count * sizeof *target);
+  };
+  const int cells = to.parts * to.stride, groups = to.parts * to.groups;
   if (forms & pk::LEVELS) {
-    __builtin_memcpy(to.levels + to_cell, from.levels + cell, to.stride);
-    __builtin_memcpy(to.scales + to_group, from.scales + group, to.groups * sizeof *to.scales);
-    __builtin_memcpy(to.scaled_sums + to_group, from.scaled_sums + group, to.groups * sizeof *to.scaled_sums);
-    __builtin_memcpy(to.offsets + to_group, from.offsets + group, to.groups * sizeof *to.offsets);
+    copy(to.levels, from.levels, cells);
+    copy(to.scales, from.scales, groups);
+    copy(to.scaled_sums, from.scaled_sums, groups);
+    copy(to.offsets, from.offsets, groups);
   }
   if (forms & pk::HALF_GROUPS) {
-    __builtin_memcpy(to.scaled_sums16 + 2 * to_group, from.scaled_sums16 + 2 * group, 2 * to.groups * sizeof *to.scaled_sums16);
-    __builtin_memcpy(to.offsets16 + 2 * to_group, from.offsets16 + 2 * group, 2 * to.groups * sizeof *to.offsets16);
+    copy(to.scaled_sums16, from.scaled_sums16, 2 * groups);
+    copy(to.offsets16, from.offsets16, 2 * groups);
   }
-  if (forms & pk::HALVES) __builtin_memcpy(to.halves + to_cell, from.halves + cell, to.stride * sizeof *to.halves);
-  if (forms & (pk::HALVES | pk::FLOATS)) __builtin_memcpy(to.floats + to_cell, from.floats + cell, to.stride * sizeof *to.floats);
+  if (forms & pk::HALVES) copy(to.halves, from.halves, cells);
+  if (forms & (pk::HALVES | pk::FLOATS)) copy(to.floats, from.floats, to.stride);
 }
 
 }  // namespace

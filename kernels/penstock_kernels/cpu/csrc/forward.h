@@ -113,10 +113,10 @@ template <class Cache> void forward_with(const PkProgram& m, const PkBatch& b, S
   if (b.lost) *b.lost = lost.load(std::memory_order_relaxed);
 }
 
-inline size_t product_of(const PkMatrix& matrix, const float* x, int rows, float* out, int threads, void* work) {
+inline size_t product_of(const PkMatrix& matrix, const float* x, int rows, int parts, float* out, int threads, void* work) {
   Activations a;
   char* start = static_cast<char*>(work);
-  const size_t total = a.place(start, rows, matrix.inputs) - start;
+  const size_t total = a.place(start, rows, matrix.inputs, parts) - start;
   if (!work) return total;
   const int tiles = pk::padded(matrix.outputs, 16) / 16;
 #pragma omp parallel num_threads(threads)

@@ -181,10 +181,10 @@ int pk_pack(int source, const void* data, int rows, int inputs, int kind, void* 
   return sound ? 0 : -2;
 }
 
-size_t pk_product_bytes(const PkMatrix* matrix, int rows) { return kernels().product(*matrix, nullptr, rows, nullptr, 1, nullptr); }
+size_t pk_product_bytes(const PkMatrix* matrix, int rows, int parts) { return kernels().product(*matrix, nullptr, rows, parts, nullptr, 1, nullptr); }
 
-void pk_product(const PkMatrix* matrix, const float* x, int rows, float* out, int threads, void* work) {
-  kernels().product(*matrix, x, rows, out, threads, work);
+void pk_product(const PkMatrix* matrix, const float* x, int rows, int parts, float* out, int threads, void* work) {
+  kernels().product(*matrix, x, rows, parts, out, threads, work);
 }
 
 int pk_check(const PkProgram* program) { return pk::check(*program); }

@@ -30,9 +30,9 @@ PK_PUBLIC size_t pk_matrix_bytes(int kind, int outputs, int inputs);
 // -2 for scales of a quantised source that aren't finite.
 PK_PUBLIC int pk_pack(int source, const void* data, int rows, int inputs, int kind, void* tiles, int outputs, const int32_t* order, int threads);
 
-// Bytes of scratch that the call below needs.
-PK_PUBLIC size_t pk_product_bytes(const PkMatrix* matrix, int rows);
-PK_PUBLIC void pk_product(const PkMatrix* matrix, const float* x, int rows, float* out, int threads, void* work);
+// Bytes of scratch that the call below needs.  parts: 1, or 2 for rows of twice as many bits.
+PK_PUBLIC size_t pk_product_bytes(const PkMatrix* matrix, int rows, int parts);
+PK_PUBLIC void pk_product(const PkMatrix* matrix, const float* x, int rows, int parts, float* out, int threads, void* work);
 
 // The first phase that doesn't fit the program's buffers or what comes before it; num_phases where the
 // program's own numbers are out of bounds; -1 for a program that can be run.

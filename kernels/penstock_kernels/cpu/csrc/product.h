@@ -113,8 +113,8 @@ template <class Format> void tile_of(const PkMatrix& matrix, int tile, const Act
   }
 }
 
-// out: [rows, 16], rows <= pk::ROWS: rows `row`... of the activations times tile number `tile`.
-inline void tile_product(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows, float* out) {
+// out: [rows, 16], rows <= pk::ROWS: rows `row`... of the activations' parts times tile number `tile`.
+inline void product_of_parts(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows, float* out) {
   switch (matrix.kind) {
     case PK_F32: return tile_of<Floats>(matrix, tile, a, row, rows, out);
     case PK_BF16: return tile_of<Halves>(matrix, tile, a, row, rows, out);
@@ -130,6 +130,27 @@ inline void tile_product(const PkMatrix& matrix, int tile, const Activations& a,
     case PK_F4B16: return tile_of<LookedHalves>(matrix, tile, a, row, rows, out);
     default: return tile_of<SignedHalves>(matrix, tile, a, row, rows, out);
   }
+}
+
+// Rows of two parts each, which meet a tile together; their products are added up, and then the bias.
+inline void sum_of_parts(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows, float* out) {
+  alignas(64) float products[16 * pk::ROWS];
+  PkMatrix unbiased = matrix;
+  unbiased.bias = nullptr;
+  for (int first = 0; first < rows; first += pk::ROWS / 2) {
+    const int count = rows - first < pk::ROWS / 2 ? rows - first : pk::ROWS / 2;
+    product_of_parts(unbiased, tile, a, 2 * (row + first), 2 * count, products);
+    for (int r = 0; r < count; r++) {
+      const V sum = add(load(products + 32 * r), load(products + 32 * r + 16));
+      store(out + 16 * (first + r), matrix.bias ? add(sum, load(matrix.bias + 16 * tile)) : sum);
+    }
+  }
+}
+
+// out: [rows, 16], rows <= pk::ROWS: rows `row`... of the activations times tile number `tile`.
+inline void tile_product(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows, float* out) {
+  if (a.parts == 2 && matrix.kind != PK_F32) return sum_of_parts(matrix, tile, a, row, rows, out);
+  product_of_parts(matrix, tile, a, row, rows, out);
 }
 
 // Tiles that are multiplied together: two of floats share the reading of rows.

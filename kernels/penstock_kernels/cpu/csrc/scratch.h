@@ -60,6 +60,9 @@ struct ThreadScratch {
   float *scores, *weights, *queries, *partial, *folded, *row, *heads, *window, *state, *angles, *peaks;
 };
 
+// Of a row of a product's input (see Activations).
+inline int parts_of(const PkProgram& m) { return m.two_parts ? 2 : 1; }
+
 inline int attention_rows(const PkAttention& a) { return pk::TILE_QUERIES * (a.heads / a.kv_heads); }
 
 // The largest of a program's attentions, each number by itself.
@@ -100,8 +103,8 @@ inline ThreadScratch thread_scratch(const PkProgram& m, const Limits& most, char
   ThreadScratch t;
   size_t widest = 0;
   for (int i = 0; i < PK_BUFFERS; i++) Limits::raise(widest, m.widths[i]);
-  at = t.own.place(at, PRIVATE_ROWS, m.widths[PK_INPUT]);
-  if (most.by_head) at = t.by_head.place(at, pk::ROWS, most.by_head);
+  at = t.own.place(at, PRIVATE_ROWS, m.widths[PK_INPUT], parts_of(m));
+  if (most.by_head) at = t.by_head.place(at, pk::ROWS, static_cast<int>(most.by_head), parts_of(m));
   Activations::take(at, t.scores, most.rows * pk::KEY_SPLIT);
   Activations::take(at, t.weights, most.rows * pk::KEY_SPLIT);
   Activations::take(at, t.queries, most.rows * QUERY_STRIDE);
@@ -124,14 +127,15 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
   char* at = work;
   for (int i = 0; i < PK_INPUT; i++) Activations::take(at, s.floats[i], static_cast<size_t>(b.rows) * pk::padded(m.widths[i], 32));
   const int wanted = b.num_wanted < LOGITS_ROWS ? b.num_wanted : LOGITS_ROWS;
-  at = s.input.place(at, b.rows > wanted ? b.rows : wanted, m.widths[PK_INPUT]);
-  at = s.inner.place(at, b.rows, m.widths[PK_INNER]);
+  const int parts = parts_of(m);
+  at = s.input.place(at, b.rows > wanted ? b.rows : wanted, m.widths[PK_INPUT], parts);
+  at = s.inner.place(at, b.rows, m.widths[PK_INNER], parts);
   const size_t lowered = most.adapted * b.rows > static_cast<size_t>(wanted) ? most.adapted * b.rows : wanted;
   for (int i = 0; b.num_runs && i < 3; i++) Activations::take(at, s.low[i], lowered * m.low_rank);
   if (most.experts) {
     const int places = b.rows * static_cast<int>(most.active);
-    at = s.places.input.place(at, places, m.widths[PK_INPUT]);
-    at = s.places.inner.place(at, places, static_cast<int>(most.expert_inner));
+    at = s.places.input.place(at, places, m.widths[PK_INPUT], parts);
+    at = s.places.inner.place(at, places, static_cast<int>(most.expert_inner), parts);
     Activations::take(at, s.places.results, static_cast<size_t>(places) * pk::padded(m.widths[PK_RESIDUAL], 32));
     Activations::take(at, s.places.chosen, places);
     Activations::take(at, s.places.shares, places);

@@ -217,11 +217,11 @@ typedef int32_t (*PkExchange)(int32_t phase, float* values, int32_t rows, int32_
 
 // A model: what a step does, in order.  widths: of the buffers; 0 for one that isn't used.
 // low_rank: numbers that the products with an adapter's A may have, a multiple of 32; 0: there are no adapters.
-// low_targets: of each adapter.
+// low_targets: of each adapter.  two_parts: inputs of products have twice as many bits (see activations.h).
 // block_size: tokens per KV block, a multiple of 16.  outputs: numbers of a row that ROWS gives.  exchange: null
 // where no phase needs it.  state_numbers, last_numbers: of a sequence, in all recurrent layers (see PkStates).
 struct PkProgram {
-  int32_t num_phases, vocab, block_size, cache, threads, outputs, low_rank, low_targets;
+  int32_t num_phases, vocab, block_size, cache, threads, outputs, low_rank, low_targets, two_parts;
   int32_t widths[PK_BUFFERS];
   const PkPhase* phases;
   PkExchange exchange;
@@ -414,7 +414,8 @@ struct Kernels {
   const char* name;
   // Both return the bytes of 64-byte aligned scratch that they need, and run only if given it.
   // out: [rows, outputs] = x [rows, inputs] times the matrix, plus bias.
-  size_t (*product)(const PkMatrix&, const float* x, int rows, float* out, int threads, void* work);
+  // parts: of x's rows, see activations.h.
+  size_t (*product)(const PkMatrix&, const float* x, int rows, int parts, float* out, int threads, void* work);
   size_t (*forward)(const PkProgram&, const PkBatch&, void* work);
   // The sampler's passes over a row, see distribution.h.
   bool (*survey)(const float* logits, int count, float* maxima);

@@ -4,6 +4,7 @@ With dtype `auto`, the checkpoint's format is kept. Quantised GGUF tensors, and 
 `checkpoints` packs of quantised safetensors, stay quantised and are multiplied with activations
 quantised to int8 (groups of 32), with keys and values in bfloat16; bfloat16 and float32 checkpoints
 are computed in their own dtype. An explicit dtype applies throughout, whatever the file holds.
+With matmul_precision `high`, activations of all these but float32 ones keep twice as many bits.
 Quantization `int8` turns a float checkpoint's matrices into the format of GGUF's Q8_0. The KV
 cache's dtype can be chosen independently.
 """
@@ -44,7 +45,13 @@ from penstock_worker.forward.cpu.cross_layers import (
     compile_stored,
     showing,
 )
-from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
+from penstock_worker.forward.cpu.dtypes import (
+    cache_of,
+    dtype_of,
+    in_two_parts,
+    kind_of,
+    numerics_of,
+)
 from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.cpu.media import TOWER_DTYPE
 from penstock_worker.forward.cpu.program import compile_program
@@ -119,7 +126,14 @@ def recipe(
             adapters.targets = program.low_rank
 
         def forward(blocks: int) -> Forward:
-            decoder = Decoder(program, setup.block_size, blocks, cache=cache, threads=threads)
+            decoder = Decoder(
+                program,
+                setup.block_size,
+                blocks,
+                cache=cache,
+                threads=threads,
+                two_parts=in_two_parts(setup),
+            )
             if states is not None:
                 states.allocate(decoder.kv_blocks())
             made = CPUForward(decoder, join, ends, states, aux_hidden)
@@ -133,7 +147,7 @@ def recipe(
     return Recipe(
         backend=f"cpu {instruction_set()}",
         dtype=dtype,
-        fingerprint=f"cpu {bits()} {dtype} KV {cache}",
+        fingerprint=f"cpu {bits()} {numerics_of(setup, dtype)} KV {cache}",
         block_bytes=block_bytes,
         kv_groups=groups,
         threads_by_share=False,

@@ -50,6 +50,16 @@ def _check_quantisable(quantization: str, requested: str, stored: str) -> None:
         )
 
 
+def numerics_of(setup: Setup, dtype: str) -> str:
+    """Returns what a fingerprint says of how matrices are multiplied. dtype: dtype_of's."""
+    return f"{dtype} in two parts" if in_two_parts(setup) else dtype
+
+
+def in_two_parts(setup: Setup) -> bool:
+    """Whether inputs of products have twice as many bits (see Decoder)."""
+    return setup.matmul_precision == "high"
+
+
 def cache_of(requested: str, dtype: str) -> str:
     """Returns the KV cache's dtype, a key of CACHE_KINDS."""
     if requested == "auto":

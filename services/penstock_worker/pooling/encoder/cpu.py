@@ -184,13 +184,22 @@ class CPUEncoder(RunsProgram):
     """An Encoder, but not for several threads at once: it has threads of its own."""
 
     def __init__(
-        self, config: EncoderConfig, program: Program, *, longest: int, threads: int
+        self,
+        config: EncoderConfig,
+        program: Program,
+        *,
+        longest: int,
+        threads: int,
+        two_parts: bool = False,
     ) -> None:
-        """`longest`: tokens that an input may have."""
+        """`longest`: tokens that an input may have. `two_parts`: see Decoder."""
         self.config = config
         self._longest = longest
         blocks = -(-longest // BLOCK) + GROUP_ROWS
-        super().__init__(Decoder(program, BLOCK, blocks, cache="float32", threads=threads))
+        decoder = Decoder(
+            program, BLOCK, blocks, cache="float32", threads=threads, two_parts=two_parts
+        )
+        super().__init__(decoder)
 
     def rows(self, inputs: Inputs, adapters: BatchAdapters | None = None) -> Tensor:
         tokens, types, lengths = inputs.tokens, inputs.types, inputs.lengths
