@@ -17,7 +17,6 @@ from penstock.model import mechanisms as all_mechanisms
 from penstock.model.config import ModelConfig
 from penstock.model.mechanisms import mechanisms
 from penstock.prepare.hub_config import read_config
-from penstock.prepare.mmproj import KINDS as MMPROJ
 from penstock.prepare.video_processor import FAMILIES as VIDEO_FAMILIES
 from penstock_worker.forward.backends import backend_module
 from tests.shared.releases.evidence import (
@@ -124,8 +123,7 @@ def _seeing() -> str:
         "its interpreter.\n\n"
         "`releases`: how many config.json of releases are read with transformers' numbers.\n\n"
         f"{', '.join(_watching())} take [videos](../guides/media.md#videos) too.\n\n"
-        "With [an mmproj file](../guides/media.md#gguf-files), GGUF models take pictures or "
-        f"sounds: {', '.join(kind.known_as.replace(' or ', ', ') for kind in MMPROJ.values())}."
+        "With [an mmproj file](../guides/media.md#gguf-files), GGUF models see and hear too."
         "\n\n"
     )
     cases = [case.family for case in SEEN.values()]
