@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from openai import BadRequestError, OpenAI
 
@@ -22,7 +23,7 @@ from penstock import AsyncLLM
 from penstock.errors import DeadlineExceeded, InvalidRequest, RequestFailed
 from penstock.transcription.transcript import Transcript
 from penstock.transcription.wishes import Wishes
-from testing.recordings import tones, wav
+from testing.recordings import RATE, tones, wav
 from testing.serving import Server
 from tests.system.test_offline_scripts import endpoint
 from tests.system.transcribing_models import (
@@ -93,6 +94,19 @@ async def test_the_librarys_requests_have_terms_and_names(hearing: Server) -> No
         assert again.text == heard.text
     finally:
         await llm.close()
+
+
+@pytest.mark.parametrize("chunking", ["", "auto"])
+def test_of_silence_no_words_are_made_up(hearing: Server, chunking: str) -> None:
+    """A window that is as quiet as can be isn't decoded; what is said after it is heard."""
+    quiet = np.zeros(10 * RATE, np.float32)
+    said = wav(np.concatenate([tones(2.0, 1), quiet, tones(2.0, 2)]))
+    reply = post(hearing.url, said, **TIMED, chunking_strategy=chunking).json()
+    seeks = [each["seek"] / 100 for each in reply["segments"]]
+    assert seeks[0] < 2
+    assert seeks[-1] > 8
+    assert not [seek for seek in seeks if 2.1 < seek < 7.9]
+    assert post(hearing.url, wav(quiet), **ONCE).json()["text"] == ""
 
 
 @pytest.mark.parametrize(("language", "task"), [("en", "transcribe"), ("de", "translate")])

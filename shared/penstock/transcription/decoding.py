@@ -67,6 +67,10 @@ class Decoded:
     ended: bool = True
 
 
+SILENT = Decoded([], Quality(0.0, 0.0), 0.0, None, silent=True)
+"""Of a window that needn't be decoded."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Sampled:
     token_ids: list[int]

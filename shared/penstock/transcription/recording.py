@@ -53,6 +53,11 @@ class Recording:
         self._facts = facts
         self._media = media
 
+    def is_silent(self, begin: int, end: int) -> bool:
+        """Whether frames [begin, end) are all at the floor: a model would make words up."""
+        part = self.mel[:, begin:end]
+        return bool(part.min() == part.max())
+
     async def window(self, begin: int, end: int) -> PreparedItems:
         """Frames [begin, end), filled up with zeros to the encoder's length."""
         item = await asyncio.to_thread(self._item, begin, end)

@@ -11,7 +11,7 @@ from penstock.media.items import PreparedItems
 from penstock.media.prompt import placed
 from penstock.model.media_facts import TranscriptionFacts
 from penstock.text.tokenizer import Tokenizer
-from penstock.transcription.decoding import Decoded, WindowDecoder
+from penstock.transcription.decoding import SILENT, Decoded, WindowDecoder
 from penstock.transcription.recording import Recording, quiet_windows
 from penstock.transcription.wishes import Wishes, context_of, language_of, task_tokens
 
@@ -236,6 +236,8 @@ class Transcriber:
             yield self._shown(heard, found)
 
     async def _heard(self, seek: int, end: int) -> _Heard:
+        if self._recording.is_silent(seek, end):
+            return _Heard(seek, SILENT, None)
         facts = self.facts
         window = await self._recording.window(seek, end)
         tokens = task_tokens(self.language or "en", self.wishes, facts)
