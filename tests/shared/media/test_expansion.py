@@ -214,3 +214,11 @@ def test_models_without_eyes(tmp_path: Path) -> None:
     assert facts_of(tmp_path) is None
     (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
     assert facts_of(tmp_path) is None
+
+
+def test_a_tokens_id_changes_no_pixel(tmp_path: Path) -> None:
+    """Qwen2-VL-2B-Instruct-AWQ's preprocessor_config.json has one."""
+    write_folder(tmp_path, FAMILIES["qwen2_vl"])
+    plain, file = facts_of(tmp_path), tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"vision_token_id": 151654}))
+    assert facts_of(tmp_path) == plain
