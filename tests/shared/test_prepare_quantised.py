@@ -175,7 +175,12 @@ def test_floats_of_auto_round() -> None:
     assert [each.levels for each in found.schemes] == ["mxfp4", "nvfp4", "fp8"]
     assert found.schemes[2].block == (1, 32)
     static = {"packing_format": "auto_round:fp8_static", "data_type": "fp", "bits": 8}
-    assert read(AUTO_ROUND | static).schemes[0].float8_inputs
+    static |= {"activation_scheme": "static", "fmt": "e4m3", "group_size": -1}
+    assert read(AUTO_ROUND | static | {"act_bits": 8}).schemes[0].float8_inputs
+    plain = {"quant_method": "auto-round", "data_type": "fp", "bits": 8, "group_size": 0}
+    assert read(plain).schemes == (WeightScheme(storage="fp8", bits=8),)
+    blocks = plain | {"packing_format": "auto_round:fp8", "weight_block_size": [128, 128]}
+    assert read(blocks).schemes[0].block == (128, 128)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,16 @@ from collections.abc import Callable
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
-from penstock.prepare.quantised.methods import awq_scheme, gptq_scheme
+from penstock.prepare.quantised.methods import awq_scheme, block_of, gptq_scheme
 from penstock.prepare.quantised.settings import AUTO_ROUND, MAX_LISTED, check_known, one_of
 
-_KNOWN = AUTO_ROUND | {"extra_config", "packing_format"}
+_KNOWN = AUTO_ROUND | {
+    "activation_scheme",
+    "extra_config",
+    "fmt",
+    "packing_format",
+    "weight_block_size",
+}
 _UNQUANTISED_BITS = 16
 
 _FLOATS: dict[tuple[str, int], WeightScheme] = {
@@ -25,7 +31,6 @@ _FLOATS: dict[tuple[str, int], WeightScheme] = {
 }
 """Of llm_compressor's layout, by type and bits of the weights. The types have variants, which say
 how scales were found: mx_fp_rceil, nv_fp4_with_static_gs."""
-_FP8 = WeightScheme(storage="fp8", bits=8, float8_inputs=True)
 
 
 def _of_floats(settings: Fields) -> WeightScheme:
@@ -58,8 +63,15 @@ def _second_gptq(settings: Fields) -> WeightScheme:
     return gptq_scheme(settings, zeros_less_one=False)
 
 
-def _fp8(_: Fields) -> WeightScheme:
-    return _FP8
+def _fp8(settings: Fields) -> WeightScheme:
+    one_of(settings, "fmt", settings.text("fmt", "e4m3"), ("e4m3",))
+    one_of(settings, "bits", settings.integer("bits"), (8,))
+    return WeightScheme(
+        storage="fp8",
+        bits=8,
+        block=block_of(settings, "weight_block_size"),
+        float8_inputs=settings.integer("act_bits", _UNQUANTISED_BITS) == 8,
+    )
 
 
 _PACKINGS: dict[str, Callable[[Fields], WeightScheme]] = {
@@ -69,10 +81,12 @@ _PACKINGS: dict[str, Callable[[Fields], WeightScheme]] = {
     "auto_awq": _of_integers(awq_scheme),
     "awq": _of_integers(awq_scheme),
     "llm_compressor": _of_floats,
+    "fp8": _fp8,
     "fp8_static": _fp8,
     "": _of_integers(_second_gptq),
 }
 """What stores a matrix, by what follows "auto_round:" in `packing_format`."""
+_FLOAT8 = "auto_round:fp8"
 _KERNELS = ("exllamav2", "tritonv2", "triton", "cuda", "marlin", "torch")
 """What may follow that, and changes nothing."""
 
@@ -101,9 +115,11 @@ def read_auto_round(settings: Fields) -> QuantisedCheckpoint:
 
 
 def _packing(settings: Fields) -> Callable[[Fields], WeightScheme]:
-    """Returns what reads a scheme. Files of before 2025 say the layout in `backend` only."""
+    """Returns what reads a scheme. Files of before 2025 say the layout in `backend` only, and those
+    of FP8 without quantised activations nowhere."""
     older = settings.text("backend", "")
-    default = older if older.startswith("auto") and ":" in older else "auto_round:auto_gptq"
+    default = "auto_round:auto_gptq" if settings.text("data_type", "int") == "int" else _FLOAT8
+    default = older if older.startswith("auto") and ":" in older else default
     stated = settings.text("packing_format", default)
     head, *words = stated.replace("autoround", "auto_round").split(":")
     kind = ":".join(word for word in words if word not in _KERNELS)
