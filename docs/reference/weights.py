@@ -20,6 +20,7 @@ from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.stored import CheckpointTensor
 from tests.shared.releases.reading import READ, RELEASES
 from tests.worker.quantised_checkpoints import CASES, write_checkpoint
+from tests.worker.quantised_writers import LIBRARIES
 
 MODULE = "model.layers.1.mlp.down_proj"
 """The matrix of a checkpoint that is looked at."""
@@ -56,6 +57,9 @@ def weights_page() -> str:
             f"| {_by_method(names)} | {' | '.join(form)} |\n"
             for form, names in _by_form(_of_checkpoints())
         )
+        + "\nFiles of a small random Llama by the formats' own libraries were read once, with the "
+        "weights that these decode:\n\n| library | files |\n|---|---|\n"
+        + "".join(f"| {name} | {files} |\n" for name, files in LIBRARIES.items())
         + "\nReleases whose settings are read: "
         + ", ".join(f"`{method}` {count}" for method, count in sorted(read.items()))
         + ".\n"

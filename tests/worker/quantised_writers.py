@@ -70,6 +70,24 @@ def quantise(
     return Levels(levels, zeros, scales, group_of)
 
 
+LIBRARIES = {
+    "auto-round 0.16.1": "as `auto-round`: 2, 3, 4, 5 and 8 bits, asymmetric too, as AWQ, bits by "
+    "module, FP8 per tensor, channel and block, MXFP4, MXFP8, NVFP4; as `gptq`, `awq`, `fp8`, "
+    "`compressed-tensors`",
+    "llmcompressor 0.14.0.1": "with compressed-tensors 0.20.0: W2A16, W3A16, W4A16, W4A16_ASYM, "
+    "W5A16, W8A16, W4A8, W4AFP8, W6A8, W8A8, FP8, FP8_DYNAMIC, FP8_BLOCK, MXFP4, MXFP8, NVFP4; "
+    "GPTQ with actorder `weight` and `static`",
+    "nvidia-modelopt 0.47.0": "FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, MXFP4, MXFP8, NVFP4, "
+    "W4A8_NVFP4_FP8, W4A8_MXFP4_FP8, W4A16_AWQ, W4A8_AWQ, W8A16, W8A8_SQ_PER_CHANNEL",
+    "bitsandbytes 0.50.2": "LLM.int8, FP4, NF4, its scales quantised too, and as bfloat16",
+    "hqq 0.2.8.post1": "2, 4 and 8 bits",
+}
+"""Libraries whose own files of a small random Llama were read once, with the weights that the
+library decodes, up to the rounding of its dtype. Writers make tensors of the same names, types and
+shapes. (AWQ was decoded by AutoAWQ 0.2.9; Model Optimizer's integers and FP8 are what it quantises
+to, but for a weight in 30,000 that lies between two numbers.)"""
+
+
 def into_words(levels: np.ndarray, bits: int, order: tuple[int, ...] | None = None) -> Tensor:
     """Packs [lines, n] into int32 [lines, words], one number at a time. order: which of a word's
     numbers lies in its lowest bits, in the next ones, and so on."""
