@@ -7,7 +7,13 @@ from __future__ import annotations
 import torch
 
 from penstock.errors import PenstockError
-from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel, TransformersConfig
+from penstock.model.config import (
+    EncoderConfig,
+    HeadConfig,
+    ModelConfig,
+    PreparedModel,
+    TransformersConfig,
+)
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.matrix import SOURCES, MatrixKind
@@ -31,6 +37,8 @@ def check_tensors(prepared: PreparedModel) -> None:
     that are missing, of another shape, of a type that can't be read, or that nothing asks for. Of
     what transformers' code computes, asks whether it can; raises Unable without transformers."""
     config = prepared.config
+    if isinstance(config, HeadConfig):
+        return  # It is no model, and drafts for one.
     if isinstance(config, TransformersConfig):
         model_class(config, headless=prepared.pooling is not None)
         return
@@ -84,7 +92,8 @@ def cpu_bytes(prepared: PreparedModel) -> int | None:
     settings. None: the kernels aren't built, other code computes the model, or a quantised
     checkpoint's own numbers say how it is held. Raises UnsupportedModel for a broken file."""
     config = prepared.config
-    if isinstance(config, EncoderConfig | TransformersConfig) or prepared.weights.quantised:
+    others = EncoderConfig | HeadConfig | TransformersConfig
+    if isinstance(config, others) or prepared.weights.quantised:
         return None
     try:
         library = load()

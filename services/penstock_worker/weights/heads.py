@@ -102,7 +102,7 @@ def drafted_ids(weights: Weights, config: HeadConfig) -> torch.Tensor | None:
                 " which says which"
             )
         return None
-    stored = weights.stored(IDS, (config.vocab_size,))
+    stored = weights.of_any_type(IDS, (config.vocab_size,))
     if stored.format != "I64":
         raise UnsupportedModel(f"tensor {stored.name} is {stored.format}; I64 is needed")
     differences = np.frombuffer(stored.data.tobytes(), dtype="<i8")

@@ -181,7 +181,13 @@ class Weights:
         return self.stored(name, shape)
 
     def stored(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
-        """Returns a tensor as it is in the file, after checking its shape."""
+        """Returns a tensor as it is in the file, after checking its shape and its type."""
+        stored = self.of_any_type(name, shape)
+        stored.require_readable()
+        return stored
+
+    def of_any_type(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
+        """Returns what `stored` does, for whoever decodes the numbers itself."""
         stored = self._tensors.get(name)
         if stored is None:
             raise UnsupportedModel(f"the checkpoint lacks the tensor {name} of shape {shape}")
@@ -189,7 +195,6 @@ class Weights:
             raise UnsupportedModel(
                 f"tensor {stored.name} has shape {stored.shape}; the model needs {shape}"
             )
-        stored.require_readable()
         self._taken.add(name)
         return stored
 
