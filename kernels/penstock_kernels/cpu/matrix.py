@@ -30,6 +30,14 @@ class MatrixKind(enum.IntEnum):
     T4W = 10
     F4W = 11
     F4B16 = 12
+    U5H = 13
+    U4D = 14
+    U5D = 15
+    U4K = 16
+    U5K = 17
+    S6K = 18
+    S3K = 19
+    U2K = 20
 
 
 @dataclass(frozen=True)
@@ -50,16 +58,16 @@ SOURCES = {
     "F32": SourceFormat(0, 1, 4, MatrixKind.F32),
     "F16": SourceFormat(1, 1, 2, MatrixKind.F32),
     "BF16": SourceFormat(2, 1, 2, MatrixKind.BF16),
-    "Q4_0": SourceFormat(3, 32, 18, MatrixKind.U4H),
+    "Q4_0": SourceFormat(3, 32, 18, MatrixKind.U4D),
     "Q4_1": SourceFormat(4, 32, 20, MatrixKind.U4H),
-    "Q5_0": SourceFormat(5, 32, 22, MatrixKind.U8H),
-    "Q5_1": SourceFormat(6, 32, 24, MatrixKind.U8H),
+    "Q5_0": SourceFormat(5, 32, 22, MatrixKind.U5D),
+    "Q5_1": SourceFormat(6, 32, 24, MatrixKind.U5H),
     "Q8_0": SourceFormat(7, 32, 34, MatrixKind.S8H),
-    "Q4_K": SourceFormat(8, 256, 144, MatrixKind.U4W),
-    "Q5_K": SourceFormat(9, 256, 176, MatrixKind.U8W),
-    "Q6_K": SourceFormat(10, 256, 210, MatrixKind.S8W16),
-    "Q2_K": SourceFormat(20, 256, 84, MatrixKind.U4W16),
-    "Q3_K": SourceFormat(21, 256, 110, MatrixKind.S8W16),
+    "Q4_K": SourceFormat(8, 256, 144, MatrixKind.U4K),
+    "Q5_K": SourceFormat(9, 256, 176, MatrixKind.U5K),
+    "Q6_K": SourceFormat(10, 256, 210, MatrixKind.S6K),
+    "Q2_K": SourceFormat(20, 256, 84, MatrixKind.U2K),
+    "Q3_K": SourceFormat(21, 256, 110, MatrixKind.S3K),
     "IQ4_NL": SourceFormat(22, 32, 18, MatrixKind.T4H),
     "IQ4_XS": SourceFormat(23, 256, 136, MatrixKind.T4W),
     "MXFP4": SourceFormat(24, 32, 17, MatrixKind.F4W),
@@ -120,7 +128,10 @@ class PackedMatrix:
         return PackedMatrix(struct, self.tiles, padded)
 
 
-_HALVES = (MatrixKind.S8W16, MatrixKind.U4W16, MatrixKind.F4B16)
+_HALVES = (
+    *(MatrixKind.S8W16, MatrixKind.U4W16, MatrixKind.F4B16),
+    *(MatrixKind.S6K, MatrixKind.S3K, MatrixKind.U2K),
+)
 _FORMS = {MatrixKind.F32: 1, MatrixKind.BF16: 2, **dict.fromkeys(_HALVES, 12)}
 
 

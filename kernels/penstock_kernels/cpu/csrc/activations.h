@@ -14,7 +14,8 @@ using Half = float;
 #endif
 
 // x: [rows, stride] float32.  For quantised matrices also levels [rows, stride], and for each row and
-// group of 32 the scale, scale * sum of levels, and -128 times the sum of levels; the latter two also for each 16.
+// group of 32 the scale, scale * sum of levels, and -128 times the sum of levels; the latter two also for each 16,
+// and -32 times the sum.
 // For bfloat16 ones: halves.
 // With two parts, a row's levels and halves are two rows: the number rounded, then what the rounding has left, which is
 // rounded in turn. Their products' sum is that of a number with twice as many bits.
@@ -26,6 +27,7 @@ struct Activations {
   int32_t* offsets = nullptr;
   float* scaled_sums16 = nullptr;
   int32_t* offsets16 = nullptr;
+  int32_t* lesser_offsets16 = nullptr;
   Half* halves = nullptr;
   float* floats = nullptr;
 
@@ -40,6 +42,7 @@ struct Activations {
     take(at, offsets, group_cells);
     take(at, scaled_sums16, 2 * group_cells);
     take(at, offsets16, 2 * group_cells);
+    take(at, lesser_offsets16, 2 * group_cells);
     take(at, halves, cells);
     take(at, floats, floats_in);
     return at;
@@ -90,6 +93,8 @@ __attribute__((always_inline)) inline float quantise_group(const Activations& a,
   if (!(forms & pk::HALF_GROUPS)) return scale;
   a.offsets16[2 * at] = -128 * first;
   a.offsets16[2 * at + 1] = -128 * second;
+  a.lesser_offsets16[2 * at] = -32 * first;
+  a.lesser_offsets16[2 * at + 1] = -32 * second;
   a.scaled_sums16[2 * at] = scale * static_cast<float>(first);
   a.scaled_sums16[2 * at + 1] = scale * static_cast<float>(second);
   return scale;
@@ -151,6 +156,7 @@ inline void copy_row(const Activations& from, int row, const Activations& to, in
   if (forms & pk::HALF_GROUPS) {
     copy(to.scaled_sums16, from.scaled_sums16, 2 * groups);
     copy(to.offsets16, from.offsets16, 2 * groups);
+    copy(to.lesser_offsets16, from.lesser_offsets16, 2 * groups);
   }
   if (forms & pk::HALVES) copy(to.halves, from.halves, cells);
   if (forms & (pk::HALVES | pk::FLOATS)) copy(to.floats, from.floats, to.stride);

@@ -46,7 +46,7 @@ class AmxRegisters {
 
 // What AMX multiplies: the bytes of a format, signed or not, or nothing of it.
 template <class Format> struct AmxBytes { static constexpr bool ANY = false; };
-template <bool NIBBLES, bool WIDE> struct AmxBytes<Unsigned<NIBBLES, WIDE>> { static constexpr bool ANY = true, SIGNED = false, AS_STORED = !NIBBLES; };
+template <int KIND, class Scales> struct AmxBytes<Unsigned<KIND, Scales>> { static constexpr bool ANY = true, SIGNED = false, AS_STORED = pk::level_bits(KIND) == 8; };
 template <> struct AmxBytes<Signed> { static constexpr bool ANY = true, SIGNED = true, AS_STORED = false; };
 template <int KIND> struct AmxBytes<Looked<KIND>> : AmxBytes<Signed> {};
 
@@ -96,7 +96,7 @@ template <class Format> class AmxProduct {
 
   int panel(int p) const { return p ? second_ : first_; }
   const uint8_t* levels(int g) const { return levels_ + static_cast<size_t>(g) * pk::level_bytes(KIND); }
-  const uint8_t* scales(int g) const { return scales_ + static_cast<size_t>(g) * pk::scale_bytes(KIND); }
+  const uint8_t* scales(int g) const { return scales_ + pk::scale_offset(KIND, g); }
 
   // Bytes of some groups' weights, and a request for those of the next tile.
   void read(int from, int count) {

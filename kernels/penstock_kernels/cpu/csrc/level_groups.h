@@ -1,11 +1,15 @@
 // Groups of quantised weights times rows of levels: how their levels are read, and what is added to a row's sums.
 #pragma once
+#include <utility>
+
 #include "activations.h"
 
 namespace {
 
-// What the bytes of a group's weights are: levels up to 15, up to 255, or signed ones as as_signed made them.
-enum class Weights { NIBBLES, BYTES, SIGNED };
+// What the bytes of a group's weights are: levels of four, five or eight bits, those of six that count as much less 32,
+// or signed ones as as_signed made them.
+enum class Weights { NIBBLES, FIVE_BITS, LESS_32, BYTES, SIGNED };
+constexpr Weights weights_of(int bits) { return bits <= 4 ? Weights::NIBBLES : bits == 5 ? Weights::FIVE_BITS : Weights::BYTES; }
 
 }  // namespace
 
@@ -49,16 +53,16 @@ template <Weights SORT, int N, int M> struct Dots {
   __attribute__((always_inline)) Dots(const W* w, const Activations& a, int row, int g, int from = 0) {
     const Cell first(a, row, g);
     dots_of_rows<SORT == Weights::BYTES, N, M>(w, first.levels + from, a.stride, of);
-    if (SORT == Weights::BYTES && !UNSIGNED_BYTES) add_offsets(a, first.at);
+    if (SORT == Weights::BYTES && !UNSIGNED_BYTES) take_off<1>(a.offsets, first.at, a.groups);
+    if (SORT == Weights::LESS_32) take_off<-1>(a.lesser_offsets16 + from / 16, 2 * first.at, 2 * a.groups);
   }
   I operator()(const Place&, int m) const { return of[m]; }
 
  private:
-  // What the bytes lack since they became signed.
-  void add_offsets(const Activations& a, size_t at) {
-    static_assert(SORT != Weights::BYTES || N == 8);
+  // What bytes lack since they became signed, or have too much.
+  template <int TIMES> void take_off(const int32_t* offsets, size_t at, int next) {
     PK_UNROLLED
-    for (int m = 0; m < M; m++, at += a.groups) of[m] = less(of[m], a.offsets[at]);
+    for (int m = 0; m < M; m++, at += next) of[m] = less(of[m], TIMES * offsets[at]);
   }
 };
 #else
@@ -71,6 +75,8 @@ template <Weights SORT, int N, int M> struct Dots {
   Dots(const W* weights, const Activations& rows, int, int, int first = 0) : w(weights), a(rows), from(first) {}
   __attribute__((always_inline)) I operator()(const Cell& cell, int) const {
     if (SORT == Weights::NIBBLES) return dot_nibbles<N>(w, cell.levels + from);
+    if (SORT == Weights::FIVE_BITS) return dot_small<N, 4>(w, cell.levels + from, 0);
+    if (SORT == Weights::LESS_32) return dot_small<N, 2>(w, cell.levels + from, a.lesser_offsets16[2 * cell.at + from / 16]);
     if (SORT == Weights::BYTES) return dot<N>(w, cell.levels + from);
     return dot_signed<N>(w, cell.levels + from, N == 8 ? a.offsets[cell.at] : a.offsets16[2 * cell.at + from / 16]);
   }
@@ -78,6 +84,22 @@ template <Weights SORT, int N, int M> struct Dots {
 // Bytes that `dot` takes.
 inline W as_bytes(W levels) { return levels; }
 #endif
+
+// Levels of two bits, four vectors of which lie in one.
+template <int... N> __attribute__((always_inline)) inline void four_quarters(W q, W* w, std::integer_sequence<int, N...>) {
+  ((w[N] = and_bits(shifted<-2 * N>(q), 3)), ...);
+}
+__attribute__((always_inline)) inline void read_quarters(const uint8_t* q, W* w) {
+  four_quarters(load_w(q), w, std::make_integer_sequence<int, 4>());
+  four_quarters(load_w(q + 64), w + 4, std::make_integer_sequence<int, 4>());
+}
+// Bit N of a byte becomes bit LOW of that of w[N]; of pairs of bits, bits LOW and LOW + 1.
+template <int LOW, int... N> __attribute__((always_inline)) inline void add_bits(W bits, W* w, std::integer_sequence<int, N...>) {
+  ((w[N] = with_bits(w[N], shifted<LOW - N>(bits), 1 << LOW)), ...);
+}
+template <int LOW, int... N> __attribute__((always_inline)) inline void add_pairs(W bits, W* w, std::integer_sequence<int, N...>) {
+  ((w[N] = with_bits(w[N], shifted<LOW - 2 * N>(bits), 3 << LOW)), ...);
+}
 
 // sums[m] += group g of the tile times group g of row m. Scales are float16 or float32 (WIDE).
 template <bool WIDE> inline V load_scale(const uint8_t* at, int index) {
@@ -93,10 +115,21 @@ inline V load_e4m3(const uint8_t* at, int index) {
   return load_f16(halves);
 }
 
-// Of levels that lie two to a byte, each in a byte of its own.
-__attribute__((always_inline)) inline void read_nibbles(const uint8_t* q, W* w) {
-  PK_UNROLLED
-  for (int i = 0; i < 8; i++) w[i] = i % 2 ? high_nibbles(load_w(q + 64 * (i / 2))) : low_nibbles(load_w(q + 64 * (i / 2)));
+// A group's levels of BITS bits, each in a byte of its own: eight vectors (see pk::level_at).
+template <int BITS> __attribute__((always_inline)) inline void read_levels(const uint8_t* q, W* w) {
+  constexpr int low = pk::low_bits(BITS), more = BITS - low;
+  if constexpr (low == 8) {
+    PK_UNROLLED
+    for (int i = 0; i < 8; i++) w[i] = load_w(q + 64 * i);
+  } else if constexpr (low == 4) {
+    PK_UNROLLED
+    for (int i = 0; i < 8; i++) w[i] = i % 2 ? high_nibbles(load_w(q + 64 * (i / 2))) : low_nibbles(load_w(q + 64 * (i / 2)));
+  } else read_quarters(q, w);
+  if constexpr (more == 1) add_bits<low>(load_w(q + 64 * low), w, std::make_integer_sequence<int, 8>());
+  if constexpr (more == 2) {
+    add_pairs<low>(load_w(q + 64 * low), w, std::make_integer_sequence<int, 4>());
+    add_pairs<low>(load_w(q + 64 * low + 64), w + 4, std::make_integer_sequence<int, 4>());
+  }
 }
 
 // sums[m] += scale times that of row m, times dots(place of row m, m): whole numbers, however they were summed up.
@@ -106,22 +139,49 @@ template <class Place, int M, class Dots> inline void add_scaled(V scale, const 
   for (int m = 0; m < M; m++, place.next(a)) sums[m] = fma(to_float(dots(place, m)), mul(scale, set1(a.scales[place.at])), sums[m]);
 }
 
-// Unsigned levels with a scale and a minimum: two to a byte (NIBBLES), or one.
-template <bool NIBBLES, bool WIDE> struct Unsigned {
-  static constexpr int KIND = NIBBLES ? (WIDE ? PK_U4W : PK_U4H) : (WIDE ? PK_U8W : PK_U8H);
+// A group's scales and minima; `index` is 1 of its latter 16 inputs, where they have their own.
+template <bool WIDE> struct ScaleAndMinimum {
+  static inline V scale(const uint8_t* s, int, int) { return load_scale<WIDE>(s, 0); }
+  static inline V minimum(const uint8_t* s, int, int, V) { return load_scale<WIDE>(s, 1); }
+};
+// Float32, of each half of a group.
+struct Wide {
+  static inline V scale(const uint8_t* s, int, int index) { return load_scale<true>(s, index); }
+  static inline V minimum(const uint8_t* s, int, int index, V) { return load_scale<true>(s, 2 + index); }
+};
+template <int LEAST> struct Derived {
+  static inline V scale(const uint8_t* s, int, int) { return load_scale<false>(s, 0); }
+  static inline V minimum(const uint8_t*, int, int, V scale) { return mul(scale, set1(static_cast<float>(LEAST))); }
+};
+// Bytes times float16: a product that no float32 rounds.
+template <int KIND> struct Factored {
+  static inline V scale(const uint8_t* s, int g, int index) { return times(s, g, index, 0); }
+  static inline V minimum(const uint8_t* s, int g, int index, V) { return times(s, g, pk::scale_bytes(KIND) / pk::LANES / 2 + index, 1); }
+
+ private:
+  static inline V times(const uint8_t* s, int g, int index, int factor) {
+    const uint16_t* factors = reinterpret_cast<const uint16_t*>(s - pk::factors_before(KIND, g));
+    return mul(load_i8(reinterpret_cast<const int8_t*>(s) + 16 * index), load_f16(factors + 16 * factor));
+  }
+};
+
+// Unsigned levels with a scale and a minimum.
+template <int KIND_, class Scales> struct Unsigned {
+  static constexpr int KIND = KIND_, BITS = pk::level_bits(KIND);
   template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
     W w[8];
     read(q, w);
-    using Whole = Dots<NIBBLES ? Weights::NIBBLES : Weights::BYTES, 8, M>;
+    using Whole = Dots<weights_of(BITS), 8, M>;
     add<typename Whole::At, M>(s, a, row, g, Whole(w, a, row, g), sums);
   }
   __attribute__((always_inline)) static inline void read(const uint8_t* q, W* w) {
-    if (NIBBLES) return read_nibbles(q, w);
+    read_levels<BITS>(q, w);
+    if (BITS < 8) return;
     PK_UNROLLED
-    for (int i = 0; i < 8; i++) w[i] = as_bytes(load_w(q + 64 * i));
+    for (int i = 0; i < 8; i++) w[i] = as_bytes(w[i]);
   }
   template <class Place, int M, class Dots> static inline void add(const uint8_t* s, const Activations& a, int row, int g, const Dots& dots, V* sums) {
-    const V scale = load_scale<WIDE>(s, 0), minimum = load_scale<WIDE>(s, 1);
+    const V scale = Scales::scale(s, g, 0), minimum = Scales::minimum(s, g, 0, scale);
     Place place(a, row, g);
     PK_UNROLLED
     for (int m = 0; m < M; m++, place.next(a)) {
@@ -132,14 +192,14 @@ template <bool NIBBLES, bool WIDE> struct Unsigned {
   }
 };
 
-// Two to a byte; the first and the latter 16 inputs have a scale and a minimum each.
-struct UnsignedHalves {
-  static constexpr int KIND = PK_U4W16;
+// The first and the latter 16 inputs have a scale and a minimum each.
+template <int KIND_, class Scales> struct UnsignedHalves {
+  static constexpr int KIND = KIND_;
   template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
     W w[8];
-    read_nibbles(q, w);
-    const V first = load_scale<true>(s, 0), second = load_scale<true>(s, 1);
-    const V least = load_scale<true>(s, 2), second_least = load_scale<true>(s, 3);
+    read_levels<pk::level_bits(KIND)>(q, w);
+    const V first = Scales::scale(s, g, 0), second = Scales::scale(s, g, 1);
+    const V least = Scales::minimum(s, g, 0, first), second_least = Scales::minimum(s, g, 1, second);
     using Half = Dots<Weights::NIBBLES, 4, M>;
     const Half half(w, a, row, g), other(w + 4, a, row, g, 16);
     typename Half::At cell(a, row, g);
@@ -183,7 +243,7 @@ template <int KIND_> struct Looked {
     add<typename Whole::At, M>(s, a, row, g, Whole(w, a, row, g), sums);
   }
   __attribute__((always_inline)) static inline void read(const uint8_t* q, W* w) {
-    read_nibbles(q, w);
+    read_levels<4>(q, w);
     PK_UNROLLED
     for (int i = 0; i < 8; i++) w[i] = as_signed(look_up(KIND == PK_F4W ? pk::E2M1 : pk::IQ4, w[i]));
   }
@@ -192,9 +252,9 @@ template <int KIND_> struct Looked {
   }
 };
 
-// Signed levels, of which the first and the latter 16 have a scale each.
-template <int M> __attribute__((always_inline)) inline void add_halves(const W* w, V first, V second, const Activations& a, int row, int g, V* sums) {
-  using Half = Dots<Weights::SIGNED, 4, M>;
+// sums[m] += of each half of a group, its scale times that of row m, times its weights by the row's levels.
+template <Weights SORT, int M> inline void add_halves(V first, V second, const W* w, const Activations& a, int row, int g, V* sums) {
+  using Half = Dots<SORT, 4, M>;
   const Half half(w, a, row, g), other(w + 4, a, row, g, 16);
   typename Half::At cell(a, row, g);
   PK_UNROLLED
@@ -210,7 +270,23 @@ struct SignedHalves {
   template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
     W w[8];
     for (int i = 0; i < 8; i++) w[i] = as_signed(load_w(q + 64 * i));
-    add_halves<M>(w, load_scale<true>(s, 0), load_scale<true>(s, 1), a, row, g, sums);
+    add_halves<Weights::SIGNED, M>(load_scale<true>(s, 0), load_scale<true>(s, 1), w, a, row, g, sums);
+  }
+};
+
+// Of levels less 4, those that are as much less 32.
+alignas(16) constexpr uint8_t LESS_4_AS_LESS_32[16] = {28, 29, 30, 31, 32, 33, 34, 35};
+
+// Levels less 32, or of three bits less 4; each half of a group has a byte for a scale.
+template <int KIND_> struct LowerHalves {
+  static constexpr int KIND = KIND_;
+  template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
+    W w[8];
+    read_levels<pk::level_bits(KIND)>(q, w);
+    if (KIND == PK_S3K)
+      for (int i = 0; i < 8; i++) w[i] = look_up(LESS_4_AS_LESS_32, w[i]);
+    const V first = Factored<KIND>::scale(s, g, 0), second = Factored<KIND>::scale(s, g, 1);
+    add_halves<Weights::LESS_32, M>(first, second, w, a, row, g, sums);
   }
 };
 
@@ -220,7 +296,7 @@ struct LookedHalves {
   template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
     W w[8];
     Looked<PK_F4W>::read(q, w);
-    add_halves<M>(w, load_e4m3(s, 0), load_e4m3(s, 1), a, row, g, sums);
+    add_halves<Weights::SIGNED, M>(load_e4m3(s, 0), load_e4m3(s, 1), w, a, row, g, sums);
   }
 };
 

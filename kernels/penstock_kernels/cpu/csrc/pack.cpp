@@ -68,7 +68,12 @@ struct Levels {
   float scales[2];
   float minimum;
   float second_minimum;
+  // Of K-quants, what scales and minima are made of: numbers of a byte, and the float16 factors of a super-block.
+  int8_t scale_bytes[4];
+  uint16_t factors[2];
 };
+
+constexpr uint16_t HALF_SIGN = 0x8000;
 
 
 void q4(const uint8_t* q, uint8_t* levels) {
@@ -124,12 +129,19 @@ Levels decode_small(int source, const uint8_t* row, int g) {
       for (int i = 0; i < 2; i++) out.scales[i] = half_to_float(read<uint16_t>(b + 80)) * static_cast<float>(b[2 * j + i] & 15);
       out.minimum = -half_to_float(read<uint16_t>(b + 82)) * static_cast<float>(b[2 * j] >> 4);
       out.second_minimum = -half_to_float(read<uint16_t>(b + 82)) * static_cast<float>(b[2 * j + 1] >> 4);
+      for (int i = 0; i < 4; i++) out.scale_bytes[i] = static_cast<int8_t>(i < 2 ? b[2 * j + i] & 15 : b[2 * j + i - 2] >> 4);
+      out.factors[0] = read<uint16_t>(b + 80);
+      out.factors[1] = read<uint16_t>(b + 82) ^ HALF_SIGN;
       break;
     case PK_Q3_K:
       b = row + 110 * (g / 8);
       two_bits(b + 32, j, out.levels);
-      for (int i = 0; i < GROUP; i++) out.levels[i] = static_cast<uint8_t>((out.levels[i] | ((b[i] >> j) & 1) << 2) + 124);
-      for (int i = 0; i < 2; i++) out.scales[i] = half_to_float(read<uint16_t>(b + 108)) * static_cast<float>(q3_scale(b + 96, 2 * j + i));
+      for (int i = 0; i < GROUP; i++) out.levels[i] = static_cast<uint8_t>((out.levels[i] | ((b[i] >> j) & 1) << 2));
+      out.factors[0] = read<uint16_t>(b + 108);
+      for (int i = 0; i < 2; i++) {
+        out.scale_bytes[i] = static_cast<int8_t>(q3_scale(b + 96, 2 * j + i));
+        out.scales[i] = half_to_float(out.factors[0]) * static_cast<float>(out.scale_bytes[i]);
+      }
       break;
     case PK_IQ4_NL:
       b = row + 18 * g;
@@ -209,6 +221,10 @@ Levels decode(int source, const uint8_t* row, int g) {
       k_scale(b + 4, j, scale, minimum);
       out.scales[0] = half_to_float(read<uint16_t>(b)) * static_cast<float>(scale);
       out.minimum = -half_to_float(read<uint16_t>(b + 2)) * static_cast<float>(minimum);
+      out.scale_bytes[0] = static_cast<int8_t>(scale);
+      out.scale_bytes[1] = static_cast<int8_t>(minimum);
+      out.factors[0] = read<uint16_t>(b);
+      out.factors[1] = read<uint16_t>(b + 2) ^ HALF_SIGN;
       break;
     }
     case PK_LEVELS:
@@ -224,10 +240,13 @@ Levels decode(int source, const uint8_t* row, int g) {
       const uint8_t *low = b + 64 * part + 32 * (quarter % 2), *high = b + 128 + 32 * part;
       for (int i = 0; i < GROUP; i++) {
         const int four = quarter < 2 ? low[i] & 15 : low[i] >> 4, two = (high[i] >> (2 * quarter)) & 3;
-        out.levels[i] = static_cast<uint8_t>((four | two << 4) + 96);  // value - 32, plus 128
+        out.levels[i] = static_cast<uint8_t>(four | two << 4);
       }
-      const float d = half_to_float(read<uint16_t>(b + 208));
-      for (int i = 0; i < 2; i++) out.scales[i] = d * static_cast<float>(static_cast<int8_t>(b[192 + 2 * j + i]));
+      out.factors[0] = read<uint16_t>(b + 208);
+      for (int i = 0; i < 2; i++) {
+        out.scale_bytes[i] = static_cast<int8_t>(b[192 + 2 * j + i]);
+        out.scales[i] = half_to_float(out.factors[0]) * static_cast<float>(out.scale_bytes[i]);
+      }
       break;
     }
     default: return decode_small(source, row, g);
@@ -268,25 +287,37 @@ void put_scale(uint8_t* scales, bool wide, int index, int lane, float value) {
   }
 }
 
-void put_levels(int kind, uint8_t* q, uint8_t* s, int lane, const Levels& group) {
-  const bool halves = kind == PK_S8W16 || kind == PK_U4W16, bytes = kind == PK_F4B16;
-  const bool table = kind == PK_T4H || kind == PK_T4W || kind == PK_F4W || bytes;
-  const bool nibbles = kind == PK_U4H || kind == PK_U4W || kind == PK_U4W16 || table;
-  const bool wide = kind == PK_U4W || kind == PK_U8W || halves || kind == PK_T4W || kind == PK_F4W;
-  if (nibbles) {
-    for (int i = 0; i < GROUP; i += 8)
-      for (int j = 0; j < 4; j++) q[8 * i + 4 * lane + j] = static_cast<uint8_t>(group.levels[i + j] | group.levels[i + 4 + j] << 4);
-  } else {
-    for (int i = 0; i < GROUP; i += 4)
-      for (int j = 0; j < 4; j++) q[16 * i + 4 * lane + j] = group.levels[i + j];
+// Four levels at a time (see pk::level_at).
+void put_levels(int kind, uint8_t* q, int lane, const Levels& group) {
+  const int bits = pk::level_bits(kind), low = pk::low_bits(bits), more = bits - low, share = 8 / low;
+  const uint32_t ones = 0x01010101u;
+  uint32_t vectors[8], rest[2] = {};
+  std::memcpy(vectors, group.levels, GROUP);
+  for (int i = 0; i < 8; i += share) {
+    uint32_t four = 0;
+    for (int j = 0; j < share; j++) four |= (vectors[i + j] & (((1u << low) - 1) * ones)) << (low * j);
+    std::memcpy(q + 64 * (i / share) + 4 * lane, &four, 4);
   }
-  if (bytes) {
+  for (int i = 0; i < 8 && more; i++) rest[more * i / 8] |= (vectors[i] >> low & ((1u << more) - 1) * ones) << (more * i % 8);
+  for (int i = 0; i < more; i++) std::memcpy(q + 64 * (low + i) + 4 * lane, &rest[i], 4);
+}
+
+void put_scales(int kind, uint8_t* s, int g, int lane, const Levels& group) {
+  if (pk::super_bytes(kind)) {
+    std::memcpy(s - pk::factors_before(kind, g) + 2 * lane, group.factors, 2);
+    if (pk::super_bytes(kind) == 4 * pk::LANES) std::memcpy(s - pk::factors_before(kind, g) + 2 * (16 + lane), group.factors + 1, 2);
+    for (int i = 0; i < pk::scale_bytes(kind) / pk::LANES; i++) s[16 * i + lane] = static_cast<uint8_t>(group.scale_bytes[i]);
+    return;
+  }
+  if (kind == PK_F4B16) {
     for (int i = 0; i < 2; i++) s[16 * i + lane] = static_cast<uint8_t>(float_to_half(group.scales[i]) >> 7);
     return;
   }
+  const bool halves = kind == PK_S8W16 || kind == PK_U4W16;
+  const bool wide = kind == PK_U4W || kind == PK_U8W || halves || kind == PK_T4W || kind == PK_F4W;
   put_scale(s, wide, 0, lane, group.scales[0]);
   if (halves) put_scale(s, wide, 1, lane, group.scales[1]);
-  else if (kind != PK_S8H && !table) put_scale(s, wide, 1, lane, group.minimum);
+  else if (pk::scale_bytes(kind) > (wide ? 4 : 2) * pk::LANES) put_scale(s, wide, 1, lane, group.minimum);
   if (kind == PK_U4W16) {
     put_scale(s, wide, 2, lane, group.minimum);
     put_scale(s, wide, 3, lane, group.second_minimum);
@@ -339,15 +370,18 @@ bool can_pack(int source, int inputs, int kind) {
   if (inputs < 1) return false;
   switch (source) {
     case PK_SOURCE_F32: case PK_SOURCE_F16: case PK_SOURCE_BF16: return kind == PK_F32 || kind == PK_BF16 || kind == PK_S8H;
-    case PK_Q4_0: case PK_Q4_1: return inputs % 32 == 0 && kind == PK_U4H;
-    case PK_Q5_0: case PK_Q5_1: return inputs % 32 == 0 && kind == PK_U8H;
+    case PK_Q4_0: return inputs % 32 == 0 && kind == PK_U4D;
+    case PK_Q4_1: return inputs % 32 == 0 && kind == PK_U4H;
+    case PK_Q5_0: return inputs % 32 == 0 && kind == PK_U5D;
+    case PK_Q5_1: return inputs % 32 == 0 && kind == PK_U5H;
     case PK_Q8_0: return inputs % 32 == 0 && kind == PK_S8H;
-    case PK_Q4_K: return inputs % 256 == 0 && kind == PK_U4W;
-    case PK_Q5_K: return inputs % 256 == 0 && kind == PK_U8W;
+    case PK_Q4_K: return inputs % 256 == 0 && kind == PK_U4K;
+    case PK_Q5_K: return inputs % 256 == 0 && kind == PK_U5K;
     case PK_LEVELS: return kind >= PK_U4H && kind <= PK_U4W16;
-    case PK_Q6_K: case PK_Q3_K: return inputs % 256 == 0 && kind == PK_S8W16;
+    case PK_Q6_K: return inputs % 256 == 0 && kind == PK_S6K;
+    case PK_Q3_K: return inputs % 256 == 0 && kind == PK_S3K;
     case PK_IQ4_XS: return inputs % 256 == 0 && kind == PK_T4W;
-    case PK_Q2_K: return inputs % 256 == 0 && kind == PK_U4W16;
+    case PK_Q2_K: return inputs % 256 == 0 && kind == PK_U2K;
     case PK_IQ4_NL: return inputs % 32 == 0 && kind == PK_T4H;
     case PK_MXFP4: return kind == PK_F4W;
     case PK_NVFP4: return kind == PK_F4B16;
@@ -362,13 +396,13 @@ bool pack_row(int source, const uint8_t* row, int inputs, int kind, uint8_t* til
   bool sound = true;
   for (int g = 0; g < groups; g++) {
     uint8_t* q = levels + static_cast<size_t>(g) * level_bytes(kind);
-    uint8_t* s = scales + static_cast<size_t>(g) * scale_bytes(kind);
+    uint8_t* s = scales + scale_offset(kind, g);
     if (kind == PK_F32 || kind == PK_BF16) put_plain(kind, q, lane, source, row, g, inputs);
-    else if (is_plain(source)) put_levels(kind, q, s, lane, quantise(source, row, g, inputs));
     else {
-      const Levels group = decode(source, row, g);
-      sound = sound && std::isfinite(group.scales[0] + group.scales[1]) && std::isfinite(group.minimum + group.second_minimum);
-      put_levels(kind, q, s, lane, group);
+      const Levels group = is_plain(source) ? quantise(source, row, g, inputs) : decode(source, row, g);
+      sound = sound && (is_plain(source) || (std::isfinite(group.scales[0] + group.scales[1]) && std::isfinite(group.minimum + group.second_minimum)));
+      put_levels(kind, q, lane, group);
+      put_scales(kind, s, g, lane, group);
     }
   }
   return sound;

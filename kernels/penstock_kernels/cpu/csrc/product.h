@@ -71,7 +71,7 @@ template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, 
   for (int m = 0; m < M; m++) sums[m] = zero();
   for (int g = 0; g < a.groups; g++) {
     const uint8_t* q = levels + static_cast<size_t>(g) * pk::level_bytes(kind);
-    const uint8_t* s = scales + static_cast<size_t>(g) * pk::scale_bytes(kind);
+    const uint8_t* s = scales + pk::scale_offset(kind, g);
     if (ahead) {
       pk::prefetch(q + ahead, pk::level_bytes(kind));
       pk::prefetch(s + ahead, pk::scale_bytes(kind));
@@ -88,6 +88,9 @@ template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, 
   for (int m = 0; m < M; m++) store(out + 16 * m, matrix.bias ? add(sums[m], bias) : sums[m]);
 }
 
+// Formats of few files, which share a decoded weight by fewer counts of rows: each is compiled for each instruction set.
+constexpr bool is_rare(int kind) { return kind == PK_U5H || kind == PK_U2K || kind == PK_S3K || kind == PK_U4W16 || kind == PK_T4W; }
+
 // Row counts that a decoded weight is shared by; others are made up of these.
 template <class Format> void tile_of(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows, float* out) {
 #if defined(PK_AMX)
@@ -95,6 +98,15 @@ template <class Format> void tile_of(const PkMatrix& matrix, int tile, const Act
     if (rows >= AMX_LEAST) return AmxProduct<Format>(matrix, tile, a, row, rows).run(out);
 #endif
   constexpr int most = Format::KIND == PK_F32 ? FLOAT_ROWS : Format::KIND == PK_BF16 ? HALF_ROWS : LEVEL_ROWS;
+  if constexpr (is_rare(Format::KIND)) {
+    for (int count; rows > 0; row += count, rows -= count, out += 16 * count) {
+      count = rows >= most ? most : rows >= 4 ? 4 : 1;
+      if (count == most) tile_rows<Format, most>(matrix, tile, a, row, out);
+      else if (count == 4) tile_rows<Format, 4>(matrix, tile, a, row, out);
+      else tile_rows<Format, 1>(matrix, tile, a, row, out);
+    }
+    return;
+  }
   while (rows > 0) {
     const int count = rows >= most ? most : rows >= 12 && most > 12 ? 12 : rows >= 8 && most > 8 ? 8 : rows >= 6 ? 6 : rows >= 4 ? 4 : rows;
     switch (count) {
@@ -118,12 +130,20 @@ inline void product_of_parts(const PkMatrix& matrix, int tile, const Activations
   switch (matrix.kind) {
     case PK_F32: return tile_of<Floats>(matrix, tile, a, row, rows, out);
     case PK_BF16: return tile_of<Halves>(matrix, tile, a, row, rows, out);
-    case PK_U4H: return tile_of<Unsigned<true, false>>(matrix, tile, a, row, rows, out);
-    case PK_U4W: return tile_of<Unsigned<true, true>>(matrix, tile, a, row, rows, out);
-    case PK_U8H: return tile_of<Unsigned<false, false>>(matrix, tile, a, row, rows, out);
-    case PK_U8W: return tile_of<Unsigned<false, true>>(matrix, tile, a, row, rows, out);
+    case PK_U4H: return tile_of<Unsigned<PK_U4H, ScaleAndMinimum<false>>>(matrix, tile, a, row, rows, out);
+    case PK_U4W: return tile_of<Unsigned<PK_U4W, ScaleAndMinimum<true>>>(matrix, tile, a, row, rows, out);
+    case PK_U8H: return tile_of<Unsigned<PK_U8H, ScaleAndMinimum<false>>>(matrix, tile, a, row, rows, out);
+    case PK_U8W: return tile_of<Unsigned<PK_U8W, ScaleAndMinimum<true>>>(matrix, tile, a, row, rows, out);
+    case PK_U5H: return tile_of<Unsigned<PK_U5H, ScaleAndMinimum<false>>>(matrix, tile, a, row, rows, out);
+    case PK_U4D: return tile_of<Unsigned<PK_U4D, Derived<-8>>>(matrix, tile, a, row, rows, out);
+    case PK_U5D: return tile_of<Unsigned<PK_U5D, Derived<-16>>>(matrix, tile, a, row, rows, out);
+    case PK_U4K: return tile_of<Unsigned<PK_U4K, Factored<PK_U4K>>>(matrix, tile, a, row, rows, out);
+    case PK_U5K: return tile_of<Unsigned<PK_U5K, Factored<PK_U5K>>>(matrix, tile, a, row, rows, out);
     case PK_S8H: return tile_of<Signed>(matrix, tile, a, row, rows, out);
-    case PK_U4W16: return tile_of<UnsignedHalves>(matrix, tile, a, row, rows, out);
+    case PK_U4W16: return tile_of<UnsignedHalves<PK_U4W16, Wide>>(matrix, tile, a, row, rows, out);
+    case PK_U2K: return tile_of<UnsignedHalves<PK_U2K, Factored<PK_U2K>>>(matrix, tile, a, row, rows, out);
+    case PK_S6K: return tile_of<LowerHalves<PK_S6K>>(matrix, tile, a, row, rows, out);
+    case PK_S3K: return tile_of<LowerHalves<PK_S3K>>(matrix, tile, a, row, rows, out);
     case PK_T4H: return tile_of<Looked<PK_T4H>>(matrix, tile, a, row, rows, out);
     case PK_T4W: return tile_of<Looked<PK_T4W>>(matrix, tile, a, row, rows, out);
     case PK_F4W: return tile_of<Looked<PK_F4W>>(matrix, tile, a, row, rows, out);
@@ -169,40 +189,46 @@ inline void tile_products(const PkMatrix& matrix, int tile, int count, const Act
        a.floats + static_cast<size_t>(row) * a.stride, a.stride, rows, matrix.bias ? matrix.bias + 16 * tile : nullptr, out);
 }
 
-// Lane `lane` of 16 scales, as floats.
-inline float scale_at(const uint8_t* scales, int kind, int index, int lane) {
+// Lane `lane` of group g's scales or minima, as a float.
+inline float scale_at(const uint8_t* s, int kind, int g, int index, int lane) {
   alignas(64) float lanes[16];
   if (kind == PK_F4B16) {
-    store(lanes, load_e4m3(scales, index));
+    store(lanes, load_e4m3(s, index));
     return lanes[lane];
   }
-  const bool wide = kind == PK_U4W || kind == PK_U8W || (kind >= PK_S8W16 && kind != PK_T4H);
-  store(lanes, wide ? load_scale<true>(scales, index) : load_scale<false>(scales, index));
+  const int half = pk::scale_bytes(kind) / pk::LANES / 2;
+  if (pk::super_bytes(kind)) {
+    const uint16_t* factors = reinterpret_cast<const uint16_t*>(s - pk::factors_before(kind, g));
+    const bool minimum = pk::super_bytes(kind) == 4 * pk::LANES && index >= half;
+    store(lanes, mul(load_i8(reinterpret_cast<const int8_t*>(s) + 16 * index), load_f16(factors + (minimum ? 16 : 0))));
+    return lanes[lane];
+  }
+  const bool wide = kind == PK_U4W || kind == PK_U8W || kind == PK_S8W16 || kind == PK_U4W16 || kind == PK_T4W || kind == PK_F4W;
+  store(lanes, wide ? load_scale<true>(s, index) : load_scale<false>(s, index));
   return lanes[lane];
 }
 
-// One value of a group; of an F4B16, divided by its `factor_of`. i: input within the group.
-inline float value_at(const uint8_t* q, const uint8_t* s, int kind, int lane, int i) {
+// One value of group g; of an F4B16, divided by its `factor_of`. i: input within the group.
+inline float value_at(const uint8_t* q, const uint8_t* s, int kind, int g, int lane, int i) {
+  if (kind == PK_F32) return reinterpret_cast<const float*>(q)[16 * i + lane];
+  if (kind == PK_BF16) {
+    const uint32_t bits = static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(q)[32 * (i / 2) + 2 * lane + i % 2]) << 16;
+    float value;
+    __builtin_memcpy(&value, &bits, 4);
+    return value;
+  }
+  const int level = pk::level_at(q, pk::level_bits(kind), i / 4, 4 * lane + i % 4);
+  const bool halves = pk::form_of(kind) & pk::HALF_GROUPS;
+  const float scale = scale_at(s, kind, g, halves ? i / 16 : 0, lane);
   switch (kind) {
-    case PK_F32: return reinterpret_cast<const float*>(q)[16 * i + lane];
-    case PK_BF16: {
-      const uint32_t bits = static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(q)[32 * (i / 2) + 2 * lane + i % 2]) << 16;
-      float value;
-      __builtin_memcpy(&value, &bits, 4);
-      return value;
-    }
-    case PK_U4H: case PK_U4W: case PK_U4W16: case PK_T4H: case PK_T4W: case PK_F4W: case PK_F4B16: {
-      const uint8_t both = q[64 * (i / 8) + 4 * lane + i % 4];
-      const int level = i % 8 < 4 ? both & 15 : both >> 4;
-      if (kind == PK_T4H || kind == PK_T4W) return scale_at(s, kind, 0, lane) * static_cast<float>(pk::IQ4[level] - 128);
-      if (kind == PK_F4W || kind == PK_F4B16) return scale_at(s, kind, kind == PK_F4W ? 0 : i / 16, lane) * static_cast<float>(pk::E2M1[level] - 128);
-      const bool halves = kind == PK_U4W16;
-      return scale_at(s, kind, halves ? i / 16 : 0, lane) * static_cast<float>(level) + scale_at(s, kind, halves ? 2 + i / 16 : 1, lane);
-    }
-    case PK_U8H: case PK_U8W:
-      return scale_at(s, kind, 0, lane) * static_cast<float>(q[64 * (i / 4) + 4 * lane + i % 4]) + scale_at(s, kind, 1, lane);
-    default:
-      return scale_at(s, kind, kind == PK_S8W16 ? i / 16 : 0, lane) * static_cast<float>(q[64 * (i / 4) + 4 * lane + i % 4] - 128);
+    case PK_T4H: case PK_T4W: return scale * static_cast<float>(pk::IQ4[level] - 128);
+    case PK_F4W: case PK_F4B16: return scale * static_cast<float>(pk::E2M1[level] - 128);
+    case PK_S6K: return scale * static_cast<float>(level - 32);
+    case PK_S3K: return scale * static_cast<float>(level - 4);
+    case PK_U4D: return scale * static_cast<float>(level) + -8.0f * scale;
+    case PK_U5D: return scale * static_cast<float>(level) + -16.0f * scale;
+    case PK_S8H: case PK_S8W16: return scale * static_cast<float>(level - 128);
+    default: return scale * static_cast<float>(level) + scale_at(s, kind, g, halves ? 2 + i / 16 : 1, lane);
   }
 }
 
@@ -213,8 +239,8 @@ inline void matrix_row(const PkMatrix& matrix, int row, float* out) {
   const uint8_t* scales = levels + static_cast<size_t>(groups) * pk::level_bytes(matrix.kind);
   for (int k = 0; k < matrix.inputs; k++) {
     const int g = k / pk::GROUP;
-    out[k] = value_at(levels + static_cast<size_t>(g) * pk::level_bytes(matrix.kind),
-                      scales + static_cast<size_t>(g) * pk::scale_bytes(matrix.kind), matrix.kind, row % 16, k % pk::GROUP);
+    out[k] = value_at(levels + static_cast<size_t>(g) * pk::level_bytes(matrix.kind), scales + pk::scale_offset(matrix.kind, g),
+                      matrix.kind, g, row % 16, k % pk::GROUP);
     if (matrix.kind == PK_F4B16) out[k] *= factor_of(matrix);
   }
 }

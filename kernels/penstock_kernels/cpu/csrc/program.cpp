@@ -10,7 +10,7 @@ bool fits(const PkNorm& norm) {
 }
 
 bool is(const PkMatrix& matrix, int outputs, int inputs) {
-  return matrix.kind >= PK_F32 && matrix.kind <= PK_F4B16 && matrix.tiles && matrix.outputs == outputs && matrix.inputs == inputs && outputs > 0 && inputs > 0;
+  return matrix.kind >= PK_F32 && matrix.kind < PK_KINDS && matrix.tiles && matrix.outputs == outputs && matrix.inputs == inputs && outputs > 0 && inputs > 0;
 }
 
 bool activates(const PkPhase& p, bool gated) {

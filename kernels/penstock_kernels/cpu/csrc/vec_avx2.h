@@ -108,6 +108,19 @@ inline W high_nibbles(W w) {
   const __m256i mask = _mm256_set1_epi8(15);
   return {_mm256_and_si256(_mm256_srli_epi16(w.lo, 4), mask), _mm256_and_si256(_mm256_srli_epi16(w.hi, 4), mask)};
 }
+// Bits move to the left, or by less than 0 to the right, some into the next byte of two.
+template <int LEFT> inline __m256i shifted(__m256i w) { return LEFT > 0 ? _mm256_slli_epi16(w, LEFT) : LEFT < 0 ? _mm256_srli_epi16(w, -LEFT) : w; }
+template <int LEFT> inline W shifted(W w) { return {shifted<LEFT>(w.lo), shifted<LEFT>(w.hi)}; }
+inline W and_bits(W w, int mask) {
+  const __m256i bits = _mm256_set1_epi8(static_cast<char>(mask));
+  return {_mm256_and_si256(w.lo, bits), _mm256_and_si256(w.hi, bits)};
+}
+// Those of `mask` in other, besides those of w.
+inline W with_bits(W w, W other, int mask) {
+  const W more = and_bits(other, mask);
+  return {_mm256_or_si256(w.lo, more.lo), _mm256_or_si256(w.hi, more.hi)};
+}
+inline I plus(I a, I b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
 // Each level's entry of a table of 16.
 inline W look_up(const uint8_t* table, W levels) {
   const __m256i entries = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
@@ -128,6 +141,8 @@ template <int N> inline I dot(const W* w, const int8_t* a, I sums = izero()) {
   return sums;
 }
 template <int N> inline I dot_nibbles(const W* w, const int8_t* a) { return dot<N>(w, a); }
+// Of levels up to 31 (STEP 4) or 63 (2), added to x.
+template <int N, int STEP> inline I dot_small(const W* w, const int8_t* a, int32_t x) { return dot<N>(w, a, {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}); }
 // Of levels less 128; offset: -128 times the sum of a.
 inline W as_signed(W levels) { return levels; }
 template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t offset) {
@@ -146,6 +161,12 @@ template <int N> inline I dot_nibbles(const W* w, const int8_t* a) {
     pairs.hi = _mm256_add_epi16(pairs.hi, _mm256_maddubs_epi16(w[i].hi, x));
   }
   return {widened(pairs.lo), widened(pairs.hi)};
+}
+// The same of levels up to 31 (STEP 4) or 63 (2), added to x: of STEP times four inputs, sums fit into 16 bits.
+template <int N, int STEP> inline I dot_small(const W* w, const int8_t* a, int32_t x) {
+  I sums = {_mm256_set1_epi32(x), _mm256_set1_epi32(x)};
+  for (int i = 0; i < N; i += STEP) sums = plus(sums, dot_nibbles<STEP>(w + i, a + 4 * i));
+  return sums;
 }
 // The same of any bytes: by halves of four bits, since 255 * 127 * 2 doesn't fit into 16 bits.
 template <int N> inline I dot(const W* w, const int8_t* a) {

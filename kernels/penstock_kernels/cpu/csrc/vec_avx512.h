@@ -97,6 +97,11 @@ inline V to_float(I a) { return _mm512_cvtepi32_ps(a); }
 inline W load_w(const uint8_t* p) { return _mm512_loadu_si512(p); }
 inline W low_nibbles(W w) { return _mm512_and_si512(w, _mm512_set1_epi8(15)); }
 inline W high_nibbles(W w) { return _mm512_and_si512(_mm512_srli_epi16(w, 4), _mm512_set1_epi8(15)); }
+// Bits move to the left, or by less than 0 to the right, some into the next byte of two.
+template <int LEFT> inline W shifted(W w) { return LEFT > 0 ? _mm512_slli_epi16(w, LEFT) : LEFT < 0 ? _mm512_srli_epi16(w, -LEFT) : w; }
+inline W and_bits(W w, int mask) { return _mm512_and_si512(w, _mm512_set1_epi8(static_cast<char>(mask))); }
+// Those of `mask` in other, besides those of w.
+inline W with_bits(W w, W other, int mask) { return _mm512_ternarylogic_epi32(w, other, _mm512_set1_epi8(static_cast<char>(mask)), 0xf8); }
 // Each level's entry of a table of 16.
 inline W look_up(const uint8_t* table, W levels) {
   return _mm512_shuffle_epi8(_mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(table))), levels);
@@ -119,6 +124,8 @@ template <int N> inline I dot(const W* w, const int8_t* a, I sums = izero()) {
   return _mm512_add_epi32(sums, others);
 }
 template <int N> inline I dot_nibbles(const W* w, const int8_t* a) { return dot<N>(w, a); }
+// Of levels up to 31 (STEP 4) or 63 (2), added to x.
+template <int N, int STEP> inline I dot_small(const W* w, const int8_t* a, int32_t x) { return dot<N>(w, a, _mm512_set1_epi32(x)); }
 // Of levels less 128, as as_signed made them; offset: -128 times the sum of a.
 inline W as_signed(W levels) { return levels; }
 template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t offset) { return dot<N>(w, a, _mm512_set1_epi32(offset)); }

@@ -132,6 +132,22 @@ inline W low_nibbles(W w) { return PK_QUARTERS(PK_OF); }
 #define PK_OF(q) vshrq_n_u8(w.q, 4)
 inline W high_nibbles(W w) { return PK_QUARTERS(PK_OF); }
 #undef PK_OF
+// Bits move to the left, or by less than 0 to the right.
+template <int LEFT> inline uint8x16_t shifted(uint8x16_t w) {
+  if constexpr (LEFT > 0) return vshlq_n_u8(w, LEFT);
+  else if constexpr (LEFT < 0) return vshrq_n_u8(w, -LEFT);
+  else return w;
+}
+#define PK_OF(q) shifted<LEFT>(w.q)
+template <int LEFT> inline W shifted(W w) { return PK_QUARTERS(PK_OF); }
+#undef PK_OF
+#define PK_OF(q) vandq_u8(w.q, vdupq_n_u8(static_cast<uint8_t>(mask)))
+inline W and_bits(W w, int mask) { return PK_QUARTERS(PK_OF); }
+#undef PK_OF
+// Those of `mask` in other, besides those of w.
+#define PK_OF(q) vorrq_u8(w.q, vandq_u8(other.q, vdupq_n_u8(static_cast<uint8_t>(mask))))
+inline W with_bits(W w, W other, int mask) { return PK_QUARTERS(PK_OF); }
+#undef PK_OF
 // Each level's entry of a table of 16.
 #define PK_OF(q) vqtbl1q_u8(entries, levels.q)
 inline W look_up(const uint8_t* table, W levels) {

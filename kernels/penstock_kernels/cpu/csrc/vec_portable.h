@@ -76,6 +76,11 @@ inline W load_w(const uint8_t* p) { W r; __builtin_memcpy(r.x, p, 64); return r;
 inline W low_nibbles(W w) { for (auto& b : w.x) b &= 15; return w; }
 inline W high_nibbles(W w) { for (auto& b : w.x) b >>= 4; return w; }
 // Each level's entry of a table of 16.
+// Bits move to the left, or by less than 0 to the right.
+template <int LEFT> inline W shifted(W w) { for (auto& b : w.x) b = static_cast<uint8_t>(LEFT > 0 ? b << (LEFT > 0 ? LEFT : 0) : b >> (LEFT < 0 ? -LEFT : 0)); return w; }
+inline W and_bits(W w, int mask) { for (auto& b : w.x) b &= static_cast<uint8_t>(mask); return w; }
+// Those of `mask` in other, besides those of w.
+inline W with_bits(W w, W other, int mask) { for (int i = 0; i < 64; i++) w.x[i] |= static_cast<uint8_t>(other.x[i] & mask); return w; }
 inline W look_up(const uint8_t* table, W levels) { for (auto& b : levels.x) b = table[b]; return levels; }
 inline I dot4(I sums, W w, const int8_t* a) {
   PK_LANES for (int j = 0; j < 4; j++) sums.x[i] += static_cast<int32_t>(w.x[4 * i + j]) * a[j];
@@ -88,6 +93,8 @@ template <int N> inline I dot(const W* w, const int8_t* a) {
   return sums;
 }
 template <int N> inline I dot_nibbles(const W* w, const int8_t* a) { return dot<N>(w, a); }
+// Of levels up to 31 (STEP 4) or 63 (2), added to x.
+template <int N, int STEP> inline I dot_small(const W* w, const int8_t* a, int32_t x) { return plus(dot<N>(w, a), x); }
 inline W as_signed(W levels) { return levels; }
 template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t offset) { return plus(dot<N>(w, a), offset); }
 
