@@ -112,6 +112,9 @@ TEMPLATES = {
 """Chat templates."""
 WEIGHTS = {
     "SmolLM2-135M": ("llama", "tests/worker/models/test_parity_default.py"),
+    "Gemma-3-270M": ("gemma3", "tests/system/releases/test_generation.py"),
+    "Qwen2.5-Coder-0.5B": ("qwen2", "tests/system/releases/test_generation.py"),
+    "Whisper base": ("whisper", "tests/system/releases/test_speech.py"),
 }
 """Models that tests compute with, beside transformers: the family, and one of the tests."""
 

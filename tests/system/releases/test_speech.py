@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from shutil import which
 
 import httpx
 import numpy as np
 import pytest
 import soxr
+import torch
+from transformers import AutoProcessor, WhisperForConditionalGeneration
 
 from penstock.media.soundtrack import open_any
 from testing.serving import Server
@@ -47,8 +50,12 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = write_folder(WHISPER.file(), tmp_path_factory.mktemp("whisper") / "whisper-base")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(WHISPER.file(), tmp_path_factory.mktemp("whisper") / "whisper-base")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
     flags = ("--num-kv-blocks", "512", "--max-media-seconds", "3600")
     with Server(str(folder), *flags) as running:
         yield running
@@ -75,6 +82,17 @@ def words(text: str) -> list[str]:
 def wrong(text: str) -> int:
     """How many of the words that were said aren't heard."""
     return len(set(words(SAID)) - set(words(text)))
+
+
+def test_the_text_is_that_of_transformers(server: Server, folder: Path, speech: np.ndarray) -> None:
+    model = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+    processor = AutoProcessor.from_pretrained(folder)
+    given = processor(speech, sampling_rate=RATE, return_tensors="pt")
+    ids = model.generate(
+        given.input_features, language="en", task="transcribe", return_timestamps=True
+    )
+    [text] = processor.batch_decode(ids, skip_special_tokens=True)
+    assert heard(server, saved_sound(speech, "WAV"))[0].strip() == text.strip()
 
 
 def test_every_container_is_heard(server: Server, speech: np.ndarray) -> None:

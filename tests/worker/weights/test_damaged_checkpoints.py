@@ -68,9 +68,10 @@ def opened(case: str, parts: dict[str, Tensor]) -> Tensor:
     return matrix.values(range(matrix.outputs), range(matrix.inputs))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case != "AutoRound, mixed bits"])
 def test_damage_never_gives_another_error(case: str) -> None:
-    """Numbers may be others where numbers were changed; no other exception, no endless memory."""
+    """Numbers may be others where numbers were changed; no other exception, no endless memory.
+    Of mixed bits, a matrix by this name is one of floats."""
     weight = torch.randn(48, 64, generator=torch.Generator().manual_seed(1))
     parts, meant = CASES[case].writer(weight)
     assert torch.equal(opened(case, parts), meant)
