@@ -23,7 +23,13 @@ from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import HostQueue, ReportedWhenQueued, queue_of
 from penstock_worker.dtype import check_calculated
 from penstock_worker.forward.backends import choose
-from penstock_worker.forward.interface import DeviceRecipe, Forward, LikeliestForward, Recipe
+from penstock_worker.forward.interface import (
+    DeviceRecipe,
+    Forward,
+    LikeliestForward,
+    Recipe,
+    Unable,
+)
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.loading.fingerprint import fingerprint
@@ -84,7 +90,10 @@ def load(
         )
     check_calculated(setup)
     if setup.load_format == "auto":
-        check_tensors(prepared)
+        try:
+            check_tensors(prepared)
+        except Unable as error:
+            raise StartupError(f"the model can't be computed: {error}") from error
     if setup.pooling is not None:
         refuse_store(setup, "a pooling model stores no KV there")
         return load_pooling(prepared, setup, threads, begun, phases)

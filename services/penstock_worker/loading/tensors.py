@@ -24,12 +24,13 @@ from penstock_worker.media.loading import load_senses
 from penstock_worker.models.decoder import HEAD, DecoderModel, headless
 from penstock_worker.pooling.encoders import build_encoder
 from penstock_worker.pooling.heads import VECTORS, head_of
+from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.placing import NOWHERE
 from penstock_worker.weights.stored import StoredTensor
 
 DTYPE = torch.float32
-"""Of tensors without data; any would do."""
+"""The dtype of tensors without data; any would do."""
 
 
 def check_tensors(prepared: PreparedModel) -> None:
@@ -114,5 +115,7 @@ def _kind(stored: StoredTensor, whole: MatrixKind | None) -> MatrixKind:
     """`whole`: the kind of all matrices; None: each as the file has it."""
     if whole is not None:
         return whole
-    source = SOURCES.get(stored.format)
+    source, form = SOURCES.get(stored.format), FORMATS.get(stored.format)
+    if source is None and form is not None and form.grouped is not None:
+        return form.grouped.kind
     return MatrixKind.BF16 if source is None else source.kind

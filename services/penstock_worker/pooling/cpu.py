@@ -75,7 +75,7 @@ def recipe(
                 program,
                 longest=setup.max_model_len,
                 threads=threads,
-                two_parts=in_two_parts(setup),
+                two_parts=in_two_parts(setup, dtype),
             )
             return encoder, head
 

@@ -27,7 +27,7 @@ from penstock_worker.pooling.pooler import pooling_runner
 from penstock_worker.pooling.recipe import BLOCKS_EACH, PoolingParts
 from penstock_worker.pooling.space import Pictures, SpaceBody
 from penstock_worker.weights.family_names import by_our_names
-from penstock_worker.weights.files import named_tensors, safetensors_tensors
+from penstock_worker.weights.files import gguf_by_our_names, named_tensors, safetensors_tensors
 from penstock_worker.weights.names import from_hub
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.weights import Weights
@@ -92,7 +92,7 @@ def open_encoder(
     it that don't fit."""
     files, family, pooling = prepared.weights.files, config.family, setup.pooling
     if config.layers is not None and prepared.weights.format == "gguf":
-        found = by_our_names(named_tensors(files), ENCODERS[family].gguf_names, config.layers)
+        found = gguf_by_our_names(named_tensors(files), ENCODERS[family].gguf_names, config.layers)
     elif config.layers is not None:
         names, name_of = ENCODERS[family].layer_names, from_hub
         if config.space is not None:

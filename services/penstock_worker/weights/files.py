@@ -19,7 +19,7 @@ from penstock.model.quantised_checkpoint import QuantisedCheckpoint
 from penstock_worker.quantisation.checkpoints.gather import gathered
 from penstock_worker.quantisation.checkpoints.nvfp4 import NVFP4Blocks
 from penstock_worker.weights.cache_scales import cache_scale
-from penstock_worker.weights.family_names import by_our_names
+from penstock_worker.weights.family_names import TensorNames, by_our_names
 from penstock_worker.weights.names import from_gguf, from_hub, unwrapped
 from penstock_worker.weights.stored import CheckpointTensor, StoredTensor
 
@@ -30,8 +30,16 @@ def gguf_tensors(files: tuple[str, ...], config: ModelConfig) -> dict[str, Store
     """Returns the files' tensors by our names. Raises UnsupportedModel for a broken file,
     ModelNotFound for a missing one."""
     names = served_family(config.architecture).gguf_names
-    found = by_our_names(named_tensors(files), names, config)
-    return {name: _as_matrix(stored) for name, stored in found.items()}
+    return gguf_by_our_names(named_tensors(files), names, config)
+
+
+def gguf_by_our_names(
+    found: dict[str, StoredTensor], names: TensorNames, config: ModelConfig
+) -> dict[str, StoredTensor]:
+    """Does what by_our_names does with a GGUF file's tensors, whose NVFP4 matrices get their
+    factors."""
+    ours = by_our_names(found, names, config)
+    return {name: _as_matrix(stored) for name, stored in ours.items()}
 
 
 def _as_matrix(stored: StoredTensor) -> StoredTensor:
@@ -122,7 +130,8 @@ def safetensors_tensors(
 
 
 def _tensors(files: tuple[str, ...]) -> dict[str, SafetensorsTensor]:
-    """By their names without what the model was wrapped in when it was saved."""
+    """Returns the files' tensors by their names, without what the model was wrapped in when it was
+    saved."""
     found: dict[str, SafetensorsTensor] = {}
     for path in files:
         for tensor in SafetensorsFile(path).tensors.values():

@@ -20,7 +20,7 @@ from penstock.families.family import JOIN, LAYER_BEHIND_THE_LAST, TensorNames
 from penstock.families.finding import served_family
 from penstock.model.config import HeadConfig, ModelConfig, WeightFiles
 from penstock_worker.weights.family_names import by_our_names
-from penstock_worker.weights.files import named_tensors, safetensors_tensors
+from penstock_worker.weights.files import gguf_by_our_names, named_tensors, safetensors_tensors
 from penstock_worker.weights.names import with_head_from_hub
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.placing import CPU
@@ -69,7 +69,8 @@ def mtp_weights(
     names = replace(names, layers_for_drafts=False)
     quantised = files.quantised is not None or any(each.format in LAYOUTS for each in own.values())
     kind = QuantisedWeights if keep_quantised and quantised else Weights
-    return kind(by_our_names(own, names, config), dtype, device)
+    named = gguf_by_our_names if files.format == "gguf" else by_our_names
+    return kind(named(own, names, config), dtype, device)
 
 
 def eagle3_weights(

@@ -167,10 +167,15 @@ class Weights:
             for name, stored in self._tensors.items()
             if name not in self._taken and not stored.spare
         ]
-        idle = [stored.name for stored in extra if stored.adds_nothing]
+        idle: list[str] = []
+        used: list[str] = []
+        for stored in extra:  # Pieces of one tensor have its name.
+            if stored.adds_nothing:
+                idle.append(stored.name)
+            else:
+                used.append(_with_largest(stored))
         if idle:
             log.info("tensors of zeros, which the model doesn't use", tensors=_shown(idle))
-        used = [_with_largest(stored) for stored in extra if stored.name not in idle]
         if used:
             raise UnsupportedModel(
                 f"the checkpoint has {len(used)} tensors that the model doesn't use: {_shown(used)}"

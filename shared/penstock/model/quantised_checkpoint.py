@@ -20,7 +20,7 @@ class WeightScheme(msgspec.Struct, frozen=True, kw_only=True):
 
     storage: Storage
     bits: int
-    """Bits of a level: 4 or 8; of GPTQ's and HQQ's 1 to 8."""
+    """Bits of a level, 1 to 8."""
     group_size: int | None = None
     """Inputs that share a scale; None: all inputs of an output, or the whole matrix."""
     symmetric: bool = True

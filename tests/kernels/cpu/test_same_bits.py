@@ -14,7 +14,7 @@ from penstock_kernels.cpu.matrix import LEVELS_BLOCK, MatrixKind, pack_levels, p
 from penstock_kernels.cpu.sampler import Row, sample, uniform
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.slow_recurrent import SlowRecurrent
-from tests.kernels.cpu.sources import WAYS, WIDTH, name_of, random_source
+from tests.kernels.cpu.sources import WAYS, WIDTH, name_of, random_source, source_of
 from tests.kernels.cpu.steps import Run, random_steps, random_tokens
 from tests.kernels.cpu.test_mechanisms import MODELS
 from tests.kernels.cpu.test_recurrent import SHAPES
@@ -133,6 +133,32 @@ def test_the_largest_whole_numbers(alike: list[str], level: int) -> None:
         check(alike, lambda packed=packed, x=x: product(x, packed))
         weight = levels - 128 if kind == MatrixKind.S8H else levels + 0.5
         assert (product(x, packed) == 160.0 * level * weight).all()
+
+
+ONE = np.float16(1).tobytes()
+LARGEST = {
+    "Q5_0": (ONE + b"\xff" * 20, 15.0),
+    "Q5_1": (ONE + ONE + b"\xff" * 20, 32.0),
+    "Q5_K": (ONE + bytes(2) + b"\xff" * 4 + bytes(4) + b"\x0f" * 4 + b"\xff" * 160, None),
+    "Q6_K": (b"\xff" * 192 + b"\x01" * 16 + ONE, 31.0),
+}
+"""Blocks whose levels have all bits, and the weight that they are."""
+
+
+@pytest.mark.parametrize("level", [-127, 127])
+@pytest.mark.parametrize("format", LARGEST)
+def test_the_largest_levels_of_five_and_six_bits(alike: list[str], format: str, level: int) -> None:
+    """AVX2 adds their products up in 16 bits, of a few at a time."""
+    block, weight = LARGEST[format]
+    count = 21 * 512 // WIDTH[format]
+    source = source_of(format, np.frombuffer(block * count, np.uint8), 21, 512)
+    packed = source.packed()
+    x = np.full((32, 512), level, dtype=np.float32)
+    check(alike, lambda: product(x, packed))
+    true = x.astype(np.float64) @ source.values.T.astype(np.float64)
+    assert np.allclose(product(x, packed), true, rtol=1e-5)
+    if weight is not None:
+        assert (source.values == weight).all()
 
 
 def check_steps(alike: list[str], sizes: Sizes, **fields: object) -> None:

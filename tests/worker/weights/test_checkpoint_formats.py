@@ -263,6 +263,8 @@ BROKEN: dict[str, tuple[str, Change, str]] = {
         "HQQ, 4 bits", put("quant_scale", lambda x: x + 1), r"quantised scales .*\(quant_scale\)"),
     "an endless zero point": (
         "HQQ, 4 bits", put("zero", poisoned(float("inf"))), "zero point that isn't finite"),
+    "HQQ without inputs": (
+        "HQQ, 4 bits", put("shape", lambda x: x * torch.tensor([1, 0])), "says that it is .* x 0"),
     "groups of HQQ of another size": (
         "HQQ, 4 bits", put("scale", lambda x: x[1:]), "of other shapes than .*storage='hqq'"),
     "a listed module": (

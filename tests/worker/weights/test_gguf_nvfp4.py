@@ -132,6 +132,16 @@ def test_runs_packed_on_cpu(name: str, kind: MatrixKind | None, files: WeightFil
     assert (np.abs(read - 127 * wanted) <= 8 * size * 2.0**-24).all()
 
 
+def test_a_factor_is_not_lost() -> None:
+    """Whoever reads a file's tensors without giving them their factors is told."""
+    shape = (HIDDEN, HIDDEN)
+    data = stored_bytes("NVFP4", HIDDEN * HIDDEN)
+    stored = StoredTensor("q.weight", shape, "NVFP4", data, factors=(0.25,))
+    packing = CPUPacking(Weights({"q.weight": stored}, torch.float32), threads=1)
+    with pytest.raises(UnsupportedModel, match="has factors"):
+        packing.matrix("q", *shape, kind=None)
+
+
 @pytest.mark.parametrize("name", WANTED)
 def test_stays_packed_on_triton(name: str, files: WeightFiles) -> None:
     assert stays_quantised("auto", files)

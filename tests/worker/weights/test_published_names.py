@@ -119,6 +119,16 @@ def test_tensors_that_may_change_something_are_refused(
         load_model(TINY, files, torch.float32)
 
 
+def test_a_part_of_zeros_excuses_no_other_part_of_its_tensor() -> None:
+    values = np.array([1, 2, 0, 0, 5, 6], np.float32).view(np.uint8)
+    fused = StoredTensor("h.0.qkv.bias", (6,), "F32", values)
+    parts = {
+        f"{part}.bias": fused.row_range(range(2 * n, 2 * n + 2)) for n, part in enumerate("qkv")
+    }
+    with pytest.raises(UnsupportedModel, match=r"has 2 tensors.*up to 2.*up to 6"):
+        Weights(parts, torch.float32).finish()
+
+
 def test_old_names_of_norms(tmp_path: Path) -> None:
     """Those of checkpoints that came from TensorFlow, which transformers renames, too."""
     torch.manual_seed(3)

@@ -132,7 +132,7 @@ def recipe(
                 blocks,
                 cache=cache,
                 threads=threads,
-                two_parts=in_two_parts(setup),
+                two_parts=in_two_parts(setup, dtype),
             )
             if states is not None:
                 states.allocate(decoder.kv_blocks())
@@ -331,6 +331,8 @@ def experts_obstacle(config: ModelConfig) -> str | None:
             return "experts whose inputs are weighed have biases"
         if experts is not None and experts.latent and layer.halves != "feed_forward":
             return "experts over latents stand in a layer with attention"
+        if experts is not None and experts.latent and experts.shared_gate:
+            return "experts over latents stand beside an expert with a gate"
         if experts is not None and experts.latent > config.hidden_size:
             return f"experts' latents have {experts.latent} numbers, more than the hidden size"
     return None

@@ -52,12 +52,13 @@ def _check_quantisable(quantization: str, requested: str, stored: str) -> None:
 
 def numerics_of(setup: Setup, dtype: str) -> str:
     """Returns what a fingerprint says of how matrices are multiplied. dtype: dtype_of's."""
-    return f"{dtype} in two parts" if in_two_parts(setup) else dtype
+    return f"{dtype} in two parts" if in_two_parts(setup, dtype) else dtype
 
 
-def in_two_parts(setup: Setup) -> bool:
-    """Whether inputs of products have twice as many bits (see Decoder)."""
-    return setup.matmul_precision == "high"
+def in_two_parts(setup: Setup, dtype: str) -> bool:
+    """Whether inputs of products have twice as many bits (see Decoder). dtype: dtype_of's; in
+    float32 they have all of them."""
+    return setup.matmul_precision == "high" and dtype != "float32"
 
 
 def cache_of(requested: str, dtype: str) -> str:

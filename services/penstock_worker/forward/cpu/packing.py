@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from penstock.errors import UnsupportedModel
 from penstock.process import logs
 from penstock_kernels.cpu.matrix import (
     LEVELS_BLOCK,
@@ -98,6 +99,10 @@ class CPUPacking:
             kind = None
         if kind is None and isinstance(whole, CheckpointTensor):
             return self._checkpoints.pack(whole.quantised, added, places, rows)
+        if stored.factors:
+            raise UnsupportedModel(
+                f"tensor {stored.name} has factors beside it, which are lost here"
+            )
         if plain or (kind is None and form is not None and form.packed):
             try:
                 packed = pack(

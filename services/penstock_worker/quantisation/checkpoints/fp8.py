@@ -86,15 +86,18 @@ class FP8Matrix(CheckpointMatrix):
     def _scales(self, rows: range, columns: range) -> np.ndarray:
         """Reads the scale of each weight; a dimension is 1 where all its scales are the same."""
         rows = shifted(rows, self.first)
-        scales = float32(self.stored_scales)
+        shape = self.stored_scales.shape
+        by_row = self.block[0] == 1 and len(shape) == 2 and shape[0] > 1
+        part = (slice(rows.start, rows.stop),) if by_row else ()
+        scales = float32(self.stored_scales, *part)
         scales = finite(scales.reshape(1, 1) if scales.size == 1 else scales, self.name)
         if scales.ndim == 1:
             scales = scales[:, None]
         if scales.ndim == 4:
             scales = scales[:, 0, :, 0]
-        for axis, (part, size) in enumerate(zip((rows, columns), self.block, strict=True)):
-            if scales.shape[axis] > 1:
-                places = np.arange(part.start, part.stop) // size
+        for axis, (range_, size) in enumerate(zip((rows, columns), self.block, strict=True)):
+            if scales.shape[axis] > 1 and not (by_row and axis == 0):
+                places = np.arange(range_.start, range_.stop) // size
                 scales = scales.take(places, axis)
         return scales
 

@@ -70,6 +70,8 @@ def _read(module: Module, scheme: WeightScheme) -> HQQMatrix | None:
     packed = module.matrix("W_q", ("U8",))
     sizes = integers(module.take("shape", ("I64", "I32"), (2,)))
     outputs, inputs = (int(size) for size in sizes)
+    if min(outputs, inputs) < 1:
+        raise module.wrong(f"says that it is {outputs} x {inputs}")
     for part in _SETTINGS:
         module.find(part, ("U8", "I32", "I64", "F32", "BOOL"))
     for part in _TWICE_QUANTISED:
@@ -77,7 +79,7 @@ def _read(module: Module, scheme: WeightScheme) -> HQQMatrix | None:
         if found is not None and found.data.any():
             raise module.wrong(f"has quantised scales or zero points ({part})")
     group = scheme.group_size or inputs
-    count = outputs * inputs // group if outputs > 0 and inputs > 0 else 0
+    count = outputs * inputs // group
     scales, zeros = module.take("scale", FLOATS), module.take("zero", FLOATS)
     sound = scales.shape == zeros.shape == (count, 1) and inputs % group == 0
     if not sound or packed.shape != (count * scheme.bits // 8, group):

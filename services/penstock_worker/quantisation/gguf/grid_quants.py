@@ -163,7 +163,7 @@ def _iq1_s(blocks: Tensor) -> Groups:
 
 @cache
 def _iq1_m_levels() -> Tensor:
-    """In eighths: added, then subtracted."""
+    """Returns the vectors' levels in eighths, with the shift added, then with it subtracted."""
     eighths = 8 * vectors(IQ1)
     return _as_numbers(torch.stack((eighths + 1, eighths - 1)))
 
