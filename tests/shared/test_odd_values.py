@@ -10,7 +10,9 @@ import msgspec
 import pytest
 
 from penstock.errors import UnsupportedModel
+from penstock.families import GGUF_ARCHITECTURES
 from penstock.families.bounds import layers_without_drafts
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model.kv_layout import kv_layout
 from penstock.model.layer_spec import AttentionSpec, LayerSpec
@@ -99,3 +101,18 @@ def test_a_reranker_is_known_by_its_own_name(path: str, is_one: bool) -> None:
     stated = Fields({"architectures": ["Qwen3ForCausalLM"]}, "config.json")
     assert _is_qwen3(Path(path), stated) is is_one
     assert not _is_qwen3(Path(path), Fields({"architectures": 5}, "config.json"))
+
+
+@pytest.mark.parametrize("length", [0, -8])
+def test_queries_that_grow_by_a_length_of_nothing_are_refused(length: int) -> None:
+    """They would be no numbers."""
+    sizes = {"block_count": 2, "context_length": 128, "embedding_length": 32}
+    heads = {"attention.head_count": 4, "attention.layer_norm_rms_epsilon": 1e-5}
+    original = {"rope.scaling.original_context_length": length}
+    stated = {**sizes, **heads, **original, "feed_forward_length": 48}
+    reader = GGUF_ARCHITECTURES["mistral3"].read_gguf
+    assert reader is not None
+    assert reader(GGUFMetadata(Fields(stated, "x"), (), 64)).architecture == "mistral"
+    stated["attention.temperature_scale"] = 0.1
+    with pytest.raises(UnsupportedModel, match=f"length is {length}; a positive number is needed"):
+        reader(GGUFMetadata(Fields(stated, "x"), (), 64))

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import transformers
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig, PreparedModel
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.hub_config import read_config
+from penstock.prepare.hub_tokenizer import tokenizer_of_folder
 from tests.shared.tiny_models import LLAMA_CONFIG, byte_level_tokenizer, write_hub_folder
 
 pytestmark = pytest.mark.timeout(120)
@@ -149,6 +150,12 @@ STATED: dict[str, dict[str, dict[str, Any]]] = {
     "by a part to play": {"tokenizer_config": {"extra_special_tokens": {"image_token": "<new>"}}},
     "in the older map": {"special_tokens_map": {"additional_special_tokens": ["<new>"]}},
     "in the older list": {"added_tokens": {"<new>": 600, "<newer>": 601}},
+    "by ids of several lengths": {"added_tokens": {"<new>": 1000, "<newer>": 999}},
+    "not in order": {"tokenizer_config": {"pad_token": "<new>", "bos_token": "<newer>"}},
+    "names in two files": {
+        "special_tokens_map": {"mask_token": "<new>"},
+        "tokenizer_config": {"bos_token": "<newer>"},
+    },
 }
 
 
@@ -168,6 +175,62 @@ def test_tokens_that_only_other_files_state(tmp_path: Path, case: str) -> None:
     for text in ("a<new> b", "<|im_start|>  user<newer>\n", "<|im_end|> <new>"):
         assert ours.encode(text).ids == theirs(text)["input_ids"]
     assert made.read_bytes() != (folder / "tokenizer.json").read_bytes()
+
+
+def test_an_older_map_names_bos_eos_and_padding(tmp_path: Path) -> None:
+    """As in transformers, where tokenizer_config.json names none."""
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    folder = write_hub_folder(tmp_path, tokenizer_config=kind)
+    names = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    (folder / "special_tokens_map.json").write_text(json.dumps(names))
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    ours = tokenizer_of_folder(folder, Fields(kind, "c"), 1 << 20)
+    ids = (theirs.bos_token_id, theirs.eos_token_id, theirs.pad_token_id)
+    assert (ours.bos_id, ours.eos_id, ours.pad_id) == ids
+    newer = Fields(kind | {"added_tokens_decoder": {"1": token("<|im_start|>")}}, "c")
+    assert tokenizer_of_folder(folder, newer, 1 << 20).eos_id is None
+
+
+@pytest.mark.parametrize("value", ["\ud800", {"content": "\ud800"}])
+def test_half_of_a_character_is_no_token(tmp_path: Path, value: object) -> None:
+    folder = write_hub_folder(tmp_path)
+    with pytest.raises(UnsupportedModel, match=r"the token '\\ud800', which is half of a char"):
+        tokenizer_of_folder(folder, Fields({"eos_token": value}, "c"), 1 << 20)
+
+
+@pytest.mark.parametrize(("stated", "loads"), [({}, 1), ({"pad_token": "<new>"}, 2)])
+def test_a_tokenizer_is_loaded_once_unless_tokens_are_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stated: dict[str, str], loads: int
+) -> None:
+    """That takes a second for a large one."""
+    loaded = []
+
+    class Counted:
+        @staticmethod
+        def from_buffer(content: bytes) -> Tokenizer:
+            loaded.append(content)
+            return Tokenizer.from_buffer(content)
+
+    folder = write_hub_folder(tmp_path)
+    monkeypatch.setattr("penstock.text.tokenizer.Backend", Counted)
+    tokenizer_of_folder(folder, Fields(stated, "c"), 1 << 20)
+    assert len(loaded) == loads
+
+
+@pytest.mark.parametrize("as_texts", [False, True])
+def test_merges_into_a_token_without_an_embedding_are_left_out(
+    tmp_path: Path, as_texts: bool
+) -> None:
+    vocabulary = {"a": 0, "b": 1, "c": 2, "bc": 3, "ab": 4}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [("a", "b"), ("b", "c")]))
+    tokenizer.add_tokens(["ab"])
+    file = json.loads(tokenizer.to_str())
+    if as_texts:
+        file["model"]["merges"] = [" ".join(pair) for pair in file["model"]["merges"]]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(file))
+    found = tokenizer_of_folder(tmp_path, Fields({}, "c"), 4)
+    assert found.highest_id == 3
+    assert Tokenizer.from_buffer(found.json).encode("abc").ids == [0, 3]
 
 
 def test_an_end_without_an_embedding_is_refused(tmp_path: Path) -> None:

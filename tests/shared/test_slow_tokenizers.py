@@ -298,6 +298,28 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
+def test_merges_without_bound_are_refused(tmp_path: Path) -> None:
+    """Tokens within bounds of their own, all of whose cuts are merges."""
+    tiktoken_file(tmp_path, "tokenizer.model", {b"a" * size: size for size in range(1, 1000)})
+    with pytest.raises(UnsupportedModel, match="merges may take 332833500 bytes; 134217728 at m"):
+        opened(tmp_path, added_tokens_decoder={"1000": {"content": "<end>"}})
+
+
+def test_a_rank_below_tekkens_first_is_refused(tmp_path: Path) -> None:
+    tekken_file(tmp_path, {b"a": -990}, default_num_special_tokens=1000)
+    with pytest.raises(UnsupportedModel, match="has the rank -990; 0 is the first"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [{"eos_token": "\ud800"}, {"added_tokens_decoder": {"900": {"content": "\ud800"}}}],
+)
+def test_half_of_a_character_is_no_token(tmp_path: Path, stated: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedModel, match=r"the token '\\ud800', which is half of a char"):
+        opened(model_folder(tmp_path, "bpe"), **stated)
+
+
 def test_damaged_files_give_a_known_error(tmp_path: Path) -> None:
     choose = random.Random(9)
     tekken_file(tmp_path, ranks())
@@ -339,6 +361,14 @@ def test_a_folder_is_prepared_and_made_again_when_its_vocabulary_changes(tmp_pat
     assert second != first
     files = [(each / "tokenizer.json").read_bytes() for each in (first, second)]
     assert files[0] != files[1]
+
+
+def test_a_vocabulary_that_is_not_read_needs_no_merges(tmp_path: Path) -> None:
+    folder = write_hub_folder(tmp_path / "m", config=LLAMA_CONFIG)
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text("{}")
+    assert not is_whole_folder(folder)
+    assert is_whole_folder(model_folder(folder, "bpe"))
 
 
 def test_pull_takes_them_only_where_there_is_no_tokenizer_json() -> None:

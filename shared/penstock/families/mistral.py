@@ -46,15 +46,16 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
+_ORIGINAL = "rope.scaling.original_context_length"
+
+
 def _gguf(model: GGUFMetadata) -> ModelConfig:
     plain, keys = read_gguf(model), model.keys
-    rope = msgspec.structs.replace(
-        plain.ropes[0],
-        query_growth=keys.number("attention.temperature_scale", 0.0),
-        query_growth_length=keys.integer(
-            "rope.scaling.original_context_length", plain.max_position
-        ),
-    )
+    by = keys.number("attention.temperature_scale", 0.0)
+    length = keys.integer(_ORIGINAL, plain.max_position)
+    if by and length < 1:
+        raise keys.wrong(_ORIGINAL, "a positive number")
+    rope = msgspec.structs.replace(plain.ropes[0], query_growth=by, query_growth_length=length)
     name = "mistral" if plain.architecture == "llama" else plain.architecture
     return msgspec.structs.replace(plain, architecture=name, ropes=(rope,))
 

@@ -111,8 +111,8 @@ def is_whole_folder(snapshot: Path) -> bool:
         return False
     if (snapshot / "tokenizer.json").exists():
         return True
-    found = {name for name in SLOW_TOKENIZERS if any(snapshot.glob(name))}
-    return bool(found) and ("vocab.json" not in found or (snapshot / "merges.txt").exists())
+    first = next((name for name in SLOW_TOKENIZERS if any(snapshot.glob(name))), None)
+    return first is not None and (first != "vocab.json" or (snapshot / "merges.txt").exists())
 
 
 def _commit_of(folder: Path, revision: str) -> str | None:

@@ -11,34 +11,38 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
 from penstock.prepare.inputs import ADDED_TOKENS, MAX_JSON_BYTES, SPECIAL_TOKENS
 from penstock.prepare.tokenizer_bounds import HIGHEST_ID
-from penstock.text.tokenizer import load_backend
 
 _DECODER = "added_tokens_decoder"
 _LISTS = ("extra_special_tokens", "additional_special_tokens")
+_NAMED = (
+    *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token"),
+    "mask_token",
+)
+"""Those that get their ids first, in this order."""
 
 
-def with_stated_tokens(content: bytes, path: Path, settings: Fields) -> bytes:
-    """tokenizer.json with the tokens that other files of its folder state and it lacks, or has
-    with other properties; as it is if there are none. settings: of tokenizer_config.json. Raises
-    UnsupportedModel."""
-    backend = load_backend(content)
+def add_stated_tokens(backend: Backend, path: Path, settings: Fields) -> bool:
+    """Gives a tokenizer.json's backend the tokens that other files of its folder state and it
+    lacks, or has with other properties. Returns whether there are any. settings: of
+    tokenizer_config.json. Raises UnsupportedModel."""
     known = {repr(token) for token in backend.get_added_tokens_decoder().values()}
     texts = {token.content for token in backend.get_added_tokens_decoder().values()}
     new = [token for token in _in_decoder(settings) if repr(token) not in known]
     older = {} if _DECODER in settings else json_of(path / SPECIAL_TOKENS)
-    special = [*_special(older), *_special(settings.values)]
+    special = list(_special(older, settings.values))
     if _DECODER not in settings:
         named = {token.content for token in special}
         new += [
-            AddedToken(text, normalized=text not in named, special=text in named)
+            added_token(text, ADDED_TOKENS, normalized=text not in named, special=text in named)
             for text, _ in sorted(
-                json_of(path / ADDED_TOKENS).items(), key=lambda item: str(item[1])
+                json_of(path / ADDED_TOKENS).items(), key=lambda item: id_of(item[1], ADDED_TOKENS)
             )
             if text not in texts
         ]
@@ -47,26 +51,30 @@ def with_stated_tokens(content: bytes, path: Path, settings: Fields) -> bytes:
         if token.content not in texts:
             new.append(token)
             texts.add(token.content)
-    if not new:
-        return content
-    backend.add_tokens(new)
-    return backend.to_str().encode()
+    if new:
+        backend.add_tokens(new)
+    return bool(new)
 
 
 def _in_decoder(settings: Fields) -> Iterator[AddedToken]:
-    """Those of added_tokens_decoder, in the order of their ids."""
+    """Yields the tokens of added_tokens_decoder in the order of their ids."""
     stated = settings.section(_DECODER)
     for key in sorted(stated.values, key=lambda key: id_of(key, stated.where)):
         yield described(stated.section(key))
 
 
-def _special(values: Mapping[str, Any]) -> Iterator[AddedToken]:
-    """Special tokens that are named, `eos_token` and the like, and those in lists."""
-    listed = [each for key in _LISTS for each in _listed(values.get(key))]
-    named = [each for key, each in values.items() if key.endswith("_token")]
+def _special(*files: Mapping[str, Any]) -> Iterator[AddedToken]:
+    """Yields the special tokens that are named, `eos_token` and the like, and those in lists, in
+    the order in which new ones get their ids."""
+    named = [values.get(key) for key in _NAMED for values in files]
+    for values in files:
+        named += [
+            each for key, each in values.items() if key.endswith("_token") and key not in _NAMED
+        ]
+    listed = [each for values in files for key in _LISTS for each in _listed(values.get(key))]
     for each in (*named, *listed):
         if isinstance(each, str) and each:
-            yield AddedToken(each, special=True)
+            yield added_token(each, SPECIAL_TOKENS, special=True)
         elif isinstance(each, dict) and isinstance(each.get("content"), str):
             yield described(Fields({**each, "special": True}, SPECIAL_TOKENS))
 
@@ -105,10 +113,21 @@ def id_of(value: object, where: str) -> int:
     return int(text)
 
 
+def added_token(text: str, where: str, **flags: bool) -> AddedToken:
+    """Raises UnsupportedModel for a text that UTF-8 has no bytes for."""
+    try:
+        return AddedToken(text, **flags)
+    except UnicodeEncodeError:
+        raise UnsupportedModel(
+            f"{where} has the token {text[:40]!a}, which is half of a character"
+        ) from None
+
+
 def described(token: Fields) -> AddedToken:
     special = token.flag("special", False)
-    return AddedToken(
+    return added_token(
         token.text("content"),
+        token.where,
         special=special,
         normalized=token.flag("normalized", not special),
         lstrip=token.flag("lstrip", False),

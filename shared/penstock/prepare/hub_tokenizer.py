@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from tokenizers import Tokenizer as Backend
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_small
 from penstock.hub.selection import SLOW_TOKENIZERS
-from penstock.prepare.added_tokens import with_stated_tokens
-from penstock.prepare.inputs import TOKENIZER
+from penstock.prepare.added_tokens import add_stated_tokens, json_of, tokens_by_name
+from penstock.prepare.inputs import SPECIAL_TOKENS, TOKENIZER
 from penstock.prepare.slow_tokenizer import convert_tokenizer
 from penstock.prepare.tokenizer_bounds import check_tokenizer
 from penstock.process import logs
@@ -41,7 +43,10 @@ class HubTokenizer(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_tokenizer(content: bytes, settings: Fields) -> HubTokenizer:
     """Raises UnsupportedModel if the file can't be read."""
-    tokenizer = load_backend(_sound(content, settings))
+    return _found(_sound(content, settings), content, settings)
+
+
+def _found(tokenizer: Backend, content: bytes, settings: Fields) -> HubTokenizer:
     ids = tokenizer.get_vocab(with_added_tokens=True)
     if not ids:
         raise UnsupportedModel(f"tokenizer.json beside {settings.where} has an empty vocabulary")
@@ -57,13 +62,13 @@ def read_tokenizer(content: bytes, settings: Fields) -> HubTokenizer:
     )
 
 
-def _sound(content: bytes, settings: Fields) -> bytes:
+def _sound(content: bytes, settings: Fields) -> Backend:
+    """Loads a tokenizer.json that is within bounds. Raises UnsupportedModel."""
     try:
         check_tokenizer(content, "tokenizer.json")
-        load_backend(content)
+        return load_backend(content)
     except UnsupportedModel as error:
         raise UnsupportedModel(f"beside {settings.where}: {error}") from error
-    return content
 
 
 def _pads_left(settings: Fields) -> bool:
@@ -92,8 +97,14 @@ def tokenizer_of_folder(path: Path, settings: Fields, embeddings: int) -> HubTok
     UnsupportedModel."""
     file = path / TOKENIZER
     if file.is_file():
-        content = _sound(read_small(file, MAX_TOKENIZER_BYTES), settings)
-        content = with_stated_tokens(content, path, settings)
+        content = read_small(file, MAX_TOKENIZER_BYTES)
+        backend = _sound(content, settings)
+        if add_stated_tokens(backend, path, settings):
+            content = backend.to_str().encode()
+            backend = _sound(content, settings)
+        if "added_tokens_decoder" not in settings:
+            older = tokens_by_name(Fields({}, ""), json_of(path / SPECIAL_TOKENS))
+            settings = settings.with_absent(older)
     else:
         converted = convert_tokenizer(path, settings)
         if converted is None:
@@ -102,7 +113,8 @@ def tokenizer_of_folder(path: Path, settings: Fields, embeddings: int) -> HubTok
                 f"{', '.join(SLOW_TOKENIZERS)}"
             )
         content, settings = converted
-    found = read_tokenizer(content, settings)
+        backend = _sound(content, settings)
+    found = _found(backend, content, settings)
     if found.highest_id < embeddings:
         return found
     return _with_embeddings(content, settings, embeddings) or found
@@ -123,17 +135,28 @@ def _with_embeddings(content: bytes, settings: Fields, embeddings: int) -> HubTo
     if not behind or behind & set(named.values()):
         return None
     described["added_tokens"] = [token for token in added if token["content"] not in behind]
-    vocabulary = described["model"].get("vocab")
-    if isinstance(vocabulary, dict):
-        kept = {text: at for text, at in vocabulary.items() if text not in behind}
-        described["model"]["vocab"] = kept
+    _leave_out(described["model"], behind)
     shorter = msgspec.json.encode(described)
     pad = settings.values.get("pad_token")
     if (pad.get("content") if isinstance(pad, dict) else pad) in behind:
         settings = settings.replaced({"pad_token": None})
-    found = read_tokenizer(shorter, settings)
-    around = load_backend(shorter).encode("").ids
-    if max(found.highest_id, *around, 0) >= embeddings:
+    tokenizer = _sound(shorter, settings)
+    found = _found(tokenizer, shorter, settings)
+    if max(found.highest_id, *tokenizer.encode("").ids, 0) >= embeddings:
         return None
     log.info("tokens without an embedding are left out", tokens=", ".join(sorted(behind)))
     return found
+
+
+def _leave_out(model: dict[str, Any], texts: set[str]) -> None:
+    """Takes tokens out of a vocabulary of tokenizer.json, with the merges that they are part of."""
+    if isinstance(model.get("vocab"), dict):
+        model["vocab"] = {text: at for text, at in model["vocab"].items() if text not in texts}
+    prefix = model.get("continuing_subword_prefix") or ""
+    kept = []
+    for merge in model.get("merges") or ():
+        left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
+        if not {left, right, left + right.removeprefix(prefix)} & texts:
+            kept.append(merge)
+    if "merges" in model:
+        model["merges"] = kept

@@ -19,6 +19,7 @@ from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_small
 from penstock.hub.selection import SLOW_TOKENIZERS
 from penstock.prepare.added_tokens import (
+    added_token,
     described,
     id_of,
     json_of,
@@ -281,10 +282,10 @@ def _added(
     for at, each in enumerate(raw.types):
         if each in (CONTROL, USER_DEFINED, UNKNOWN):
             ours = each != USER_DEFINED
-            found[at] = AddedToken(raw.tokens[at], normalized=False, special=ours)
+            found[at] = added_token(raw.tokens[at], str(path), normalized=False, special=ours)
     for text, at in json_of(path / ADDED_TOKENS).items():
-        found[id_of(at, ADDED_TOKENS)] = AddedToken(
-            text, normalized=text not in special, special=text in special
+        found[id_of(at, ADDED_TOKENS)] = added_token(
+            text, ADDED_TOKENS, normalized=text not in special, special=text in special
         )
     stated = settings.section("added_tokens_decoder")
     for key in stated.values:
@@ -296,7 +297,7 @@ def _added(
         if text not in known:
             at = ids.get(text, end)
             end += at == end
-            found[at] = AddedToken(text, normalized=False, special=True)
+            found[at] = added_token(text, settings.where, normalized=False, special=True)
     for at in range(len(raw.tokens), end):
         raw.tokens.append(f"[PAD{at}]")
         raw.types.append(UNUSED)

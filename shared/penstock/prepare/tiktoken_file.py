@@ -89,6 +89,10 @@ def read_tekken(content: bytes, where: str) -> Tekken:
     _check(ranks, where)
     if not 0 <= first <= HIGHEST_ID or not all(0 <= each < first for each in special):
         raise UnsupportedModel(f"{where}: {first} special tokens, or one with another's id")
+    if min(ranks.values()) < first:
+        raise UnsupportedModel(
+            f"{where} has the rank {min(ranks.values()) - first}; 0 is the first"
+        )
     filled = {each: f"<SPECIAL_{each}>" for each in range(first)}
     return Tekken(pattern=file.config.pattern, ranks=ranks, special=filled | special)
 
@@ -104,16 +108,19 @@ def _check(ranks: dict[bytes, int], where: str) -> None:
         raise UnsupportedModel(f"{where} has a token of {longest} bytes; {LONGEST_PIECE} at most")
 
 
-MAX_CUTS = 1 << 24
-"""Places in all tokens together at which one may be cut in two."""
+MAX_MERGED = 1 << 27
+"""Squares of all tokens' lengths together: bytes of all merges, if every cut is one. A vocabulary
+of 200,000 has 13 million."""
 
 
 def lettered(ranks: dict[bytes, int], where: str) -> tuple[dict[str, int], list[str]]:
     """The vocabulary as byte-level BPE has it, a letter for each byte, and its merges: every way
     to cut a token into two tokens, those of the lowest rank first. tiktoken joins neighbours whose
     joined bytes have the lowest rank. Raises UnsupportedModel."""
-    if sum(map(len, ranks)) > MAX_CUTS:
-        raise UnsupportedModel(f"{where} has tokens of more than {MAX_CUTS} bytes together")
+    if (size := sum(len(token) ** 2 for token in ranks)) > MAX_MERGED:
+        raise UnsupportedModel(
+            f"{where} has tokens whose merges may take {size} bytes; {MAX_MERGED} at most"
+        )
     letter = {byte: each for each, byte in byte_letters().items()}
     texts = {token: "".join(map(letter.__getitem__, token)) for token in ranks}
     merges = [
