@@ -10,6 +10,7 @@ from dataclasses import replace
 import msgspec
 
 from penstock.errors import UnsupportedModel
+from penstock.families.family import TensorNames
 from penstock.families.finding import served_family
 from penstock.families.gguf_reading import LONG_FACTORS, SHORT_FACTORS
 from penstock.formats.gguf import GGUFFile, GGUFTensor
@@ -19,7 +20,7 @@ from penstock.model.quantised_checkpoint import QuantisedCheckpoint
 from penstock_worker.quantisation.checkpoints.gather import gathered
 from penstock_worker.quantisation.checkpoints.nvfp4 import NVFP4Blocks
 from penstock_worker.weights.cache_scales import cache_scale
-from penstock_worker.weights.family_names import TensorNames, by_our_names
+from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.names import from_gguf, from_hub, unwrapped
 from penstock_worker.weights.stored import CheckpointTensor, StoredTensor
 
