@@ -86,6 +86,24 @@ def test_pull_says_what_a_worker_would_refuse(
     assert "a worker won't load it: the checkpoint lacks the tensor" in capsys.readouterr().err
 
 
+def test_pull_prints_the_folder_whatever_becomes_of_the_check(
+    server: HubServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A torch whose libraries can't be loaded raises OSError."""
+    printed: list[str] = []
+
+    def broken() -> None:
+        printed.append(capsys.readouterr().out)
+        raise OSError("libtorch_cpu.so: cannot open shared object file")
+
+    monkeypatch.setattr("penstock_worker.machine.torch_import.import_torch", broken)
+    assert main(["pull", "org/gguf:Q8_0"]) == 0
+    assert load_manifest(Path(printed[0].strip())).source == "org/gguf:Q8_0"
+    assert main(["pull", "org/gguf:Q8_0", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["folder"], facts["refused"]) == (printed[0].strip(), None)
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [

@@ -118,6 +118,13 @@ def test_a_folder_in_the_hubs_format_comes_before_gguf_files() -> None:
     assert select(HubName("o/r", None, "Q8_0"), [*folder, *FILES]).gguf is not None
 
 
+def test_files_in_mistrals_own_format_stay_there() -> None:
+    own = ["consolidated.safetensors", "consolidated-00001-of-00002.safetensors"]
+    for weights in ("model.safetensors", "consolidated_merge.safetensors"):
+        folder = ["config.json", weights]
+        assert select(HubName("o/r"), [*folder, *own]).files == tuple(sorted(folder))
+
+
 def test_what_is_not_there_is_answered_with_what_is() -> None:
     with pytest.raises(ModelNotFound, match=r"no 'Q5_K_M'; it has BF16, Q4_K_M, Q8_0, UD-Q2_K_XL"):
         select(HubName("o/r", None, "Q5_K_M"), FILES)

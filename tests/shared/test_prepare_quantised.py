@@ -103,19 +103,30 @@ def test_modules_of_hqq() -> None:
 
 
 def test_groups_of_compressed_tensors() -> None:
-    """Two groups with other bits; equal ones are one scheme."""
+    """Two groups with other bits, of which more come first; equal ones are one scheme."""
     wide = group(num_bits=8, strategy="channel", group_size=None)
     groups = {"group_0": group(), "group_1": wide, "group_2": group(actorder="weight")}
     found = read(CT | {"config_groups": groups, "ignore": ["lm_head", "re:.*gate$"]})
     assert found.schemes == (
-        WeightScheme(storage="packed", bits=4, group_size=128),
         WeightScheme(storage="packed", bits=8),
+        WeightScheme(storage="packed", bits=4, group_size=128),
     )
     assert found.unquantised == ("lm_head", "re:.*gate$")
-    assert found.name == "compressed-tensors int4/int8"
+    assert found.name == "compressed-tensors int8/int4"
     older = read_quantisation(Fields({"compression_config": CT}, "config.json"))
     assert older is not None
     assert older.method == "compressed-tensors"
+
+
+@pytest.mark.parametrize("found", ["none", {}, [], 8, True, {"note": "none"}])
+def test_other_programs_words_beside_mlx(found: Any) -> None:
+    """They say nothing of the weights; what MLX writes has bits."""
+    assert read_quantisation(Fields({"quantization": found}, "config.json")) is None
+    both = Fields({"quantization": found, "quantization_config": NF4}, "config.json")
+    assert read_quantisation(both) == read(NF4)
+    mlx = Fields({"quantization": {"bits": 4, "group_size": 64}}, "config.json")
+    with pytest.raises(UnsupportedModel, match="quantised by MLX are not served"):
+        read_quantisation(mlx)
 
 
 def test_rules_of_gptqmodel_that_skip_modules() -> None:
@@ -203,6 +214,12 @@ def test_algorithms_of_model_optimizer(algorithm: str, scheme: WeightScheme) -> 
     assert found.schemes == (scheme,)
 
 
+def test_mixed_algorithms_in_small_letters() -> None:
+    layers = {"a": {"quant_algo": "fp8"}, "b": {"quant_algo": "nvfp4"}}
+    found = read(MODELOPT | {"quant_algo": "mixed_precision", "quantized_layers": layers})
+    assert [each.levels for each in found.schemes] == ["fp8", "nvfp4"]
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no method": ({"bits": 4}, "quantised by unnamed are not served; awq, gptq"),
     "another method": ({"quant_method": "quip"}, "quantised by quip are not served"),
@@ -210,6 +227,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "AWQ for other kernels": (AWQ | {"version": "gemv"}, "version is 'gemv'; 'gemm' is served"),
     "AWQ of 3 bits": (AWQ | {"bits": 3}, "bits is 3; 4 is served"),
     "GPTQ of 1 bit": (GPTQ | {"bits": 1}, "bits is 1; 2 or 3 or 4 or 5 or 6 or 7 or 8 is served"),
+    "GPTQ of floats": (GPTQ | {"data_type": "nv_fp"}, "data_type is 'nv_fp'; 'int' is served"),
+    "AWQ of floats": (AWQ | {"data_type": "mx_fp"}, "data_type is 'mx_fp'; 'int' is served"),
+    "FP8 of 4 bits": (FP8 | {"bits": 4}, "bits is 4; 8 is served"),
     "GPTQ without bits": ({"quant_method": "gptq"}, "bits is missing"),
     "GPTQ for Marlin": (GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
     "no group": (GPTQ | {"group_size": 0}, "group_size is 0; -1, or a positive"),

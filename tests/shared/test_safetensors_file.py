@@ -146,6 +146,8 @@ def test_folder_without_weights(tmp_path: Path) -> None:
         (["model", "consolidated"], [], ["model"]),
         (["consolidated", "part-00001-of-00001"], [], ["part-00001-of-00001"]),
         (["consolidated.00", "x"], [], ["x"]),
+        (["consolidated-00001-of-00001", "x"], [], ["x"]),
+        (["consolidated_merge"], [], ["consolidated_merge"]),
         (["a-00001-of-00002", "a-00002-of-00002"], [], ["a-00001-of-00002", "a-00002-of-00002"]),
     ],
 )
@@ -166,6 +168,7 @@ def test_which_files_are_the_model(
         (["a-00001-of-00003", "a-00003-of-00003"], "holds 2 .safetensors files but no"),
         (["a-00001-of-00002", "b-00002-of-00002"], "holds 2 .safetensors files but no"),
         (["one", "other"], "holds 2 .safetensors files but no"),
+        (["a-00001-of-00002"], "holds a-00001-of-00002.safetensors alone but no"),
         (["consolidated"], "has Mistral's own names"),
     ],
 )

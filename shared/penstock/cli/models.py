@@ -59,10 +59,13 @@ def run_pull(arguments: argparse.Namespace) -> int:
 
     offer_package(arguments.model, agreed=arguments.yes)
     folder = prepare(arguments.model, cache_dir=arguments.cache_dir, progress=_say, fetch="newest")
+    if not arguments.json:
+        print(folder, flush=True)  # before the check, which takes seconds
     _, refused = loading(load_manifest(folder))
     if refused:
         _say(f"a worker won't load it: {refused}")
-    print(json.dumps(_facts(folder) | {"refused": refused}) if arguments.json else folder)
+    if arguments.json:
+        print(json.dumps(_facts(folder) | {"refused": refused}))
     return 0
 
 

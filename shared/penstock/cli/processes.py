@@ -110,14 +110,14 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 def loading(model: PreparedModel) -> tuple[int | None, str | None]:
     """Returns what the weights take in memory on a CPU, bytes, or None if nobody knows; and why a
-    worker won't load them, empty if it will, or None where no worker is installed. Reads their
+    worker won't load them, empty if it will, or None where no worker can be imported. Reads their
     headers."""
     try:
         from penstock_worker.machine.torch_import import import_torch
 
         import_torch()
         from penstock_worker.loading.tensors import cpu_bytes, refusal
-    except ImportError:
+    except (ImportError, OSError):  # OSError: torch is there, and a library of its isn't.
         return None, None
     refused = refusal(model)
     return (None if refused else cpu_bytes(model)), refused

@@ -91,7 +91,7 @@ def _text(known: Description, computed: str) -> str:
 
 def _loads(refused: str | None) -> str:
     if refused is None:
-        return "not known: no worker is installed here"
+        return "not known: no worker can be imported here"
     return f"no: {refused}" if refused else "yes"
 
 

@@ -14,7 +14,7 @@ from penstock.formats.small_file import read_small
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-OWN_FORMAT = "consolidated"
+OWN_FORMAT = re.compile(r"consolidated(\.|-\d)")
 """How the names of files begin that Mistral publishes in its own format, beside the hub's."""
 LONGEST_NAME = 255
 """Bytes of a file's name, on most file systems: a longer one can't even be looked for."""
@@ -60,13 +60,13 @@ def find_safetensors(folder: Path) -> tuple[Path, ...]:
     if (folder / SINGLE_FILE).is_file():
         return (folder / SINGLE_FILE,)
     found = sorted(folder.glob("*.safetensors"))
-    others = [path for path in found if not path.name.startswith(OWN_FORMAT)]
-    if len(others) == 1 or (others and _are_numbered(others)):
+    others = [path for path in found if not OWN_FORMAT.match(path.name)]
+    if _are_whole(others):
         return tuple(others)
     if others:
-        raise UnsupportedModel(
-            f"{folder} holds {len(others)} .safetensors files but no {INDEX_FILE}"
-        )
+        one = len(others) == 1
+        held = f"{others[0].name} alone" if one else f"{len(others)} .safetensors files"
+        raise UnsupportedModel(f"{folder} holds {held} but no {INDEX_FILE}")
     if found:
         raise UnsupportedModel(
             f"{found[0]} has Mistral's own names of tensors, which are not served; the hub's "
@@ -87,12 +87,14 @@ def index_of(folder: Path) -> Path | None:
     return index
 
 
-def _are_numbered(paths: Sequence[Path]) -> bool:
-    """Whether they are all shards of one model, by their names."""
+def _are_whole(paths: Sequence[Path]) -> bool:
+    """Whether they are one file, or all shards of one model, by their names."""
     found = [_NUMBERED.fullmatch(path.name) for path in paths]
+    if found == [None]:
+        return True
     parts = [(each[1], int(each[2]), int(each[3])) for each in found if each is not None]
     name, _, count = parts[0] if parts else ("", 0, 0)
-    return count == len(paths) and parts == [(name, at, count) for at in range(1, count + 1)]
+    return 0 < count == len(paths) and parts == [(name, at, count) for at in range(1, count + 1)]
 
 
 def read_index(path: Path) -> dict[str, str]:

@@ -38,7 +38,7 @@ SLOW_TOKENIZERS = (
 )
 """What a tokenizer.json is made from where there is none, best first."""
 BESIDE_SLOW_TOKENIZERS = ("merges.txt",)
-IGNORED = ("onnx/*", "openvino/*", "original/*", "consolidated*")
+IGNORED = ("onnx/*", "openvino/*", "original/*", "consolidated.*", "consolidated-[0-9]*")
 CARD = "README.md"
 """The model's card, which states its licence."""
 

@@ -35,7 +35,7 @@ def open_sound(data: bytes, rate: int, max_seconds: float) -> np.ndarray:
     if not is_known(data):
         raise BadSound(f"has an unsupported format; supported: {', '.join(FORMATS)}")
     is_wav = data[:4] == b"RIFF"
-    missing = missing_bytes(data) if is_wav else 0
+    missing = missing_bytes(data)
     if missing:
         raise BadSound(f"is cut off: its head announces {missing} bytes more than it has")
     if data[:4] == b"OggS" and is_chained(data):
@@ -187,11 +187,16 @@ def is_chained(data: bytes) -> bool:
     return False
 
 
-# What a WAV file says of its own length, which may be a lie.
+# What a file of chunks (WAV, AIFF), or an AU, says of its own length, which may be a lie.
 
-_WAV_HEAD = 12
+_FILE_HEAD = 12
+"""Bytes before the first chunk of a WAV or AIFF file."""
 _CHUNK = struct.Struct("<4sI")
-_UNKNOWN = 0x7FFF_0000
+_SAMPLES = {b"RIFF": (_CHUNK, b"data"), b"FORM": (struct.Struct(">4sI"), b"SSND")}
+"""The head of a chunk, and the name of that with the samples, by how a file begins."""
+_AU_HEAD = struct.Struct(">4sII")
+"""An AU file's beginning: its mark, where the samples begin, and how many bytes they have."""
+_UNKNOWN = 0x7EFF_0000
 """The length from which on one stands for "until the end": programs that stream write such."""
 MAX_CHUNKS = 1024
 """Most chunks that are looked through for the samples'."""
@@ -200,7 +205,7 @@ MAX_CHUNKS = 1024
 def with_length(data: bytes) -> bytes:
     """The file with the length of its samples, where its head says 0 and samples follow: programs
     that stream leave it so."""
-    at = _WAV_HEAD
+    at = _FILE_HEAD
     for _ in range(MAX_CHUNKS):
         if at + _CHUNK.size > len(data):
             return data
@@ -231,13 +236,26 @@ def _are_chunks(data: bytes, at: int) -> bool:
 
 def missing_bytes(data: bytes) -> int:
     """How many bytes of samples the file announces and lacks; 0 for one that doesn't say."""
-    at = _WAV_HEAD
+    at, size = _samples(data)
+    return 0 if size >= _UNKNOWN else max(0, at + size - len(data))
+
+
+def _samples(data: bytes) -> tuple[int, int]:
+    """Where a WAV, AIFF or AU file's samples begin, and how many bytes its head says that they
+    have; zeros for another file, and for one that has none."""
+    if data[:4] == b".snd" and len(data) >= _AU_HEAD.size:
+        _, at, size = _AU_HEAD.unpack_from(data)
+        return at, size
+    if data[:4] not in _SAMPLES:
+        return 0, 0
+    chunk, wanted = _SAMPLES[data[:4]]
+    at = _FILE_HEAD
     for _ in range(MAX_CHUNKS):
-        if at + _CHUNK.size > len(data):
-            return 0
-        name, size = _CHUNK.unpack_from(data, at)
-        at += _CHUNK.size
-        if name == b"data":
-            return 0 if size >= _UNKNOWN else max(0, at + size - len(data))
+        if at + chunk.size > len(data):
+            break
+        name, size = chunk.unpack_from(data, at)
+        at += chunk.size
+        if name == wanted:
+            return at, size
         at += size + size % 2
-    return 0
+    return 0, 0

@@ -27,7 +27,7 @@ CODECS = (
 )
 """FFmpeg's decoders that may run."""
 _SCALES = {"u1": 1 / 128, "i2": 1 / (1 << 15), "i4": 1 / (1 << 31)}
-"""What makes 1 of the loudest sample, by the samples' type."""
+"""Factors that make 1 of the loudest sample, by the samples' type."""
 _BLOCK = 1 << 16
 """Samples that are resampled at a time, at least."""
 _BEGINNINGS = (b"\x1aE\xdf\xa3", b"caff")

@@ -68,7 +68,7 @@ class Decoded:
 
 
 SILENT = Decoded([], Quality(0.0, 0.0), 0.0, None, silent=True)
-"""Of a window that needn't be decoded."""
+"""The result of a window that needn't be decoded."""
 
 
 @dataclass(frozen=True, slots=True)

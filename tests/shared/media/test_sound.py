@@ -108,6 +108,8 @@ BAD: dict[str, tuple[bytes, str]] = {
     "another RIFF file": (b"RIFF\x04\0\0\0WEBP" + bytes(99), "unsupported format"),
     "a head alone": (head(0), "has no samples|is damaged"),
     "a WAV that is cut off": (head(4000, data=400_000), "announces 396000 bytes more"),
+    "an AIFF that is cut off": (saved_sound(sound(1), "AIFF")[:-900], "announces 900 bytes more"),
+    "an AU that is cut off": (saved_sound(sound(1), "AU")[:-900], "announces 900 bytes more"),
     "a FLAC that is cut off": (saved_sound(sound(1), "FLAC")[:300], "is damaged|has no samples"),
     "far too long": (head(64_000, rate=1000), r"lasts 32 s; at most 10 are accepted"),
     "a strange rate": (head(4000, rate=1), "1000 to 384000"),
@@ -160,6 +162,18 @@ def test_wav_files_of_programs_that_stream() -> None:
     for behind in (b"", listed, listed * 3):
         with pytest.raises(BadSound, match=r"has no samples|is damaged"):
             open_sound(head(0) + behind, RATE, 10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "stated"),
+    [("AIFF", b"SSND", 0x7F000008), ("AU", b".snd\0\0\0\x18", 0xFFFFFFFF)],
+)
+def test_other_files_of_programs_that_stream(kind: str, before: bytes, stated: int) -> None:
+    """Their heads have such lengths where nobody could go back to write how long it became."""
+    whole = saved_sound(sound(1), kind)
+    at = whole.index(before) + len(before)
+    streamed = whole[:at] + struct.pack(">I", stated) + whole[at + 4 :]
+    assert np.array_equal(open_sound(streamed, RATE, 10), open_sound(whole, RATE, 10))
 
 
 def test_a_flac_file_that_lies_about_its_length() -> None:

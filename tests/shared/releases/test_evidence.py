@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.shared.releases.evidence import TEMPLATES, TOKENIZERS, VOCABULARIES, 
 from tests.shared.releases.reading import READ
 
 ROOT = Path(__file__).parents[3]
+PARITY = "tests.worker.models.parity"
 FOLDER = Path(os.environ.get("PENSTOCK_RELEASES", ""))
 
 
@@ -32,7 +34,30 @@ def test_templates_of_other_tests_are_listed() -> None:
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_weights_are_compared_with_transformers(name: str) -> None:
     _, test = WEIGHTS[name]
-    assert "transformers" in (ROOT / test).read_text(encoding="utf-8")
+    assert has_reference((ROOT / test).read_text(encoding="utf-8"))
+
+
+def test_the_word_alone_is_no_comparison() -> None:
+    said = '"""Beside transformers."""\nfrom transformers import AutoModel\n'
+    assert not has_reference(said)
+    assert not has_reference("AutoModel.from_pretrained(folder)")
+    assert has_reference(said + "AutoModel.from_pretrained(folder)")
+    helped = f"from {PARITY} import compare\n"
+    assert not has_reference(helped)
+    assert has_reference(helped + "compare(model, transformers_model, prompts, 16)")
+
+
+def has_reference(test: str) -> bool:
+    """Whether a test's source loads a model by transformers, or calls the helper that compares with
+    such a model."""
+    nodes = list(ast.walk(ast.parse(test)))
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]
+    methods = {each.attr for each in called if isinstance(each, ast.Attribute)}
+    functions = {each.id for each in called if isinstance(each, ast.Name)}
+    helpers = {each.name for node in imports if node.module == PARITY for each in node.names}
+    theirs = any(node.module == "transformers" for node in imports)
+    return (theirs and "from_pretrained" in methods) or bool(helpers & functions)
 
 
 @pytest.mark.skipif(

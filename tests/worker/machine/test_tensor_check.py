@@ -169,7 +169,7 @@ def test_an_installation_without_workers(
     save_file(whole, folder / "model.safetensors")
     monkeypatch.setitem(sys.modules, "penstock_worker.loading.tensors", None)
     assert main(["show", str(folder)]) == 0
-    assert "not known: no worker is installed here" in capsys.readouterr().out
+    assert "not known: no worker can be imported here" in capsys.readouterr().out
 
 
 def test_sound_files_are_not_read(whole: Tensors, tmp_path: Path, unread: None) -> None:

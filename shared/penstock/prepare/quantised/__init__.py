@@ -3,7 +3,7 @@ line in METHODS."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
@@ -37,15 +37,18 @@ METHODS: dict[str, Callable[[Fields], QuantisedCheckpoint]] = {
 }
 """Readers of quantised checkpoints by quant_method."""
 
-KEYS = ("quantization_config", "compression_config", "quantization")
+_MLX = "quantization"
+KEYS = ("quantization_config", "compression_config", _MLX)
 """Where config.json says it; the second is compressed-tensors' older name, the third MLX's."""
+_SAYING = ("bits", "quant_algo", "quant_method")
+"""Settings of which MLX's section must have one: other programs leave "none" or nothing there."""
 
 
 def read_quantisation(config: Fields, beside: Fields | None = None) -> QuantisedCheckpoint | None:
     """Returns how the checkpoint is quantised; None if it isn't. `beside`: what stands in
     hf_quant_config.json, which says it where config.json doesn't. Raises UnsupportedModel for a
     method or a variant that isn't served, and for any setting that is unknown here."""
-    key = next((key for key in KEYS if key in config), None)
+    key = next((key for key in KEYS if key in config and _says_it(config, key)), None)
     if key is None:
         if beside is None or not beside.values:
             return None
@@ -62,3 +65,11 @@ def read_quantisation(config: Fields, beside: Fields | None = None) -> Quantised
     if method == "modelopt":
         return read_modelopt(settings, beside and beside.section("quantization"))
     return METHODS[method](settings)
+
+
+def _says_it(config: Fields, key: str) -> bool:
+    """Whether the section says how weights are quantised."""
+    found = config.values[key]
+    return key != _MLX or (
+        isinstance(found, Mapping) and any(found.get(each) is not None for each in _SAYING)
+    )

@@ -29,8 +29,8 @@ _FLOATS: dict[tuple[str, int], WeightScheme] = {
     ("mx_fp", 8): WeightScheme(storage="fp8", bits=8, block=(1, 32)),
     ("nv_fp", 4): WeightScheme(storage="nvfp4", bits=4, group_size=16),
 }
-"""Of llm_compressor's layout, by type and bits of the weights. The types have variants, which say
-how scales were found: mx_fp_rceil, nv_fp4_with_static_gs."""
+"""The schemes of llm_compressor's layout, by type and bits of the weights. The types have variants,
+which say how scales were found: mx_fp_rceil, nv_fp4_with_static_gs."""
 
 
 def _of_floats(settings: Fields) -> WeightScheme:
@@ -43,16 +43,6 @@ def _of_floats(settings: Fields) -> WeightScheme:
         f"{settings.where}: data_type is {kind[:80]!r} of {bits} bits; {shown} are served in the "
         "layout of llm_compressor"
     )
-
-
-def _of_integers(
-    read: Callable[[Fields], WeightScheme],
-) -> Callable[[Fields], WeightScheme]:
-    def checked(settings: Fields) -> WeightScheme:
-        one_of(settings, "data_type", settings.text("data_type", "int"), ("int",))
-        return read(settings)
-
-    return checked
 
 
 def _first_gptq(settings: Fields) -> WeightScheme:
@@ -75,20 +65,20 @@ def _fp8(settings: Fields) -> WeightScheme:
 
 
 _PACKINGS: dict[str, Callable[[Fields], WeightScheme]] = {
-    "auto_gptq": _of_integers(_first_gptq),
-    "gptq": _of_integers(_first_gptq),
-    "gptqmodel": _of_integers(_second_gptq),
-    "auto_awq": _of_integers(awq_scheme),
-    "awq": _of_integers(awq_scheme),
+    "auto_gptq": _first_gptq,
+    "gptq": _first_gptq,
+    "gptqmodel": _second_gptq,
+    "auto_awq": awq_scheme,
+    "awq": awq_scheme,
     "llm_compressor": _of_floats,
     "fp8": _fp8,
     "fp8_static": _fp8,
-    "": _of_integers(_second_gptq),
+    "": _second_gptq,
 }
 """What stores a matrix, by what follows "auto_round:" in `packing_format`."""
 _FLOAT8 = "auto_round:fp8"
 _KERNELS = ("exllamav2", "tritonv2", "triton", "cuda", "marlin", "torch")
-"""What may follow that, and changes nothing."""
+"""Names of kernels, which may follow the layout in `packing_format` and change nothing."""
 
 
 def read_auto_round(settings: Fields) -> QuantisedCheckpoint:

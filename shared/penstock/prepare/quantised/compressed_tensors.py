@@ -77,10 +77,12 @@ def read_compressed_tensors(settings: Fields) -> QuantisedCheckpoint:
     if not 1 <= len(groups.values) <= _MOST_GROUPS:
         raise groups.wrong("config_groups", f"an object of 1 to {_MOST_GROUPS} groups")
     form = settings.text("format")
-    schemes = [_scheme(groups.section(name), form) for name in groups.values]
+    schemes = {_scheme(groups.section(name), form): None for name in groups.values}
     return QuantisedCheckpoint(
         method="compressed-tensors",
-        schemes=tuple(dict.fromkeys(schemes)),
+        # A byte may hold few bits: where nothing else tells two schemes apart, the one with more
+        # bits reads the matrices of both.
+        schemes=tuple(sorted(schemes, key=lambda scheme: -scheme.bits)),
         unquantised=modules(settings, "ignore"),
     )
 

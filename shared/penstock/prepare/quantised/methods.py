@@ -40,10 +40,11 @@ _FBGEMM = {*_FP8_SKIPPED, "activation_scale_ub", "quant_method"}
 
 
 def read_fp8(settings: Fields) -> QuantisedCheckpoint:
-    """Raises UnsupportedModel for another type than e4m3."""
+    """Raises UnsupportedModel for another type than e4m3, which has 8 bits."""
     check_known(settings, _FP8_KEYS)
     one_of(settings, "fmt", settings.text("fmt", "e4m3"), ("e4m3", "float8_e4m3fn"))
     one_of(settings, "scale_fmt", settings.text("scale_fmt", "float"), ("float", "ue8m0"))
+    one_of(settings, "bits", settings.integer("bits", 8), (8,))
     block = block_of(settings, "weight_block_size")
     scheme = WeightScheme(storage="fp8", bits=8, block=block, float8_inputs=True)
     return QuantisedCheckpoint(
@@ -114,8 +115,15 @@ def read_gptq(settings: Fields) -> QuantisedCheckpoint:
     )
 
 
+def _check_integers(settings: Fields) -> None:
+    """Raises UnsupportedModel where AutoRound, which writes GPTQ's and AWQ's layouts too, says that
+    the levels are floats."""
+    one_of(settings, "data_type", settings.text("data_type", "int"), ("int",))
+
+
 def gptq_scheme(settings: Fields, *, zeros_less_one: bool) -> WeightScheme:
     """Reads bits, group size and act-order."""
+    _check_integers(settings)
     bits = settings.integer("bits")
     one_of(settings, "bits", bits, _GPTQ_BITS)
     return WeightScheme(
@@ -156,6 +164,7 @@ def read_awq(settings: Fields) -> QuantisedCheckpoint:
 
 def awq_scheme(settings: Fields) -> WeightScheme:
     """Reads bits, group size and layout. Zero points are stored whether or not `zero_point`."""
+    _check_integers(settings)
     bits = settings.integer("bits" if "bits" in settings else "w_bit", 4)
     one_of(settings, "bits", bits, (4,))
     # The layouts of the other kernels store the same numbers in other orders.

@@ -66,7 +66,7 @@ def read_modelopt(settings: Fields, beside: Fields | None = None) -> QuantisedCh
     if beside is not None and "group_size" in beside:
         settings = settings.completed(group_size=beside.integer("group_size"))
     algorithm = settings.text("quant_algo")
-    parts = _layers(settings) if algorithm == MIXED else [settings]
+    parts = _layers(settings) if algorithm.upper() == MIXED else [settings]
     for part in parts:
         if part.flag("has_zero_point", False):
             raise UnsupportedModel(f"{part.where}: weights with zero points are not served")
