@@ -147,6 +147,12 @@ def two_schemes(weight: Tensor) -> Written:
     return write(weight)
 
 
+def bytes_of_two_schemes(weight: Tensor) -> Written:
+    """4 and 8 bits as above, whose tensors have the same shapes and types."""
+    wide = weight.shape[1] == SIZES["intermediate_size"]
+    return (int8(BRAIN) if wide else int4_in_bytes(None))(weight)
+
+
 def three_schemes(weight: Tensor) -> Written:
     """8 bits for what has most inputs, 4 for most others, and 16 for keys and values."""
     if weight.shape[0] < SIZES["hidden_size"]:
@@ -291,6 +297,11 @@ CASES = {
             compressed("pack-quantized"),
         ),
         two_schemes,
+    ),
+    "W4A8 and W8A8": Case(
+        both(compressed("int-quantized", num_bits=4), compressed("int-quantized")),
+        bytes_of_two_schemes,
+        plain=BRAIN,
     ),
     "INT8": Case(compressed("int-quantized"), int8(BRAIN), plain=BRAIN, sizes=ODD),
     "INT8, asymmetric": Case(

@@ -202,7 +202,7 @@ def int8(dtype: torch.dtype, *, symmetric: bool = True, per_matrix: bool = False
     return write
 
 
-def int4_in_bytes(group: int) -> Writer:
+def int4_in_bytes(group: int | None) -> Writer:
     def write(weight: Tensor) -> Written:
         found = quantise(weight, 4, group, symmetric=True, dtype=torch.bfloat16)
         stored = torch.from_numpy((found.levels - 8).astype(np.int8))
