@@ -14,6 +14,7 @@ from penstock.config.settings import PreemptionMode
 from penstock.protocol.to_worker import Plan, ToWorker
 from penstock_worker.forward import reference
 from penstock_worker.forward.cpu import backend as cpu
+from penstock_worker.loading import load
 from penstock_worker.states.slot_states import SlotStates
 from penstock_worker.steps.generate import Generate
 from penstock_worker.weights.weights import Weights
@@ -61,10 +62,12 @@ class Poisoned(System):
         if isinstance(message, Plan) and self.loaded is not None:
             kind = self.loaded.runner._kind
             assert isinstance(kind, Generate)
-            self._poison(kind)
+            states = self.loaded.runner.features.find(SlotStates)
+            assert states is not None
+            self._poison(kind, states)
         super()._work(message)
 
-    def _poison(self, kind: Generate) -> None:
+    def _poison(self, kind: Generate, states: SlotStates) -> None:
         scheduling = self.core.state.scheduling
         cache = scheduling.cache
         assert cache is not None
@@ -72,8 +75,6 @@ class Poisoned(System):
         findable = np.frombuffer(bytes(cache.findable), np.uint8) > 0
         for part in kind._forward.kv_blocks():
             part[: len(free)][free & ~findable] = 255  # Behind them lie the worker's own.
-        states = kind._states
-        assert isinstance(states, SlotStates)
         for slot in set(range(scheduling.max_num_seqs)) - set(kind.slots):
             states._live[slot] = float("nan")
 
@@ -88,6 +89,7 @@ def folder_of(
         return RandomWeights(dtype)
 
     monkeypatch.setattr(reference, "open_weights", random_weights)
+    monkeypatch.setattr(load, "check_tensors", lambda prepared: None)  # There are no files.
     monkeypatch.setattr(cpu, "open_weights", random_weights)
 
     def make(case: str) -> Path:
