@@ -39,8 +39,8 @@ def test_a_file_is_what_the_table_of_releases_says_of_it() -> None:
 
 
 def test_a_mixture_of_formats_takes_what_the_kernels_make_of_it(tmp_path: Path) -> None:
-    """Computed by hand: Q4_K takes 6 bits; Q6_K, in two of eight layers' values and the embedding,
-    takes 10."""
+    """Computed by hand: Q4_K takes 37 eighths of a bit; Q6_K, in half of the layers' values and
+    down projections and the embedding, takes 105 sixteenths."""
     path = tmp_path / "small.gguf"
     sizes = {"layers": 8, "hidden": 256, "heads": 2, "kv_heads": 2, "feed_forward": 512}
     shape = replace(SHAPES["qwen3-4b"], **sizes)
@@ -52,8 +52,9 @@ def test_a_mixture_of_formats_takes_what_the_kernels_make_of_it(tmp_path: Path) 
     finer = 4  # layers 0, 3, 6 and 7 of eight
     norms = 8 * (2 * 256 + 2 * 128) + 256
     embedding = 49_152 * 256
-    bits = 6 * (8 * layer - finer * (keys + inner)) + 10 * (finer * (keys + inner) + embedding)
-    assert found.weights == found.read == bits // 8 + 4 * norms
+    larger = finer * (keys + inner) + embedding
+    sixteenths = 74 * (8 * layer - finer * (keys + inner)) + 105 * larger
+    assert found.weights == found.read == sixteenths // 128 + 4 * norms
     assert found.parameters == 8 * layer + embedding + norms
 
 

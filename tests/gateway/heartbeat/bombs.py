@@ -115,7 +115,7 @@ def mp4(*changes: tuple[bytes, int, bytes]) -> bytes:
 REFUSALS = re.compile(
     "pixels; at most|is damaged|is animated|takes longer than|needs more memory|unsupported format|"
     "is cut off|samples a second|channels|lasts|no pixels|brought down|more in it than is accepted|"
-    "neither a PDF|holds no text|characters|needs a password"
+    "no sound in it|neither a PDF|holds no text|characters|needs a password"
 )
 """Words of an answer that says why."""
 MANY = struct.pack(">I", 0xFFFF_FFF0)
