@@ -101,7 +101,7 @@ template <int LOW, int... N> __attribute__((always_inline)) inline void add_pair
   ((w[N] = with_bits(w[N], shifted<LOW - 2 * N>(bits), 3 << LOW)), ...);
 }
 
-// sums[m] += group g of the tile times group g of row m. Scales are float16 or float32 (WIDE).
+// Scales or minima number `index` of a group, float16 or float32 (WIDE).
 template <bool WIDE> inline V load_scale(const uint8_t* at, int index) {
   if (WIDE) return load(reinterpret_cast<const float*>(at) + 16 * index);
   return load_f16(reinterpret_cast<const uint16_t*>(at) + 16 * index);

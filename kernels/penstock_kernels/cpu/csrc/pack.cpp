@@ -75,7 +75,6 @@ struct Levels {
 
 constexpr uint16_t HALF_SIGN = 0x8000;
 
-
 void q4(const uint8_t* q, uint8_t* levels) {
   for (int i = 0; i < 16; i++) {
     levels[i] = q[i] & 15;

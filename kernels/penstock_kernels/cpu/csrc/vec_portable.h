@@ -75,12 +75,12 @@ inline I plus(I a, int32_t b) { PK_LANES a.x[i] += b; return a; }
 inline W load_w(const uint8_t* p) { W r; __builtin_memcpy(r.x, p, 64); return r; }
 inline W low_nibbles(W w) { for (auto& b : w.x) b &= 15; return w; }
 inline W high_nibbles(W w) { for (auto& b : w.x) b >>= 4; return w; }
-// Each level's entry of a table of 16.
 // Bits move to the left, or by less than 0 to the right.
 template <int LEFT> inline W shifted(W w) { for (auto& b : w.x) b = static_cast<uint8_t>(LEFT > 0 ? b << (LEFT > 0 ? LEFT : 0) : b >> (LEFT < 0 ? -LEFT : 0)); return w; }
 inline W and_bits(W w, int mask) { for (auto& b : w.x) b &= static_cast<uint8_t>(mask); return w; }
 // Those of `mask` in other, besides those of w.
 inline W with_bits(W w, W other, int mask) { for (int i = 0; i < 64; i++) w.x[i] |= static_cast<uint8_t>(other.x[i] & mask); return w; }
+// Each level's entry of a table of 16.
 inline W look_up(const uint8_t* table, W levels) { for (auto& b : levels.x) b = table[b]; return levels; }
 inline I dot4(I sums, W w, const int8_t* a) {
   PK_LANES for (int j = 0; j < 4; j++) sums.x[i] += static_cast<int32_t>(w.x[4 * i + j]) * a[j];
