@@ -92,8 +92,8 @@ def open_weights(
 
 
 def _take_head_for_embedding(tensors: dict[str, StoredTensor], config: ModelConfig) -> None:
-    """Of two tensors with the same memory, safetensors' own `save_model` keeps one: it may be the
-    head of a model with tied embeddings. Modifies `tensors`."""
+    """Makes a head the embedding, too, where only that was saved: of two tensors with the same
+    memory, safetensors' own `save_model` keeps one. Modifies `tensors`."""
     head = tensors.get("lm_head.weight")
     if config.tie_word_embeddings and head is not None:
         tensors.setdefault("embed_tokens.weight", head)

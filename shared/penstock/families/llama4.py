@@ -29,7 +29,7 @@ CHUNKED = "chunked_attention"
 INTERVAL = 4
 """Every so many layers, one has no rotary positions."""
 GROWTH, LENGTH = 0.1, 8192
-"""By how much queries grow there with each so many positions; as many make up a chunk."""
+"""Queries grow there by so much with each so many positions; as many make up a chunk."""
 
 
 def _hub(fields: Fields) -> ModelConfig:

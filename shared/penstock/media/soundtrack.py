@@ -37,7 +37,7 @@ is shorter."""
 
 
 def open_any(data: bytes, rate: int, max_seconds: float) -> np.ndarray:
-    """As open_sound, of all formats. Raises as it does."""
+    """Does what open_sound does, of all formats. Raises what it raises."""
     if sound.is_known(data):
         return sound.open_sound(data, rate, max_seconds)
     if not can_decode():

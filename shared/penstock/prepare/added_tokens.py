@@ -25,7 +25,7 @@ _NAMED = (
     *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token"),
     "mask_token",
 )
-"""Those that get their ids first, in this order."""
+"""Settings whose tokens get their ids first, in this order."""
 
 
 def add_stated_tokens(backend: Backend, path: Path, settings: Fields) -> bool:
