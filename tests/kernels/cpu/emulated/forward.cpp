@@ -180,9 +180,9 @@ PK_FORWARD(size_t, pk_matrix_bytes, MATRIX_BYTES, (int kind, int outputs, int in
 PK_FORWARD(int, pk_pack, PACK,
            (int source, const void* data, int rows, int inputs, int kind, void* tiles, int outputs, const void* order, int threads),
            (source, data, rows, inputs, kind, tiles, outputs, order, threads))
-PK_FORWARD(size_t, pk_product_bytes, PRODUCT_BYTES, (const void* matrix, int rows), (matrix, rows))
-PK_FORWARD(void, pk_product, PRODUCT, (const void* matrix, const void* x, int rows, void* out, int threads, void* work),
-           (matrix, x, rows, out, threads, work))
+PK_FORWARD(size_t, pk_product_bytes, PRODUCT_BYTES, (const void* matrix, int rows, int parts), (matrix, rows, parts))
+PK_FORWARD(void, pk_product, PRODUCT, (const void* matrix, const void* x, int rows, int parts, void* out, int threads, void* work),
+           (matrix, x, rows, parts, out, threads, work))
 PK_FORWARD(int, pk_check, CHECK, (const void* program), (program))
 PK_FORWARD(size_t, pk_forward_bytes, FORWARD_BYTES, (const void* program, const void* batch), (program, batch))
 PK_FORWARD(void, pk_forward, FORWARD, (const void* program, const void* batch, void* work), (program, batch, work))

@@ -109,9 +109,10 @@ uint64_t run(void* library, const Call& call) {
       return symbol<int(int, void*, int, int, int, void*, int, void*, int)>(library, "pk_pack")(
           number(0), bytes(1), number(2), number(3), number(4), bytes(5), number(6), bytes(7), number(8));
     case MATRIX_BYTES: return symbol<size_t(int, int, int)>(library, "pk_matrix_bytes")(number(0), number(1), number(2));
-    case PRODUCT_BYTES: return symbol<size_t(void*, int)>(library, "pk_product_bytes")(bytes(0), number(1));
+    case PRODUCT_BYTES: return symbol<size_t(void*, int, int)>(library, "pk_product_bytes")(bytes(0), number(1), number(2));
     case PRODUCT:
-      symbol<void(void*, void*, int, void*, int, void*)>(library, "pk_product")(bytes(0), bytes(1), number(2), bytes(3), number(4), bytes(5));
+      symbol<void(void*, void*, int, int, void*, int, void*)>(library, "pk_product")(
+          bytes(0), bytes(1), number(2), number(3), bytes(4), number(5), bytes(6));
       return 0;
     case CHECK: return symbol<int(void*)>(library, "pk_check")(bytes(0));
     case FORWARD_BYTES: return symbol<size_t(void*, void*)>(library, "pk_forward_bytes")(bytes(0), bytes(1));
