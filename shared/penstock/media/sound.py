@@ -196,8 +196,8 @@ _SAMPLES = {b"RIFF": (_CHUNK, b"data"), b"FORM": (struct.Struct(">4sI"), b"SSND"
 """The head of a chunk, and the name of that with the samples, by how a file begins."""
 _AU_HEAD = struct.Struct(">4sII")
 """An AU file's beginning: its mark, where the samples begin, and how many bytes they have."""
-_UNKNOWN = 0x7EFF_0000
-"""The length from which on one stands for "until the end": programs that stream write such."""
+_UNKNOWN = {b"RIFF": 0x7FFF_0000, b"FORM": 0x7EFF_0000, b".snd": 0xFFFF_FFFF}
+"""The lengths from which on one stands for "until the end": programs that stream write such."""
 MAX_CHUNKS = 1024
 """Most chunks that are looked through for the samples'."""
 
@@ -214,7 +214,7 @@ def with_length(data: bytes) -> bytes:
         if name == b"data":
             if size or _are_chunks(data, at):
                 return data
-            rest = min(len(data) - at, _UNKNOWN)
+            rest = min(len(data) - at, _UNKNOWN[b"RIFF"])
             return data[: at - 4] + rest.to_bytes(4, "little") + data[at:]
         at += size + size % 2
     return data
@@ -237,7 +237,8 @@ def _are_chunks(data: bytes, at: int) -> bool:
 def missing_bytes(data: bytes) -> int:
     """How many bytes of samples the file announces and lacks; 0 for one that doesn't say."""
     at, size = _samples(data)
-    return 0 if size >= _UNKNOWN else max(0, at + size - len(data))
+    unknown = _UNKNOWN.get(data[:4], 0)
+    return 0 if size >= unknown else max(0, at + size - len(data))
 
 
 def _samples(data: bytes) -> tuple[int, int]:
