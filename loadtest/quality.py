@@ -73,7 +73,7 @@ VARIANTS: dict[str, dict[str, str]] = {
 """Settings of the cpu backend. The last but one still has weights as packed, and activations of 16
 bits."""
 TIMED = ("1 stream", "8 streams", "512 tokens")
-"""Of STEPS."""
+"""The steps of STEPS whose price is measured."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Run(ABC):
 
     @abstractmethod
     def logits(self, tokens: list[int], start: int = 0) -> Tensor:
-        """Of tokens behind `start` ones that were computed last, [tokens, vocab]."""
+        """Returns the logits of tokens behind the `start` ones computed last, [tokens, vocab]."""
 
     def scores(self, tokens: list[int]) -> Scores:
         logprobs, likeliest = [], []
@@ -113,7 +113,7 @@ class Run(ABC):
 
 
 class Ours(Run):
-    """By the cpu backend."""
+    """The model on the cpu backend."""
 
     def __init__(self, folder: Path, longest: int, settings: dict[str, str], threads: int) -> None:
         recipe = recipe_of(
@@ -134,7 +134,7 @@ class Ours(Run):
 
 
 class Truth(Run):
-    """By transformers in float32, with its own reader of GGUF files: nothing of ours takes part."""
+    """The model in transformers in float32, which reads the file itself: none of our code runs."""
 
     def __init__(self, path: Path) -> None:
         with read_once():
@@ -233,9 +233,9 @@ def perplexity(logprobs: np.ndarray) -> Document:
 
 
 def compared(ours: Scores, true: Scores) -> Document:
-    """By how much the perplexity is higher, as a share of the true one, with the standard error of
-    the tokens' differences; the largest of these in nats; and at how many tokens the likeliest one
-    is the same."""
+    """Returns by how much the perplexity is higher, as a share of the true one, with the standard
+    error of the tokens' differences; the largest of these in nats; and at how many tokens the
+    likeliest one is the same."""
     more = true.logprobs - ours.logprobs
     return {
         "more": math.expm1(more.mean()),
@@ -250,9 +250,9 @@ def _error(values: np.ndarray) -> float:
 
 
 def price(folder: Path, threads: int, rounds: int) -> dict[str, Document]:
-    """Of each step: the least of some rounds, in which both precisions take turns, and the mean of
-    their CPU time. What others do on the machine makes a round longer, never shorter; CPU time is
-    counted in ticks as long as a step."""
+    """Times each step: the least of some rounds, in which both precisions take turns, and the mean
+    of their CPU time. What others do on the machine makes a round longer, never shorter; CPU time
+    is counted in ticks as long as a step."""
     say("quality: what it costs")
     steps = {name: STEPS[name] for name in TIMED}
     forwards = {

@@ -154,8 +154,8 @@ def test_rules_of_gptqmodel_with_other_bits() -> None:
     ],
 )
 def test_layouts_of_auto_round(packing: str, storage: str, less_one: bool) -> None:
-    """As the library's loader takes them: "auto_gptq" stores zero points minus one, and the others
-    don't."""
+    """Formats mean what the library's loader takes them for: "auto_gptq" stores zero points minus
+    one, and the others don't."""
     (scheme,) = read(AUTO_ROUND | {"packing_format": packing}).schemes
     assert (scheme.storage, scheme.zeros_less_one) == (storage, less_one)
 

@@ -178,7 +178,7 @@ def test_tokens_that_only_other_files_state(tmp_path: Path, case: str) -> None:
 
 
 def test_an_older_map_names_bos_eos_and_padding(tmp_path: Path) -> None:
-    """As in transformers, where tokenizer_config.json names none."""
+    """They are the tokenizer's, as in transformers, where tokenizer_config.json names none."""
     kind = {"tokenizer_class": "PreTrainedTokenizerFast"}
     folder = write_hub_folder(tmp_path, tokenizer_config=kind)
     names = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}

@@ -36,6 +36,11 @@ class WeightScheme(msgspec.Struct, frozen=True, kw_only=True):
     """Whether FP8 weights are meant for products with activations in FP8."""
 
     @property
+    def held_bits(self) -> int:
+        """The bits in which workers hold a level, 4 or 8."""
+        return 4 if self.bits <= 4 else 8
+
+    @property
     def levels(self) -> str:
         """What a stored number is: int and its bits, fp8, mxfp4, nvfp4, nf4 or fp4."""
         return self.storage if self.storage in _FLOATS else f"int{self.bits}"

@@ -44,7 +44,7 @@ class Sizes:
     positions: int = 64
     cache: str = "float32"
     two_parts: bool = False
-    """As Decoder has it."""
+    """Whether inputs of products have two parts, as in Decoder."""
     seed: int = 0
     specs: tuple[LayerSpec, ...] = ()
     """One for all layers, or one for each; none: Llama's, with qk_norm and bias."""

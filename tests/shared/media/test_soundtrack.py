@@ -41,7 +41,7 @@ LOSSY = [
 
 
 def delay(found: np.ndarray, wanted: np.ndarray) -> int:
-    """By how many samples one of them lags behind the other."""
+    """Returns by how many samples one of them lags behind the other."""
     size = len(found) + len(wanted)
     spectrum = np.fft.rfft(found, size) * np.conj(np.fft.rfft(wanted, size))
     at = int(np.argmax(np.fft.irfft(spectrum, size)))
@@ -125,7 +125,7 @@ def test_what_is_wrong_is_said(case: str) -> None:
 
 
 def test_of_a_file_that_is_cut_off_what_is_there_is_heard() -> None:
-    """As programs that stream leave it."""
+    """A file as programs that stream leave it."""
     for part in (0.5, 0.9):
         found = open_any(MATROSKA[: int(part * len(MATROSKA))], RATE, 60)
         assert part - 0.15 < len(found) / (2 * RATE) < part + 0.05

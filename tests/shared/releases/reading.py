@@ -77,7 +77,7 @@ NOT_SERVED = {
 """Releases of architectures that no family describes."""
 READ = sorted(RELEASES.keys() - NOT_SERVED)
 KNOWN = [name for name in READ if RELEASES[name]["config"].get("model_type") in CONFIG_MAPPING]
-"""Those that transformers has a class for."""
+"""Releases that transformers has a class for."""
 
 
 def ours(values: dict[str, Any], where: str = "config.json") -> ModelConfig | EncoderConfig:

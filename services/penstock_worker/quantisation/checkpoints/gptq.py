@@ -118,7 +118,7 @@ def _read_gptq(module: Module, scheme: WeightScheme) -> GPTQMatrix | None:
         outputs,
         inputs,
         scheme.levels,
-        bits=4 if scheme.bits <= 4 else 8,
+        bits=scheme.held_bits,
         group=group,
         order=group_order(module, "g_idx", inputs, group, required=scheme.act_order),
         qweight=qweight,

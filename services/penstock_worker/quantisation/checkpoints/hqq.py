@@ -89,7 +89,7 @@ def _read(module: Module, scheme: WeightScheme) -> HQQMatrix | None:
         outputs,
         inputs,
         scheme.levels,
-        bits=4 if scheme.bits <= 4 else 8,
+        bits=scheme.held_bits,
         group=group,
         order=None,
         packed=packed,
