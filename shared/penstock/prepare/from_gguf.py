@@ -21,7 +21,7 @@ from penstock.model.config import (
     ModelConfig,
     WeightFiles,
 )
-from penstock.model.pooling_config import DENSE_TENSORS, DenseLayer, PoolingConfig
+from penstock.model.pooling_config import DENSE_TENSORS, DenseLayer, PoolingConfig, PoolingMode
 from penstock.prepare.chat_templates import template_of_gguf
 from penstock.prepare.checkpoint import (
     Checkpoint,
@@ -185,7 +185,7 @@ def _refuse_variants(keys: Fields) -> None:
 
 ARCHITECTURE = "bert"
 _MEAN, _CLS, _LAST = 1, 2, 3
-_MODES = {0: "mean", _MEAN: "mean", _CLS: "cls"}
+_MODES: dict[int, PoolingMode] = {0: "mean", _MEAN: "mean", _CLS: "cls"}
 """An encoder's modes of pooling by their number. A file that says none (0) gets what
 sentence-transformers does then."""
 
@@ -213,7 +213,7 @@ def read_encoder(file: GGUFFile) -> tuple[EncoderConfig, PoolingConfig]:
     longest = min(config.max_position, fields.integer("context_length", config.max_position))
     dense = _dense(file, config.hidden_size)
     return config, PoolingConfig(
-        mode=_MODES[pooling],  # type: ignore[arg-type]
+        mode=_MODES[pooling],
         normalize=True,
         size=dense[-1].outputs if dense else config.hidden_size,
         max_input=longest if longest > 0 else None,
