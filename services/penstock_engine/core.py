@@ -126,7 +126,8 @@ class EngineCore:
     def step(self, now: float) -> Effects:
         """Plans what steps can be, and returns all that is to be sent.
 
-        Call it after every batch of events, and at `next_deadline` at the latest.
+        Call it after every batch of events, and at `next_deadline` at the latest. Raises
+        MemoryError, as all that takes events does: the process must end then.
         """
         self.state.clock.now = now
         self._from_frontends.expire(now)
@@ -198,6 +199,8 @@ class EngineCore:
                 self.state.step_clock.planned()
                 self.state.workers.send(plan)
             self._save_rest()
+        except MemoryError:
+            raise  # Nobody's fault that is in the step: another process may have the room.
         except Exception:
             log.error("internal error", exception=True, handling="plan")
             self._rebuild()
@@ -248,6 +251,8 @@ class EngineCore:
         are violated."""
         try:
             self.check()
+        except MemoryError:
+            raise
         except Exception:
             log.error("the core's invariants are violated", exception=True)
             self._rebuild()

@@ -64,7 +64,7 @@ def test_a_body_that_a_gateway_has_no_memory_for(server: Server) -> None:
         stream.join(2 * PATIENCE)
     (reply,) = refused
     assert (reply.status_code, reply.json()["error"]["code"]) == (503, "out_of_memory")
-    assert (stream.text, stream.finish) == (undisturbed, "length")
+    assert (stream.error, stream.text, stream.finish) == ("", undisturbed, "length")
     assert server.child("gateway 0") == gateway
     assert alone(server) == undisturbed
 
@@ -80,6 +80,6 @@ def test_requests_that_an_engine_core_has_no_memory_for(server: Server) -> None:
         replies = list(pool.map(lambda _: ask(server, **MANY), range(6)))
         stream.join(2 * PATIENCE)
     assert {reply.status_code for reply in replies} <= {200, 503}, [r.text for r in replies]
-    assert (stream.text, stream.finish) == (undisturbed, "length")
+    assert (stream.error, stream.text, stream.finish) == ("", undisturbed, "length")
     wait_until(server.ready)
     assert alone(server) == undisturbed

@@ -84,12 +84,14 @@ class FromFrontends:
         self, session: bytes, message: FromFrontend, now: float, data: bytes = b""
     ) -> None:
         """A later message. One that can't be handled ends its session, and nothing else. data:
-        what a MediaChunk brings."""
+        what a MediaChunk brings. Raises MemoryError."""
         frontend = self._state.frontends.get(session)
         if frontend is None:
             return  # We have ended it; the peer didn't know yet.
         try:
             self._handle(frontend, message, now, data)
+        except MemoryError:
+            raise
         except Exception:
             log.error("internal error", exception=True, handling=type(message).__name__)
             self._refuse(session, "internal error; see the engine core's log")

@@ -273,6 +273,8 @@ class FromWorkers:
             settled = self._results.take(worker.rank, result, now)
         except UnfitResult as error:
             self.drop(str(error))
+        except MemoryError:
+            raise
         except Exception:
             log.error("internal error", exception=True, handling="Result")
             self._after_error()

@@ -214,6 +214,35 @@ def test_an_internal_error_in_a_step_is_survived_and_repeated_ones_are_not(
         h.core.step(h.now)
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        "penstock_engine.handlers.submissions.Request",
+        "penstock_engine.handlers.results.ResultHandler.take",
+        "penstock_engine.scheduler.pipeline.Scheduler.plan",
+    ],
+)
+def test_a_lack_of_memory_ends_the_process_and_accuses_nobody(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    h = Harness()
+    h.allow_internal_errors = True
+    front = h.connect()
+    h.start_worker()
+    h.submit(front, [1], max_tokens=9, ignore_eos=True)
+    h.run_step()
+
+    def lacking(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(where, lacking)
+    with pytest.raises(MemoryError):
+        h.submit(front, [2])
+        h.run_step()
+    running = h.core.state.scheduling.running.values()
+    assert [sequence.deaths for sequence in running] == [0]
+
+
 def test_a_block_that_was_lost_is_noticed_when_idle_and_found_again() -> None:
     h = Harness()
     h.allow_internal_errors = True
