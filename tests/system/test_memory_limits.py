@@ -20,7 +20,7 @@ from tests.system.test_struck_operations import WHOLE, alone
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PROMPTS = [[3 + number] * 100 for number in range(128)]
-MANY = {"prompt": PROMPTS, "n": 8, "max_tokens": 20, "logprobs": 5}
+MANY = {"prompt": PROMPTS, "n": 8, "max_tokens": 6, "logprobs": 5}
 """A request of as many sequences as one may have."""
 
 
