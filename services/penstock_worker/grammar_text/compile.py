@@ -13,6 +13,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from penstock.process.memory import trim_heap
 from penstock.protocol.common import Grammar
 from penstock.request.structured_outputs import GBNF_RULE
 from penstock_worker.grammar_text.errors import GrammarError
@@ -30,6 +33,17 @@ MAX_PATTERNED = 32
 
 MAX_LEXER_STATES = 50_000
 """The states that a matcher's lexer may have; each takes up to 2 kB."""
+
+
+class _AddedToken(msgspec.Struct):
+    content: str
+    id: int
+
+
+class _TokenizerFile(msgspec.Struct):
+    """What is read of a tokenizer.json: of the vocabulary, no object is made for each token."""
+
+    added_tokens: list[_AddedToken] | None = None
 
 
 class Library:
@@ -52,6 +66,8 @@ class Library:
             raise GrammarError(
                 f"structured output doesn't work with this model: {error}"
             ) from error
+        del text, whole
+        trim_heap()  # Loading takes half as much again as what is loaded.
         self._file = tokenizer
         self._limits = self._library.LLParserLimits(
             max_items_in_row=MAX_ITEMS_IN_ROW,
@@ -63,10 +79,11 @@ class Library:
     def special(self) -> dict[str, int]:
         """Ids of special tokens by text. The library never spells these out, and they are more than
         those that the file calls special: Qwen3's <think> and <tool_call> are not."""
+        file = msgspec.json.decode(self._file.read_bytes(), type=_TokenizerFile)
         return {
-            token["content"]: token["id"]
-            for token in json.loads(self._file.read_text("utf-8")).get("added_tokens") or ()
-            if self._tokenizer.is_special_token(token["id"])
+            token.content: token.id
+            for token in file.added_tokens or ()
+            if self._tokenizer.is_special_token(token.id)
         }
 
     def source(self, definition: Grammar) -> str:

@@ -13,6 +13,7 @@ import torch
 from penstock.errors import StartupError
 from penstock.model.kv_layout import ONE_GROUP, KVGroup, blocks_needed
 from penstock.process import logs
+from penstock.process.memory import trim_heap
 from penstock.protocol.to_worker import Setup
 from penstock_worker.machine.cpu import cgroup_folders
 
@@ -216,6 +217,4 @@ def give_back_freed() -> None:
     torch of a device's memory."""
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-    trim = getattr(_libc, "malloc_trim", None)  # Of glibc only.
-    if trim is not None:
-        trim(0)
+    trim_heap()

@@ -11,6 +11,7 @@ import msgspec
 from penstock.errors import UnsupportedModel
 from penstock.model.media_facts import MediaFacts
 from penstock.process import logs
+from penstock.process.memory import trim_heap
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
@@ -36,6 +37,7 @@ class ModelText:
             frames[0], add_bos=welcome.add_bos, bos_token_id=welcome.generation.bos_token_id
         )
         tokenizer.prepare()
+        trim_heap()  # Reading takes twice what a tokenizer then has.
         source = frames[1].decode()
         if not source:
             return cls(tokenizer, None, welcome.media)

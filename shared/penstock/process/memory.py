@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 
@@ -18,6 +19,14 @@ def resident_bytes() -> int | None:
             return int(file.read().split()[1]) * _PAGE
     except (OSError, ValueError, IndexError):
         return None
+
+
+def trim_heap() -> None:
+    """Gives freed memory of this process back that the C library keeps for later. Takes up to some
+    50 ms, in which other threads that allocate may wait."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Of glibc only.
+    if trim is not None:
+        trim(0)
 
 
 def is_memory_shortage(error: BaseException) -> bool:
