@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, overload
 
 import msgspec
 from tokenizers import Tokenizer as Backend
@@ -20,13 +21,45 @@ class ByteFallbackRules(NamedTuple):
     replace_in_bytes: bool
 
 
+class TokenTexts(Sequence[str | None]):
+    """A vocabulary's own text of each id, None for ids without a token. The tokenizer is asked for
+    each: as strings of Python's, 150,000 of them would take 15 MB."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._size = _ids(backend)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, at: int) -> str | None: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[str | None]: ...
+    def __getitem__(self, at: int | slice) -> str | None | list[str | None]:
+        ids = range(self._size)[at]
+        return self._text(ids) if isinstance(ids, int) else [self._text(token) for token in ids]
+
+    def _text(self, token: int) -> str | None:
+        text: str | None = self._backend.id_to_token(token)
+        return text
+
+
+def _ids(backend: Backend) -> int:
+    """The highest id plus one, without a list of all tokens where the ids have no gaps."""
+    count = backend.get_vocab_size(with_added_tokens=True)
+    if all(backend.id_to_token(token) is not None for token in range(count)):
+        return count
+    return max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+
 class TokenTable(msgspec.Struct, frozen=True, kw_only=True):
-    """texts: by id; None for ids without a token.  special: ids that are special.
+    """texts: by id.  special: ids that are special.
     byte_level: bytes by id, for a byte-level vocabulary.
     byte_fallback: the rules, for a vocabulary with byte tokens.  Neither for any other kind.
     """
 
-    texts: list[str | None]
+    texts: TokenTexts
     special: frozenset[int]
     byte_level: list[bytes] | None
     byte_fallback: ByteFallbackRules | None
@@ -34,13 +67,7 @@ class TokenTable(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def build(cls, backend: Backend, special: frozenset[int]) -> TokenTable:
         """Reads the vocabulary and the decoder's description. Takes milliseconds; keep it."""
-        ids = backend.get_vocab(with_added_tokens=True)
-        texts: list[str | None] = [None] * (max(ids.values(), default=-1) + 1)
-        for text, token in ids.items():
-            texts[token] = text
-        for token in backend.get_added_tokens_decoder():
-            # The library decodes an added token to its normalised text, which may differ.
-            texts[token] = backend.id_to_token(token)
+        texts = TokenTexts(backend)
         decoder = _decoder(backend)
         is_byte_level = decoder == [{"type": "ByteLevel"}]
         return cls(
@@ -116,7 +143,7 @@ def _byte_fallback_rules(steps: list[dict[str, Any]]) -> ByteFallbackRules | Non
     return ByteFallbackRules(strips, names.index("Replace") > names.index("ByteFallback"))
 
 
-def _byte_level_bytes(texts: list[str | None]) -> list[bytes]:
+def _byte_level_bytes(texts: Sequence[str | None]) -> list[bytes]:
     """A token is written with one letter for each byte. A text with a letter that stands for no
     byte (an added token's may have one) stands for its own UTF-8 bytes."""
     byte_of = byte_letters()
