@@ -36,7 +36,7 @@ class TokenTexts(Sequence[str | None]):
     def __getitem__(self, at: int) -> str | None: ...
     @overload
     def __getitem__(self, at: slice) -> list[str | None]: ...
-    def __getitem__(self, at: int | slice) -> str | None | list[str | None]:
+    def __getitem__(self, at: int | slice) -> str | list[str | None] | None:
         ids = range(self._size)[at]
         return self._text(ids) if isinstance(ids, int) else [self._text(token) for token in ids]
 

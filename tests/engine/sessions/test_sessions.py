@@ -235,10 +235,13 @@ def test_a_lack_of_memory_ends_the_process_and_accuses_nobody(
     def lacking(*_: Any, **__: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(where, lacking)
-    with pytest.raises(MemoryError):
+    def go_on() -> None:
         h.submit(front, [2])
         h.run_step()
+
+    monkeypatch.setattr(where, lacking)
+    with pytest.raises(MemoryError):
+        go_on()
     running = h.core.state.scheduling.running.values()
     assert [sequence.deaths for sequence in running] == [0]
 
