@@ -15,7 +15,7 @@ import msgspec
 from loadtest.peers.peer import Peer, Workload
 from loadtest.peers.rounds import Rounds, take_turns
 from loadtest.peers.servers import default_model
-from loadtest.report import ROOT, Document, Flags, Measurement, chart, machine_line
+from loadtest.report import ROOT, Document, Flags, Measurement, chart, machine_line, of_first
 from loadtest.report.facts import without_folders
 from loadtest.report.table import listed
 from loadtest.roofline.cost import model_cost
@@ -83,7 +83,7 @@ class Comparison(ABC):
             self.measure,
             self.text,
             flags,
-            draw=self.draw,
+            draw=of_first(self.draw) if self.head else self.draw,
             head=self.head,
             faults=lambda document: failures(document[self.peers]),
         )

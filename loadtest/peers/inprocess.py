@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import statistics
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -60,7 +59,14 @@ class Libraries(Comparison):
         return {
             "tokens_per_s": statistics.median(rates),
             "each_tokens_per_s": rates,
-            "runs": [asdict(run) for run in runs],
+            "runs": [
+                {
+                    "seconds": run.seconds,
+                    "output_tokens": run.output_tokens,
+                    "decode_s": run.decode_s,
+                }
+                for run in runs
+            ],
         }
 
     def rate(self, document: Document, peer: str, work: Work) -> float | None:
@@ -132,11 +138,7 @@ def _limits(document: Document) -> Limits | None:
 
 
 def _limits_line(limits: Limits) -> str:
-    units = {"int8": limits.int8_ops_per_s, "bfloat16": limits.bf16_ops_per_s}
-    units["int8 in blocks of 32 weights"] = limits.block_int8_ops_per_s
-    told = [f"{each / 1e12:.2f} T {name} operations/s" for name, each in units.items() if each]
-    memory = f"{limits.read_bytes_per_s / 1e9:.1f} GB/s read from memory"
-    return f"The machine's limit, {limits.threads} threads: {', '.join([memory, *told])}."
+    return f"The machine's limit, {limits.told()}."
 
 
 LIBRARIES = Libraries()

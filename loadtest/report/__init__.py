@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadtest.report.chart import chart
+from loadtest.report.chart import chart, of_first
 from loadtest.report.facts import ROOT, commit, machine_line
 from loadtest.report.figures import distribution, percentile
 from loadtest.report.files import Document, Flags, Measurement, SetupError, say
@@ -21,6 +21,7 @@ __all__ = [
     "listed",
     "machine_line",
     "markdown_table",
+    "of_first",
     "percentile",
     "say",
     "sections",

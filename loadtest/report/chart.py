@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,3 +27,8 @@ def chart(
         figure.savefig(path, dpi=110)
     finally:
         pyplot.close(figure)
+
+
+def of_first(draw: Callable[[Path, Any], None]) -> Callable[[Path, Mapping[str, Any]], None]:
+    """For a page of several runs, of which the first has a chart."""
+    return lambda path, runs: draw(path, next(iter(runs.values())))

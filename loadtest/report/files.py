@@ -54,7 +54,7 @@ class Report:
 
     def save(self, document: Document, text: str) -> None:
         """Writes the JSON and the Markdown file; may be called again as more is known."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.path("json").parent.mkdir(parents=True, exist_ok=True)
         self.path("json").write_text(json_text(document) + "\n", encoding="utf-8")
         self.path("md").write_text(text, encoding="utf-8")
 
@@ -74,16 +74,19 @@ class Measurement:
     name: str  # of its files
     description: str | None
     measure: Callable[[Flags], Document | Iterator[Document]]
-    """Measures. Of several documents, each is written when it comes, and the last is the result.
+    """Measures. Of several documents, each is written when it comes, and the last is the result; of
+    none, nothing is written.
     Raises SetupError, StartupError or NotThere where something is missing."""
     text: Callable[[Document], str]  # Markdown, of all that was measured in a run
     flags: Mapping[str, Any] = field(default_factory=dict)
     """The default of each flag and what it means, or keywords of `add_argument`."""
-    draw: Callable[[Path, Document], None] | None = None
-    """The chart: of the run, or of the first of several."""
+    draw: Callable[[Path, Any], None] | None = None
+    """The chart: of the run, or of several by their titles."""
     head: str = ""
     """What the page says before its runs, if it holds the newest run of each machine and model.
     Empty: the files hold one run."""
+    title: Callable[[Document], str] = lambda run: f"{run['machine']['cpu']}, {run['model']}"
+    """A run's, where none is given and there are several."""
     faults: Callable[[Document], object] = lambda document: None
     """What isn't as it should be; nothing, or empty, if all is."""
 
@@ -106,8 +109,10 @@ class Measurement:
             return 2
         if flags.page:
             report.save(saved, self.page(saved))
+        if not (document or flags.page):
+            return 0
         if self.draw is not None:
-            self.draw(report.path("png"), next(iter(saved.values())) if self.head else saved)
+            self.draw(report.path("png"), saved)
         print(self.text(document) if document else self.page(saved))
         return int(bool(document and self.faults(document)))
 
@@ -119,8 +124,7 @@ class Measurement:
         return sections([self.head, *runs])
 
     def _with(self, saved: Document, document: Document, flags: Flags) -> Document:
-        title = flags.run or f"{document['machine']['cpu']}, {document['model']}"
-        return {**saved, title: document}
+        return {**saved, flags.run or self.title(document): document}
 
     def _documents(self, flags: Flags) -> Iterator[Document]:
         found = self.measure(flags)
@@ -135,7 +139,7 @@ class Measurement:
             help="measure nothing; write page and chart again from the figures in the JSON file",
         )
         if self.head:
-            told = "title of this run, in place of one with the same (default: processor, model)"
+            told = "title of this run, in place of one with the same (default: its model's)"
             made.add_argument("--run", metavar="TITLE", help=told)
         for flag, keywords in self.flags.items():
             made.add_argument(flag, **_keywords(keywords))

@@ -43,6 +43,14 @@ class Limits:
         """The peak that bounds a quantised model's products."""
         return self.int8_ops_per_s or self.bf16_ops_per_s
 
+    def told(self) -> str:
+        """For a sentence."""
+        units = {"int8": self.int8_ops_per_s, "bfloat16": self.bf16_ops_per_s}
+        units["int8 in blocks of 32 weights"] = self.block_int8_ops_per_s
+        peaks = [f"{each / 1e12:.2f} T {name} operations/s" for name, each in units.items() if each]
+        memory = f"{self.read_bytes_per_s / 1e9:.1f} GB/s read from memory"
+        return f"{self.threads} threads: {', '.join([memory, *peaks])}"
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

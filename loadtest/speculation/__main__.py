@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from loadtest.report import Document, Flags, Measurement, chart, machine_line, say, table
+from loadtest.report import Document, Flags, Measurement, chart, machine_line, of_first, say, table
 from loadtest.speculation.requests import WORKLOADS
 from loadtest.speculation.streams import Pace, Streams, pace
 from testing.serving import Server
@@ -223,7 +223,7 @@ COMMAND = Measurement(
     measure,
     markdown,
     OPTIONS,
-    draw=draw,
+    draw=of_first(draw),
     head=HEAD,
     faults=lambda found: bool(short(found)),
 )

@@ -168,7 +168,7 @@ def test_without_a_peak_of_operations_prefill_has_no_limit(tmp_path: Path) -> No
     unknown = Limits(2, 1000, None, None)
     assert (PREFILL.limit(COST, unknown), STREAMS.limit(COST, unknown)) == (None, None)
     assert DECODE.limit(COST, unknown) == DECODE.limit(COST, LIMITS)
-    outcome = Outcome(scripted("penstock"), {"prefill": [Run(1.0, [1, 1], None)]})
+    outcome = Outcome(scripted("penstock"), {"prefill": [Run(1.0, [[5], [5]], None)]})
     document = document_of(Rounds([outcome], [PREFILL], done=1, limits=[unknown]))
     assert "not measured" in LIBRARIES.text(document)
     LIBRARIES.draw(tmp_path / "chart.png", document)
@@ -176,7 +176,7 @@ def test_without_a_peak_of_operations_prefill_has_no_limit(tmp_path: Path) -> No
 
 def test_ratio_and_verdict() -> None:
     def rated(name: str, seconds: float) -> Outcome:
-        return Outcome(scripted(name), {"decode": [Run(1.0, [11], seconds)]})
+        return Outcome(scripted(name), {"decode": [Run(1.0, [[5] * 11], seconds)]})
 
     # Without drafts, Penstock is no peer of itself.
     plain = rated("penstock_without_drafts", 1.5)
@@ -188,7 +188,7 @@ def test_ratio_and_verdict() -> None:
     assert "2.50 × b" in text
     row = next(row for row in text.splitlines() if "≥ 2 ×" in row)
     assert "| yes |" in row
-    outcomes[0].runs["decode"] = [Run(1.0, [11], 2.0)]
+    outcomes[0].runs["decode"] = [Run(1.0, [[5] * 11], 2.0)]
     text = LIBRARIES.text(document_of(rounds))
     row = next(row for row in text.splitlines() if "≥ 2 ×" in row)
     assert "| **no** |" in row

@@ -9,18 +9,84 @@ goes to stderr.
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import itertools
 import json
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 Answer = dict[str, Any]
 Run = Callable[[list[list[int]], int], Answer]
 """Prompts and how many tokens each gets, greedily, whatever end tokens come. Times nothing but the
 library's own call."""
+
+
+class Sequences(Protocol):
+    """llama.cpp's calls on one context of a loaded model, or those of a fork."""
+
+    def open(self, sequences: int, tokens: int) -> None:
+        """A new context in the place of the last, for so many sequences and all their tokens."""
+
+    def forget(self, position: int) -> None:
+        """What the first sequence has from there on."""
+
+    def decode(self, rows: list[tuple[int, int, int, bool]]) -> list[int]:
+        """At most BATCH rows of token, position, sequence and whether its successor is asked for.
+        Returns the likeliest successors."""
+
+
+BATCH = 512
+"""Tokens of a call, as llama.cpp's own server has it."""
+_SPARE = 2048
+"""Tokens that a single prompt's context has room for beyond what is asked for now."""
+
+
+def _in_batches(context: Sequences) -> Run:
+    """One prompt that goes on from the last one, as a chat's does, finds that in the context."""
+    kept: list[int] = []
+    room = 0
+
+    def prepare(prompts: list[list[int]], output_tokens: int) -> int:
+        """Returns how many tokens of each are in the context."""
+        nonlocal kept, room
+        longest = len(prompts[0]) + output_tokens
+        known = 0
+        if len(prompts) == 1 and longest <= room:
+            pairs = zip(kept, prompts[0][:-1], strict=False)
+            known = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+            context.forget(known)
+        else:
+            room = longest + _SPARE if len(prompts) == 1 else 0
+            context.open(len(prompts), room or len(prompts) * (longest + 32))
+        return known
+
+    def run(prompts: list[list[int]], output_tokens: int) -> Answer:
+        nonlocal kept
+        known = prepare(prompts, output_tokens)
+        began = time.perf_counter()
+        rows = [
+            (ids[position], position, sequence, position == len(ids) - 1)
+            for sequence, ids in enumerate(prompts)
+            for position in range(known, len(ids))
+        ]
+        newest: list[int] = []
+        for start in range(0, len(rows), BATCH):
+            newest += context.decode(rows[start : start + BATCH])
+        first = time.perf_counter()
+        found = [newest]
+        for place in range(len(prompts[0]), len(prompts[0]) + output_tokens - 1):
+            newest = context.decode([(id, place, i, True) for i, id in enumerate(newest)])
+            found.append(newest)
+        now = time.perf_counter()
+        tokens = [list(each) for each in zip(*found, strict=True)]
+        kept = prompts[0] + tokens[0][:-1]
+        return _answer(now - began, tokens, now - first)
+
+    return run
 
 
 def llamacpp(model: str, threads: int) -> Run:
@@ -34,70 +100,79 @@ def llamacpp(model: str, threads: int) -> Run:
     if not loaded:
         raise RuntimeError(f"llama.cpp can't load {model}")
     vocabulary = c.llama_vocab_n_tokens(c.llama_model_get_vocab(loaded))
-    most = 512  # tokens of a call, as llama.cpp's own server has it
 
-    def context_for(sequences: int, tokens: int) -> Any:
-        params = c.llama_context_default_params()
-        params.n_ctx = sequences * (tokens + 32)
-        params.n_seq_max = sequences
-        params.n_batch = most
-        params.n_threads = params.n_threads_batch = threads
-        return c.llama_init_from_model(loaded, params)
+    class Calls:
+        def __init__(self) -> None:
+            self._context: Any = None
+            self._batch = c.llama_batch_init(BATCH, 0, 1)
 
-    def decode(context: Any, batch: Any, rows: list[tuple[int, int, int, bool]]) -> list[int]:
-        """Rows are (token, position, sequence, whether its successor is asked for). Returns the
-        successors."""
-        batch.n_tokens = len(rows)
-        for i, (token, position, sequence, asked) in enumerate(rows):
-            batch.token[i], batch.pos[i] = token, position
-            batch.n_seq_id[i], batch.seq_id[i][0] = 1, sequence
-            batch.logits[i] = asked
-        if c.llama_decode(context, batch):
-            raise RuntimeError("llama_decode failed")
-        found = []
-        for i, row in enumerate(rows):
-            if row[3]:
-                logits = c.llama_get_logits_ith(context, i)
-                found.append(int(np.ctypeslib.as_array(logits, (vocabulary,)).argmax()))
-        return found
+        def open(self, sequences: int, tokens: int) -> None:
+            if self._context:
+                c.llama_free(self._context)
+            params = c.llama_context_default_params()
+            params.n_ctx, params.n_seq_max, params.n_batch = tokens, sequences, BATCH
+            params.n_threads = params.n_threads_batch = threads
+            self._context = c.llama_init_from_model(loaded, params)
+            if not self._context:
+                raise RuntimeError(f"llama.cpp makes no context of {tokens} tokens")
 
-    def run(prompts: list[list[int]], output_tokens: int) -> Answer:
-        context = context_for(len(prompts), len(prompts[0]) + output_tokens)
-        batch = c.llama_batch_init(most, 0, 1)
-        try:
-            began = time.perf_counter()
-            rows = [
-                (token, position, sequence, position == len(ids) - 1)
-                for sequence, ids in enumerate(prompts)
-                for position, token in enumerate(ids)
-            ]
-            newest: list[int] = []
-            for start in range(0, len(rows), most):
-                newest += decode(context, batch, rows[start : start + most])
-            first = time.perf_counter()
-            for count in range(1, output_tokens):
-                place = len(prompts[0]) + count - 1
-                newest = decode(
-                    context, batch, [(id, place, i, True) for i, id in enumerate(newest)]
-                )
-            now = time.perf_counter()
-        finally:
-            c.llama_batch_free(batch)
-            c.llama_free(context)
-        return _answer(now - began, [output_tokens] * len(prompts), now - first)
+        def forget(self, position: int) -> None:
+            c.llama_memory_seq_rm(c.llama_get_memory(self._context), 0, position, -1)
 
-    return run
+        def decode(self, rows: list[tuple[int, int, int, bool]]) -> list[int]:
+            batch = self._batch
+            batch.n_tokens = len(rows)
+            for i, (token, position, sequence, asked) in enumerate(rows):
+                batch.token[i], batch.pos[i] = token, position
+                batch.n_seq_id[i], batch.seq_id[i][0] = 1, sequence
+                batch.logits[i] = asked
+            if c.llama_decode(self._context, batch):
+                raise RuntimeError("llama_decode failed")
+            found = []
+            for i, row in enumerate(rows):
+                if row[3]:
+                    logits = c.llama_get_logits_ith(self._context, i)
+                    found.append(int(np.ctypeslib.as_array(logits, (vocabulary,)).argmax()))
+            return found
+
+    return _in_batches(Calls())
+
+
+def ik_llamacpp(model: str, threads: int) -> Run:
+    """ik_llama.cpp, by the functions that `ik_calls.cpp` makes of its C interface; IK_CALLS names
+    the library that was compiled from it."""
+    calls = ctypes.CDLL(os.environ["IK_CALLS"])
+    if calls.ik_load(model.encode(), threads):
+        raise RuntimeError(f"ik_llama.cpp can't load {model}")
+
+    class Calls:
+        def open(self, sequences: int, tokens: int) -> None:
+            if calls.ik_open(sequences, tokens, BATCH):
+                raise RuntimeError(f"ik_llama.cpp makes no context of {tokens} tokens")
+
+        def forget(self, position: int) -> None:
+            calls.ik_forget(position)
+
+        def decode(self, rows: list[tuple[int, int, int, bool]]) -> list[int]:
+            flat = (ctypes.c_int32 * (4 * len(rows)))(*itertools.chain.from_iterable(rows))
+            found = (ctypes.c_int32 * len(rows))()
+            count = calls.ik_decode(len(rows), flat, found)
+            if count < 0:
+                raise RuntimeError("llama_decode failed")
+            return list(found[:count])
+
+    return _in_batches(Calls())
 
 
 def openvino(model: str, threads: int) -> Run:
-    """OpenVINO GenAI: its continuous batching on the GGUF file."""
+    """OpenVINO GenAI: its continuous batching on a GGUF file or a folder of its own format."""
     import numpy as np
     from openvino import Tensor
     from openvino_genai import GenerationConfig, LLMPipeline, SchedulerConfig, TokenizedInputs
 
-    pipeline = LLMPipeline(
-        model, "CPU", scheduler_config=SchedulerConfig(), INFERENCE_NUM_THREADS=threads
-    )
+    scheduler = SchedulerConfig()
+    scheduler.enable_prefix_caching = True  # as the others do, for chats
+    pipeline = LLMPipeline(model, "CPU", scheduler_config=scheduler, INFERENCE_NUM_THREADS=threads)
     config = GenerationConfig()
     config.ignore_eos = True
     config.do_sample = False
@@ -111,7 +186,7 @@ def openvino(model: str, threads: int) -> Run:
         seconds = time.perf_counter() - began
         # Microseconds of each token after the first.
         decode = sum(result.perf_metrics.raw_metrics.m_durations) / 1e6
-        return _answer(seconds, [len(tokens) for tokens in result.tokens], decode)
+        return _answer(seconds, [list(tokens) for tokens in result.tokens], decode)
 
     return run
 
@@ -124,7 +199,7 @@ def penstock(model: str, threads: int, **more: Any) -> Run:
     from penstock.config.tree import replace_settings
     from penstock.llm.engine_lifecycle import LaunchedEngine
 
-    settings = {"model": model, "threads": threads, "max_model_len": 2048, **more}
+    settings = {"model": model, "threads": threads, **more}
     engine = LaunchedEngine(replace_settings(EngineConfig(), settings))
     engine.wait_ready(120)
     llm = LLM(engine_endpoint=engine.endpoint)
@@ -136,22 +211,23 @@ def penstock(model: str, threads: int, **more: Any) -> Run:
         given = [{"prompt_token_ids": ids} for ids in prompts]
         began = time.perf_counter()
         outputs = llm.generate(given, params, use_tqdm=False)
-        return _answer(time.perf_counter() - began, _token_counts(outputs))
+        return _answer(time.perf_counter() - began, _tokens(outputs))
 
     async def stream(ids: list[int], params: Any) -> Answer:
-        count = first_count = 0
+        found: list[int] = []
+        first_count = 0
         first = now = 0.0
         async with AsyncLLM(engine_endpoint=engine.endpoint) as one:
             began = time.perf_counter()
             async for output in one.generate({"prompt_token_ids": ids}, params):
                 now = time.perf_counter()
-                count = len(output.outputs[0].token_ids)
+                found = output.outputs[0].token_ids
                 if not first_count:
-                    first, first_count = now, count
-        decode = None
+                    first, first_count = now, len(found)
+        count, decode = len(found), None
         if count > first_count:  # the first may come with its successor
             decode = (now - first) * (count - 1) / (count - first_count)
-        return _answer(now - began, [count], decode)
+        return _answer(now - began, [list(found)], decode)
 
     return run
 
@@ -194,8 +270,8 @@ def transformers(model: str, threads: int) -> Run:
             stopping_criteria=[watch],
         )
         seconds = time.perf_counter() - began
-        counts = [result.shape[1] - ids.shape[1]] * len(prompts)
-        return _answer(seconds, counts, watch.arrivals[-1] - watch.arrivals[0])
+        tokens = result[:, ids.shape[1] :].tolist()
+        return _answer(seconds, tokens, watch.arrivals[-1] - watch.arrivals[0])
 
     return run
 
@@ -220,22 +296,26 @@ def vllm(model: str, threads: int) -> Run:
         seconds = time.perf_counter() - began
         metrics = outputs[0].metrics
         decode = metrics.last_token_ts - metrics.first_token_ts
-        return _answer(seconds, _token_counts(outputs), decode)
+        return _answer(seconds, _tokens(outputs), decode)
 
     return run
 
 
-def _token_counts(outputs: list[Any]) -> list[int]:
-    return [len(output.outputs[0].token_ids) for output in outputs]
+def _tokens(outputs: list[Any]) -> list[list[int]]:
+    return [list(output.outputs[0].token_ids) for output in outputs]
 
 
-def _answer(seconds: float, counts: list[int], decode: float | None = None) -> Answer:
+def _answer(seconds: float, tokens: list[list[int]], decode: float | None = None) -> Answer:
     """decode: seconds from the first token to the last; told where there is one prompt only."""
-    only = len(counts) == 1
-    return {"seconds": seconds, "output_tokens": counts, "decode_s": decode if only else None}
+    only = len(tokens) == 1
+    return {"seconds": seconds, "tokens": tokens, "decode_s": decode if only else None}
 
 
-_LIBRARIES = (llamacpp, openvino, penstock, penstock_without_drafts, transformers, vllm)
+_LIBRARIES = (
+    *(llamacpp, ik_llamacpp, openvino),
+    *(penstock, penstock_without_drafts),
+    *(transformers, vllm),
+)
 LIBRARIES = {each.__name__: each for each in _LIBRARIES}
 
 

@@ -3,6 +3,7 @@ and out."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import select
@@ -10,16 +11,26 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from loadtest.peers.library.work import Run, Work
+from loadtest.peers.library.work import Call, Run
 from loadtest.peers.peer import Peer, PeerFailed, PeerProcess
-from loadtest.peers.servers import bf16_folder, installed, kv_gigabytes, peers_dir, version_in
+from loadtest.peers.servers import (
+    bf16_folder,
+    installed,
+    int4_folder,
+    kv_gigabytes,
+    peers_dir,
+    version_in,
+)
 from loadtest.report import SetupError
 from penstock.process.machine import usable_cores
 from penstock.version import __version__
 
-NAMES = ("penstock", "penstock_without_drafts", "llamacpp", "openvino", "vllm", "transformers")
+NAMES = (
+    *("penstock", "penstock_without_drafts", "llamacpp", "ik_llamacpp", "openvino"),
+    *("vllm", "transformers"),
+)
 _OURS = {
     "penstock": "the GGUF file; LLM over its own engine core and worker processes",
     "penstock_without_drafts": "the same with --speculative-config off",
@@ -28,7 +39,15 @@ _RUNNER = Path(__file__).with_name("runner.py")
 _OFFLINE = {"HF_HUB_OFFLINE": "1"}
 RUN_TIMEOUT = 120.0
 """Seconds after which a call is given up, and its system with it."""
-_WARM_TOKENS = 4
+
+
+class Performed(Protocol):
+    """Work that is made of calls."""
+
+    def warm_up(self, call: Call) -> None: ...
+
+    def perform(self, call: Call, seed: str) -> Run:
+        """seed: another one's prompts differ from the first tokens on."""
 
 
 class Child(PeerProcess):
@@ -42,12 +61,11 @@ class Child(PeerProcess):
     def wait_ready(self, deadline: float) -> None:
         self._answer(deadline)
 
-    def warm_up(self, work: Work) -> None:
-        prompts = work.prompts("warm-up", work.warm_streams)
-        self.call(prompts, min(work.output_tokens, _WARM_TOKENS), RUN_TIMEOUT)
+    def warm_up(self, work: Performed) -> None:
+        work.warm_up(functools.partial(self.call, timeout=RUN_TIMEOUT))
 
-    def run(self, work: Work, turn: int) -> Run:
-        return self.call(work.prompts(f"round {turn}"), work.output_tokens, RUN_TIMEOUT)
+    def run(self, work: Performed, turn: int) -> Run:
+        return work.perform(functools.partial(self.call, timeout=RUN_TIMEOUT), f"round {turn}")
 
     def call(self, prompts: list[list[int]], output_tokens: int, timeout: float) -> Run:
         """Raises PeerFailed; after a timeout the process is of no use any more."""
@@ -121,20 +139,39 @@ def make_system(name: str, model: Path) -> System:
             # Its processes would take a stop for the others' death; while idle they don't compute.
             pausable=False,
         )
-    if name not in _PEERS:
+    if name not in NAMES:
         raise SetupError(f"no system called {name!r}; there are {', '.join(NAMES)}")
+    if name == "ik_llamacpp":
+        return _ik_llamacpp(model)
     recipe, home = _PEERS[name], name
     if name == "transformers" and not (peers_dir() / name / "bin" / "python").exists():
         home = "vllm"  # which has it too
     python = installed(home, "python")
     environment = {"VLLM_CPU_KVCACHE_SPACE": kv_gigabytes()} if name == "vllm" else {}
+    weights, note = bf16_folder(model) if recipe.bf16 else model, recipe.note
+    if name == "openvino" and int4_folder(model).is_dir():
+        weights, note = int4_folder(model), "the same weights in its own int4; continuous batching"
     return System(
         name=name,
         version=version_in(home, recipe.distribution),
         # Without the folders of this repository: PYTHONPATH may name them.
-        command=_command([str(python), "-E"], name, bf16_folder(model) if recipe.bf16 else model),
-        note=recipe.note,
+        command=_command([str(python), "-E"], name, weights),
+        note=note,
         environment=environment | (_OFFLINE if recipe.bf16 else {}),
+    )
+
+
+def _ik_llamacpp(model: Path) -> System:
+    home = peers_dir() / "ik_llamacpp"
+    calls = home / "libik_calls.so"
+    if not calls.is_file():
+        raise SetupError(f"{calls} is missing: bash loadtest/peers/install.sh ik_llamacpp")
+    return System(
+        name="ik_llamacpp",
+        version=f"ik_llama.cpp {(home / 'commit').read_text().strip()[:8]}",
+        command=_command([sys.executable], "ik_llamacpp", model),
+        note="the GGUF file; batches as llama.cpp's",
+        environment={"IK_CALLS": str(calls)},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,7 @@ Figure = Literal["decode", "output", "prefill"]
 whole call.  prefill: prompt tokens over the whole call."""
 
 _TOKEN_IDS = range(1000, 40_000)
+WARM_TOKENS = 4
 
 
 @dataclass(frozen=True)
@@ -22,9 +24,18 @@ class Run:
     """What a runner says about one call."""
 
     seconds: float
-    output_tokens: list[int]  # how many each prompt has got
+    tokens: list[list[int]]  # that each prompt has got
     decode_s: float | None = None
     """From the first token to the last, where the system tells and there is one prompt."""
+
+    @property
+    def output_tokens(self) -> list[int]:
+        """How many each prompt has got."""
+        return [len(each) for each in self.tokens]
+
+
+Call = Callable[[list[list[int]], int], Run]
+"""Of a system: prompts, and how many tokens each gets."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +51,19 @@ class Work(Workload):
     """Seconds; a system that needs more for it does it once, not in every round."""
     warm_streams: int  # prompts of the warm-up's call
     target: float | None = None  # least ratio to the best peer's figure
+    history: int = 0  # tokens before the prompt that are in the cache
 
     def prompts(self, seed: str, streams: int | None = None) -> list[list[int]]:
         """Random token ids; another seed's share no prefix, so that no cache helps."""
         rng = random.Random(f"{self.name}/{seed}")
         count = self.streams if streams is None else streams
         return [rng.choices(_TOKEN_IDS, k=self.input_tokens) for _ in range(count)]
+
+    def perform(self, call: Call, seed: str) -> Run:
+        return call(self.prompts(seed), self.output_tokens)
+
+    def warm_up(self, call: Call) -> None:
+        call(self.prompts("warm-up", self.warm_streams), min(self.output_tokens, WARM_TOKENS))
 
     @property
     def at_once(self) -> bool:
@@ -75,7 +93,7 @@ class Work(Workload):
         """The rate that the machine's memory and integer units allow at most; None where that of
         the integer units is not known and counts."""
         steps = self.output_tokens - 1
-        context = self.input_tokens + self.output_tokens / 2
+        context = self.history + self.input_tokens + self.output_tokens / 2
         decode = steps * cost.decode_seconds(context, self.streams, limits)
         if self.figure == "decode":
             return steps / decode
