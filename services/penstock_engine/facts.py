@@ -14,6 +14,7 @@ from penstock.model.kv_layout import kv_groups, state_bytes, state_of
 from penstock.model.media_facts import alignment_of
 from penstock.model.pooling_config import PoolingConfig
 from penstock.model.speculation import SpeculativeConfig
+from penstock.process.numa import RankNodes
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import (
     MAX_CALL_BYTES,
@@ -69,7 +70,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
                 f"max_model_len is {wanted}; {self.model.name} computes an input in one step, and "
                 f"max_num_batched_tokens is {budget}"
             )
-        _ = self.pooling, self.config.speculation.config
+        _ = self.pooling, self.config.speculation.config, self.rank_nodes
         self.tenants()
         self._check_messages()
         check_kept(self.config.cache)
@@ -248,6 +249,11 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             hub_id=self.hub_id,
         )
 
+    @property
+    def rank_nodes(self) -> RankNodes:
+        """The NUMA nodes of each rank. Raises StartupError if the setting says them wrongly."""
+        return self.config.worker.rank_nodes(self.config.parallel.ranks)
+
     def setup(self, version: int, group: RankGroup | None = None) -> Setup:
         """What a worker is to be; group: None where it is alone."""
         config = self.config
@@ -265,7 +271,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             max_model_len=self.max_model_len,
             host_kv_bytes=round(config.cache.host_kv_gib * 2**30),
             kv_memory_bytes=round(config.cache.kv_memory_gib * 2**30),
-            numa_node=config.worker.numa_node,
+            numa_nodes=self.rank_nodes[0 if group is None else group.rank],
             kv_cache_dtype=config.cache.kv_cache_dtype,
             calculate_kv_scales=config.cache.calculate_kv_scales,
             state_checkpoint_tokens=config.cache.state_checkpoint_tokens,

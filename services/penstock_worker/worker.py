@@ -191,7 +191,7 @@ class Worker:
             if self.counts.sessions > 1:
                 self._drop()
                 gc_tuning.let_go()  # What was loaded before, even in part, must be free by now.
-            self._placement.keep_to(setup.numa_node)
+            self._placement.keep_to(setup.numa_nodes)
             self._loaded = load(setup, self.phases, ranks, self._transport)
             self._extensions = _extensions_of(self._loaded, ranks.place)
             gc_tuning.keep()

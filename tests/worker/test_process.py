@@ -358,7 +358,7 @@ def test_a_life_is_told_with_every_hello(
         ({"model_dir": "/nonexistent/model"}, "/nonexistent/model"),
         ({"attention_backend": "magic"}, "--attention-backend is magic; allowed: "),
         ({"num_kv_blocks": 10**9}, "num_kv_blocks is 1000000000"),
-        ({"numa_node": 1023}, "numa_node is 1023, which doesn't exist"),
+        ({"numa_nodes": (1023,)}, "NUMA node 1023 is wanted, which doesn't exist"),
     ],
 )
 def test_final_failures(engine: Engine, setup: Setup, change: dict[str, Any], message: str) -> None:

@@ -6,7 +6,7 @@ import platform
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from penstock.config.settings import CacheSettings, ModelImpl, SchedulerSettings
@@ -14,14 +14,17 @@ from penstock.errors import PenstockError
 from penstock.model.config import EncoderConfig, ModelConfig, PreparedModel, TransformersConfig
 from penstock.model.kv_layout import NO_GROUP, kv_layout, state_memory
 from penstock.model.mechanisms import mechanisms
+from penstock.model.sharing import one_rank_only
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.describe import Description, computed_by, describe
+from penstock.process.machine import usable_cores
+from penstock.process.numa import describe as describe_nodes
+from penstock.process.numa import one_rank_per_node, usable_nodes, written
 from penstock_worker.forward.backends import backend_module
 from penstock_worker.loading.tensors import cpu_bytes, refusal
 from penstock_worker.machine import environment_checks
 from penstock_worker.machine.environment_checks import Advice, Finding
 from penstock_worker.machine.memory import free_memory
-from penstock_worker.machine.numa import describe as describe_nodes
 from penstock_worker.media.memory import held_bytes, load_bytes, media_rows
 
 # Which backends can serve a model on this machine, and what it takes: `penstock doctor MODEL`.
@@ -60,6 +63,7 @@ def examine_model(
     refused = refusal(prepared)
     held = None if refused else cpu_bytes(prepared)
     findings.append(_memory(about, prepared.config, held))
+    findings += _placement(prepared)
     if isinstance(prepared.config, TransformersConfig):
         said = refused or f"has {prepared.config.architecture}"
         return [*findings, Finding("transformers", not refused, said, _level(refused))]
@@ -196,7 +200,7 @@ def examine(
         ),
         "cpu kernels": _cpu_kernels,
         "threads": _threads,
-        "numa nodes": describe_nodes,
+        "numa nodes": _nodes,
         "memory": lambda: f"{free_memory() / (1 << 30):.1f} GiB free",
         "huge pages": environment_checks.huge_pages,
         "open files": environment_checks.open_files,
@@ -242,6 +246,28 @@ def _threads() -> str:
     from penstock_worker.machine.cpu import usable_threads
 
     return f"{usable_threads()} usable"
+
+
+def _nodes() -> str:
+    if len(usable_nodes()) < 2:
+        return describe_nodes()
+    raise Advice(f"{describe_nodes()}; --numa auto gives each a rank, and that its own memory")
+
+
+def _placement(prepared: PreparedModel) -> Iterator[Finding]:
+    """What `--numa auto` means for the model, where there are several nodes."""
+    pooled = prepared.pooling is not None
+    found = one_rank_per_node(
+        usable_nodes(),
+        usable_cores(),
+        1,
+        lambda ranks: one_rank_only(prepared, ranks, pooled=pooled),
+    )
+    if found is None:
+        return
+    said = f"ranks on {written(found.ranks)}, {found.threads} threads each"
+    why = f" (not one for each node: {found.why})" if found.why else ""
+    yield Finding("--numa auto", True, said + why, "note" if found.why else "ok")
 
 
 def _default_model() -> str:

@@ -17,19 +17,8 @@ import msgspec
 from penstock.errors import StartupError
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import LayerSpec
-from penstock.model.mechanisms import (
-    CROSS_ATTENTION,
-    EXPERTS_BESIDE,
-    OWN_HEADS,
-    OWN_INNER,
-    PER_LAYER_INPUTS,
-    SHARED_KV,
-    SPARSE_GATE,
-    STREAMS,
-    VALUES_OF_KEYS,
-    mechanisms,
-)
 from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba2Spec, RecurrentSpec, ShortConvSpec
+from penstock.model.sharing import check_shared
 from penstock_worker.parallel.place import RankPlace
 
 # The part of a recurrent layer that a tensor-parallel rank has: channels, or heads with all that
@@ -176,11 +165,6 @@ UNIT = 32
 multiples of this, where possible. It is the block size of most quantised formats, and suits the
 matrix kernels."""
 
-WHOLE = frozenset({OWN_HEADS, OWN_INNER, VALUES_OF_KEYS, EXPERTS_BESIDE, SPARSE_GATE})
-"""What tensor-parallel ranks can't share."""
-ONE_STAGE = frozenset({SHARED_KV, PER_LAYER_INPUTS, STREAMS, CROSS_ATTENTION})
-"""What binds all layers to one rank."""
-
 
 @dataclass(frozen=True)
 class Shard:
@@ -301,46 +285,7 @@ def head_ranges(config: ModelConfig, tensor: int) -> list[tuple[range, range]]:
 
 
 def _check(config: ModelConfig, place: RankPlace) -> None:
-    if place.tensor > config.num_heads:
-        raise StartupError(
-            f"tensor_parallel_size is {place.tensor}; the model has {config.num_heads} attention "
-            "heads, and each rank needs one"
-        )
-    if place.tensor > min(config.intermediate_size, config.vocab_size):
-        raise StartupError(f"tensor_parallel_size is {place.tensor}, more than the model's sizes")
-    needs = mechanisms(config)
-    one_stage = sorted(needs & ONE_STAGE) if place.ranks > 1 else []
-    if one_stage:
-        raise StartupError(
-            f"tensor_parallel_size and pipeline_parallel_size make {place.ranks} ranks; the model "
-            f"has {', '.join(one_stage)}, which one rank must hold: 1 is allowed"
-        )
-    levels = 0 if config.vision is None else len(config.vision.deepstack_layers)
-    if levels > len(deal(config.num_layers, place.pipeline)[0]):
-        raise StartupError(
-            f"pipeline_parallel_size is {place.pipeline}; a model of {config.num_layers} layers "
-            f"whose tower adds rows behind {levels} of them has these in one stage"
-        )
-    whole = sorted(needs & WHOLE) if place.tensor > 1 else []
-    if whole:
-        raise StartupError(
-            f"tensor_parallel_size is {place.tensor}; the model has {', '.join(whole)}, which one "
-            "rank must hold: 1 is allowed (pipeline_parallel_size may be more)"
-        )
+    check_shared(config, place.tensor, place.pipeline)
     for layer in config.layers:
         if layer.recurrent is not None:
             recurrent_shard(layer.recurrent, place.tensor, place.tensor_rank)
-        experts = layer.feed_forward.experts
-        if experts is None:
-            continue
-        inner = min(experts.inner, experts.shared_inner or experts.inner)
-        if place.tensor > inner:
-            raise StartupError(
-                f"tensor_parallel_size is {place.tensor}; the model's experts have an inner "
-                f"dimension of {inner}, and each rank needs a part of it"
-            )
-    if place.pipeline > config.num_layers:
-        raise StartupError(
-            f"pipeline_parallel_size is {place.pipeline}; the model has {config.num_layers} layers,"
-            " and each stage needs one"
-        )

@@ -40,6 +40,7 @@ from penstock.config.scheduler_settings import (
 )
 from penstock.config.speculative_settings import SpeculativeSettings
 from penstock.config.storage_settings import StorageSettings
+from penstock.config.worker_settings import Device, WorkerSettings
 
 
 class ModelsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -128,56 +129,9 @@ __all__ = [
     "WorkerSettings",
 ]
 
-Device = Literal["auto", "cpu", "cuda"]
 Executor = Literal["local", "ray"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "logfmt", "json"]
-
-
-class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The worker."""
-
-    device: Annotated[
-        Device, Meta(description="Device to compute on; auto: a GPU if there is one.")
-    ] = "auto"
-    attention_backend: Annotated[
-        str,
-        Meta(description="Kernel backend, ours or a plug-in's; auto: the fastest on this machine."),
-    ] = "auto"
-    threads: Annotated[
-        Annotated[int, Meta(ge=1, le=1024)] | None,
-        Meta(
-            description="Compute threads, at most one for each usable core, which is the default."
-        ),
-    ] = None
-    numa_node: Annotated[
-        Annotated[int, Meta(ge=0, le=1023)] | None,
-        Meta(description="NUMA node whose CPUs and memory the worker uses; default: any."),
-    ] = None
-    batch_invariant: Annotated[
-        bool,
-        Meta(
-            description="On CUDA: outputs have the same bits in any batch, as they always have on"
-            " a CPU; slower."
-        ),
-    ] = False
-    enforce_eager: Annotated[
-        bool, Meta(description="On CUDA: decode without CUDA graphs; slower, for debugging.")
-    ] = False
-    flash_attention_3: Annotated[
-        bool,
-        Meta(
-            description="On Hopper GPUs: let FlashAttention 3 compute the attention of prompts'"
-            " long chunks where its package is installed; never with batch_invariant."
-        ),
-    ] = True
-    worker_extensions: Annotated[
-        str,
-        Meta(
-            description="Plug-ins whose methods collective_rpc may call: all installed ones, none,"
-            " or names with commas."
-        ),
-    ] = "all"
 
 
 class ParallelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -57,8 +57,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
-    numa_node: int | None = None
-    """NUMA node that the worker is bound to; None for any."""
+    numa_nodes: tuple[int, ...] = ()
+    """NUMA nodes that the worker is bound to; empty for any."""
     kv_cache_dtype: str = "auto"
     calculate_kv_scales: bool = False
     """Whether a trial step gives the scales of an fp8 KV cache (see CacheSettings)."""

@@ -26,6 +26,7 @@ from penstock.errors import StartupError
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.process.machine import usable_cores
 from penstock.supervisor.child import ChildSpec
+from penstock.supervisor.numa import nodes_of_engine, with_nodes
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ def make_replicas(
     grace: seconds that an engine core gets to leave.  Raises StartupError where `given` has another
     number of places, or the machine hasn't what the workers need.
     """
+    config = with_nodes(config, model_dir, lambda: _on_gpus(config))
     count, ranks = config.data_parallel_size, config.engine.parallel.ranks
     executor = executor_of(config)
     fronts = _frontends(runtime, count, given.frontends)
@@ -72,6 +74,11 @@ def make_replicas(
         )
         replicas.append(_replica(place, fronts[number], executor, grace))
     return replicas
+
+
+def _on_gpus(config: ServeConfig) -> bool:
+    workers = config.data_parallel_size * config.engine.parallel.ranks
+    return devices_of_workers(config.engine.worker, workers)[0] is not None
 
 
 def _settings(
@@ -354,6 +361,7 @@ def share(engine: EngineConfig, number: int, count: int) -> EngineConfig:
     if count * ranks == 1:
         return engine
     worker, cache, record = engine.worker, engine.cache, engine.record
+    worker = nodes_of_engine(worker, number, ranks)
     if worker.threads is None:
         cores = math.ceil(usable_cores())
         own = cores // count + (number < cores % count)

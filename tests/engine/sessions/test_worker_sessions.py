@@ -39,7 +39,7 @@ def test_setup_carries_the_workers_own_settings() -> None:
     default = facts()
     config = msgspec.structs.replace(default.config, worker=own)
     setup = msgspec.structs.replace(default, config=config).setup(1)
-    assert (setup.attention_backend, setup.threads, setup.numa_node) == ("reference", 3, 2)
+    assert (setup.attention_backend, setup.threads, setup.numa_nodes) == ("reference", 3, (2,))
     assert (default.setup(1).flash_attention_3, setup.flash_attention_3) == (True, False)
 
 

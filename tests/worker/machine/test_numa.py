@@ -1,4 +1,4 @@
-"""A worker that keeps to one NUMA node. The nodes are a made-up sysfs of this machine's CPUs."""
+"""A worker that keeps to NUMA nodes. The nodes are a made-up sysfs of this machine's CPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StartupError
-from penstock_worker.machine.numa import NODES, NUMAPlacement, describe, nodes, parse_cpulist
+from penstock.process.numa import NODES, nodes
+from penstock_worker.machine.numa import NUMAPlacement
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -26,14 +27,15 @@ from penstock_worker.machine import numa
 from penstock_worker.machine.cpu import usable_threads
 
 logs.setup("child")
-root, node, refuse = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "refuse"
+root, refuse = Path(sys.argv[1]), sys.argv[3] == "refuse"
+wanted = tuple(map(int, sys.argv[2].split("+")))
 if refuse:
     numa._SET_MEMPOLICY = dict.fromkeys(numa._SET_MEMPOLICY, 1 << 20)  # No such system call.
 done = threading.Event()
 before = threading.Thread(target=done.wait)
 before.start()
 placement = numa.NUMAPlacement(root)
-placement.keep_to(node)
+placement.keep_to(wanted)
 later = []
 after = threading.Thread(target=lambda: later.append(sorted(os.sched_getaffinity(0))))
 after.start()
@@ -47,7 +49,7 @@ seen = {
     "threads": usable_threads(),
     "policy": heap.split()[1] if heap else None,
 }
-placement.keep_to(None)
+placement.keep_to(())
 seen["released"] = sorted(os.sched_getaffinity(before.native_id))
 done.set()
 print(json.dumps(seen))
@@ -62,10 +64,10 @@ def sysfs(folder: Path, lists: dict[int, str]) -> Path:
     return folder
 
 
-def child(root: Path, node: int, memory: str = "bind") -> tuple[dict, str]:
+def child(root: Path, wanted: str, memory: str = "bind") -> tuple[dict, str]:
     """What the child saw, and its log."""
     run = subprocess.run(
-        [sys.executable, "-c", CHILD, str(root), str(node), memory],
+        [sys.executable, "-c", CHILD, str(root), wanted, memory],
         capture_output=True,
         text=True,
         timeout=150,
@@ -74,63 +76,49 @@ def child(root: Path, node: int, memory: str = "bind") -> tuple[dict, str]:
     return json.loads(run.stdout), run.stderr
 
 
-@pytest.mark.parametrize(
-    ("text", "cpus"),
-    [
-        ("0-3,8,10-11\n", {0, 1, 2, 3, 8, 10, 11}),
-        ("5", {5}),
-        ("0-0", {0}),
-        ("\n", set()),
-        ("", set()),
-    ],
-)
-def test_cpulist(text: str, cpus: set[int]) -> None:
-    assert parse_cpulist(text) == cpus
-
-
-def test_nodes(tmp_path: Path) -> None:
-    lists = {10: "4-5", 2: "", 0: "0-3"}
-    assert list(nodes(sysfs(tmp_path, lists)).items()) == [
-        (0, {0, 1, 2, 3}),
-        (2, set()),
-        (10, {4, 5}),
-    ]
-    assert nodes(tmp_path / "nothing") == {}
-    assert describe(tmp_path / "nothing") == "none shown by this system"
-
-
 def test_a_node_that_does_not_exist(tmp_path: Path) -> None:
     root = sysfs(tmp_path, {0: f"{ALLOWED[0]}", 3: NONE_OF_OURS})
     with pytest.raises(StartupError) as error:
-        NUMAPlacement(root).keep_to(1)
+        NUMAPlacement(root).keep_to((1,))
     assert str(error.value) == (
-        "numa_node is 1, which doesn't exist; the nodes are: "
+        "NUMA node 1 is wanted, which doesn't exist; the nodes are: "
         "0 (1 of 1 CPUs usable), 3 (0 of 4 CPUs usable)"
     )
     with pytest.raises(StartupError, match="the nodes are: none shown by this system"):
-        NUMAPlacement(tmp_path / "nothing").keep_to(0)
+        NUMAPlacement(tmp_path / "nothing").keep_to((0,))
 
 
 @pytest.mark.parametrize("cpus", [NONE_OF_OURS, ""])
 def test_a_node_without_a_usable_cpu(tmp_path: Path, cpus: str) -> None:
     root = sysfs(tmp_path, {0: f"{ALLOWED[0]}", 1: cpus})
-    with pytest.raises(StartupError, match=r"numa_node is 1, none of whose CPUs .*: 0 \(1 of 1"):
-        NUMAPlacement(root).keep_to(1)
+    with pytest.raises(
+        StartupError, match=r"NUMA node 1 is wanted, .* none of its CPUs; .*: 0 \(1 of 1"
+    ):
+        NUMAPlacement(root).keep_to((1,))
     assert sorted(os.sched_getaffinity(0)) == ALLOWED
 
 
 def test_all_threads_are_pinned_to_what_may_be_used(tmp_path: Path) -> None:
     last = ALLOWED[-1]
     root = sysfs(tmp_path, {0: f"{last},{NONE_OF_OURS}"})
-    seen, errors = child(root, 0)
+    seen, errors = child(root, "0")
     assert seen["main"] == seen["before"] == seen["after"] == [last]
     assert seen["threads"] == 1
     assert seen["released"] == ALLOWED
     assert seen["policy"] in (None, "prefer:0") or "refuses the memory policy" in errors
 
 
+def test_memory_of_several_nodes_comes_from_each_in_turn(tmp_path: Path) -> None:
+    """This machine may have node 0 only: the kernel leaves out those that it hasn't."""
+    root = sysfs(tmp_path, {0: f"{ALLOWED[0]}", 1: f"{ALLOWED[-1]}", 2: ""})
+    seen, errors = child(root, "0+1+2")
+    assert seen["after"] == sorted({ALLOWED[0], ALLOWED[-1]})
+    assert seen["threads"] == len(seen["after"])
+    assert (seen["policy"] or "").startswith("interleave:0") or "refuses the memory" in errors
+
+
 def test_a_kernel_that_refuses_memory_policies_is_a_warning(tmp_path: Path) -> None:
-    seen, errors = child(sysfs(tmp_path, {0: f"{ALLOWED[0]}"}), 0, "refuse")
+    seen, errors = child(sysfs(tmp_path, {0: f"{ALLOWED[0]}"}), "0", "refuse")
     assert seen["main"] == [ALLOWED[0]]
     # Once as the node is taken, once as it is left.
     assert errors.count("the kernel refuses the memory policy") == 2
@@ -142,4 +130,4 @@ def test_this_machines_own_node() -> None:
     usable = sorted(nodes()[0] & set(ALLOWED))
     if not usable:
         pytest.skip("node 0 has no CPU that this process may use")
-    assert child(NODES, 0)[0]["after"] == usable
+    assert child(NODES, "0")[0]["after"] == usable

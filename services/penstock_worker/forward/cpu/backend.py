@@ -22,6 +22,7 @@ from penstock.model.config import ModelConfig, PreparedModel
 from penstock.model.kv_layout import kv_layout
 from penstock.model.media_facts import alignment_heads
 from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba2Spec
+from penstock.model.sharing import split_obstacle
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import (
     Decoder,
@@ -56,7 +57,7 @@ from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.cpu.media import TOWER_DTYPE
 from penstock_worker.forward.cpu.program import compile_program
 from penstock_worker.forward.cpu.reading import CPUWeights
-from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, RankSplit, split_obstacle
+from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, RankSplit
 from penstock_worker.forward.decoded_part import decoded_part, encoder_obstacle
 from penstock_worker.forward.interface import (
     Batch,

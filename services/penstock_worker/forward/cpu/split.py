@@ -13,16 +13,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from penstock.model import mechanisms as mechanism
 from penstock.model.config import ModelConfig
+from penstock.model.sharing import GROUP, TILE
 from penstock_kernels.cpu.program import Buffer, Exchange, Phase, PhaseKind
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.shard import Shard, deal_units, head_ranges
 
-TILE = 16
-"""Outputs that the kernels compute together."""
-GROUP = 32
-"""Inputs that share a scale."""
 _FLOATS = 1
 """Form of a product's input: pk::FLOATS in csrc/types.h."""
 
@@ -211,33 +207,6 @@ class RankSplit(Split):
 
 
 WHOLE = Split()
-
-
-def split_obstacle(config: ModelConfig, tensor: int) -> str | None:
-    """Returns what of the model so many ranks can't share, or which of its sizes gives too little
-    to each; or None."""
-    if tensor == 1:
-        return None
-    if mechanism.OUTPUT_GATE in mechanism.mechanisms(config):
-        return "the model's attention has gates, which this backend computes on one rank"
-    sizes = {
-        "the hidden size": (config.hidden_size, TILE),
-        "the vocabulary": (config.vocab_size, GROUP),
-    }
-    for layer in config.layers:
-        experts = layer.feed_forward.experts
-        if experts is None:
-            sizes["the feed-forward's inner dimension"] = (config.intermediate_size, GROUP)
-            continue
-        sizes["the experts' inner dimension"] = (experts.inner, GROUP)
-        if experts.latent:
-            sizes["the experts' latent dimension"] = (experts.latent, TILE)
-        if experts.shared_inner:
-            sizes["the shared expert's inner dimension"] = (experts.shared_inner, GROUP)
-    for name, (size, unit) in sizes.items():
-        if -(-size // unit) < tensor:
-            return f"{name} is {size}: too little for {tensor} ranks, with at least {unit} for each"
-    return None
 
 
 @dataclass(frozen=True)
