@@ -36,9 +36,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     numa: Annotated[
         str,
         Meta(
-            description="auto: a tensor-parallel rank for each NUMA node, on its CPUs and memory;"
-            " where the model can't be split so, its memory comes from all nodes in turns. Or the"
-            " nodes of each rank, as 0,1 (several of one rank: 0+1); off: as the system likes."
+            description="auto: a rank for each NUMA node, on its CPUs and memory, if the model can"
+            " be split so; or the nodes of each rank, as 0,1 (0+1: one rank with both); or off."
         ),
     ] = OFF
     batch_invariant: Annotated[
