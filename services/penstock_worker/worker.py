@@ -182,6 +182,8 @@ class Worker:
             if setup.trial:
                 raise UnfitWeights("a worker must have its own --model-dir")
             setup = msgspec.structs.replace(setup, model_dir=self._model_dir)
+        # Before memory is shared with other ranks, and weights and KV are allocated.
+        self._placement.keep_to(setup.numa_nodes)
         ranks = self._membership.join(setup, lambda: self._session.stands(session))
         hung = self._steps.await_forgotten(HUNG_SECONDS)
         if hung is not None:
@@ -191,7 +193,6 @@ class Worker:
             if self.counts.sessions > 1:
                 self._drop()
                 gc_tuning.let_go()  # What was loaded before, even in part, must be free by now.
-            self._placement.keep_to(setup.numa_nodes)
             self._loaded = load(setup, self.phases, ranks, self._transport)
             self._extensions = _extensions_of(self._loaded, ranks.place)
             gc_tuning.keep()

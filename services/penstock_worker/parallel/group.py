@@ -1,9 +1,10 @@
 """The torch.distributed process groups through which the ranks of one model communicate.
 
 Each communicator is created directly and owned by its `Group`. torch's global registry is not used:
-there is one per process, and it would outlive the group. Tensors go by NCCL between CUDA devices
-and by gloo on a CPU. What the hosts have to agree on goes by gloo, or through the TCP store where
-ranks may arrive minutes apart.
+there is one per process, and it would outlive the group. Tensors go by NCCL between CUDA devices;
+between CPUs by gloo, but what all gather goes through shared memory where ranks are on one machine.
+What the hosts have to agree on goes the same way, or through the TCP store where ranks may arrive
+minutes apart.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from penstock_worker.forward.device import CPU, compute_device
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.rendezvous import Rendezvous, answers, split_address
+from penstock_worker.parallel.shared_memory import MemoryGather, memory_gather
 
 CONNECT = timedelta(seconds=20)
 """Timeout for setting up the connections of a group once all of its ranks have arrived."""
@@ -51,6 +53,9 @@ class Group:
     """The communicators of one rank: with its tensor-parallel ranks, and with the neighbouring
     stages."""
 
+    _memory: MemoryGather | None = None
+    """What tensor-parallel ranks of one machine gather by; None: they use their process group."""
+
     def __init__(
         self,
         group: RankGroup,
@@ -72,6 +77,10 @@ class Group:
         self._meet("here", "")
         connect = _Connector(self._store, rendezvous.host, device)
         stage, position = place.stage, place.tensor_rank
+        if device.type == "cpu" and place.tensor > 1:
+            first = stage * place.tensor
+            ranks = range(first, first + place.tensor)
+            self._memory = memory_gather(self._meet, ranks, position, wanted)
         # None: this place has no such neighbour, or the group was left.  A caller is a member, and
         # calls only what its place has.
         self._tensor: Any = None
@@ -95,6 +104,10 @@ class Group:
         shape and dtype. The transfer is of raw bytes, so any dtype will do.
         """
         out = x.new_empty(self.place.tensor, *x.shape)
+        if self._memory is not None:
+            flat = _bytes(out).view(self.place.tensor, -1)
+            self._memory.gather(_bytes(x.contiguous()).numpy(), flat.numpy())
+            return out
         _wait(self._tensor._allgather_base(_bytes(out), _bytes(x.contiguous()), _GATHER_OPTIONS))
         return out
 
@@ -113,6 +126,8 @@ class Group:
         """Element-wise "or" over the tensor-parallel ranks of this stage: returns, for each value,
         whether it is true on any of them."""
         mine = torch.tensor(values, dtype=torch.uint8)
+        if self._memory is not None:
+            return [bool(value) for value in self.gather(mine).amax(0).tolist()]
         out = mine.new_empty(self.place.tensor * len(values))
         self._flags._allgather_base(out, mine).wait()
         return [bool(value) for value in out.view(-1, len(values)).amax(0).tolist()]
@@ -149,6 +164,9 @@ class Group:
 
     def leave(self) -> None:
         """Closes all communicators and the store. Ranks that wait for this one fail at once."""
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
         for thread in self._abort():
             thread.join()
         self._tensor = self._flags = self._before = self._after = None

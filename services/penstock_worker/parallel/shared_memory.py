@@ -1,0 +1,195 @@
+"""All-gather between the tensor-parallel ranks of one machine, through memory that all of them map.
+
+Each rank writes to an area of its own, which so lies in its NUMA node's memory, and reads the
+others'. An area has a counter of rounds and two halves. In round n, a rank writes to half n mod 2,
+counts, and reads that half of all others once they have counted. It needs no answer that they have
+read: a rank counts round n + 1 after it has read round n, and nobody begins round n + 2, which
+overwrites, before all have counted that.
+
+The counter must become visible after the data, and no instruction of Python's says so. x86-64 keeps
+the order of stores by itself; on other processors, ranks exchange through gloo.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import platform
+import secrets
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from penstock_worker.parallel.errors import GroupLost
+
+HALF = 1 << 20
+"""Bytes of a half: most of what a rank may write in a round."""
+_PAGE = 4096
+"""Bytes before the halves, with the counter."""
+_SIZE = _PAGE + 2 * HALF
+SPINS = 2000
+"""Looks at a counter before the processor is left to others: some 0.2 ms, longer than ranks that
+compute alike are apart."""
+PAUSE = 1e-4
+"""Seconds between looks at the counter of a rank that is late, for example because it loads."""
+LOOK_SECONDS = 0.1
+"""Seconds between checks of whether a rank that is waited for still exists."""
+
+
+class Area:
+    """An area in memory: a rank's own, or another's.
+
+    Its file has no name in a file system, so it is gone with the last process that maps it. The
+    owner has it locked while it belongs to the group.
+    """
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        memory = mmap.mmap(file, _SIZE, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        self.counted = ctypes.c_uint64.from_buffer(memory)
+        """Rounds that the owner has written."""
+        halves = np.frombuffer(memory, dtype=np.uint8)[_PAGE:]
+        self.halves = halves[:HALF], halves[HALF:]
+        self.name = ""
+        """What `opened` finds it by, of an own area."""
+
+    @staticmethod
+    def own() -> Area:
+        """Makes one. Raises OSError where there is no memory for it."""
+        name = f"penstock-{secrets.token_hex(16)}"
+        file = os.memfd_create(name)
+        try:
+            os.posix_fallocate(file, 0, _SIZE)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            area = Area(file)
+        except BaseException:
+            os.close(file)
+            raise
+        area.name = f"{os.getpid()} {file} {name}"
+        return area
+
+    @staticmethod
+    def opened(name: str) -> Area:
+        """Opens another rank's. Raises OSError or ValueError where this process can't: the rank is
+        on another machine, another user's, or in another container."""
+        pid, number, token = name.split(" ")
+        path = f"/proc/{int(pid)}/fd/{int(number)}"
+        if not os.readlink(path).startswith(f"/memfd:{token} "):
+            raise OSError(f"{path} is another process's")
+        file = os.open(path, os.O_RDWR)
+        try:
+            return Area(file)
+        except BaseException:
+            os.close(file)
+            raise
+
+    @property
+    def left(self) -> bool:
+        """Whether another rank, whose area it is, has left the group or has died."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        return True
+
+    def close(self) -> None:
+        """Leaves the group. The memory is unmapped when nobody refers to it any more."""
+        if self._file >= 0:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+            os.close(self._file)
+            self._file = -1
+
+
+class MemoryGather:
+    """The all-gather of one rank. All ranks make the same calls in the same order."""
+
+    def __init__(self, areas: Sequence[Area], rank: int, wanted: Callable[[], bool]) -> None:
+        """areas: of all ranks, in their order.  rank: this one's.  wanted: whether the session that
+        the group was formed for still lasts."""
+        self._areas = areas
+        self._rank = rank
+        self._wanted = wanted
+        self._rounds = 0
+
+    def gather(self, mine: np.ndarray, out: np.ndarray) -> None:
+        """mine: [bytes] uint8.  out: [ranks, bytes] uint8, takes each rank's. Raises GroupLost when
+        another rank is gone, or the session is over."""
+        for start in range(0, len(mine), HALF):
+            end = min(start + HALF, len(mine))
+            self._round(mine[start:end], out[:, start:end])
+
+    def _round(self, mine: np.ndarray, out: np.ndarray) -> None:
+        half, size = self._rounds % 2, len(mine)
+        self._rounds += 1
+        own = self._areas[self._rank]
+        own.halves[half][:size] = mine
+        own.counted.value = self._rounds
+        for rank, area in enumerate(self._areas):
+            if rank == self._rank:
+                out[rank] = mine
+                continue
+            if area.counted.value < self._rounds:
+                self._await(area)
+            out[rank] = area.halves[half][:size]
+
+    def _await(self, area: Area) -> None:
+        """Until its rank has written this round's half."""
+        counted, rounds = area.counted, self._rounds
+        for _ in range(SPINS):
+            if counted.value >= rounds:
+                return
+        looked, pause = time.monotonic(), 0.0
+        while counted.value < rounds:
+            # The other rank may need this processor; and other threads here, Python's lock.
+            os.sched_yield()
+            time.sleep(pause)
+            if time.monotonic() - looked < LOOK_SECONDS:
+                continue
+            looked, pause = time.monotonic(), PAUSE
+            if not self._wanted():
+                raise GroupLost("the session ended while another rank was waited for")
+            if area.left and counted.value < rounds:
+                raise GroupLost("another rank has left the group")
+
+    def close(self) -> None:
+        """Leaves the group. Ranks that wait for this one notice it."""
+        for area in self._areas:
+            area.close()
+
+
+def memory_gather(
+    meet: Callable[[str, str], list[str]],
+    ranks: range,
+    rank: int,
+    wanted: Callable[[], bool],
+) -> MemoryGather | None:
+    """Returns the all-gather of a stage's ranks; None, for all of them alike, where one can't map
+    another's area.
+
+    meet: exchanges words of all ranks of the model, in their order, about something.  ranks: those
+    of the stage.  rank: this one's place among them.
+    """
+    try:
+        own = Area.own() if platform.machine() == "x86_64" else None
+    except OSError:
+        own = None
+    names = meet("area", "" if own is None else own.name)
+    areas: list[Area] = []
+    try:
+        for number, name in enumerate(names[each] for each in ranks):
+            areas.append(own if number == rank and own is not None else Area.opened(name))
+    except (OSError, ValueError):
+        pass
+    complete = len(areas) == len(ranks)
+    mapped = meet("mapped", "yes" if complete else "no")
+    found = MemoryGather(areas, rank, wanted)
+    if all(mapped[each] == "yes" for each in ranks):
+        return found
+    found.close()
+    if own is not None:
+        own.close()
+    return None
