@@ -153,7 +153,7 @@ class MemoryGather:
             if not self._wanted():
                 raise GroupLost("the session ended while another rank was waited for")
             if area.left and counted.value < rounds:
-                raise GroupLost("another rank has left the group")
+                raise GroupLost("another rank was lost: it has left the group")
 
     def close(self) -> None:
         """Leaves the group. Ranks that wait for this one notice it."""

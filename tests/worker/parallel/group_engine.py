@@ -61,6 +61,14 @@ def run_small_rank(endpoint: str, rank: int, log: str) -> None:
     run_rank(endpoint, rank, log)
 
 
+def run_rank_over_tcp(endpoint: str, rank: int, log: str) -> None:
+    """Runs a rank as `run_rank` does, that shares no memory with others, as on another machine."""
+    from penstock_worker.parallel import shared_memory
+
+    shared_memory.platform.machine = lambda: "another"
+    run_rank(endpoint, rank, log)
+
+
 def run_held_rank(endpoint: str, rank: int, log: str) -> None:
     """Runs a rank as `run_rank` does; in a step of more than SHORT tokens, rank 1 stays until it is
     told to give up. However late a rank hears that its session is over, no other ends itself for

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +17,12 @@ from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop
 from testing.processes import freeze
 from tests.worker.checkpoints import TINY, load_model, tiny_files, tiny_setup
 from tests.worker.driver import make_runner
-from tests.worker.parallel.group_engine import SHORT, GroupEngine, run_held_rank
+from tests.worker.parallel.group_engine import (
+    SHORT,
+    GroupEngine,
+    run_held_rank,
+    run_rank_over_tcp,
+)
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -135,15 +141,32 @@ def test_a_rank_that_dies_in_mid_step(pair: GroupEngine, setup: Setup, true: lis
     assert "[c10d]" not in pair.said(0), "torch has logged what the worker says itself"
 
 
-def test_a_rank_whose_peer_is_frozen_ends_itself(tmp_path: Path, setup: Setup) -> None:
+def wait_for_frozen(pair: GroupEngine, setup: Setup) -> None:
+    """Rank 0 waits for rank 1, which is frozen, when its session ends."""
+    pair.form(setup)
+    freeze(pair.workers[1].pid)
+    new = NewSequence(0, PROMPT, len(PROMPT), 0, SAMPLING, [0, 1])
+    pair.send(Plan(1, 0, [], [new], [SlotWork(0, 0, len(PROMPT))]))
+    pair.hear(Progress, [0])  # A second has passed: it waits for the other.
+    pair.drop()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors use gloo")
+def test_a_rank_that_shares_memory_with_a_frozen_one_goes_on(tmp_path: Path, setup: Setup) -> None:
     pair = GroupEngine(tmp_path, 2)
     try:
-        pair.form(setup)
-        freeze(pair.workers[1].pid)
-        new = NewSequence(0, PROMPT, len(PROMPT), 0, SAMPLING, [0, 1])
-        pair.send(Plan(1, 0, [], [new], [SlotWork(0, 0, len(PROMPT))]))
-        pair.hear(Progress, [0])  # A second has passed: it waits for the other.
-        pair.drop()
+        wait_for_frozen(pair, setup)
+        pair.until(lambda: "the session ended while another rank was waited for" in pair.said(0))
+        pair.until(lambda: 0 in pair.sessions)
+        assert pair.workers[0].exitcode is None
+    finally:
+        pair.close()
+
+
+def test_a_rank_whose_peer_is_frozen_ends_itself(tmp_path: Path, setup: Setup) -> None:
+    pair = GroupEngine(tmp_path, 2, run=run_rank_over_tcp)
+    try:
+        wait_for_frozen(pair, setup)
         pair.workers[0].join(100)  # The collective itself would have ten minutes.
         assert pair.workers[0].exitcode == 1
         assert "doesn't answer" in pair.said(0)
