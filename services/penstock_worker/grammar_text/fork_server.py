@@ -55,7 +55,7 @@ def main() -> None:
 
 def _loaded(path: Path, vocab_size: int, eos: list[int]) -> tuple[CompileResult, Library | None]:
     try:
-        library = Library(path, vocab_size, eos)
+        library = Library(path, vocab_size, eos, splits_texts=False)
         _ = library.special  # Here, so that no fork has to read it.
     except GrammarError as error:
         return CompileResult(None, str(error)), None

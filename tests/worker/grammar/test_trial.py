@@ -17,7 +17,8 @@ from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
-from penstock_worker.grammar_text.errors import GrammarUnavailable
+from penstock_worker.grammar_text.compile import Library
+from penstock_worker.grammar_text.errors import GrammarError, GrammarUnavailable
 from penstock_worker.grammar_text.trial import ATTEMPTS, Trial, TrialProcesses
 from testing.processes import freeze
 from tests.said import said
@@ -89,3 +90,39 @@ def test_nothing_is_started_again_once_it_was_ended(trial: Trial) -> None:
         trial.source(DATE)
     assert not process.is_running()
     assert trial.pid is None
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        Grammar("json_schema", '{"properties": {"a": {"pattern": "^[a-f]{3}", "maxLength": 9}}}'),
+        Grammar("json_object", ""),
+        Grammar("regex", "[^x]{2,8}é"),
+        Grammar("lark", 'start: "a" <|im_end|>'),
+    ],
+)
+def test_a_library_of_tokens_alone_allows_what_that_of_the_tokenizer_does(
+    default_folder: Path, definition: Grammar
+) -> None:
+    model = (default_folder / "tokenizer.json", VOCABULARY, EOS)
+    whole, tried = Library(*model), Library(*model, splits_texts=False)
+    assert tried.special == whole.special
+    assert list(tried.pieces()) == list(whole.pieces())
+    source = whole.source(definition)
+    tried.probe(source)
+    one, other = whole.matcher(source), tried.matcher(source)
+    for _ in range(3):
+        allowed = one.compute_bitmask()
+        assert other.compute_bitmask() == allowed
+        token = next(each for each in range(VOCABULARY) if allowed[each // 8] >> each % 8 & 1)
+        assert one.consume_token(token)
+        assert other.consume_token(token)
+        if one.is_stopped():
+            break
+
+
+def test_a_library_of_tokens_alone_refuses_what_cannot_be_followed(default_folder: Path) -> None:
+    library = Library(default_folder / "tokenizer.json", VOCABULARY, EOS, splits_texts=False)
+    schema = '{"type": "string", "pattern": "^(a|b)*c{900}(d|e)*f{900}$", "maxLength": 90}'
+    with pytest.raises(GrammarError):
+        library.probe(library.source(Grammar("json_schema", schema)))
