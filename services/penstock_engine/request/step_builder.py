@@ -191,6 +191,7 @@ class StepBuilder:
             drafts=self.drafts,
             wants_proposed=wants_proposed,
             extra_steps=self.extra_steps,
+            least_proposed=self.least_proposed,
         )
         return plan, step
 

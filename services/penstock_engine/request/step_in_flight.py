@@ -44,6 +44,7 @@ class StepInFlight:
         "drafts",
         "extra_steps",
         "items",
+        "least_proposed",
         "media",
         "number",
         "tokens",
@@ -62,6 +63,7 @@ class StepInFlight:
         drafts: dict[int, int] | None = None,
         wants_proposed: bool = True,
         extra_steps: int = 0,
+        least_proposed: int = 0,
     ) -> None:
         self.number = number
         self.items = items
@@ -74,6 +76,7 @@ class StepInFlight:
         self.drafts = drafts or {}  # by slot, how many tokens it may draft
         self.wants_proposed = wants_proposed  # its result says what could be drafted next
         self.extra_steps = extra_steps  # tokens that each sequence may get after the one it samples
+        self.least_proposed = least_proposed  # see Plan
 
     def room(self, slot: int) -> int:
         """Tokens that it may compute of a slot after those that were planned."""

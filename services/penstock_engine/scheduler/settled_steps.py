@@ -76,6 +76,8 @@ class StepLessons:
         self._policy = policy
         self._cost = cost
         self._drafts = drafts
+        self._after_extra_steps = False
+        """The step before had extra steps, so that this one was not sent ahead."""
 
     def settled(self, step: StepInFlight, result: Result, gap: float) -> None:
         """gap: seconds that it took beyond what the worker computed."""
@@ -96,10 +98,15 @@ class StepLessons:
         if seconds > 0.0:
             # The worker may have waited for a request, too, which is not this step's.
             wait = min(result.idle_seconds, max(gap, 0.0))
-            seconds += wait / passes
             if step.extra_steps:
-                self._drafts.waited(wait)
-        self._drafts.settled(step.size(), drafted, kept, seconds, each=each)
+                self._drafts.waited(wait, early=_ended_for_proposals(step, result, passes))
+            if step.extra_steps or not self._after_extra_steps:
+                seconds += wait / passes
+        self._after_extra_steps = step.extra_steps > 0
+        alone = not step.extra_steps
+        self._drafts.settled(
+            step.size(), drafted, kept, seconds, each=each, passes=passes, alone=alone
+        )
 
     def sampled(self, step: StepInFlight, sequence: Sequence, outcome: SlotResult) -> None:
         """What was drafted for a sequence counts for its tenant, and for what is drafted next. To
@@ -120,3 +127,8 @@ class StepLessons:
             self._drafts.undrafted(drafts, outcome.guessed)
             for right in outcome.more_guessed:
                 self._drafts.undrafted(drafts, right)
+
+
+def _ended_for_proposals(step: StepInFlight, result: Result, passes: int) -> bool:
+    proposed = sum(outcome.proposed for outcome in result.slots)
+    return passes <= step.extra_steps and 0 < step.least_proposed <= proposed

@@ -7,37 +7,43 @@ import math
 from typing import NamedTuple
 
 from penstock_engine.speculation.history import Acceptance, SequenceDrafts
-from penstock_engine.speculation.step_seconds import StepSeconds
+from penstock_engine.speculation.step_seconds import Slower, StepSeconds, Timed
 
 MAX_DRAFTS = 64
 """Most drafts of a sequence in a step, whatever a worker proposes."""
 
-LEAST_CHANCE = 0.02
+LEAST_CHANCE = 0.01
 """A draft that is right less often is not considered."""
 
-CAUTION, LEAST_GAIN = 0.25, 0.01
-"""What drafts have to save beyond what they cost: such a share of that, and so much of a step, as
-neither is known exactly."""
+LEAST_GAIN = 0.01
+"""What drafts have to save beyond what they cost, as a share of a step."""
 
-ATTEMPT = 2
-"""Drafts where it is not known that they pay, so that it becomes known."""
+CAUTION = 0.25
+"""How much more the time counts that is lost by sequences without drafts."""
 
 SURE = 0.9
 """An attempt is made only where drafts would pay that are right so often."""
 
-SHARE = 0.01
+ATTEMPT = 2
+"""Drafts where it is not known that they pay, so that it becomes known."""
+
+SHARE = 0.006
 """Share of all steps' time that drafts may cost beyond what they save."""
 
-MOST_CREDIT, RESERVE = 3.0, 1.0
+MOST_CREDIT, RESERVE = 3.0, 0.25
 """In steps: what drafts may cost at a time before they have saved as much, and what of it attempts
 leave to others."""
 
-FIRST_CREDIT = 1.0
+FIRST_CREDIT = 0.5
 """In steps: what they may cost of the first steps, of which nothing is known."""
 
-WORST = 3.0
-"""In steps: what a step may cost at most in the account. One that takes longer was held up by
-something else."""
+TRIALS, MOST_TRIALS = 0.003, 1.0
+"""Share of all steps that may be given up to learn what others cost: those without drafts while
+drafts pay; and again as many for those with more or fewer than seem best. And how many of these at
+a time."""
+
+LEAST_BETWEEN_LOOKS, MOST_BETWEEN_LOOKS = 4, 512
+"""Numbers of steps with drafts between two without any that are to show what these take."""
 
 FEW, WIDER = 8, 1.25
 """Drafts that a step may have however much more it computes than any before; and how many times as
@@ -50,13 +56,14 @@ and while none would pay at the present rate of acceptance."""
 LATELY = 16
 """Number of steps after the last drafts during which each step looks at what could be proposed."""
 
-AGAIN = 512
-"""Number of steps without drafts after which earlier measurements of their cost count no more: they
-may have met a machine that was busy."""
-
-
 WAIT_WEIGHT = 0.1
 """Weight of the newest wait in what is known of waits."""
+
+EPISODE = 8
+"""Number of steps with drafts in a row, among which the wait before the first is shared out."""
+
+LONGEST_HOLD = 64
+"""Most steps of several passes that no proposals end, after some had ended for none."""
 
 PROPOSALS = (1, 2, 4, 8, MAX_DRAFTS)
 """Drafts of a sequence for which `least_proposed` looks whether they pay."""
@@ -84,13 +91,15 @@ class DraftPolicy:
     faster, and the others more slowly.  So it is not the sum of their tokens that counts but the
     geometric mean of how many times as fast each of them is: what one gains at the others' cost is
     no gain.  Drafts are added in the order of what they add to it, given their chances, as far as
-    the whole becomes faster.  In a step with prefill, whose tokens have to be computed anyway, time
-    is worth what it is in a step of decodes.  Seconds are those from one step to the next, so that
-    all which drafts cost is in them, wherever it is spent.
+    the whole becomes faster, by more than the standard error of what they cost.  In a step with
+    prefill, whose tokens have to be computed anyway, time is worth what it is in a step of decodes.
+    Seconds are those from one step to the next, so that all which drafts cost is in them, wherever
+    it is spent.
 
-    It can be wrong: about chances, because texts change, and about seconds, because machines do. So
-    there is an account in steps: what drafts cost and saved, and a small allowance.  While it is
-    overdrawn there are none.
+    It can be wrong, about chances, because texts change, and about seconds, because machines do. So
+    there are accounts in steps: of what drafts cost and saved, with a small allowance; while it is
+    overdrawn there are none. And of what was given up to learn what other steps cost, which is a
+    small share of all.
     """
 
     def __init__(self) -> None:
@@ -98,13 +107,21 @@ class DraftPolicy:
         """Acceptance of the drafts of all sequences."""
         self._seconds = StepSeconds()
         self._credit = FIRST_CREDIT
-        self._bare = BareSteps()
+        self._trials = FIRST_CREDIT
+        """What may be given up for drafts that may not pay, and for more or fewer than seem
+        best."""
+        self._between_looks = LEAST_BETWEEN_LOOKS
+        self._since_look = 0  # steps with drafts since one without that was for learning
         self._without = 0  # steps since the last with drafts
         self._paying: dict[int, bool] = {}
         """What `_may_pay` has found lately, by the number of decodes."""
         self._each = 0.0
         self._wait = 0.0
         """Seconds from one step to the next that wasn't sent ahead."""
+        self._ended_early = False  # the latest step, for proposals
+        self._holds = self._hold = 0
+        """Steps of several passes that no proposals are to end, as some had ended for none: at the
+        latest time, and those that are left."""
 
     # ---- what is learnt
 
@@ -119,49 +136,49 @@ class DraftPolicy:
         drafts.observe(drafted, kept)
         self._prior.observe(drafted, kept)
 
-    def waited(self, seconds: float) -> None:
-        """The worker has had nothing to do for so long before a step that goes on by itself."""
+    def waited(self, seconds: float, *, early: bool = False) -> None:
+        """The worker has had nothing to do for so long before a step that goes on by itself. early:
+        proposals have ended it."""
         self._wait += WAIT_WEIGHT * (seconds - self._wait)
+        self._ended_early = early
 
     def settled(
-        self, size: StepSize, drafted: int, kept: int, seconds: float, *, each: float
+        self,
+        size: StepSize,
+        drafted: int,
+        kept: int,
+        seconds: float,
+        *,
+        each: float,
+        passes: int = 1,
+        alone: bool = True,
     ) -> None:
-        """A step was settled, with so many drafts, of which some were right. seconds: since the
-        step before; each: seconds of a further token of prefill, as far as known."""
+        """A step was settled, with so many drafts, of which some were right. seconds: of a pass,
+        since the step before; each: seconds of a further token of prefill, as far as known; alone:
+        it was planned for a single pass."""
         self._each = each
         if seconds <= 0.0:
             return
-        self._without = 0 if drafted else self._without + 1
-        if self._without % GLANCE == 0:
+        self._without = 0 if drafted else self._without + passes
+        if self._without % GLANCE < passes:
             self._paying.clear()
-        if self._without == AGAIN:
-            self._without = 0
-            self._seconds.forget_rare()
-        credit = self._credit + SHARE
+        credit = self._credit + SHARE * passes
         if drafted:
-            credit += self._earned(size, drafted, kept, seconds)
+            decodes = max(size.decodes, 1)
+            longer = math.exp(self._seconds.slower(decodes, drafted, each).log)
+            # Between shares of this step and of one without drafts: luck weighs less in the former,
+            # and what is lost in the latter.
+            credit += (1.0 + kept / decodes - longer) / math.sqrt(longer)
         self._credit = min(MOST_CREDIT, credit)
+        self._trials = min(MOST_TRIALS, self._trials + TRIALS * passes)
         if not size.prefill:
-            self._seconds.observe(size.decodes + drafted, seconds, each)
-
-    def _earned(self, size: StepSize, drafted: int, kept: int, seconds: float) -> float:
-        """In steps, what a step with drafts has saved beyond what it cost; less than 0 if it
-        didn't save as much."""
-        base = self._of(size.decodes)
-        if not base:
-            return 0.0
-        if size.prefill:
-            # How long it would have taken is not known.
-            cost = self._extra(size.decodes, drafted) / base
-        else:
-            cost = seconds / base - 1.0
-        return kept / size.decodes - min(cost, WORST)
+            self._seconds.observe(Timed(size.decodes, drafted, alone), seconds, each)
 
     # ---- what follows from it
 
     def seconds(self, decodes: int) -> float:
         """What a step of so many decodes takes, from the one before; 0.0: none was seen."""
-        return self._of(decodes)
+        return self._seconds.of(decodes, self._each)
 
     def wants_proposed(self, decodes: int) -> bool:
         """Whether the worker is to look up what it could propose after a step of so many decodes.
@@ -172,60 +189,92 @@ class DraftPolicy:
 
     def choose(self, offers: list[Offer], size: StepSize, left: int) -> list[int]:
         """Drafts for each offer. left: that the step has room for."""
+        chosen = self._chosen(offers, size, left)
+        if any(chosen):
+            self._since_look += 1
+            self._holds, self._ended_early = 0, False
+        return chosen
+
+    def _chosen(self, offers: list[Offer], size: StepSize, left: int) -> list[int]:
         none = [0] * len(offers)
-        if self._credit < 0.0 or self._bare.due() or not self._may_pay(size.decodes):
+        if self._credit < 0.0 or not self._may_pay(size.decodes):
             return none
         left = min(left, self._most(size.decodes))
-        chosen = self._best(offers, size, left) or self._attempt(offers, size, left)
-        if chosen is None:
+        found = self._found(offers, size, left, self._toll(size) if self._without else 0.0)
+        number = found.best
+        if number:
+            if self._look_due(found.gain):
+                return none
+        elif self._credit < RESERVE:
             return none
-        self._bare.drafted(size.decodes)
-        return chosen
+        if found.trial and self._trials >= found.loss:
+            self._trials -= found.loss
+            number = found.trial
+        if not number:
+            return self._attempt(offers, left)
+        counts = [0] * len(offers)
+        for _, _, offer in found.drafts[:number]:
+            counts[offer] += 1
+        return counts
+
+    def _look_due(self, gain: float) -> bool:
+        """Whether a step is to have no drafts, to show what it takes: at first often, as steps may
+        have been slow for another reason, and then as often as a small share of all allows."""
+        often = min(self._between_looks, -math.expm1(-gain) / TRIALS)
+        if self._since_look < often:
+            return False
+        self._since_look = 0
+        self._between_looks = min(2 * self._between_looks, MOST_BETWEEN_LOOKS)
+        return True
 
     def least_proposed(self, sequences: list[SequenceDrafts], size: StepSize, left: int) -> int:
         """Drafts that could be proposed, for all these together, so that some would be chosen; 0:
         no number of them would. left: that a step has room for."""
+        if self._ended_early:  # And yet nothing was drafted after it.
+            self._ended_early = False
+            self._hold = self._holds = min(2 * self._holds + 1, LONGEST_HOLD)
+        if self._hold:
+            self._hold -= 1
+            return 0
         if self._credit < 0.0 or not sequences or not self._may_pay(size.decodes):
             return 0
         left = min(left, self._most(size.decodes))
-        base = self._of(size.decodes)
         # The step ends early, so that there is one more for all to wait for.
+        base = self._seconds.of(size.decodes, self._each)
         toll = math.log1p(self._wait / base) if base else 0.0
         prior = self._prior.by_place()
         best = max(sequences, key=lambda drafts: sum(drafts.chances(prior, FEW)))
         for most in PROPOSALS:
-            if self._best([Offer(best, most)], size, left, toll):
+            if self._found([Offer(best, most)], size, left, toll).best:
                 return most
-            if self._best([Offer(drafts, most) for drafts in sequences], size, left, toll):
+            if self._found([Offer(drafts, most) for drafts in sequences], size, left, toll).best:
                 return most * len(sequences)
         return 0
 
-    def _best(
-        self, offers: list[Offer], size: StepSize, left: int, toll: float = 0.0
-    ) -> list[int] | None:
-        """What makes sequences get on fastest; None: no drafts. toll: the logarithm of how many
-        times as long the step takes because there are any."""
+    def _toll(self, size: StepSize) -> float:
+        """What it costs to begin with drafts, in each of the steps that have some."""
+        base = self._seconds.of(size.decodes, self._each)
+        return math.log1p(self._wait / base) / EPISODE if base else 0.0
+
+    def _found(self, offers: list[Offer], size: StepSize, left: int, toll: float) -> Found:
+        """What makes sequences get on fastest. toll: the logarithm of how many times as long the
+        step takes because there are any."""
         decodes = max(size.decodes, 1)
         drafts = self._ordered(offers)[:left]
-        best = looked_at = 0
-        gained = least = sure = 0.0
-        toll *= decodes
-        if not self._enough(decodes, 1, -sum(gain for gain, _, _ in drafts) - toll):
-            return None  # All of them together are not worth what one costs.
-        for number, (gain, _, _) in enumerate(drafts, 1):
-            gained -= gain
+        least = LEAST_GAIN + toll
+        seen: list[tuple[int, float, Slower]] = []
+        gained = 0.0
+        looked_at = faster = 0
+        for number, (more, place, _) in enumerate(drafts, 1):
+            gained -= more
+            faster += not place
             if number < len(drafts) and 8 * (number - looked_at) < number:
                 continue  # Of many drafts each number isn't looked at.
             looked_at = number
-            faster = gained / decodes - self._slower(decodes, number)
-            if faster > least:
-                least, best, sure = faster, number, gained
-        if not best or not self._enough(decodes, best, sure - toll):
-            return None
-        counts = [0] * len(offers)
-        for _, _, offer in drafts[:best]:
-            counts[offer] += 1
-        return counts
+            slower = self._seconds.slower(decodes, number, self._each)
+            cost = slower.log * (1.0 + CAUTION * max(0, decodes - faster) / decodes)
+            seen.append((number, gained / decodes - cost - least, slower))
+        return _judged(drafts, seen)
 
     def _ordered(self, offers: list[Offer]) -> list[tuple[float, int, int]]:
         """(less than 0 by what it adds to the logarithm of the sequence's speed, place, offer) of
@@ -240,13 +289,12 @@ class DraftPolicy:
         found.sort()
         return found
 
-    def _attempt(self, offers: list[Offer], size: StepSize, left: int) -> list[int] | None:
+    def _attempt(self, offers: list[Offer], left: int) -> list[int]:
         """A few drafts of one sequence that nothing is known of lately."""
-        due = next((at for at, offer in enumerate(offers) if offer.drafts.may_try), None)
-        if due is None or self._credit < RESERVE:
-            return None
         counts = [0] * len(offers)
-        counts[due] = min(ATTEMPT, offers[due].most, left)
+        due = next((at for at, offer in enumerate(offers) if offer.drafts.may_try), None)
+        if due is not None and self._credit >= RESERVE:
+            counts[due] = min(ATTEMPT, offers[due].most, left)
         return counts
 
     def _may_pay(self, decodes: int) -> bool:
@@ -261,68 +309,47 @@ class DraftPolicy:
 
     def _pays(self, decodes: int, each: int) -> bool:
         gain = math.log(sum(SURE**place for place in range(each + 1)))
-        if self._enough(decodes, each, gain):
+        if self._hopeful(decodes, each, gain / decodes):
             return True
-        of_all = each * decodes
-        return of_all <= self._most(decodes) and self._enough(decodes, of_all, gain * decodes)
+        return each * decodes <= self._most(decodes) and self._hopeful(
+            decodes, each * decodes, gain
+        )
+
+    def _hopeful(self, decodes: int, drafts: int, gain: float) -> bool:
+        slower = self._seconds.slower(decodes, drafts, self._each)
+        return gain > slower.log - slower.error + LEAST_GAIN
 
     def _most(self, decodes: int) -> int:
         """Drafts that a step may have, given what steps were seen."""
         return max(FEW, int(WIDER * self._seconds.largest) - decodes)
 
-    # ---- seconds
 
-    def _slower(self, decodes: int, drafts: int) -> float:
-        """The logarithm of how many times as long a step takes with so many drafts; 0.0 where no
-        step's seconds are known."""
-        base = self._of(decodes)
-        return math.log1p(self._extra(decodes, drafts) / base) if base else 0.0
+class Found(NamedTuple):
+    """Drafts by what they add, and how many of them. best: that pay for sure; 0: none do. gain: the
+    logarithm of how many times as fast sequences get on with these. trial: that may pay better, by
+    what is known; 0: none may. loss: what these may cost, compared with the best."""
 
-    def _enough(self, decodes: int, drafts: int, gained: float) -> bool:
-        """Whether drafts save enough. gained: the sum of the logarithms of how many times as fast
-        each sequence gets on where steps take no longer."""
-        return gained / decodes > (1.0 + CAUTION) * self._slower(decodes, drafts) + LEAST_GAIN
-
-    def _extra(self, decodes: int, drafts: int) -> float:
-        return max(0.0, self._of(decodes + drafts) - self._of(decodes))
-
-    def _of(self, rows: int) -> float:
-        return self._seconds.of(rows, self._each)
+    drafts: list[tuple[float, int, int]]
+    best: int
+    gain: float
+    trial: int
+    loss: float
 
 
-FIRST, RENEW, BARE = 8, 64, 2
-"""After FIRST steps with drafts, then twice as many each time up to RENEW, BARE steps have none:
-with what these take, the others are compared."""
-
-OTHERS = 1.25
-"""How many times as many or as few sequences make it begin anew: little is known of their steps."""
-
-
-class BareSteps:
-    """When they are due. At first often: what steps took when requests came and prompts were
-    computed may have been more than they take by themselves."""
-
-    __slots__ = ("_decodes", "_drafted", "_every", "_left")
-
-    def __init__(self) -> None:
-        self._every = FIRST
-        self._drafted = 0
-        """Steps with drafts since the last without that were due; there may be others between."""
-        self._left = 0  # that are due
-        self._decodes = 0  # of steps that it began with
-
-    def due(self) -> bool:
-        """Whether the next step is one; then it is counted."""
-        if self._drafted >= self._every:
-            self._drafted, self._left = 0, BARE
-            self._every = min(2 * self._every, RENEW)
-        if not self._left:
-            return False
-        self._left -= 1
-        return True
-
-    def drafted(self, decodes: int) -> None:
-        """A step of so many decodes gets drafts."""
-        self._drafted += 1
-        if not self._decodes / OTHERS <= decodes <= self._decodes * OTHERS:
-            self._decodes, self._every = decodes, FIRST
+def _judged(drafts: list[tuple[float, int, int]], seen: list[tuple[int, float, Slower]]) -> Found:
+    """seen: numbers of drafts, what each gains net, and how well that is known."""
+    if not seen:
+        return Found(drafts, 0, 0.0, 0, 0.0)
+    sure = [each for each in seen if each[1] > each[2].error]
+    if sure:
+        best, gain, known = max(sure, key=lambda each: each[1])
+        others = [each for each in seen if each[0] != best]
+        if others:
+            trial, net, slower = max(others, key=lambda each: each[1] + each[2].own)
+            if net + slower.own > gain + 0.5 * known.own:
+                return Found(drafts, best, gain, trial, gain - net)
+        return Found(drafts, best, gain, 0, 0.0)
+    trial, net, slower = max(seen, key=lambda each: each[1])
+    if net + slower.error <= 0.0:
+        return Found(drafts, 0, 0.0, 0, 0.0)
+    return Found(drafts, 0, 0.0, trial, slower.error - net)

@@ -10,29 +10,42 @@ PLACES = 8
 
 class Acceptance:
     """How often a draft at each place was right where those before it were. Counts with exponential
-    decay, by observation; what nobody has seen is as `first` says."""
+    decay; what nobody has seen is as `first` says."""
 
-    __slots__ = ("_fade", "_kept", "_tried")
+    __slots__ = ("_fade", "_kept", "_together", "_tried")
 
-    def __init__(self, fade: float, first: float = 0.0, weight: float = 0.0) -> None:
+    def __init__(
+        self, fade: float, first: float = 0.0, weight: float = 0.0, *, together: bool = False
+    ) -> None:
         """fade: of older observations.  first: the chance that is assumed, as if it had been seen
-        `weight` times."""
+        `weight` times.  together: all places' counts fade with each token, so that one that had no
+        draft for a while is as unknown as at first."""
         self._fade = fade
+        self._together = together
         self._tried = [weight] * PLACES
         self._kept = [weight * first] * PLACES
 
     def observe(self, drafted: int, kept: int) -> None:
         """Counts that of so many drafts the first `kept` were right."""
+        if self._together:
+            self._fade_all()
         for place in range(min(drafted, kept + 1)):
             self._count(min(place, PLACES - 1), right=place < kept)
 
     def guessed(self, *, right: bool) -> None:
         """Whether the first draft would have been right, had there been one."""
+        if self._together:
+            self._fade_all()
         self._count(0, right=right)
 
+    def _fade_all(self) -> None:
+        self._tried = [each * self._fade for each in self._tried]
+        self._kept = [each * self._fade for each in self._kept]
+
     def _count(self, place: int, *, right: bool) -> None:
-        self._tried[place] = self._tried[place] * self._fade + 1.0
-        self._kept[place] = self._kept[place] * self._fade + right
+        fade = 1.0 if self._together else self._fade
+        self._tried[place] = self._tried[place] * fade + 1.0
+        self._kept[place] = self._kept[place] * fade + right
 
     def by_place(self) -> list[float]:
         """The chance at each place that a draft there is right, if those before it are. There have
@@ -89,7 +102,7 @@ class SequenceDrafts:
         self.hoped = 0  # the same, and what it may propose after a step that isn't settled
         self.drafted = self.kept = 0  # so far
         self.informed = False  # the worker tells what undrafted tokens would have shown
-        self._acceptance = Acceptance(FADE)
+        self._acceptance = Acceptance(FADE, together=True)
         self._rest = 0  # tokens until drafts are worth an attempt that isn't expected to pay
         self._pause = SHORT_PAUSE  # the next of these
 
