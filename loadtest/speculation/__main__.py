@@ -18,9 +18,10 @@ import argparse
 import asyncio
 import math
 import statistics
+import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,8 @@ COLUMNS = {
 
 def measure(flags: Flags) -> Document:
     with ExitStack() as running:
+        for _ in range(flags.busy):
+            running.enter_context(_busy_loop())
         servers = {
             name: running.enter_context(_server(flags, config))
             for name, config in ((OFF, "off"), (AGAIN, "off"), (DRAFTS, flags.speculative_config))
@@ -65,7 +68,23 @@ def measure(flags: Flags) -> Document:
             asyncio.run(row(servers, Streams(name, streams, flags.tokens), flags))
             for name, streams in flags.cells
         ]
-    return {"model": flags.model, "speculative_config": flags.speculative_config, "rows": rows}
+    return {
+        "model": flags.model,
+        "speculative_config": flags.speculative_config,
+        "busy": flags.busy,
+        "rows": rows,
+    }
+
+
+@contextmanager
+def _busy_loop() -> Iterator[None]:
+    """Another process that computes all the time, as politely as it can."""
+    loop = subprocess.Popen(["nice", "-n", "19", sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        loop.kill()
+        loop.wait()
 
 
 def _server(flags: Flags, config: str) -> Server:
@@ -170,9 +189,14 @@ def markdown(document: Document) -> str:
         )
     return (
         f"{machine_line(document)}; model {document['model']},"
-        f" `--speculative-config '{document['speculative_config']}'`.\n\n"
+        f" `--speculative-config '{document['speculative_config']}'`{_beside(document)}.\n\n"
         f"{table(COLUMNS, rows)}\n{verdict}\n"
     )
+
+
+def _beside(document: Document) -> str:
+    busy = document.get("busy")
+    return f", beside {busy} niced busy loop(s)" if busy else ""
 
 
 def draw(path: Path, document: Document) -> None:
@@ -216,6 +240,7 @@ OPTIONS = {
     "--rounds": (6, "each with all three servers"),
     "--seconds": (4.0, "of each server in a round"),
     "--tokens": (128, "of an answer"),
+    "--busy": (0, "other processes that compute meanwhile, niced by 19"),
 }
 COMMAND = Measurement(
     "speculation",

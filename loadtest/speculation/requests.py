@@ -66,6 +66,37 @@ def code(draws: random.Random) -> Body:
     )
 
 
+def rename(draws: random.Random) -> Body:
+    """Code to be edited, of which the answer is a copy but for a name."""
+    one, other, third = draws.sample(WORDS, 3)
+    source = (
+        f"class {one.title()}Store:\n    def __init__(self, path):\n        self.path = path\n"
+        f"        self.{other} = {{}}\n\n    def load_{other}(self):\n"
+        f"        with open(self.path) as file:\n            for line in file:\n"
+        f"                name, value = line.split('=')\n                self.{other}[name] = value\n\n"
+        f"    def total_{other}(self):\n        return sum(int(v) for v in self.{other}.values())\n"
+    )
+    return _asked(
+        f"Rename `{other}` to `{third}` in this code, and answer with all of it:\n{source}"
+    )
+
+
+def turns(draws: random.Random) -> Body:
+    """A chat whose answers have had one form so far."""
+    said: list[dict[str, str]] = []
+    for at, name in enumerate(draws.sample(WORDS, 4)):
+        said.append({"role": "user", "content": f"Tell me about the {name} at {_place(draws)}."})
+        if at < 3:
+            answer = (
+                f"The {name} is one of the oldest in the village. It was built by the people of the"
+                f" {draws.choice(WORDS)}, who used it for {draws.randrange(20, 300)} years. Today it"
+                f" is open to visitors from nine to five, and a ticket costs"
+                f" {draws.randrange(2, 30)} euros. Would you like to know more about the {name}?"
+            )
+            said.append({"role": "assistant", "content": answer})
+    return {"messages": said, "ignore_eos": True}
+
+
 def as_json(draws: random.Random) -> Body:
     schema = {"type": "array", "items": SCHEMA, "minItems": 6}
     return {
@@ -92,6 +123,8 @@ WORKLOADS: dict[str, Callable[[random.Random], Body]] = {
     "copy": copy,
     "edit": edit,
     "code": code,
+    "rename": rename,
+    "turns": turns,
     "JSON": as_json,
     "chat": chat,
     "random": noise,

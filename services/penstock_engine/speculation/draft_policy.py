@@ -45,6 +45,10 @@ a time."""
 LEAST_BETWEEN_LOOKS, MOST_BETWEEN_LOOKS = 4, 512
 """Numbers of steps with drafts between two without any that are to show what these take."""
 
+VAGUE, VAGUE_LOOKS = 3.0, 16
+"""Where drafts gain less than so many standard errors, there are never more steps with drafts
+between these."""
+
 FEW, WIDER = 8, 1.25
 """Drafts that a step may have however much more it computes than any before; and how many times as
 many rows as the largest one it may have."""
@@ -203,7 +207,7 @@ class DraftPolicy:
         found = self._found(offers, size, left, self._toll(size) if self._without else 0.0)
         number = found.best
         if number:
-            if self._look_due(found.gain):
+            if self._look_due(found):
                 return none
         elif self._credit < RESERVE:
             return none
@@ -217,10 +221,13 @@ class DraftPolicy:
             counts[offer] += 1
         return counts
 
-    def _look_due(self, gain: float) -> bool:
+    def _look_due(self, found: Found) -> bool:
         """Whether a step is to have no drafts, to show what it takes: at first often, as steps may
-        have been slow for another reason, and then as often as a small share of all allows."""
-        often = min(self._between_looks, -math.expm1(-gain) / TRIALS)
+        have been slow for another reason, and while what they gain may be nothing; then as often as
+        a small share of all allows."""
+        often = min(self._between_looks, -math.expm1(-found.gain) / TRIALS)
+        if found.gain < VAGUE * found.error:
+            often = min(often, VAGUE_LOOKS)
         if self._since_look < often:
             return False
         self._since_look = 0
@@ -326,12 +333,13 @@ class DraftPolicy:
 
 class Found(NamedTuple):
     """Drafts by what they add, and how many of them. best: that pay for sure; 0: none do. gain: the
-    logarithm of how many times as fast sequences get on with these. trial: that may pay better, by
-    what is known; 0: none may. loss: what these may cost, compared with the best."""
+    logarithm of how many times as fast sequences get on with these. error: of that. trial: that may
+    pay better, by what is known; 0: none may. loss: what these may cost, compared with the best."""
 
     drafts: list[tuple[float, int, int]]
     best: int
     gain: float
+    error: float
     trial: int
     loss: float
 
@@ -339,7 +347,7 @@ class Found(NamedTuple):
 def _judged(drafts: list[tuple[float, int, int]], seen: list[tuple[int, float, Slower]]) -> Found:
     """seen: numbers of drafts, what each gains net, and how well that is known."""
     if not seen:
-        return Found(drafts, 0, 0.0, 0, 0.0)
+        return Found(drafts, 0, 0.0, 0.0, 0, 0.0)
     sure = [each for each in seen if each[1] > each[2].error]
     if sure:
         best, gain, known = max(sure, key=lambda each: each[1])
@@ -347,9 +355,9 @@ def _judged(drafts: list[tuple[float, int, int]], seen: list[tuple[int, float, S
         if others:
             trial, net, slower = max(others, key=lambda each: each[1] + each[2].own)
             if net + slower.own > gain + 0.5 * known.own:
-                return Found(drafts, best, gain, trial, gain - net)
-        return Found(drafts, best, gain, 0, 0.0)
+                return Found(drafts, best, gain, known.error, trial, gain - net)
+        return Found(drafts, best, gain, known.error, 0, 0.0)
     trial, net, slower = max(seen, key=lambda each: each[1])
     if net + slower.error <= 0.0:
-        return Found(drafts, 0, 0.0, 0, 0.0)
-    return Found(drafts, 0, 0.0, trial, slower.error - net)
+        return Found(drafts, 0, 0.0, 0.0, 0, 0.0)
+    return Found(drafts, 0, 0.0, slower.error, trial, slower.error - net)

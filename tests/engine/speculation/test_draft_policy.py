@@ -113,7 +113,7 @@ def test_looks_are_rare_where_nothing_could_pay() -> None:
 
     assert wants_proposed("weights are read once", 1, 0.95) == 1.0
     assert 0.2 < wants_proposed("weights are read once", 1, 0.0) < 0.4
-    assert wants_proposed("each row costs", 64, 0.9) < 0.25
+    assert wants_proposed("each row costs", 64, 0.9) < 0.4
 
 
 def test_what_was_right_no_more_is_noticed_within_a_few_steps() -> None:
@@ -208,7 +208,7 @@ def test_a_step_that_goes_on_ends_only_for_proposals_that_would_be_drafted() -> 
         for _ in range(40):
             policy.undrafted(drafts, False)
     assert least() == 0
-    assert not drafted(64)
+    assert sum(drafted(64) for _ in range(50)) < 10, "more than to learn what it costs"
 
 
 def test_chances_by_place_are_those_that_were_seen() -> None:
