@@ -73,7 +73,8 @@ def rename(draws: random.Random) -> Body:
         f"class {one.title()}Store:\n    def __init__(self, path):\n        self.path = path\n"
         f"        self.{other} = {{}}\n\n    def load_{other}(self):\n"
         f"        with open(self.path) as file:\n            for line in file:\n"
-        f"                name, value = line.split('=')\n                self.{other}[name] = value\n\n"
+        f"                name, value = line.split('=')\n"
+        f"                self.{other}[name] = value\n\n"
         f"    def total_{other}(self):\n        return sum(int(v) for v in self.{other}.values())\n"
     )
     return _asked(
@@ -88,9 +89,9 @@ def turns(draws: random.Random) -> Body:
         said.append({"role": "user", "content": f"Tell me about the {name} at {_place(draws)}."})
         if at < 3:
             answer = (
-                f"The {name} is one of the oldest in the village. It was built by the people of the"
-                f" {draws.choice(WORDS)}, who used it for {draws.randrange(20, 300)} years. Today it"
-                f" is open to visitors from nine to five, and a ticket costs"
+                f"The {name} is one of the oldest in the village. It was built by the people of"
+                f" the {draws.choice(WORDS)}, who used it for {draws.randrange(20, 300)} years."
+                f" Today it is open to visitors from nine to five, and a ticket costs"
                 f" {draws.randrange(2, 30)} euros. Would you like to know more about the {name}?"
             )
             said.append({"role": "assistant", "content": answer})
