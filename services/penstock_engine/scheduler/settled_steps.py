@@ -6,7 +6,7 @@ from __future__ import annotations
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock_engine.policies.forecast import StepCostForecast
 from penstock_engine.policies.policy import Policy
-from penstock_engine.request.request import Sequence
+from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.step_in_flight import StepInFlight
 from penstock_engine.request.timeline import Clock
 from penstock_engine.speculation.draft_policy import DraftPolicy
@@ -117,7 +117,7 @@ class StepLessons:
         if drafts is None:
             if not outcome.proposed:
                 return
-            drafts = sequence.drafts = SequenceDrafts()
+            drafts = sequence.drafts = SequenceDrafts(_kind(sequence.request))
         if step.wants_proposed:
             drafts.propose(outcome.proposed)
         if drafted:
@@ -127,6 +127,11 @@ class StepLessons:
             self._drafts.undrafted(drafts, outcome.guessed)
             for right in outcome.more_guessed:
                 self._drafts.undrafted(drafts, right)
+
+
+def _kind(request: Request) -> bytes:
+    """Texts of one tenant, with a grammar or without, and with a prediction or without."""
+    return request.draft_scope + bytes((request.grammar is not None, len(request.prediction) > 0))
 
 
 def _ended_for_proposals(step: StepInFlight, result: Result, passes: int) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from penstock_engine.speculation.history import Acceptance, SequenceDrafts
+from penstock_engine.speculation.history import ByKind, SequenceDrafts
 from penstock_engine.speculation.step_seconds import Slower, StepSeconds, Timed
 
 MAX_DRAFTS = 64
@@ -107,8 +107,7 @@ class DraftPolicy:
     """
 
     def __init__(self) -> None:
-        self._prior = Acceptance(fade=0.99, first=0.7, weight=4.0)
-        """Acceptance of the drafts of all sequences."""
+        self._prior = ByKind()
         self._seconds = StepSeconds()
         self._credit = FIRST_CREDIT
         self._trials = FIRST_CREDIT
@@ -133,12 +132,12 @@ class DraftPolicy:
         """A sequence's token came without drafts."""
         drafts.undrafted(guessed)
         if guessed is not None:
-            self._prior.guessed(right=guessed)
+            self._prior.guessed(drafts.kind, right=guessed)
 
     def observe(self, drafts: SequenceDrafts, drafted: int, kept: int) -> None:
         """A sequence's token came, and of so many drafts after it the first `kept` were right."""
         drafts.observe(drafted, kept)
-        self._prior.observe(drafted, kept)
+        self._prior.observe(drafts.kind, drafted, kept)
 
     def waited(self, seconds: float, *, early: bool = False) -> None:
         """The worker has had nothing to do for so long before a step that goes on by itself. early:
@@ -249,8 +248,8 @@ class DraftPolicy:
         # The step ends early, so that there is one more for all to wait for.
         base = self._seconds.of(size.decodes, self._each)
         toll = math.log1p(self._wait / base) if base else 0.0
-        prior = self._prior.by_place()
-        best = max(sequences, key=lambda drafts: sum(drafts.chances(prior, FEW)))
+        priors = {kind: self._prior.of(kind) for kind in {each.kind for each in sequences}}
+        best = max(sequences, key=lambda each: sum(each.chances(priors[each.kind], FEW)))
         for most in PROPOSALS:
             if self._found([Offer(best, most)], size, left, toll).best:
                 return most
@@ -287,9 +286,12 @@ class DraftPolicy:
         """(less than 0 by what it adds to the logarithm of the sequence's speed, place, offer) of
         each draft, those that add most first."""
         found: list[tuple[float, int, int]] = []
-        prior = self._prior.by_place()
+        priors: dict[bytes, list[float]] = {}
         for number, offer in enumerate(offers):
-            tokens = 1.0
+            kind = offer.drafts.kind
+            if kind not in priors:
+                priors[kind] = self._prior.of(kind)
+            tokens, prior = 1.0, priors[kind]
             for place, chance in enumerate(offer.drafts.chances(prior, offer.most, LEAST_CHANCE)):
                 found.append((-math.log1p(chance / tokens), place, number))
                 tokens += chance

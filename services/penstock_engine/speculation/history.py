@@ -52,6 +52,13 @@ class Acceptance:
         to be observations, or a chance that is assumed."""
         return [kept / tried for kept, tried in zip(self._kept, self._tried, strict=True)]
 
+    def blended(self, prior: Sequence[float], weight: float) -> list[float]:
+        """The same where these may be few: `prior` counts as if it had been seen `weight` times."""
+        return [
+            (kept + each * weight) / (tried + weight)
+            for kept, tried, each in zip(self._kept, self._tried, prior, strict=True)
+        ]
+
     def chances(
         self, prior: Sequence[float], weight: float, most: int, least: float = 0.0
     ) -> list[float]:
@@ -68,6 +75,46 @@ class Acceptance:
             found.append(chance)
             at = min(at + 1, PLACES - 1)
         return found
+
+
+KINDS = 64
+"""Kinds of texts that are told apart; the one that was seen least lately is forgotten first."""
+
+KIND_FADE, KIND_WEIGHT = 0.99, 10.0
+"""Weight that an observation of a kind keeps after each later one, and how many of its own weigh as
+much as what was seen of all texts."""
+
+
+class ByKind:
+    """Acceptance of the drafts of all sequences, and of each kind of texts."""
+
+    __slots__ = ("_all", "_kinds")
+
+    def __init__(self) -> None:
+        self._all = Acceptance(KIND_FADE, first=0.7, weight=4.0)
+        self._kinds: dict[bytes, Acceptance] = {}
+
+    def of(self, kind: bytes) -> list[float]:
+        """The chance at each place that a draft there is right, if those before it are."""
+        prior, own = self._all.by_place(), self._kinds.get(kind)
+        return prior if own is None else own.blended(prior, KIND_WEIGHT)
+
+    def observe(self, kind: bytes, drafted: int, kept: int) -> None:
+        """Of so many drafts of a text of that kind the first `kept` were right."""
+        self._all.observe(drafted, kept)
+        self._seen(kind).observe(drafted, kept)
+
+    def guessed(self, kind: bytes, *, right: bool) -> None:
+        """Whether the first draft would have been right, had there been one."""
+        self._all.guessed(right=right)
+        self._seen(kind).guessed(right=right)
+
+    def _seen(self, kind: bytes) -> Acceptance:
+        own = self._kinds.pop(kind, None) or Acceptance(KIND_FADE)
+        self._kinds[kind] = own
+        if len(self._kinds) > KINDS:
+            del self._kinds[next(iter(self._kinds))]
+        return own
 
 
 FADE = 0.9
@@ -94,10 +141,13 @@ class SequenceDrafts:
         "hoped",
         "informed",
         "kept",
+        "kind",
         "proposed",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, kind: bytes = b"") -> None:
+        """kind: of the text; others of the same kind are expected to be foretold alike."""
+        self.kind = kind
         self.proposed = 0  # by the latest result: tokens that the worker could propose
         self.hoped = 0  # the same, and what it may propose after a step that isn't settled
         self.drafted = self.kept = 0  # so far

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
-from penstock_engine.speculation.history import Acceptance, SequenceDrafts
+from penstock_engine.speculation.history import KINDS, Acceptance, ByKind, SequenceDrafts
 from tests.engine.speculation.closed_loop import ClosedLoop, Machine, Stream
 
 MACHINES: dict[str, Callable[[int], float]] = {
@@ -220,3 +220,17 @@ def test_chances_by_place_are_those_that_were_seen() -> None:
     assert first > 0.9
     assert second < 0.15
     assert third < second
+
+
+def test_a_new_sequence_is_expected_to_be_foretold_as_others_of_its_kind_are() -> None:
+    kinds = ByKind()
+    first = kinds.of(b"new")[0]
+    for _ in range(200):
+        kinds.observe(b"JSON", 2, 2)
+        kinds.observe(b"chat", 2, 0)
+    assert kinds.of(b"JSON")[0] > 0.9
+    assert kinds.of(b"chat")[0] < 0.1
+    assert 0.3 < kinds.of(b"new")[0] < 0.7 <= first
+    for number in range(2 * KINDS):
+        kinds.guessed(number.to_bytes(2, "big"), right=False)
+    assert kinds.of(b"JSON") == kinds.of(b"new"), "more kinds are kept than there is room for"
