@@ -56,7 +56,10 @@ COLUMNS = {
 }
 
 
-def measure(flags: Flags) -> Document:
+def measure(flags: Flags) -> Iterator[Document]:
+    """What is known after each cell."""
+    rows: list[dict[str, Any]] = []
+    known = {"model": Path(flags.model).name, "speculative_config": flags.speculative_config}
     with ExitStack() as running:
         for _ in range(flags.busy):
             running.enter_context(_busy_loop())
@@ -64,16 +67,10 @@ def measure(flags: Flags) -> Document:
             name: running.enter_context(_server(flags, config))
             for name, config in ((OFF, "off"), (AGAIN, "off"), (DRAFTS, flags.speculative_config))
         }
-        rows = [
-            asyncio.run(row(servers, Streams(name, streams, flags.tokens), flags))
-            for name, streams in flags.cells
-        ]
-    return {
-        "model": flags.model,
-        "speculative_config": flags.speculative_config,
-        "busy": flags.busy,
-        "rows": rows,
-    }
+        for name, streams in flags.cells:
+            cell = Streams(name, streams, flags.tokens)
+            rows.append(asyncio.run(row(servers, cell, flags)))
+            yield {**known, "busy": flags.busy, "rows": rows}
 
 
 @contextmanager
