@@ -277,6 +277,10 @@ class ExchangeInterrupted(BaseException):
     step is void, and other ranks are one exchange ahead."""
 
 
+KEPT_TABLES = 1024
+"""Views of memory that is exchanged."""
+
+
 class Exchanges:
     """The function that the library calls for EXCHANGE phases."""
 
@@ -290,6 +294,7 @@ class Exchanges:
                 raise ValueError(f"phase {number} exchanges something with nobody")
             self._calls[number] = phase.exchange, phase.width
         self._order = list(self._calls)
+        self._tables: dict[tuple[int, int, int, int], np.ndarray] = {}
         self._done = 0
         """Exchanges of this step."""
         self._error: BaseException | None = None
@@ -309,6 +314,19 @@ class Exchanges:
         if self._done < len(self._order) and not cancelled:
             raise ExchangeInterrupted
 
+    def _table(self, address: int, rows: int, stride: int, width: int) -> np.ndarray:
+        """Returns what lies at an address, [rows, width] float32. Tables are kept, as making one
+        takes as long as the exchange of a row; they own nothing of what they show."""
+        key = address, rows, stride, width
+        found = self._tables.get(key)
+        if found is None:
+            floats = (ctypes.c_float * (rows * stride)).from_address(address)
+            found = np.ctypeslib.as_array(floats).reshape(rows, stride)[:, :width]
+            if len(self._tables) >= KEPT_TABLES:
+                self._tables.clear()
+            self._tables[key] = found
+        return found
+
     def _run(self, number: int, address: int, rows: int, stride: int) -> int:
         # Python runs handlers of signals before the first line, too; what they raise is lost there,
         # and the value returned is any. So every exchange looks whether the last one was made.
@@ -316,8 +334,7 @@ class Exchanges:
             if self._order[self._done] != number:
                 return 1
             exchange, width = self._calls[number]
-            floats = (ctypes.c_float * (rows * stride)).from_address(address)
-            exchange(np.ctypeslib.as_array(floats).reshape(rows, stride)[:, :width])
+            exchange(self._table(address, rows, stride, width))
             self._done += 1
             return 0
         except BaseException as error:  # None crosses C++; `check` raises it.

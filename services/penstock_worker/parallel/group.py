@@ -15,6 +15,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch import distributed as dist
@@ -110,6 +111,22 @@ class Group:
             return out
         _wait(self._tensor._allgather_base(_bytes(out), _bytes(x.contiguous()), _GATHER_OPTIONS))
         return out
+
+    def complete_columns(self, values: np.ndarray, parts: tuple[range, ...], first: int) -> None:
+        """Gathers columns over the tensor-parallel ranks of this stage, in place.
+
+        values: [rows, columns] float32.  parts: the columns of each rank; where ranks have computed
+        the same, these are equal.  first: where this rank's stand in `values`; afterwards all are
+        in their places.
+        """
+        if self._memory is not None and self._memory.complete_columns(values, parts, first):
+            return
+        own = parts[self.place.tensor_rank]
+        mine = np.zeros((len(values), max(map(len, parts))), dtype=np.float32)
+        mine[:, : len(own)] = values[:, first : first + len(own)]
+        found = self.gather(torch.from_numpy(mine)).numpy()
+        for part, theirs in zip(parts, found, strict=True):
+            values[:, part.start : part.stop] = theirs[:, : len(part)]
 
     def exchange(self, x: Tensor) -> Tensor:
         """All-to-all over the tensor-parallel ranks of this stage.

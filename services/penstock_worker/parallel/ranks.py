@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -199,6 +200,11 @@ class Ranks:
         with self._communicating() as group:
             return group.gather(x)
 
+    def complete_columns(self, values: np.ndarray, parts: tuple[range, ...], first: int) -> None:
+        """Gathers columns over the tensor-parallel ranks, in place: see `Group`."""
+        with self._communicating() as group:
+            group.complete_columns(values, parts, first)
+
     def any(self, flags: list[bool]) -> list[bool]:
         """Returns, for each flag, whether it is true on any tensor-parallel rank of this stage."""
         if self.place.tensor == 1 or not flags:
@@ -211,7 +217,7 @@ class Ranks:
         so it is not for use within a step."""
         if self.place.ranks == 1:
             return values
-        with self._errors_as_group_lost() as group:
+        with _Communicating(self, busy=self.busy) as group:
             return group.least(values)
 
     def receive(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -224,10 +230,8 @@ class Ranks:
         with self._communicating() as group:
             group.send(x)
 
-    @contextmanager
-    def _communicating(self) -> Iterator[Group]:
-        with self._marked_busy(), self._errors_as_group_lost() as group:
-            yield group
+    def _communicating(self) -> _Communicating:
+        return _Communicating(self)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -247,18 +251,37 @@ class Ranks:
         finally:
             self.busy = before
 
-    @contextmanager
-    def _errors_as_group_lost(self) -> Iterator[Group]:
-        """Yields the group, and turns what torch raises when a rank is gone into GroupLost. A rank
-        that runs out of memory while it receives keeps its own error."""
+    def _present(self) -> Group:
         self.check()
         if self._group is None:
             raise GroupLost("this rank belongs to no group")
-        try:
-            yield self._group
-        except torch.OutOfMemoryError:
-            raise  # This rank's own failure, though torch derives it from RuntimeError.
-        except RuntimeError as error:
+        return self._group
+
+
+class _Communicating:
+    """Within this context, what torch raises when a rank is gone becomes GroupLost. One that runs
+    out of memory while it receives keeps its own error. busy: whether the watchdog assumes that the
+    host waits for other ranks.
+
+    A class, not a generator: a step of one sequence communicates a hundred times.
+    """
+
+    __slots__ = ("_before", "_busy", "_ranks")
+
+    def __init__(self, ranks: Ranks, *, busy: bool = True) -> None:
+        self._ranks = ranks
+        self._before, self._busy = ranks.busy, busy
+
+    def __enter__(self) -> Group:
+        group = self._ranks._present()
+        self._ranks.busy = self._busy
+        return group
+
+    def __exit__(self, kind: object, error: BaseException | None, _trace: object) -> None:
+        self._ranks.busy = self._before
+        # Memory that is lacking is this rank's own failure, though torch derives it from
+        # RuntimeError.
+        if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
             raise GroupLost(f"another rank was lost: {error}") from error
 
 

@@ -30,6 +30,8 @@ HALF = 1 << 20
 _PAGE = 4096
 """Bytes before the halves, with the counter."""
 _SIZE = _PAGE + 2 * HALF
+KEPT_VIEWS = 256
+"""Tables of so many numbers of rows are kept."""
 SPINS = 2000
 """Looks at a counter before the processor is left to others: some 0.2 ms, longer than ranks that
 compute alike are apart."""
@@ -53,6 +55,7 @@ class Area:
         """Rounds that the owner has written."""
         halves = np.frombuffer(memory, dtype=np.uint8)[_PAGE:]
         self.halves = halves[:HALF], halves[HALF:]
+        self.floats = tuple(half.view(np.float32) for half in self.halves)
         self.name = ""
         """What `opened` finds it by, of an own area."""
 
@@ -104,6 +107,32 @@ class Area:
             self._file = -1
 
 
+class _Tables:
+    """Areas as tables of one way to share columns. Views are kept: making them would take half of
+    the time of a decode's message."""
+
+    def __init__(self, areas: Sequence[Area], parts: tuple[range, ...]) -> None:
+        """parts: the columns of each rank."""
+        self.parts = parts
+        self.slices = [slice(part.start, part.stop) for part in parts]
+        self.most = HALF // (4 * max(map(len, parts)))
+        """Rows that fit into half an area."""
+        self._areas = areas
+        self._views: dict[tuple[int, int], list[np.ndarray]] = {}
+
+    def views(self, half: int, rows: int) -> list[np.ndarray]:
+        """Returns each rank's part in a half, [rows, columns] float32."""
+        found = self._views.get((half, rows))
+        if found is None:
+            found = [
+                area.floats[half][: rows * len(part)].reshape(rows, len(part))
+                for area, part in zip(self._areas, self.parts, strict=True)
+            ]
+            if len(self._views) < KEPT_VIEWS:
+                self._views[half, rows] = found
+        return found
+
+
 class MemoryGather:
     """The all-gather of one rank. All ranks make the same calls in the same order."""
 
@@ -114,6 +143,7 @@ class MemoryGather:
         self._rank = rank
         self._wanted = wanted
         self._rounds = 0
+        self._tables: dict[tuple[range, ...], _Tables] = {}
 
     def gather(self, mine: np.ndarray, out: np.ndarray) -> None:
         """mine: [bytes] uint8.  out: [ranks, bytes] uint8, takes each rank's. Raises GroupLost when
@@ -123,22 +153,61 @@ class MemoryGather:
             self._round(mine[start:end], out[:, start:end])
 
     def _round(self, mine: np.ndarray, out: np.ndarray) -> None:
-        half, size = self._rounds % 2, len(mine)
-        self._rounds += 1
-        own = self._areas[self._rank]
+        own, half, size = self._areas[self._rank], self._rounds % 2, len(mine)
         own.halves[half][:size] = mine
-        own.counted.value = self._rounds
+        self._count(own)
         for rank, area in enumerate(self._areas):
-            if rank == self._rank:
+            if area is own:
                 out[rank] = mine
-                continue
-            if area.counted.value < self._rounds:
+            else:
                 self._await(area)
-            out[rank] = area.halves[half][:size]
+                out[rank] = area.halves[half][:size]
+
+    def complete_columns(self, values: np.ndarray, parts: tuple[range, ...], first: int) -> bool:
+        """Gathers columns in place; returns whether it did, which it doesn't where a row of a part
+        doesn't fit into half an area.
+
+        values: [rows, columns] float32.  parts: the columns of each rank.  first: where this rank's
+        stand in `values`; afterwards all are in their places. Raises what `gather` does.
+        """
+        tables, rows = self._tables_of(parts), len(values)
+        if rows <= tables.most:
+            self._complete(values, tables, first)
+        elif tables.most == 0:
+            return False
+        else:
+            for start in range(0, rows, tables.most):
+                self._complete(values[start : start + tables.most], tables, first)
+        return True
+
+    def _complete(self, values: np.ndarray, tables: _Tables, first: int) -> None:
+        views = tables.views(self._rounds % 2, len(values))
+        own = tables.parts[self._rank]
+        views[self._rank][...] = values[:, first : first + len(own)]
+        self._count(self._areas[self._rank])
+        for area, part, view in zip(self._areas, tables.slices, views, strict=True):
+            if view is not views[self._rank]:
+                self._await(area)
+            elif first == own.start:
+                continue
+            values[:, part] = view
+
+    def _tables_of(self, parts: tuple[range, ...]) -> _Tables:
+        found = self._tables.get(parts)
+        if found is None:
+            found = self._tables[parts] = _Tables(self._areas, parts)
+        return found
+
+    def _count(self, own: Area) -> None:
+        """Shows the others that this rank's half of a round is written."""
+        self._rounds += 1
+        own.counted.value = self._rounds
 
     def _await(self, area: Area) -> None:
         """Until its rank has written this round's half."""
         counted, rounds = area.counted, self._rounds
+        if counted.value >= rounds:
+            return
         for _ in range(SPINS):
             if counted.value >= rounds:
                 return

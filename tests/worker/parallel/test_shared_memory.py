@@ -116,6 +116,36 @@ def test_what_is_larger_than_an_area_takes_several_rounds(size: int, members: An
         assert np.array_equal(out, np.stack(given))
 
 
+WIDTHS = (
+    (range(5), range(5, 8)),
+    (range(4), range(4)),
+    (range(1000), range(1000, 3000)),
+)
+
+
+@pytest.mark.parametrize("first", ["in place", "in front"])
+@pytest.mark.parametrize("parts", WIDTHS, ids=str)
+@pytest.mark.parametrize("rows", [1, 7, 400])
+def test_columns_are_completed_where_they_are(
+    rows: int, parts: tuple[range, ...], first: str, members: Any
+) -> None:
+    """400 rows of the widest take several rounds. Columns of nobody stay as they are."""
+    group, width = members(2), parts[-1].stop
+    whole = np.random.default_rng(rows).random((rows, width + 3), dtype=np.float32)
+    for _ in range(3):
+        jobs = []
+        given = [np.full_like(whole, -1) for _ in parts]
+        for one, part, values in zip(group.gathers, parts, given, strict=True):
+            at = part.start if first == "in place" else 0
+            values[:, at : at + len(part)] = whole[:, part.start : part.stop]
+            job = group.pool.submit(one.complete_columns, values[:, :width], parts, at)
+            jobs.append(job)
+        for job, values in zip(jobs, given, strict=True):
+            job.result(60)
+            assert np.array_equal(values[:, :width], whole[:, :width])
+            assert (values[:, width:] == -1).all()
+
+
 def wait_in_vain(group: Members) -> Exception | None:
     """What the first rank raises of a gather in which the second takes no part, at the end."""
     return group.pool.submit(

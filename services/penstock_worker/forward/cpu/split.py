@@ -221,15 +221,8 @@ class ColumnExchange:
     """Whether this rank's columns are where they belong; else they are the first ones."""
 
     def __call__(self, values: np.ndarray) -> None:
-        rank = self.ranks.place.tensor_rank
-        own = self.parts[rank]
-        first = own.start if self.in_place else 0
-        mine = np.zeros((len(values), max(map(len, self.parts))), dtype=np.float32)
-        mine[:, : len(own)] = values[:, first : first + len(own)]
-        found = self.ranks.gather(torch.from_numpy(mine)).numpy()
-        for other, (part, theirs) in enumerate(zip(self.parts, found, strict=True)):
-            if other != rank or not self.in_place:
-                values[:, part.start : part.stop] = theirs[:, : len(part)]
+        own = self.parts[self.ranks.place.tensor_rank]
+        self.ranks.complete_columns(values, self.parts, own.start if self.in_place else 0)
 
 
 @dataclass(frozen=True)
