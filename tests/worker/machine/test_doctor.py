@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.main import main
+from penstock.process import numa
 from penstock_kernels.cpu import library
-from penstock_worker.machine import environment_checks
+from penstock_worker.machine import doctor, environment_checks
 from penstock_worker.machine.doctor import examine
 from penstock_worker.machine.environment_checks import Advice
 
@@ -42,6 +44,25 @@ def test_everything_is_found_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert Path(findings["default model"]["text"]).is_dir()
     assert "`penstock recommend`" in findings["models"]["text"]
     assert re.match(r"0 \(\d+ of \d+ CPUs usable\)|none shown", findings["numa nodes"]["text"])
+
+
+def test_several_numa_nodes_are_shown_with_what_ranks_would_do_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(doctor, "usable_cores", lambda: 8.0)
+    monkeypatch.setattr(numa, "NODES", tmp_path)
+    monkeypatch.setattr(numa, "STATUS", tmp_path / "none")
+    for node, cpus in enumerate(("0-3", "4-7")):
+        (tmp_path / f"node{node}").mkdir()
+        (tmp_path / f"node{node}" / "cpulist").write_text(cpus)
+    [shown] = [finding for finding in examine() if finding.name == "numa nodes"]
+    nodes = "0 (4 of 4 CPUs usable), 1 (4 of 4 CPUs usable)"
+    assert (shown.level, shown.text.partition(";")[0]) == ("note", nodes)
+    [placed] = [one for one in examine("smollm2-135m") if one.name == "--numa auto"]
+    assert (placed.level, placed.text) == ("ok", "ranks on 0,1, 4 threads each")
+    (tmp_path / "node1" / "cpulist").write_text("")
+    assert "--numa auto" not in {finding.name for finding in examine("smollm2-135m")}
 
 
 def test_gpus_are_named_and_none_is_no_fault(
