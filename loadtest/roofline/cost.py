@@ -23,8 +23,9 @@ class ModelCost:
     layer_bytes, layer_macs: of all layers' matrices, of experts as many as serve one token.
     head_bytes, head_macs: of the output head, which is the embedding where the two are tied.
     kv_bytes: keys and values of one token in bfloat16, in the layers that see all tokens;
-    window_kv_bytes: in those that see the last `window`.  Attention's own multiply-adds, norms and
-    the embedding's one row are left out.
+    window_kv_bytes: in those that see the last `window`.  expert_bytes: of all experts of all layers;
+    expert_share: of them serve one token.  Attention's own multiply-adds, norms and the embedding's
+    one row are left out.
     """
 
     layer_bytes: int
@@ -34,11 +35,19 @@ class ModelCost:
     kv_bytes: int
     window_kv_bytes: int = 0
     window: int = 0
+    expert_bytes: int = 0
+    expert_share: float = 1.0
 
     @property
     def weight_bytes(self) -> int:
-        """Read for each step, whatever the batch."""
+        """Read for a step of one token."""
         return self.layer_bytes + self.head_bytes
+
+    def read_bytes(self, tokens: int) -> float:
+        """Of weights, for a step of so many tokens, among which a router spreads experts evenly."""
+        share = self.expert_share
+        more = (1 - (1 - share) ** tokens) - share
+        return self.weight_bytes + more * self.expert_bytes
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "weight_bytes": self.weight_bytes}
@@ -47,13 +56,13 @@ class ModelCost:
         """`tokens` tokens of all sequences; the head for each one's last.  None where no peak of
         operations was measured: reading alone would be no limit to speak of."""
         macs = tokens * self.layer_macs + sequences * self.head_macs
-        return _longer(self.weight_bytes, macs, limits) if limits.ops_per_s else None
+        return _longer(self.read_bytes(tokens), macs, limits) if limits.ops_per_s else None
 
     def decode_seconds(self, context: float, sequences: int, limits: Limits) -> float:
         """One step of `sequences` sequences with `context` tokens each in the cache.  Reading
         alone where no peak of operations was measured."""
         kv = context * self.kv_bytes + min(context, self.window) * self.window_kv_bytes
-        size = self.weight_bytes + sequences * kv
+        size = self.read_bytes(sequences) + sequences * kv
         return _longer(size, sequences * (self.layer_macs + self.head_macs), limits)
 
 
@@ -83,6 +92,8 @@ def model_cost(path: Path) -> ModelCost:
         kv_bytes=kv_bytes * windows.count(None),
         window_kv_bytes=kv_bytes * (len(windows) - windows.count(None)),
         window=max((window for window in windows if window), default=0),
+        expert_bytes=_bytes(experts),
+        expert_share=share,
     )
 
 

@@ -40,8 +40,12 @@ def test_a_mixture_of_experts(tmp_path: Path) -> None:
     assert (experts.count, experts.active, experts.inner) == (32, 8, 256)
     attention = 64 * (8 + 2 + 2 + 8) * 64
     router = 32 * 64
+    cost = model_cost(path)
+    assert (cost.expert_share, cost.expert_bytes % 32) == (8 / 32, 0)
+    assert cost.read_bytes(1) == cost.weight_bytes
+    assert cost.read_bytes(10_000) == cost.weight_bytes + cost.expert_bytes * 24 // 32
     # A token has 8 of the 32 experts.
-    assert model_cost(path).layer_macs == LAYERS * (attention + router + 8 * 3 * 256 * 64)
+    assert cost.layer_macs == LAYERS * (attention + router + 8 * 3 * 256 * 64)
 
 
 def test_a_dense_model(tmp_path: Path) -> None:

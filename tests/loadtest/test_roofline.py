@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from loadtest.peers.servers import default_model
 from loadtest.roofline import probe
 from loadtest.roofline.__main__ import markdown, report
-from loadtest.roofline.cost import model_cost
+from loadtest.roofline.cost import ModelCost, model_cost
 from loadtest.roofline.probe import Limits, ProbeUnavailable, measure, median
 from penstock.formats.gguf import GGUFFile
 
@@ -73,6 +74,27 @@ def test_what_is_not_measured_limits_nothing() -> None:
     assert known["prefill_tokens_per_s"] == pytest.approx(
         8192 / (2 * (8192 * cost.layer_macs + 8 * cost.head_macs) / 1e12)
     )
+
+
+def test_more_tokens_read_more_experts() -> None:
+    """As many as a router that picks 8 of 32 at random for each token."""
+    cost = ModelCost(
+        layer_bytes=100 + 800,
+        layer_macs=0,
+        head_bytes=50,
+        head_macs=0,
+        kv_bytes=0,
+        expert_bytes=3200,
+        expert_share=8 / 32,
+    )
+    rng = random.Random(1)
+    for tokens in (1, 2, 8, 64):
+        picked = [
+            len({expert for _ in range(tokens) for expert in rng.sample(range(32), 8)})
+            for _ in range(400)
+        ]
+        share = sum(picked) / len(picked) / 32
+        assert cost.read_bytes(tokens) == pytest.approx(150 + 3200 * share, rel=0.01)
 
 
 def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
