@@ -122,7 +122,7 @@ def _plan(name: str, path: Path, flags: Flags, limits: Limits) -> Plan:
         title=MODELS.get(name, Model(path.name, path.name)).title,
         path=path,
         cost=model_cost(path),
-        tasks=[task for task in tasks(Texts.of(path), sizes) if task.key in flags.works],
+        tasks=tasks(Texts.of(path), sizes, flags.works),
         systems=systems,
         limits=limits,
         missing=missing,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from loadtest.machine.texts import FOLLOW_UPS, KINDS, Texts
@@ -32,6 +32,7 @@ class Task(Workload):
     output_tokens: int
     kinds: tuple[str, ...] = KINDS
     texts: Texts = field(repr=False)
+    warms: bool = True  # whether none before has as many streams
 
     @property
     def outputs(self) -> int:
@@ -56,6 +57,8 @@ class Task(Workload):
 
     def warm_up(self, call: Call) -> None:
         """A short one of as many streams: kernels are chosen, and memory for them is touched."""
+        if not self.warms:
+            return
         most = min(_WARM // self.streams, 64)
         prompts = [each[-most:] for each in self.prompts("warm-up")]
         call(prompts, min(self.output_tokens, WARM_TOKENS))
@@ -141,7 +144,12 @@ class Sizes(Enum):
     SMALL = 16
 
 
-def tasks(texts: Texts, sizes: Sizes = Sizes.FULL) -> list[Task]:
+WORKS = ("stream", "context", "streams8", "streams64", "prompts", "chat")
+
+
+def tasks(texts: Texts, sizes: Sizes = Sizes.FULL, keys: Collection[str] = WORKS) -> list[Task]:
+    """keys: of WORKS, of which the others are left out."""
+
     def task(
         key: str,
         figures: Mapping[str, Figure],
@@ -176,7 +184,7 @@ def tasks(texts: Texts, sizes: Sizes = Sizes.FULL) -> list[Task]:
         "1 stream at 4,096 context, 64 out": "decode",
         "prefill, 1 × 4,096": "prefill",
     }
-    return [
+    found: list[Task] = [
         *(
             task("stream", {f"1 stream, {kind}, 64 in, 128 out": "decode"}, 1, 64, 128, kind)
             for kind in KINDS
@@ -187,6 +195,9 @@ def tasks(texts: Texts, sizes: Sizes = Sizes.FULL) -> list[Task]:
         task("prompts", {"prefill, 8 × 1,024": "prefill"}, 8, 1024, 1),
         chat,
     ]
-
-
-WORKS = ("stream", "context", "streams8", "streams64", "prompts", "chat")
+    chosen = [each for each in found if each.key in keys]
+    counts = [each.streams for each in chosen]
+    return [
+        replace(each, warms=each.streams not in counts[:number])
+        for number, each in enumerate(chosen)
+    ]

@@ -23,8 +23,8 @@ class ModelCost:
     layer_bytes, layer_macs: of all layers' matrices, of experts as many as serve one token.
     head_bytes, head_macs: of the output head, which is the embedding where the two are tied.
     kv_bytes: keys and values of one token in bfloat16, in the layers that see all tokens;
-    window_kv_bytes: in those that see the last `window`.  expert_bytes: of the experts of all layers;
-    expert_share: of them serve one token.  Attention's own multiply-adds, norms and the embedding's
+    window_kv_bytes: in those that see the last `window`.  expert_bytes: of all layers' experts, of
+    which expert_share serve one token.  Attention's own multiply-adds, norms and the embedding's
     one row are left out.
     """
 

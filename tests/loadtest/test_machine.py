@@ -40,7 +40,7 @@ LIMITS = Limits(2, 1e6, int8_ops_per_s=4e6, bf16_ops_per_s=None, block_int8_ops_
 
 
 def small(*keys: str) -> list[Task]:
-    return [task for task in tasks(TEXTS, Sizes.SMALL) if task.key in (keys or WORKS)]
+    return tasks(TEXTS, Sizes.SMALL, keys or WORKS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,7 +73,7 @@ def test_every_work_has_a_name_of_its_own_and_a_row() -> None:
 
 
 def test_a_long_prompts_call_gives_two_rows() -> None:
-    (task,) = (task for task in tasks(TEXTS) if task.key == "context")
+    (task,) = tasks(TEXTS, keys=["context"])
     run = Run(seconds=50.0, tokens=[[1] * 64], decode_s=9.0)
     assert list(task.rates(run).values()) == pytest.approx([63 / 9, 4096 / 41])
     assert task.fault(run) is None
@@ -82,7 +82,8 @@ def test_a_long_prompts_call_gives_two_rows() -> None:
 
 
 def test_each_turn_of_a_chat_goes_on_from_all_that_was_said() -> None:
-    (chat,) = (task for task in tasks(TEXTS) if isinstance(task, Chat))
+    (chat,) = tasks(TEXTS, keys=["chat"])
+    assert isinstance(chat, Chat)
     calls: list[list[int]] = []
 
     def call(prompts: list[list[int]], output_tokens: int) -> Run:
@@ -100,6 +101,23 @@ def test_each_turn_of_a_chat_goes_on_from_all_that_was_said() -> None:
     assert chat.fault(run) is None
     # The history's call isn't counted.
     assert list(chat.rates(run).values()) == pytest.approx([5 * 64 / 10])
+
+
+def test_what_has_been_warm_is_not_warmed_again() -> None:
+    calls: list[int] = []
+
+    def call(prompts: list[list[int]], output_tokens: int) -> Run:
+        calls.append(len(prompts))
+        assert sum(map(len, prompts)) <= 512
+        return Run(1.0, [[1] * output_tokens for _ in prompts])
+
+    for task in tasks(TEXTS):
+        task.warm_up(call)
+    assert calls == [1, 8, 64]
+    calls.clear()
+    for task in tasks(TEXTS, keys=["chat", "prompts"]):
+        task.warm_up(call)
+    assert sorted(calls) == [1, 8]
 
 
 def plan(path: Path, found: list[Task], *systems: System) -> Plan:
