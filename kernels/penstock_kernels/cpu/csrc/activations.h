@@ -21,6 +21,7 @@ using Half = float;
 // rounded in turn. Their products' sum is that of a number with twice as many bits.
 struct Activations {
   int stride = 0, groups = 0, parts = 1;
+  int first = 0;  // the part of a row that meets each tile before all others, and asks for the next tile
   int8_t* levels = nullptr;
   float* scales = nullptr;
   float* scaled_sums = nullptr;

@@ -70,7 +70,7 @@ template <class Format> class AmxProduct {
   AmxProduct(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows)
       : a_(a), first_(row), second_(row + rows - AMX_ROWS),
         levels_(matrix.tiles + tile * pk::tile_bytes(KIND, a.groups)), scales_(levels_ + static_cast<size_t>(a.groups) * pk::level_bytes(KIND)),
-        bias_(matrix.bias ? matrix.bias + 16 * tile : nullptr), ahead_(row ? 0 : pk::tile_bytes(KIND, a.groups)) {}
+        bias_(matrix.bias ? matrix.bias + 16 * tile : nullptr), ahead_(row == a.first ? pk::tile_bytes(KIND, a.groups) : 0) {}
 
   // out: [rows, 16].
   void run(float* out) {

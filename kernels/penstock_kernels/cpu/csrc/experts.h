@@ -116,6 +116,9 @@ template <class Body> void by_experts(Thread& t, const PkExperts& e, int units, 
   });
 }
 
+// The part of a row that meets an expert's tiles first.
+inline int first_of(const Thread& t, const Activations& a, int expert) { return a.parts * t.scratch.places.first[expert]; }
+
 // A layer's experts have three of an adapter's targets each, for gate, up and down.
 inline Raised raised_by_expert(const Thread& t, const PkPhase& p, int expert) {
   return {t.batch.num_runs && p.low_rank >= 0 ? p.low_rank + 3 * expert : -1, t.scratch.places.run_of};
@@ -153,8 +156,10 @@ inline void lower_experts(Thread& t, const PkPhase& p) {
 
 inline void experts_up(Thread& t, const PkPhase& p) {
   const PkExperts& e = *p.experts;
-  const Activations a = t.scratch.places.input.of_width(e.ups[0].inputs), inner = t.scratch.places.inner.of_width(e.downs[0].inputs);
+  const Activations inner = t.scratch.places.inner.of_width(e.downs[0].inputs);
+  Activations a = t.scratch.places.input.of_width(e.ups[0].inputs);
   by_experts(t, e, pk::padded(e.ups[0].outputs, 32) / 32, [&](int expert, int unit, int place, int count) {
+    a.first = first_of(t, a, expert);
     inner_unit(t, p, e.gates ? &e.gates[expert] : nullptr, e.ups[expert], a, inner, unit, place, count, raised_by_expert(t, p, expert), nullptr, e.weighs_input ? t.scratch.places.factors + place : nullptr);
   });
 }
@@ -165,8 +170,9 @@ inline float* result_at(const Thread& t, int place) {
 
 inline void experts_down(Thread& t, const PkPhase& p) {
   const PkExperts& e = *p.experts;
-  const Activations a = t.scratch.places.inner.of_width(e.downs[0].inputs);
+  Activations a = t.scratch.places.inner.of_width(e.downs[0].inputs);
   by_experts(t, e, pk::padded(e.downs[0].outputs, 16) / 16, [&](int expert, int tile, int place, int count) {
+    a.first = first_of(t, a, expert);
     alignas(64) float out[16 * pk::ROWS];
     tile_product(e.downs[expert], tile, a, place, count, out);
     add_raised(t, raised_by_expert(t, p, expert), 2, tile, 1, place, count, out);

@@ -64,7 +64,7 @@ template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, 
   const uint8_t* levels = matrix.tiles + tile * size;
   // The first rows to meet a tile ask for the next one, piece by piece. Beyond the matrix lies what
   // is read next, or nothing, which a prefetch may touch.
-  const size_t ahead = row ? 0 : size;
+  const size_t ahead = row == a.first ? size : 0;
   const uint8_t* scales = levels + static_cast<size_t>(a.groups) * pk::level_bytes(kind);
   V sums[M];
   PK_UNROLLED
