@@ -164,7 +164,8 @@ def multiplied(phase: Phase) -> list[PackedMatrix]:
 
 
 def operations(phase: Phase, step: Step) -> int:
-    rows = step.sequences if phase.kind is PhaseKind.LOGITS else step.rows
+    few = phase.only_wanted and phase.kind is not PhaseKind.HEADS
+    rows = step.sequences if few or phase.kind is PhaseKind.LOGITS else step.rows
     matrices = [matrix.struct for matrix in multiplied(phase)]
     return 2 * rows * sum(matrix.outputs * matrix.inputs for matrix in matrices)
 

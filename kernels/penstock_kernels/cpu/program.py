@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import enum
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -132,6 +132,8 @@ class Phase:
     low_rank: int = -1
     """Which of LowRankTargets belongs to the first of `matrices`, the next ones to the others; -1:
     adapters change none."""
+    only_wanted: bool = False
+    """Whether rows that nobody wants may be left out; of HEADS, their queries."""
     beside: Buffer = Buffer.RESIDUAL
     """What GATE_BY and JOIN_PATH read as well."""
     activation: str = "silu"
@@ -219,8 +221,40 @@ class Phase:
 _NUMBERS = (
     *("kind", "source", "target", "width", "forms", "waits", "ends_layer", "whole", "adds"),
     *("weighed", "part", "first", "first_key", "key_width", "beside", "gated"),
-    "low_rank",
+    *("low_rank", "only_wanted"),
 )
+
+
+_BY_ROWS = frozenset(
+    {
+        *(PhaseKind.MAKE_INPUT, PhaseKind.ATTEND, PhaseKind.PRODUCT, PhaseKind.GATE_UP),
+        *(PhaseKind.ROUTE, PhaseKind.EXPERTS_UP, PhaseKind.EXPERTS_DOWN, PhaseKind.COMBINE),
+        *(PhaseKind.ADD_NORM, PhaseKind.NORM, PhaseKind.SCALE, PhaseKind.GATE_BY),
+    }
+)
+"""Phases in which a row needs nothing of what earlier ones have left of other rows, but for keys
+and values."""
+_FOR_WANTED = frozenset({PhaseKind.LOGITS, PhaseKind.ROWS, PhaseKind.LOWER})
+"""Phases that read other rows than those wanted only for nothing."""
+
+
+def only_wanted(phases: Sequence[Phase]) -> Iterator[Phase]:
+    """Yields the phases of a program. Of prompts, few rows are wanted; behind the last phase that
+    leaves something for other rows, mostly the last layer's keys and values, no others are
+    computed."""
+    first = len(phases)
+    while first and _by_rows(phases[first - 1]):
+        first -= 1
+    if first and phases[first - 1].kind is PhaseKind.HEADS and not phases[first - 1].whole:
+        first -= 1
+    for number, phase in enumerate(phases):
+        left_out = number >= first and phase.kind not in _FOR_WANTED
+        yield replace(phase, only_wanted=True) if left_out else phase
+
+
+def _by_rows(phase: Phase) -> bool:
+    only_queries = phase.kind is PhaseKind.HEADS and len(phase.matrices) == 1 and not phase.whole
+    return only_queries or phase.kind in _BY_ROWS | _FOR_WANTED
 
 
 @dataclass(frozen=True)

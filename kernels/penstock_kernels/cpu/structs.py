@@ -158,6 +158,7 @@ class PkPhase(ctypes.Structure):
         ("beside", c_int32),
         ("gated", c_int32),
         ("low_rank", c_int32),
+        ("only_wanted", c_int32),
         ("scale", c_float),
         ("soft_cap", c_float),
         ("norm", PkNorm),

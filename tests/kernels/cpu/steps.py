@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 import numpy as np
@@ -18,7 +18,17 @@ Work = list[tuple[int, int]]
 class Run:
     """logits: per sequence, of every position computed so far. [vocab] float32 each."""
 
-    def __init__(self, decoder: Decoder, sequences: Sequence[list[int]], seed: int = 0) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        sequences: Sequence[list[int]],
+        seed: int = 0,
+        *,
+        wants: Callable[[int], list[int]] = lambda count: list(range(count)),
+    ) -> None:
+        """`wants`: which of a step's rows, so many, the step gives; of others the logits are
+        NaN."""
+        self._wants = wants
         self.decoder = decoder
         self.sequences = sequences
         self.logits: list[list[np.ndarray]] = [[] for _ in sequences]
@@ -48,7 +58,11 @@ class Run:
             first_block=_int32(np.cumsum([0, *map(len, tables)])[:-1]),
             given=self._given(work, starts),
         )
-        rows = iter(self.decoder.logits(step, _int32(range(len(tokens)))))
+        wanted = self._wants(len(tokens))
+        found = self.decoder.logits(step, _int32(wanted))
+        logits = np.full((len(tokens), found.shape[1]), np.nan, dtype=np.float32)
+        logits[wanted] = found
+        rows = iter(logits)
         for which, count in work:
             self.logits[which] += [next(rows) for _ in range(count)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 
 import numpy as np
 import pytest
@@ -208,6 +209,30 @@ def test_any_company_any_chunks(name: str, kind: MatrixKind, two_parts: bool) ->
     decoder = model.packed(num_blocks=20, threads=2)
     by_one = Run(decoder, sequences).steps([[(0, 255)], *chunks(0, 15, 1)])
     assert np.array_equal(bits(by_one.of(0)), alone[0])
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_that_nobody_wants(name: str, threads: int) -> None:
+    """Those that are wanted have the bits that they have among all; keys and values of the others
+    are there for later steps."""
+    model = SlowDecoder(dataclasses.replace(MODELS[name], kind=MatrixKind.S8H, layers=2))
+    lengths = [130, 3, 77]
+    sequences = [random_tokens(model.sizes.vocab, n, n) for n in lengths]
+    choose = random.Random(threads)
+
+    def some(count: int) -> list[int]:
+        return choose.sample(range(count), choose.choice([0, 1, count // 3, count - 1]))
+
+    steps = [[(1, 1), (0, 100), (2, 70)], [(0, 20), (1, 2), (2, 2)], *chunks(0, 10, 1), [(2, 5)]]
+    runs = []
+    for wants in ({}, {"wants": some}):
+        decoder = model.packed(num_blocks=24, threads=threads)
+        runs.append(Run(decoder, sequences, **wants).steps(steps))
+    for which, _ in enumerate(sequences):
+        whole, found = (run.of(which) for run in runs)
+        wanted = ~np.isnan(found).all(axis=1)
+        assert np.array_equal(bits(found[wanted]), bits(whole[wanted])), which
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -61,6 +61,7 @@ template <class Cache> class Attend {
   void attend(const Place& at, const Coming& next) {
     const int kv_head = at.kv_head, split = at.split;
     const QueryTile& tile = t_.scratch.tiles[at.tile];
+    if (!t_.computes(tile.row, tile.count)) return;
     const int dim = a_.head_dim, rows = tile.count * group_;
     const int num_splits = last_of(tile) / pk::KEY_SPLIT + 1, first_split = first_key(a_, tile.position) / pk::KEY_SPLIT;
     const bool by_split = t_.scratch.by_split;

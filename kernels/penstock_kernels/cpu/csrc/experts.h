@@ -71,10 +71,15 @@ inline void choose(const PkExperts& e, float* scores, int32_t* chosen, float* sh
   for (int k = 0; e.scales && k < n; k++) shares[k] *= e.scales[chosen[k]];
 }
 
-// Places for all rows' choices: by expert, then by row.  run_of: as in PkBatch.
-inline void give_places(const PkExperts& e, const Places& places, int rows, const int32_t* run_of) {
+// Places for the choices of all rows that the phase computes: by expert, then by row.
+inline void give_places(const Thread& t, const PkExperts& e) {
+  const Places& places = t.scratch.places;
+  const auto by_choices = [&](const auto& body) {
+    for (int i = 0; i < t.num_rows(); i++)
+      for (int r = t.row_at(i), k = r * e.active; k < (r + 1) * e.active; k++) body(k, r);
+  };
   for (int i = 0; i <= e.count; i++) places.first[i] = 0;
-  for (int i = 0; i < rows * e.active; i++) places.first[places.chosen[i] + 1]++;
+  by_choices([&](int i, int) { places.first[places.chosen[i] + 1]++; });
   for (int i = 0; i < e.count; i++) places.first[i + 1] += places.first[i];
   int32_t next[pk::MAX_EXPERTS];
   int busy = 0;
@@ -83,26 +88,29 @@ inline void give_places(const PkExperts& e, const Places& places, int rows, cons
     if (places.first[i + 1] > places.first[i]) places.busy[busy++] = i;
   }
   places.busy[e.count] = busy;
-  for (int i = 0; i < rows * e.active; i++) {
+  by_choices([&](int i, int row) {
     const int place = places.place[i] = next[places.chosen[i]]++;
-    if (run_of) places.run_of[place] = run_of[i / e.active];
-    if (!e.weighs_input) continue;
+    if (t.batch.run_of) places.run_of[place] = t.batch.run_of[row];
+    if (!e.weighs_input) return;
     places.factors[place] = places.shares[i];
     places.shares[i] = 1.0f;
-  }
+  });
 }
 
 inline void route(Thread& t, const PkPhase& p) {
   const PkExperts& e = *p.experts;
   const Places& places = t.scratch.places;
-  const int rows = t.batch.rows, width = e.ups[0].inputs;
-  const Share mine = t.mine(rows);
-  for (int r = mine.begin; r < mine.end; r++) choose(e, t.row(PK_SCORES, r), places.chosen + r * e.active, places.shares + r * e.active);
+  const Share mine = t.mine(t.num_rows());
+  for (int i = mine.begin; i < mine.end; i++) {
+    const int r = t.row_at(i);
+    choose(e, t.row(PK_SCORES, r), places.chosen + r * e.active, places.shares + r * e.active);
+  }
   t.wait();
-  if (t.number == 0) give_places(e, places, rows, t.batch.run_of);
+  if (t.number == 0) give_places(t, e);
   t.wait();
+  const int width = e.ups[0].inputs;
   const Activations from = t.input(PK_INPUT, width), to = places.input.of_width(width);
-  t.share_out(rows, [&](int r) {
+  t.by_rows([&](int r) {
     for (int k = r * e.active; k < (r + 1) * e.active; k++) copy_row(from, r, to, places.place[k], p.forms);
   });
 }
@@ -183,7 +191,7 @@ inline void experts_down(Thread& t, const PkPhase& p) {
 inline void combine(Thread& t, const PkPhase& p) {
   const PkExperts& e = *p.experts;
   const Places& places = t.scratch.places;
-  t.share_out(t.batch.rows, [&](int r) {
+  t.by_rows([&](int r) {
     float* target = t.row(p.target, r);
     for (int i = p.first; i < p.first + e.downs[0].outputs; i += 16) {
       V sum = zero();

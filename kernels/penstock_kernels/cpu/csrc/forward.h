@@ -84,6 +84,7 @@ template <class Cache> void run_program(Thread& t) {
     const PkPhase& p = t.program.phases[i];
     if (p.kind == PK_LOWER && !t.batch.num_runs) continue;
     t.cursors = t.scratch.cursors + static_cast<size_t>(i) * t.threads;
+    t.few = p.only_wanted && t.scratch.num_wanted < t.batch.rows;
     const PhaseClock clock(t, i);
     run_phase<Cache>(t, p);
     if (p.kind == PK_EXCHANGE && broken_off(t)) return;
@@ -143,6 +144,7 @@ inline size_t forward(const PkProgram& m, const PkBatch& b, void* work) {
   Scratch s = plan(m, b, static_cast<char*>(work));
   if (!work) return s.total;
   fill_tiles(b, s);
+  find_wanted(b, s);
   if (m.cache == PK_CACHE_F32) forward_with<F32Cache>(m, b, s);
   else if (m.cache == PK_CACHE_BF16) forward_with<Bf16Cache>(m, b, s);
   else forward_with<Int8Cache>(m, b, s);

@@ -21,6 +21,7 @@ template <class Cache> class Heads {
     else if (begin < a_.heads + a_.kv_heads) ask_for_raised(t_, p_, 1, (begin - a_.heads) * per_head, 2);
     t_.by_tiles(units, [&](int head, int row, int rows) {
       const int beyond_query = head - a_.heads, beyond_key = beyond_query - a_.kv_heads;
+      if (beyond_query < 0 && !t_.computes(row, rows)) return;
       const int which = beyond_query < 0 ? 0 : beyond_key < 0 ? 1 : 2;
       const PkMatrix* matrix = &p_.matrices[which];
       const int within = beyond_query < 0 ? head : beyond_key < 0 ? beyond_query : beyond_key;
@@ -39,7 +40,7 @@ template <class Cache> class Heads {
         else if (beyond_query < 0) put_query(row + r, head, values);
         else put_key(row + r, beyond_query, values);
       }
-    });
+    }, keys);
   }
 
   // A unit is a row of queries and keys, whose heads are normalised together.

@@ -62,6 +62,7 @@ class Reader {
 
   bool fits_in(const PkPhase& p) {
     if (p.ends_layer && !p.waits) return false;
+    if (!only_wanted(p)) return false;
     if (!part(p)) return false;
     if (!(fits(p.norm) && fits(p.other_norm) && fits(p.third_norm)) || (p.attention && !(fits(p.attention) && fits_axes(*p.attention) && in_blocks(*p.attention))) || (p.experts && !fits(p.experts)) || (p.recurrent && !fits(p.recurrent, m_))) return false;
     if (p.streams && !streams(p)) return false;
@@ -123,11 +124,29 @@ class Reader {
   int placed_forms_[2] = {0, 0};               // of what ROUTE and EXPERTS_UP have left for places
   int lowered_ = -1, lowered_of_ = -1;         // targets of the last LOWER; with experts, its source
 
+  bool few_ = false;                           // whether rows that nobody wants have been left out
+
   int width(int buffer) const { return m_.widths[buffer]; }
   bool holds(int buffer, int64_t width) const { return m_.widths[buffer] >= width; }
   static int64_t queries(const PkPhase& p) { return static_cast<int64_t>(p.attention->heads) * p.attention->head_dim; }
   static int64_t values(const PkPhase& p) { return static_cast<int64_t>(p.attention->heads) * p.attention->value_dim; }
   static int64_t keys(const PkPhase& p) { return static_cast<int64_t>(p.attention->kv_heads) * p.attention->head_dim; }
+
+  // Whether the phase can leave rows out that nobody wants, and reads none that are.
+  bool only_wanted(const PkPhase& p) {
+    const bool gives = p.kind == PK_LOGITS || p.kind == PK_ROWS || p.kind == PK_LOWER;
+    if (!p.only_wanted) return !few_ || gives;
+    const bool keys = p.kind == PK_HEADS && p.matrices[1].tiles;
+    if (keys && few_) return false;
+    few_ = true;
+    switch (p.kind) {
+      case PK_HEADS: return !p.whole;
+      case PK_MAKE_INPUT: case PK_ATTEND: case PK_PRODUCT: case PK_GATE_UP: case PK_ADD_NORM: case PK_ROUTE: case PK_EXPERTS_UP:
+      case PK_EXPERTS_DOWN: case PK_COMBINE: case PK_NORM: case PK_SCALE: case PK_GATE_BY:
+        return true;
+      default: return false;
+    }
+  }
 
   // Whether the buffer has rows of `width` floats beside STREAMS.
   bool row_of(int buffer, int width) const { return floats(buffer) && buffer != PK_STREAMS && width > 0 && holds(buffer, width); }

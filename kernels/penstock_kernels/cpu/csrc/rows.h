@@ -49,11 +49,11 @@ inline void look_up(Thread& t, const PkPhase& p) {
 }
 
 inline void norm(Thread& t, const PkPhase& p) {
-  t.share_out(t.batch.rows, [&](int r) { normalise(t.row(p.source, r), p.norm, p.width, t.row(p.target, r)); });
+  t.by_rows([&](int r) { normalise(t.row(p.source, r), p.norm, p.width, t.row(p.target, r)); });
 }
 
 inline void scale_rows(Thread& t, const PkPhase& p) {
-  t.share_out(t.batch.rows, [&](int r) {
+  t.by_rows([&](int r) {
     float* out = t.row(p.target, r);
     for (int i = 0; i < p.width; i++) out[i] *= p.scale;
   });
@@ -90,15 +90,15 @@ inline void make_input(Thread& t, const PkPhase& p) {
     set_row(a, p.forms, r, x, p.width);
   };
   if (t.own_rows()) {
-    for (int r = 0; r < t.batch.rows; r++) make(r);
+    for (int i = 0; i < t.num_rows(); i++) make(t.row_at(i));
   } else {
-    t.share_out(t.batch.rows, make);
+    t.by_rows(make);
     t.wait();
   }
 }
 
 inline void add_norm(Thread& t, const PkPhase& p) {
-  t.share_out(t.batch.rows, [&](int r) {
+  t.by_rows([&](int r) {
     float* out = t.row(p.target, r);
     normalise(t.row(p.source, r), p.norm, p.width, t.own.row);
     for (int i = 0; i < p.width; i++) out[i] += p.scale * t.own.row[i];

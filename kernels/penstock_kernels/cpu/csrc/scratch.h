@@ -17,6 +17,8 @@ constexpr int LOGITS_ROWS = 64;
 // Query positions of one sequence, and one KV head: what a thread attends with at a time.  end: tokens of
 // the sequence so far.
 struct QueryTile { int32_t sequence, row, count, position, end; };
+// Neighbouring rows that pass a tile of weights together, pk::ROWS at most.
+struct Piece { int32_t row, rows; };
 // Whose a row is, and where it stands in that sequence.
 struct RowPlace { int32_t sequence, position; };
 
@@ -45,6 +47,10 @@ struct Scratch {
   float* low[3];               // [rows or places, low_rank]: what A of adapters gives, for the three matrices of a phase
   QueryTile* tiles;
   RowPlace* rows;
+  uint8_t* is_wanted;          // [rows]
+  int32_t* wanted;             // rows that the batch wants, each once, ascending
+  Piece* pieces;               // the same rows
+  int num_wanted, num_pieces;
   Cursor* cursors;             // of each phase and thread
   Peak* peaks;                 // [threads][num_wanted]; where the batch wants the likeliest tokens
   std::atomic<int>* given_up;  // GIVEN_UP or BROKEN_OFF
@@ -155,6 +161,9 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
   s.max_splits = (longest + pk::KEY_SPLIT - 1) / pk::KEY_SPLIT;
   Activations::take(at, s.tiles, s.num_tiles);
   Activations::take(at, s.rows, b.rows);
+  Activations::take(at, s.is_wanted, b.rows);
+  Activations::take(at, s.wanted, b.rows);
+  Activations::take(at, s.pieces, b.rows);
   Activations::take(at, s.cursors, static_cast<size_t>(m.num_phases) * m.threads);
   Activations::take(at, s.given_up, 1);
   if (b.likeliest) Activations::take(at, s.peaks, static_cast<size_t>(m.threads) * b.num_wanted);
@@ -179,6 +188,18 @@ inline void fill_tiles(const PkBatch& b, Scratch& s) {
       const int left = b.first_row[i + 1] - row;
       s.tiles[n++] = {i, row, left < pk::TILE_QUERIES ? left : pk::TILE_QUERIES, b.starts[i] + row - b.first_row[i], b.starts[i] + b.first_row[i + 1] - b.first_row[i]};
     }
+  }
+}
+
+inline void find_wanted(const PkBatch& b, Scratch& s) {
+  for (int row = 0; row < b.rows; row++) s.is_wanted[row] = 0;
+  for (int i = 0; i < b.num_wanted; i++) s.is_wanted[b.wanted[i]] = 1;
+  for (int row = 0; row < b.rows; row++) {
+    if (!s.is_wanted[row]) continue;
+    s.wanted[s.num_wanted++] = row;
+    Piece* last = s.num_pieces ? &s.pieces[s.num_pieces - 1] : nullptr;
+    if (last && last->row + last->rows == row && last->rows < pk::ROWS) last->rows++;
+    else s.pieces[s.num_pieces++] = {row, 1};
   }
 }
 

@@ -21,6 +21,7 @@ struct Thread {
   ThreadScratch own;
   Patience patience{number};
   Cursor* cursors = nullptr;  // of the present phase
+  bool few = false;           // whether the present phase computes only rows that are wanted, and some aren't
   int64_t waited = 0;         // nanoseconds in barriers; where the batch has ticks
 
   Thread(const PkProgram& m, const PkBatch& b, const Scratch& s, Barrier& together, int which, int of)
@@ -55,15 +56,31 @@ struct Thread {
 
   // body(tile unit, first row, rows): a unit's weights stay in the nearest cache while rows pass, and the inputs of many
   // rows in the next one while all units pass them.
-  template <class Body> void by_tiles(int units, const Body& body) {
-    const int parts = (batch.rows + pk::ROWS - 1) / pk::ROWS, blocks = (parts + PARTS_TOGETHER - 1) / PARTS_TOGETHER;
+  // all: even of rows that the phase may leave out.
+  template <class Body> void by_tiles(int units, const Body& body, bool all = false) {
+    const bool some = few && !all;
+    const int parts = some ? scratch.num_pieces : (batch.rows + pk::ROWS - 1) / pk::ROWS, blocks = (parts + PARTS_TOGETHER - 1) / PARTS_TOGETHER;
     share_out(units * blocks, [&](int i) {
       const Share own = share_of(parts, i / units, blocks);
       for (int part = own.begin; part < own.end; part++) {
         const int row = part * pk::ROWS;
-        body(i % units, row, batch.rows - row < pk::ROWS ? batch.rows - row : pk::ROWS);
+        const Piece piece = some ? scratch.pieces[part] : Piece{row, batch.rows - row < pk::ROWS ? batch.rows - row : pk::ROWS};
+        body(i % units, piece.row, piece.rows);
       }
     });
+  }
+
+  // Rows that the phase computes, and the one number `i` of them.
+  int num_rows() const { return few ? scratch.num_wanted : batch.rows; }
+  int row_at(int i) const { return few ? scratch.wanted[i] : i; }
+  template <class Body> void by_rows(const Body& body) {
+    share_out(num_rows(), [&](int i) { body(row_at(i)); });
+  }
+  // Whether it computes some of these rows.
+  bool computes(int row, int rows) const {
+    for (int r = row; few && r < row + rows; r++)
+      if (scratch.is_wanted[r]) return true;
+    return !few;
   }
 
   // Whether the step has so few rows that each thread makes the inputs of products for itself.

@@ -202,9 +202,11 @@ enum PkPhaseKind : int32_t {
 // `first` on; the others become zeros).  The target then has `width` columns in all.  Of HEADS and PLACE these
 // are QUERIES, and KEYS have `key_width` columns, of which those from `first_key` on are computed.
 // low_rank: which of an adapter's targets belongs to matrices[0], the next ones to the others; -1: none.
+// only_wanted: rows that the batch doesn't want, of which no later phase reads anything, may be left out; HEADS computes
+// all keys and values still.  Such phases are a program's last ones, but for LOWER and what gives the rows.
 struct PkPhase {
   int32_t kind, source, target, width, forms, waits, ends_layer, whole, adds, activation, weighed;
-  int32_t part, first, first_key, key_width, beside, gated, low_rank;
+  int32_t part, first, first_key, key_width, beside, gated, low_rank, only_wanted;
   float scale, soft_cap;
   PkNorm norm, other_norm, third_norm;
   const PkAttention* attention;

@@ -131,7 +131,8 @@ def showing(program: Program, config: ModelConfig, which: int, layers: Sequence[
             shown = product_into(matrix, KEPT)
             first = layers.index(layer) * size
             # Into a buffer of its own: nothing waits for it before the layer's end.
-            phases.append(replace(shown, width=width, part=True, first=first, waits=False))
+            part = replace(shown, width=width, part=True, first=first, waits=False)
+            phases.append(replace(part, only_wanted=phase.only_wanted))
         phases.append(phase)
     end = Phase(kind=PhaseKind.ROWS, source=KEPT, width=width, waits=False)
     return Program((*phases, end), program.vocab)

@@ -10,7 +10,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.kv_layout import layers_that_read, one_group
 from penstock.model.layer_spec import LayerSpec
 from penstock_kernels.cpu.operands import Attention, Experts, NormWeights, RotationTable
-from penstock_kernels.cpu.program import Phase, PhaseKind, Program
+from penstock_kernels.cpu.program import Phase, PhaseKind, Program, only_wanted
 from penstock_worker.adapters.adaptable import EMBEDDING, HEAD
 from penstock_worker.forward.cpu.adapters import AdaptedPhases
 from penstock_worker.forward.cpu.aux_hidden import CPUAuxHidden
@@ -122,7 +122,7 @@ class _Model:
         # Adapters' targets are known once all phases are made.
         made = tuple(phases)
         low_rank = None if self.adapted is None else self.adapted.targets()
-        return Program(made, self.config.vocab_size, low_rank)
+        return Program(tuple(only_wanted(made)), self.config.vocab_size, low_rank)
 
 
 PhaseMaker = Callable[[_Model], Iterable[Phase]]
