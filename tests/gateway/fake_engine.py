@@ -15,6 +15,7 @@ from penstock.client import ModelText, SequenceDelta
 from penstock.client.adapters import AdapterDirectory
 from penstock.client.beam_request import Follow, NextStep, Outcome
 from penstock.client.client_view import EngineState
+from penstock.client.generation import Sink
 from penstock.client.live import LiveFeed
 from penstock.client.observer import UNOBSERVED, Observer, RequestTiming, Unobserved, observe
 from penstock.errors import PenstockError
@@ -156,7 +157,7 @@ class FakeGeneration:
         self._steps = iter(steps)
         self._cached = cached
         self._feeds = feeds
-        self._sink: Callable[[list[SequenceDelta]], bool] | None = None
+        self._sink: Sink | None = None
         self._open = set(range(n))
         self._observed = observed
         self.aborted = asyncio.Event()
@@ -171,7 +172,7 @@ class FakeGeneration:
             self._open.clear()
             self.aborted.set()
 
-    def feed(self, sink: Callable[[list[SequenceDelta]], bool]) -> None:
+    def feed(self, sink: Sink) -> None:
         self._sink = sink if self._feeds else None
 
     def __aiter__(self) -> FakeGeneration:
@@ -192,10 +193,11 @@ class FakeGeneration:
             self._open -= {d.index for d in step if d.finish_reason is not None}
             # A delta belongs to whoever takes it.
             deltas = [msgspec.structs.replace(d, token_ids=list(d.token_ids)) for d in step]
-            taken = self._sink is not None and self._sink(deltas)
+            put = None if self._sink is None else self._sink(deltas)
             self._observed.give(deltas)
-            if not taken:
+            if put is None:
                 return deltas
+            put()
         raise StopAsyncIteration
 
 

@@ -150,7 +150,7 @@ async def test_tokens_of_a_long_message_leave_before_its_last_was_looked_at(engi
 
     def sink(deltas):
         given.append([delta.index for delta in deltas])
-        return True
+        return lambda: None
 
     generation.feed(sink)
     following = asyncio.create_task(anext(generation))
@@ -164,6 +164,26 @@ async def test_tokens_of_a_long_message_leave_before_its_last_was_looked_at(engi
     await following
 
 
+async def test_tokens_that_leave_together_are_all_written_before_one_goes_out(engine, client):
+    done: list[str] = []
+    following = []
+    for name in ("a", "b"):
+        generation = await client.submit(list(b"x"), SamplingParams(max_tokens=9), name=name)
+        generation.feed(
+            lambda deltas, name=name: (
+                done.append(f"{name} written") or (lambda: done.append(f"{name} out"))
+            )
+        )
+        following.append((generation, asyncio.create_task(anext(generation))))
+        await until(lambda generation=generation: generation._waited_for)
+    engine.send(Outputs([SequenceOutput(each.request, 0, [65]) for each in engine.submits]))
+    await until(lambda: len(done) == 4)
+    assert done == ["a written", "b written", "a out", "b out"]
+    for generation, task in following:
+        generation.abort()
+        await task
+
+
 async def test_a_sink_gets_what_it_takes_and_the_consumer_the_rest(engine, client):
     generation = await client.submit(list(b"x"), SamplingParams(n=2, max_tokens=50), name="fed")
     [submit] = engine.submits
@@ -172,9 +192,9 @@ async def test_a_sink_gets_what_it_takes_and_the_consumer_the_rest(engine, clien
 
     def sink(deltas):
         if not willing or any(delta.finish_reason for delta in deltas):
-            return False
+            return None
         taken.extend((delta.index, delta.text) for delta in deltas)
-        return True
+        return lambda: None
 
     generation.feed(sink)
     # Nobody waits yet: what comes is the consumer's.

@@ -11,6 +11,7 @@ import pytest
 from penstock import SamplingParams
 from penstock.client import EngineClient
 from penstock.client.beam_request import Outcome
+from penstock.client.generation import Put
 from penstock.client.observer import ObservedRequest, Observers, RequestObserver
 from penstock.errors import InvalidRequest, Overloaded
 from penstock.model.pooling_config import PoolingConfig
@@ -109,11 +110,11 @@ async def test_what_a_sink_takes_counts_as_well_and_only_then(engine, client):
     [submit] = engine.submits
     taken: list[str] = []
 
-    def sink(deltas: list[Any]) -> bool:
+    def sink(deltas: list[Any]) -> Put | None:
         if deltas[0].finish_reason is not None:
-            return False
+            return None
         taken.extend(delta.text for delta in deltas)
-        return True
+        return lambda: None
 
     generation.feed(sink)
     engine.text(submit, "A")

@@ -18,6 +18,7 @@ from penstock_gateway.generate.chunked_reply import ChunkedReply, JsonList, Pace
 from penstock_gateway.generate.logprobs import ChatLogprobs, PromptLogprobs, chat_logprobs
 from penstock_gateway.generate.reply import (
     EchoOptions,
+    PlainChunk,
     ReplyHead,
     TimelineField,
     UsageField,
@@ -124,6 +125,9 @@ class ChatFormat(ChunkedReply[ChatChunkChoice]):
         if reason is not None:
             end = ChatChunkChoice(choice, ChatDelta(), None, reason, delta.stop_reason)
             append_event(out, self._chunk([end], usage))
+
+    def plain_chunk(self, choice: int, usage: UsageField) -> PlainChunk | None:
+        return self._fast(choice, usage) if self._is_plain and not usage else None
 
     def usage(self, out: bytearray, usage: UsageInfo) -> None:
         super().usage(out, self._detailed(usage))

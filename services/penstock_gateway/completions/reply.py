@@ -16,6 +16,7 @@ from penstock_gateway.generate.logprobs import (
 )
 from penstock_gateway.generate.reply import (
     EchoOptions,
+    PlainChunk,
     ReplyHead,
     TimelineField,
     UsageField,
@@ -111,6 +112,10 @@ class CompletionFormat(ChunkedReply[TextChoice]):
         if self._echo_options.token_ids:
             piece.token_ids = delta.token_ids
         append_event(out, self._chunk([piece], usage))
+
+    def plain_chunk(self, choice: int, usage: UsageField) -> PlainChunk | None:
+        shows_more = usage or not self._is_plain or choice in self._unopened
+        return None if shows_more else self._fast(choice, usage)
 
     def is_large(self, deltas: list[SequenceDelta]) -> bool:
         # A choice of an echo begins with its prompt.

@@ -9,13 +9,20 @@ from msgspec import UNSET
 
 from penstock_gateway.generate.batch import Arrivals, GenerationBatch
 from penstock_gateway.generate.chunked_reply import PIECE, Pace, parts_of
-from penstock_gateway.generate.reply import ChoiceOutput, ReplyFormat, UsageField, UsageInfo
+from penstock_gateway.generate.reply import (
+    ChoiceOutput,
+    PlainChunk,
+    ReplyFormat,
+    UsageField,
+    UsageInfo,
+)
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.events import EventStream
 from penstock_gateway.request.fields import StreamOptions
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
+    from penstock.client.generation import Put
     from penstock_gateway.generate.batch import SearchResult
 
 
@@ -52,9 +59,28 @@ async def searched_answer(
 class StreamedAnswer:
     """Writes a batch's deltas as events. All deltas of one wake-up leave in one send.
 
-    What comes before an end is written as it comes in (`_write_now`); `run` does the rest: ends and
-    failures, and whatever has to wait for a slow reader.
+    What can be written at once is, as it comes in (`_write_now`); `run` does the rest: the end of
+    the stream, failures, and whatever has to wait for a slow reader.
     """
+
+    __slots__ = (
+        "_batch",
+        "_choices",
+        "_completion_tokens",
+        "_counts_usage",
+        "_error",
+        "_events",
+        "_include_usage",
+        "_no_usage",
+        "_open",
+        "_opened",
+        "_plain",
+        "_prompt_tokens",
+        "_recorder",
+        "_reply",
+        "_unsent",
+        "_written",
+    )
 
     def __init__(
         self,
@@ -81,8 +107,12 @@ class StreamedAnswer:
         self._events: EventStream | None = None
         self._error: Exception | None = None
         self._opened = False
+        self._plain: PlainChunk | None = None
+        """Writes what the only choice gains, once it has begun, where that is text alone."""
         self._unsent = bytearray()
         """Events that go out with the next ones."""
+        self._written: bytes | bytearray = b""
+        """Events that `_put_now` sends."""
 
     async def run(self, batch: GenerationBatch, events: EventStream) -> None:
         """Streams until every sequence has finished. Raises what a sequence failed with, after
@@ -109,32 +139,58 @@ class StreamedAnswer:
         self._reply.end(out, self._total())
         await events.write(lambda: self._reply.spliced(out), last=True)
 
-    def _write_now(self, deltas: list[SequenceDelta]) -> bool:
-        """A Sink: takes deltas that can be written at once and end nothing."""
-        events = self._events
-        if events is None or not events.can_write_now() or self._error is not None:
-            return False
-        for delta in deltas:
-            if delta.finish_reason is not None:
-                return False
-        if self._reply.is_large(deltas):
-            return False
-        # A copy: a delta that fails half-way leaves nothing behind.
-        out, usage = bytearray(self._unsent), self._no_usage
+    def _write_now(self, deltas: list[SequenceDelta]) -> Put | None:
+        """A Sink: takes deltas that can be written at once. Ends only where there is nothing but
+        text: others may be long, or have to wait for what is done before them."""
+        events, batch = self._events, self._batch
+        if events is None or batch is None or self._error is not None:
+            return None
+        if not events.can_write_now():
+            return None
         try:
-            self._open_choices(out)
+            plain = self._plain
             for delta in deltas:
+                if delta.finish_reason is not None:
+                    if plain is None or events.before_last or batch.failure(delta, self._reply):
+                        return None
+                    plain = None
+            if plain is not None and not self._unsent:
+                [delta] = deltas
+                self._written = plain.event(delta.text) if delta.text else b""
                 self._completion_tokens += len(delta.token_ids)
-                if self._counts_usage:
-                    usage = self._total()
-                self._reply.delta(out, delta.index, delta, usage)
-            if out:
-                self._unsent = bytearray()
-                events.write_now(out)
+            elif self._reply.is_large(deltas):
+                return None
+            else:
+                self._write_any(deltas)
         except Exception as error:
             self._error = error  # For `run` to raise.
-            return False
-        return True
+            return None
+        return self._put_now
+
+    def _write_any(self, deltas: list[SequenceDelta]) -> None:
+        # A copy: a delta that fails half-way leaves nothing behind.
+        out, usage = bytearray(self._unsent), self._no_usage
+        self._open_choices(out)
+        for delta in deltas:
+            self._completion_tokens += len(delta.token_ids)
+            self._open -= delta.finish_reason is not None
+            if self._counts_usage:
+                usage = self._total()
+            self._reply.delta(out, delta.index, delta, usage)
+        if out:
+            self._written, self._unsent = out, bytearray()
+        if self._choices == 1 and not self._counts_usage:
+            self._plain = self._reply.plain_chunk(0, self._no_usage)
+
+    def _put_now(self) -> None:
+        """Sends what `_write_now` has written."""
+        events, written, self._written = self._events, self._written, b""
+        if not written or events is None:
+            return
+        try:
+            events.write_now(written)
+        except Exception as error:
+            self._error = error  # For `run` to raise with what comes next.
 
     async def _append(
         self, batch: GenerationBatch, events: EventStream, arrivals: Arrivals

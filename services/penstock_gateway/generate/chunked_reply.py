@@ -300,7 +300,10 @@ class ChunkedReply(ABC, Generic[Piece]):
 
     def _append_text(self, out: bytearray, choice: int, text: str, usage: UsageField) -> None:
         """Appends a chunk with nothing but text. usage: absent, or null."""
-        self._plain.append(out, choice, text, self._plain_chunk, nullable=usage is None)
+        out += self._fast(choice, usage).event(text)
+
+    def _fast(self, choice: int, usage: UsageField) -> FastChunk:
+        return self._plain.of(choice, self._plain_chunk, nullable=usage is None)
 
     def _plain_chunk(self, choice: int, text: str, nullable: bool) -> msgspec.Struct:
         return self._chunk([self._text_piece(choice, text)], None if nullable else UNSET)
@@ -317,12 +320,15 @@ class FastChunk:
     with the text's JSON between them, they are the bytes that append_event gives.
     """
 
-    __slots__ = ("after", "before")
+    __slots__ = ("_after", "_before")
 
     def __init__(self, chunk_of: Callable[[str], msgspec.Struct]) -> None:
         event = bytearray()
         append_event(event, chunk_of(_TEXT_MARK))
-        self.before, self.after = bytes(event).split(f'"{_TEXT_MARK}"'.encode())
+        self._before, self._after = bytes(event).split(f'"{_TEXT_MARK}"'.encode())
+
+    def event(self, text: str) -> bytes:
+        return b"".join((self._before, encoder.encode(text), self._after))
 
 
 ChunkOf = Callable[[int, str, bool], msgspec.Struct]
@@ -341,15 +347,11 @@ class FastChunks:
     def __init__(self) -> None:
         self._by_choice: dict[int, FastChunk] = {}  # -1 - choice where usage is null.
 
-    def append(
-        self, out: bytearray, choice: int, text: str, chunk_of: ChunkOf, *, nullable: bool
-    ) -> None:
-        """Appends the event that says `text`. nullable: its usage is null."""
+    def of(self, choice: int, chunk_of: ChunkOf, *, nullable: bool) -> FastChunk:
+        """Returns the choice's. nullable: its usage is null."""
         key = -1 - choice if nullable else choice
         fast = self._by_choice.get(key)
         if fast is None:
             fast = FastChunk(lambda text: chunk_of(choice, text, nullable))
             self._by_choice[key] = fast
-        out += fast.before
-        encoder.encode_into(text, out, -1)
-        out += fast.after
+        return fast

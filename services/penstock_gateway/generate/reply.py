@@ -210,6 +210,10 @@ class ReplyFormat(Protocol):
     ) -> list[bytes]:
         """The unstreamed reply, as JSON, in pieces. What is long is written in turns."""
 
+    def plain_chunk(self, choice: int, usage: UsageField) -> PlainChunk | None:
+        """What from now on writes the deltas of a choice in place of `delta`, as long as they end
+        nothing; None where there is more to show of them than text."""
+
     def is_large(self, deltas: list[SequenceDelta]) -> bool:
         """Whether the events of deltas take long to write: they are then written in turns."""
 
@@ -222,8 +226,18 @@ class ReplyFormat(Protocol):
         there."""
 
 
+class PlainChunk(Protocol):
+    """Writes events that differ only in one text."""
+
+    def event(self, text: str) -> bytes:
+        """The event that says `text`."""
+
+
 class WrittenAtOnce:
     """The parts of a ReplyFormat that shows nothing of a token but its text."""
+
+    def plain_chunk(self, choice: int, usage: UsageField) -> PlainChunk | None:
+        return None
 
     def is_large(self, deltas: list[SequenceDelta]) -> bool:
         return False

@@ -56,6 +56,20 @@ class EventStream:
     room: of the connection.  failure: writes what a started stream ends with that fails.
     """
 
+    __slots__ = (
+        "_form",
+        "_keepalive",
+        "_last_write",
+        "_lock",
+        "_room",
+        "_send",
+        "_writing",
+        "before_last",
+        "failure",
+        "started",
+        "write_seconds",
+    )
+
     def __init__(
         self,
         send: Send,
@@ -115,7 +129,7 @@ class EventStream:
         """Whether no other write is going on, and the client reads."""
         return not self._writing and not self._room.full
 
-    def write_now(self, data: bytearray) -> None:
+    def write_now(self, data: Piece) -> None:
         """Sends whole events without waiting, where `can_write_now`: straight onto the connection,
         or where that can't be, and at the beginning, through the application's layers.
         """
@@ -127,7 +141,7 @@ class EventStream:
         self._last_write = now = time.monotonic()
         self.write_seconds += now - begun
 
-    def _put_now(self, data: bytearray) -> None:
+    def _put_now(self, data: Piece) -> None:
         if not self.started:
             self.started = True
             self._send_now(self._head())

@@ -5,11 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from typing import Protocol
 
 Write = Callable[[bytes], None]
 
 
-def prompt_write(transport: asyncio.Transport) -> Write:
+class PromptWrite(Protocol):
+    """Writes to a connection."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def write_chunk(self, piece: bytes | bytearray) -> bool:
+        """Writes a piece of a body with chunked encoding (RFC 9112, 7.1); True."""
+
+
+def prompt_write(transport: asyncio.Transport) -> PromptWrite:
     """What writes to the transport's socket in this moment, where that can be, in order with what
     the transport itself writes.
 
@@ -19,32 +29,48 @@ def prompt_write(transport: asyncio.Transport) -> Write:
     """
     is_uvloop = type(transport).__module__.partition(".")[0] == "uvloop"
     if not is_uvloop or transport.get_extra_info("sslcontext") is not None:
-        return transport.write
-    return _SocketWrite(transport).write
+        return TransportWrite(transport)
+    return _SocketWrite(transport)
+
+
+class TransportWrite:
+    """Leaves the moment to the transport."""
+
+    __slots__ = ("write",)
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.write: Write = transport.write
+
+    def write_chunk(self, piece: bytes | bytearray) -> bool:
+        self.write(b"".join((b"%x\r\n" % len(piece), piece, b"\r\n")))
+        return True
 
 
 class _SocketWrite:
     """What the socket doesn't take, and all that comes after it, goes to the transport, whose
     bounds and errors hold for it. The descriptor is open for as long as that isn't closing."""
 
-    __slots__ = ("_closing", "_descriptor", "_transport", "_unsent")
+    __slots__ = ("_descriptor", "_transport")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._closing = transport.is_closing
-        self._unsent = transport.get_write_buffer_size
         self._descriptor: int = transport.get_extra_info("socket").fileno()
 
+    def write_chunk(self, piece: bytes | bytearray) -> bool:
+        self.write(b"".join((b"%x\r\n" % len(piece), piece, b"\r\n")))
+        return True
+
     def write(self, data: bytes) -> None:
-        if self._closing() or self._unsent():
-            self._transport.write(data)
+        transport = self._transport
+        if transport.is_closing() or transport.get_write_buffer_size():
+            transport.write(data)
             return
         try:
             sent = os.write(self._descriptor, data)
         except OSError:
             sent = 0  # It is full; or broken, which the transport meets as well.
         if sent < len(data):
-            self._transport.write(data[sent:])
+            transport.write(data[sent:])
 
 
 class OneWrite:

@@ -16,7 +16,12 @@ from penstock.process import logs
 from penstock_gateway.http.accepting import IdleConnections
 from penstock_gateway.http.errors import HTTPError, as_http_error, head_too_large
 from penstock_gateway.http.events import ROOM, Piece, Room, apart, nowhere
-from penstock_gateway.http.prompt_write import OneWrite, Write, prompt_write
+from penstock_gateway.http.prompt_write import (
+    OneWrite,
+    PromptWrite,
+    TransportWrite,
+    prompt_write,
+)
 from penstock_gateway.service import Patience
 
 log = logs.get(__name__)
@@ -51,7 +56,7 @@ class _Bounded:
     app_state: dict[str, Any]
     timeout_keep_alive_task: asyncio.TimerHandle | None
     _lost = False
-    _write_promptly: Write
+    _prompt: PromptWrite
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self.logger = _parser_log
@@ -59,7 +64,7 @@ class _Bounded:
         self._room = Room(full=False, write=self.write_piece, together=self.write_together)
         # uvicorn copies this into the scope of each request.
         self.app_state = {**self.app_state, ROOM: self._room}
-        self._write_promptly = prompt_write(transport)
+        self._prompt = prompt_write(transport)
         super().connection_made(transport)  # type: ignore[misc]
         self._arm("head", self.patience.head)
         self.idle.add(self)
@@ -75,7 +80,7 @@ class _Bounded:
         # Each of these holds the protocol in turn: without them it goes at once, with all that its
         # last request was made of, and not when the garbage collector comes by.
         self._room.write, self._room.together = nowhere, apart
-        self._write_promptly = self.transport.write
+        self._prompt = TransportWrite(self.transport)
         self.cycle = None
 
     def data_received(self, data: bytes) -> None:
@@ -117,7 +122,7 @@ class _Bounded:
             put()
             return
         # Of the latest request: where another one is answered, the transport gets it as ever.
-        whole = OneWrite(self.transport, self._write_promptly)
+        whole = OneWrite(self.transport, self._prompt.write)
         cycle.transport = whole
         try:
             put()
@@ -136,6 +141,8 @@ class _Bounded:
         super().resume_writing()  # type: ignore[misc]
 
     def on_response_complete(self) -> None:
+        if not self._lost:
+            self._room.write = self.write_piece
         super().on_response_complete()  # type: ignore[misc]
         if self.timeout_keep_alive_task is not None:
             self.idle.add(self)
@@ -327,8 +334,9 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
                 return False
             if cycle.response_complete or cycle.disconnected:
                 return False
-            self._write_promptly(b"".join((b"%x\r\n" % len(piece), piece, b"\r\n")))
-            return True
+            # The same holds until the response, or the connection, has ended.
+            self._room.write = self._prompt.write_chunk
+            return self._prompt.write_chunk(piece)
 
         def on_message_begin(self) -> None:
             self._inside_head = self._progress = True

@@ -65,6 +65,8 @@ class CountingObserver:
 
 
 class _RequestCounter(RequestObserver):
+    __slots__ = ("_counts",)
+
     def __init__(self, counts: GatewayCounts) -> None:
         self._counts = counts
 

@@ -3,7 +3,6 @@ the engine core become deltas that can be put together again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from io import StringIO
 from typing import NamedTuple
 
@@ -11,7 +10,7 @@ import msgspec
 
 from penstock.protocol.common import ErrorCode, FinishReason, TokenLogprobs
 from penstock.protocol.to_frontend import SequenceOutput
-from penstock.text.detokenizer import make_detokenizer
+from penstock.text.detokenizer import Detokenizer, make_detokenizer
 from penstock.text.stop import StopMatcher
 from penstock.text.tokenizer import Tokenizer
 
@@ -152,9 +151,10 @@ class SequenceText:
         self._count = 0
 
     @property
-    def plain_push(self) -> Callable[[list[int]], str] | None:
-        """`push` where no stop string can end the text, in fewer steps; None where one can."""
-        return self._detokenizer.push if self._matcher is None else None
+    def plain(self) -> Detokenizer | None:
+        """What has a `push` in fewer steps, where no stop string can end the text; None where one
+        can."""
+        return self._detokenizer if self._matcher is None else None
 
     def push(self, ids: list[int]) -> Piece:
         """Takes the next ids; after a Piece with `stop` nothing more may be pushed."""
@@ -188,21 +188,22 @@ class SequenceText:
 class EmittedSequence:
     """Token ids that an open sequence has emitted, and its text."""
 
-    __slots__ = ("_plain_push", "_text", "emitted")
+    __slots__ = ("_plain", "_text", "emitted")
 
     def __init__(self, text: SequenceText) -> None:
         self.emitted: list[int] = []
         self._text = text
-        self._plain_push = text.plain_push
+        self._plain = text.plain
 
     def take(self, output: SequenceOutput) -> SequenceDelta:
         """Returns what the sequence gains by an output; of one that ends at a stop string, without
         what lies after that."""
         self.emitted.extend(output.tokens)
-        if self._plain_push is not None and output.finish is None:
+        plain = self._plain
+        if plain is not None and output.finish is None:
             return SequenceDelta(
                 index=output.sequence,
-                text=self._plain_push(output.tokens),
+                text=plain.push(output.tokens),
                 token_ids=output.tokens,
                 logprobs=output.logprobs,
             )

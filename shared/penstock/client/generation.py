@@ -25,8 +25,12 @@ from penstock.protocol.to_frontend import Pooled, SequenceOutput
 from penstock.request.sampling_params import RequestOutputKind
 from penstock.text.tokenizer import Tokenizer
 
-Sink = Callable[[list[SequenceDelta]], bool]
-"""Takes deltas at once and returns True, or returns False and leaves them as they are."""
+Put = Callable[[], None]
+"""Puts what a Sink has taken onto the wire."""
+
+Sink = Callable[[list[SequenceDelta]], Put | None]
+"""Takes deltas at once and returns what puts them onto the wire, to be called before anything else
+happens to the request; or returns None and leaves them as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,8 @@ class Generation:
             )
             for index in range(params.n)
         }
+        self._sole = self._open[0] if params.n == 1 else None
+        """The sequence that is open, where there is only one."""
 
     @property
     def finished(self) -> bool:
@@ -234,14 +240,14 @@ class Generation:
             if not promise.done():
                 promise.set_exception(error)
                 promise.exception()  # So asyncio doesn't complain if nobody awaits the promise.
-        self._open.clear()
         self._close()
 
     def take(self, output: SequenceOutput) -> None:
         """Turns what the engine sent into a delta. Called by the client, in order."""
         if output.finish is not None or output.cached_tokens is not None or output.prompt_logprobs:
             self._take_facts(output)
-        sequence = self._open.get(output.sequence)
+        sequence = None if output.sequence else self._sole
+        sequence = sequence or self._open.get(output.sequence)
         if sequence is not None and output.error_code is not None and not self.prepared.done():
             # Nothing was sent to the client yet: it is simply a request that is refused.
             grammar, media = self._request.grammar, self.media
@@ -280,19 +286,21 @@ class Generation:
         """
         self._sink = sink
 
-    def flush(self) -> None:
+    def flush(self) -> Put | None:
         """Gives the deltas of this iteration of the event loop to the sink, or wakes the consumer.
-        Called by the client when it has read all that had come."""
+        Called by the client when it has read all that had come, as what is returned soon is."""
         self._due = False
         deltas = self._pending.peek()
         if not deltas:
-            return
+            return None
         awaits_prompt = self.prompt_logprobs is not None and self._awaits_prompt()
-        if self._sink is None or awaits_prompt or not self._sink(deltas):
+        put = None if self._sink is None or awaits_prompt else self._sink(deltas)
+        if put is None:
             self._wake.set()
-            return
+            return None
         self._pending.clear()
         self._observed.give(deltas)
+        return put
 
     def __aiter__(self) -> AsyncIterator[list[SequenceDelta]]:
         return self
@@ -343,6 +351,7 @@ class Generation:
         """Closes a sequence whose last delta has come: here at a stop string, or in the engine
         core."""
         del self._open[output.sequence]
+        self._sole = None
         if self.timing is not None:
             self.timing.end(output.sequence)
         if output.finish is None:
@@ -365,6 +374,7 @@ class Generation:
 
     def _close(self, *, keep: bool = False) -> None:
         self._open.clear()
+        self._sole = None
         if self.media is not None:
             self.media.close()
         _settle(self.accepted)

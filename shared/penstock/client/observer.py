@@ -86,6 +86,8 @@ class RequestObserver:
     tokens, so they must be quick and must not raise.
     """
 
+    __slots__ = ()
+
     @property
     def timed(self) -> bool:
         """Whether the engine core is to say where the request's time went."""
@@ -166,9 +168,10 @@ UNOBSERVED = Unobserved()
 class _Gain:
     """What a sequence has gained so far. last: when it last did."""
 
-    __slots__ = ("last", "tokens")
+    __slots__ = ("index", "last", "tokens")
 
-    def __init__(self, last: float, tokens: int) -> None:
+    def __init__(self, index: int, last: float, tokens: int) -> None:
+        self.index = index
         self.last = last
         self.tokens = tokens
 
@@ -180,6 +183,7 @@ class ObservedRequest(Unobserved):
     __slots__ = (
         "_accepted",
         "_gains",
+        "_latest",
         "_observer",
         "_open",
         "begun",
@@ -201,6 +205,7 @@ class ObservedRequest(Unobserved):
         self._accepted = False
         self._open = 0  # Sequences whose end the consumer has not seen.
         self._gains: dict[int, _Gain] = {}  # By sequence; not of a beam search, which branches.
+        self._latest: _Gain | None = None  # Of the sequence that gained last: mostly the only one.
         self.begun = time.perf_counter()
         self.prompt_tokens = prompt_tokens
         self.sequences = sequences
@@ -242,15 +247,18 @@ class ObservedRequest(Unobserved):
         now = time.perf_counter()
         for delta in deltas:
             if delta.token_ids:
-                gained = len(delta.token_ids)
-                gain = self._gains.get(delta.index)
+                gained, gain = len(delta.token_ids), self._latest
+                if gain is None or gain.index != delta.index:
+                    gain = self._latest = self._gains.get(delta.index)
                 if gain is None:
-                    self._gains[delta.index] = _Gain(now, gained)
+                    gain = self._latest = self._gains[delta.index] = _Gain(delta.index, now, gained)
                     self._gain(gained, now, None)
                 else:
                     elapsed, gain.last = now - gain.last, now
                     gain.tokens += gained
-                    self._gain(gained, now, elapsed)
+                    self.generated_tokens += gained
+                    self.last_token = now
+                    self._observer.delta(gained, elapsed)
             if delta.finish_reason is not None and self._open:
                 self.reasons[delta.index] = delta.finish_reason
                 self._observer.finished(delta.finish_reason, 1)

@@ -280,10 +280,11 @@ class EngineSession(ReportedState):
             self._turns.soon()
 
     def _flush(self) -> None:
-        due = self._owner.due
-        for generation in due:
-            generation.flush()
-        due.clear()
+        """All are written before one goes out: system calls push code and data out of caches."""
+        puts = [put for generation in self._owner.due if (put := generation.flush()) is not None]
+        self._owner.due.clear()
+        for put in puts:
+            put()
 
     def _handle(self, event: Event[ToFrontend], now: float) -> None:
         if isinstance(event, Ended):

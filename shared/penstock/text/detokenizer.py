@@ -37,6 +37,8 @@ class ByteLevelDetokenizer:
     """Byte-level BPE: ids to bytes by table, bytes to text by an incremental UTF-8 decoder that
     gives one U+FFFD for each ill-formed part (Unicode standard, maximal subparts)."""
 
+    __slots__ = ("_pending", "_table")
+
     def __init__(self, table: list[bytes]) -> None:
         self._table = table
         self._pending = b""

@@ -15,7 +15,15 @@ from penstock.client import SequenceDelta
 from penstock.request.sampling_params import SamplingParams
 from penstock_gateway.chat.reply import ChatFormat
 from penstock_gateway.completions.reply import CompletionFormat, Prompt
-from penstock_gateway.generate.reply import EchoOptions, ReplyHead, UsageField, append_event
+from penstock_gateway.generate.answer import StreamedAnswer
+from penstock_gateway.generate.batch import GenerationBatch
+from penstock_gateway.generate.reply import (
+    EchoOptions,
+    ReplyHead,
+    UsageField,
+    UsageInfo,
+    append_event,
+)
 from penstock_gateway.http.events import EventStream, Room
 from tests.gateway.fake_engine import ByteTokenizer, FakeEngineClient, Step
 from tests.gateway.live_gateway import LiveGateway
@@ -45,6 +53,19 @@ def test_a_fast_chunk_is_the_chunk(
         reply.delta(fast, choice, SequenceDelta(index=0, text=text, token_ids=[1]), usage)
         append_event(slow, reply._plain_chunk(choice, text, usage is None))
         assert fast == slow
+        plain = reply.plain_chunk(choice, usage)
+        assert plain is not None
+        assert b"before" + plain.event(text) == slow
+
+
+def test_what_shows_more_than_text_has_no_plain_chunk() -> None:
+    options = EchoOptions(token_ids=True)
+    chat = ChatFormat(HEAD, ByteTokenizer(), options, [1], "")  # type: ignore[arg-type]
+    assert chat.plain_chunk(0, UNSET) is None
+    assert chat_format().plain_chunk(0, UsageInfo.of(1, 1, 0)) is None
+    echo = EchoOptions(echo=True)
+    completion = CompletionFormat(HEAD, ByteTokenizer(), echo, [Prompt([1], "x")], 1)  # type: ignore[arg-type]
+    assert completion.plain_chunk(0, UNSET) is None
 
 
 class Connection:
@@ -69,6 +90,31 @@ async def test_it_writes_at_once_only_where_there_is_room_and_the_headers_first(
     room.full = True
     assert not events.can_write_now()
     assert connection.sent == [b"head", b"first", b"second"]
+
+
+async def test_the_end_of_plain_text_is_sent_in_the_turn_that_brings_it() -> None:
+    connection = Connection()
+    events = EventStream(connection.send, keepalive=0, room=Room(full=False))
+    answer = StreamedAnswer(chat_format(), None, 1, 1, None)  # type: ignore[arg-type]
+    answer._batch, answer._events = GenerationBatch([], 1, None, background=False), events  # type: ignore[arg-type]
+    end = SequenceDelta(index=0, text="b", token_ids=[2], finish_reason="length")
+    assert answer._write_now([end]) is None, "nothing has begun"
+    put = answer._write_now([SequenceDelta(index=0, text="a", token_ids=[1])])
+    assert put is not None
+    assert connection.sent == [], "what is written goes out later"
+    put()
+    failed = SequenceDelta(index=0, finish_reason="error", error="x")
+    assert answer._write_now([failed]) is None
+    events.before_last = lambda: asyncio.sleep(0)
+    assert answer._write_now([end]) is None, "others may be told of it first"
+    events.before_last = None
+    put = answer._write_now([end])
+    assert put is not None
+    put()
+    sent = [
+        re.findall(rb'"content":"(.)"|"finish_reason":"(.*?)"', each) for each in connection.sent
+    ]
+    assert sent == [[], [(b"a", b"")], [(b"b", b""), (b"", b"length")]]
 
 
 async def test_a_server_that_does_not_tell_has_no_room() -> None:

@@ -26,6 +26,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "chat, usage": ("/v1/chat/completions", CHAT | {"stream_options": {"include_usage": True}}),
     "chat, two": ("/v1/chat/completions", CHAT | {"n": 2} | COUNTED),
     "chat, timeline": ("/v1/chat/completions", CHAT),
+    "completions, text alone": ("/v1/completions", {"prompt": "Hi"}),
     "completions": ("/v1/completions", {"prompt": "Hi", "echo": True} | COUNTED),
     "responses": ("/v1/responses", {"input": "Hi", "store": False}),
     "messages": ("/v1/messages", CHAT | {"max_tokens": 30}),

@@ -50,7 +50,7 @@ def run(scenario: Scenario, loop: Callable[[], asyncio.AbstractEventLoop]) -> No
         async with server:
             with socket.create_connection(server.sockets[0].getsockname(), 60) as client:
                 await served.made.wait()
-                await scenario(served, prompt_write(served.transport), client)
+                await scenario(served, prompt_write(served.transport).write, client)
                 served.transport.abort()
                 await served.lost.wait()
 
