@@ -125,6 +125,8 @@ class Loop:
         self._wakeup = wakeup
         self._shutdown_timeout = shutdown_timeout
         self._leave_at: float | None = None
+        self._signalled = False
+        """Whether a signal has come since the last look."""
         # Hubs want to be polled every beat interval; more often, silence is noticed sooner.
         self._longest_wait = core.state.facts.config.transport.beat_interval / 4
         self._poller = zmq.Poller()
@@ -156,8 +158,9 @@ class Loop:
         # Polling touches the sockets, so the heartbeat keeps away; nothing of theirs is due.
         with self._frontends.lock, self._workers.lock:
             if self._frontends.more or self._workers.more:
-                return
-            self._poller.poll(max(0, round(1000 * wait)))
+                wait = 0.0
+            ready = dict(self._poller.poll(max(0, round(1000 * wait))))
+        self._signalled = self._wakeup.fileno() in ready
 
     def _keep_notes(self) -> None:
         state = self._core.state
@@ -215,10 +218,9 @@ class Loop:
 
     def _take_signals(self, now: float) -> int:
         """How many have come so far, if one came now (else 0). The first begins the drain."""
-        try:
-            count = len(self._wakeup.recv(64))
-        except BlockingIOError:
+        if not self._signalled:
             return 0
+        count = len(self._wakeup.recv(64))
         if self._leave_at is not None:
             return count + 1
         log.info("draining", seconds=self._shutdown_timeout)

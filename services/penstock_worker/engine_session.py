@@ -97,6 +97,11 @@ class CoreSession:
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
+        # Not zmq.Poller: it touches the socket while it waits, and `send` may do so meanwhile.
+        self._poller = select.poll()
+        self._poller.register(self._wake_read, select.POLLIN)
+        self._watched: zmq.Socket[bytes] | None = None
+        self._watched_descriptor: int | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine-session", daemon=True)
 
@@ -204,16 +209,20 @@ class CoreSession:
             end_hung(self.activity.step)
 
     def _wait(self, client: SessionClient[ToWorker], now: float) -> None:
-        # Not zmq.Poller: it touches the socket while it waits, and `send` may do so meanwhile.
-        poller = select.poll()
-        poller.register(self._wake_read, select.POLLIN)
         with client.lock:
-            if client.socket is not None:
-                poller.register(int(client.socket.getsockopt(zmq.FD)), select.POLLIN)
+            self._watch(client.socket)
             seconds = 0.0 if client.due() else client.wait_hint(now)
-        poller.poll(max(0, round(1000 * seconds)))
-        try:
-            while self._wake_read.recv(4096):
-                pass
-        except BlockingIOError:
-            pass
+        ready = dict(self._poller.poll(max(0, round(1000 * seconds))))
+        if self._wake_read.fileno() in ready:
+            self._wake_read.recv(4096)
+
+    def _watch(self, socket: zmq.Socket[bytes] | None) -> None:
+        """Has the poller look at the present session's socket, and at no earlier one's."""
+        if socket is self._watched:
+            return
+        if self._watched_descriptor is not None:
+            self._poller.unregister(self._watched_descriptor)
+        self._watched = socket
+        self._watched_descriptor = None if socket is None else int(socket.getsockopt(zmq.FD))
+        if self._watched_descriptor is not None:
+            self._poller.register(self._watched_descriptor, select.POLLIN)

@@ -143,9 +143,9 @@ def test_who_sends_wakes_whoever_goes_to_wait(
         thread.join()
 
     class Poll:
-        def __init__(self) -> None:
-            self._poll = usual()
-            self.register = self._poll.register
+        def __init__(self, usual: select.poll) -> None:
+            self._poll = usual
+            self.register, self.unregister = usual.register, usual.unregister
 
         def poll(self, milliseconds: int) -> object:
             if session.inbox.qsize() == 1 and not between.is_set():
@@ -156,8 +156,7 @@ def test_who_sends_wakes_whoever_goes_to_wait(
                 send(3)
             return self._poll.poll(milliseconds)
 
-    usual = select.poll
-    monkeypatch.setattr("penstock_worker.engine_session.select.poll", Poll)
+    monkeypatch.setattr(session, "_poller", Poll(session._poller))
     session.send(opening.session, Progress(1, 0))
     assert between.wait(SECONDS)
     assert [number(session.inbox.get(timeout=SECONDS).message) for _ in "12"] == [10, 20]

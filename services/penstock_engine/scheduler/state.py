@@ -79,6 +79,8 @@ class SchedulerState:
         self.budget = settings.max_num_batched_tokens
         """Tokens of a step; see `shrink`."""
         self._max_model_len = max_model_len
+        self.capacity: int | None = None
+        """Tokens of the longest sequence that the whole pool holds; None without a worker."""
         self.longest = max_model_len
         """Tokens that a sequence may have, with the pool that there is."""
         self.max_num_seqs = settings.max_num_seqs
@@ -149,12 +151,6 @@ class SchedulerState:
         """Number of the latest step that is settled; steps are settled in order."""
         return self.in_flight[0].number - 1 if self.in_flight else self.last_step
 
-    @property
-    def capacity(self) -> int | None:
-        """Tokens of the longest sequence that the whole pool holds; None without a worker."""
-        pool, most = self.pool, self._max_model_len
-        return None if pool is None else self.kv_groups.longest(pool.num_blocks, most)
-
     def step_holds(self, start: int, end: int) -> bool:
         """Whether the whole pool holds a sequence with `end` tokens while those from `start` on are
         computed in one step; they may begin and end within a block. True without a worker."""
@@ -174,7 +170,8 @@ class SchedulerState:
         self.prefix_reuse = PrefixReuse(
             self.cache, self.kv_groups, self.budget, whole_spans=self.media.whole_spans
         )
-        self.longest = min(self._max_model_len, self.capacity or 0)
+        self.capacity = self.kv_groups.longest(num_blocks, self._max_model_len)
+        self.longest = min(self._max_model_len, self.capacity)
         self._resume.attach(host_blocks, copy_seconds)
 
     def shrink(self) -> bool:
@@ -217,7 +214,7 @@ class SchedulerState:
         self.suspect = None
         if self.cache is not None:
             self.cache.retention.forget_all()
-        self.cache = self.prefix_reuse = None
+        self.cache = self.prefix_reuse = self.capacity = None
         self.longest = self._max_model_len
         self._forget_worker()
         return scheduled

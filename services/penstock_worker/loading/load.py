@@ -211,7 +211,7 @@ def _load_generator(
         together=ranks.place.ranks > 1,
         likeliest=_likeliest(of_model, sampler, phases),
     )
-    runner = StepRunner(queue, generate, threads=ShareThreads(shares))
+    runner = StepRunner(queue, generate, threads=ShareThreads(shares) if shares > 1 else None)
     return Loaded(setup, runner, ready, copies.device_bytes, give_back=copies.give_back)
 
 

@@ -222,4 +222,4 @@ def pooling_runner(
     queue = queue_of(body.device)
     if shares is None:
         return StepRunner(queue, kind, phases=phases)
-    return StepRunner(queue, kind, threads=ShareThreads(shares))
+    return StepRunner(queue, kind, threads=ShareThreads(shares) if shares > 1 else None)

@@ -18,7 +18,9 @@ from penstock.transport.wire import (
     BadFrame,
     FrameKind,
     Numbering,
+    is_readable,
     pack_header,
+    send,
     set_common_options,
     split,
     unpack_header,
@@ -101,10 +103,7 @@ class SessionClient(Inbound[Incoming]):
         """Whether a turn would find something now. Whoever has sent asks this, with the lock: what
         came meanwhile, the descriptor of `socket` may have told before."""
         with self.lock:
-            return self.more or (
-                self.socket is not None
-                and bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
-            )
+            return self.more or (self.socket is not None and is_readable(self.socket))
 
     def send(self, message: Any, frames: Sequence[bytes | memoryview] = ()) -> bool:
         """Queues a message; False when there is no open session (nothing was sent)."""
@@ -149,7 +148,7 @@ class SessionClient(Inbound[Incoming]):
             if self._opened:
                 bye = [pack_header(NO_BOOT, FrameKind.BYE, 0), b"the peer left"]
                 try:
-                    self.socket.send_multipart(bye, zmq.NOBLOCK)
+                    send(self.socket, bye)
                 except zmq.ZMQError:
                     pass  # It is gone already: there is nobody to tell.
             self.socket.close(linger=linger)
@@ -213,7 +212,7 @@ class SessionClient(Inbound[Incoming]):
             payload = self._encoder.encode(self._hello())
             header = numbering.seal(FrameKind.DATA, now)
             try:
-                self.socket.send_multipart([header, payload], zmq.NOBLOCK)
+                send(self.socket, [header, payload])
             except zmq.Again:
                 return  # Not connected yet.
             self._numbering = numbering
@@ -283,7 +282,7 @@ class SessionClient(Inbound[Incoming]):
         if self.socket is None:
             return False
         try:
-            self.socket.send_multipart(parts, zmq.NOBLOCK)
+            send(self.socket, parts)
         except zmq.Again:
             # It may have left with a goodbye, which says more.
             self._take_in(self._now)

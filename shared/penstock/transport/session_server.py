@@ -25,6 +25,7 @@ from penstock.transport.wire import (
     Numbering,
     join,
     pack_header,
+    send,
     set_common_options,
     unpack_header,
 )
@@ -197,7 +198,7 @@ class SessionServer(Inbound[Incoming]):
 
     def _put(self, session: bytes, numbering: Numbering, header: bytes, parts: list[bytes]) -> None:
         try:
-            self.socket.send_multipart([session, join(header, parts)], zmq.NOBLOCK)
+            send(self.socket, [session, join(header, parts)])
         except zmq.Again:
             self._end(session, numbering, "its pipe is full")
         except zmq.ZMQError as error:
@@ -216,7 +217,7 @@ class SessionServer(Inbound[Incoming]):
         """Returns whether the peer is still connected."""
         header = pack_header(self._boot, FrameKind.BYE, 0)
         try:
-            self.socket.send_multipart([session, join(header, [reason.encode()])], zmq.NOBLOCK)
+            send(self.socket, [session, join(header, [reason.encode()])])
         except zmq.Again:
             return True  # Its pipe is full.
         except zmq.ZMQError:

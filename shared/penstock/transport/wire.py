@@ -25,6 +25,10 @@ _HEADER = struct.Struct("<8sBQ")
 
 _LENGTH = struct.Struct("<I")
 
+_READABLE = int(zmq.POLLIN)
+_LAST, _MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+"""As numbers: combining ZeroMQ's flags takes longer than sending."""
+
 NO_BOOT = bytes(8)
 """The boot that a peer writes while it doesn't know the engine's: in its Hello."""
 
@@ -136,6 +140,19 @@ def split(message: bytes) -> list[bytes]:
             raise BadFrame("a message that ends before its last part does")
         parts.append(message[begin:at])
     return parts
+
+
+def is_readable(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a message has come. After a no, the socket's descriptor tells of the next one."""
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & _READABLE)
+
+
+def send(socket: zmq.Socket[bytes], parts: Sequence[bytes | memoryview]) -> None:
+    """Queues a message. Raises zmq.Again where there is no room for it."""
+    *first, last = parts
+    for part in first:
+        socket.send(part, _MORE)
+    socket.send(last, _LAST)
 
 
 def set_common_options(socket: zmq.Socket[bytes], settings: TransportSettings) -> None:
