@@ -28,17 +28,17 @@ class BlockTables:
             self._rows = wider
         self._rows[:, slot, first:end] = np.reshape(blocks, (groups, end - first))
 
-    def of(self, slots: list[int], widths: np.ndarray, group: int = 0) -> StepTables:
+    def of(self, slots: Sequence[int], widths: Sequence[int], group: int = 0) -> StepTables:
         """Returns the tables of a step, for one group. They must be read before the next `put`.
         `widths` has the number of blocks of each slot."""
-        return StepTables(self._rows[group], np.array(slots, dtype=np.int64), widths)
+        return StepTables(self._rows[group], slots, widths)
 
 
 class StepTables(Sequence[np.ndarray]):
     """The block tables of one step. Each is [blocks] int64, with the contents at the time of
     access."""
 
-    def __init__(self, rows: np.ndarray, slots: np.ndarray, widths: np.ndarray) -> None:
+    def __init__(self, rows: np.ndarray, slots: Sequence[int], widths: Sequence[int]) -> None:
         self._rows = rows
         self._slots = slots
         self._widths = widths
@@ -60,15 +60,14 @@ class StepTables(Sequence[np.ndarray]):
     def pieces(self) -> tuple[list[np.ndarray], list[int]]:
         """Returns the contents of each table, [blocks] int32, as they are now and may change at the
         next `put`; and their lengths."""
-        rows, widths = self._rows, self._widths.tolist()
-        slots = self._slots.tolist()
-        return [rows[s, :w] for s, w in zip(slots, widths, strict=True)], widths
+        rows, widths = self._rows, list(self._widths)
+        return [rows[s, :w] for s, w in zip(self._slots, widths, strict=True)], widths
 
     def write(self, out: np.ndarray) -> None:
         """Writes all tables to `out`, [sequences, columns] int32. What is past a table's end is
         undefined."""
         columns = min(out.shape[1], self._rows.shape[1])
-        out[:, :columns] = self._rows[self._slots, :columns]
+        out[:, :columns] = self._rows[list(self._slots), :columns]
 
 
 def joined_tables(groups: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarray, list[int]]:

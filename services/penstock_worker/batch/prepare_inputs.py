@@ -29,9 +29,10 @@ def prepare_inputs(
         tokens += slot.token_ids[start : start + work.count]
         if work.slot in drafts:
             tokens += drafts[work.slot]
-    starts = np.array([work.start for work in scheduled], dtype=np.int64)
-    counts = np.array([work.count for work in scheduled], dtype=np.int64)
-    widths = -(-(starts + counts) // slots.bounds.block_size)
+    # Not by numpy: of few numbers, and behind a step that has emptied the processor's caches, each
+    # of its operations takes longer than a loop.
+    size = slots.bounds.block_size
+    widths = [-(-(work.start + work.count) // size) for work in scheduled]
     numbers = [work.slot for work in scheduled]
     first, *others = (
         slots.tables.of(numbers, widths, group) for group in range(len(slots.bounds.groups))
@@ -39,8 +40,8 @@ def prepare_inputs(
     batch = Batch(
         tokens=np.array(tokens, dtype=np.int64),
         tables=first,
-        starts=starts,
-        counts=counts,
+        starts=np.array([work.start for work in scheduled], dtype=np.int64),
+        counts=np.array([work.count for work in scheduled], dtype=np.int64),
         more_tables=tuple(others),
         slots=numbers,
     )

@@ -86,8 +86,8 @@ class LikeliestForward(Protocol):
     def finds_likeliest(self) -> bool:
         """Whether `likeliest` may be called."""
 
-    def likeliest(self, batch: Batch, rows: np.ndarray) -> Tensor:
-        """Computes what `logits` does, and returns, [n, 1] int32, the token of each row's largest
+    def likeliest(self, batch: Batch, rows: np.ndarray) -> np.ndarray:
+        """Computes what `logits` does, and returns, [n] int32, the token of each row's largest
         logit, of equal ones the lowest; -1 where a logit is not finite."""
 
 

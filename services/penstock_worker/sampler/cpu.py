@@ -15,9 +15,13 @@ from penstock_kernels.cpu.likeliest import Likeliest
 from penstock_kernels.cpu.memory import Scratch
 from penstock_kernels.cpu.sampler import Row, Sampled, sample, uniform
 from penstock_worker.sampler.adjustments import SequenceAdjustments
-from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
-
-_NOT_FINITE = SampledToken(error=NOT_FINITE)
+from penstock_worker.sampler.interface import (
+    IMPOSSIBLE,
+    NO_FINITE_LOGITS,
+    SampledToken,
+    SampleRequest,
+    found,
+)
 
 
 class _ThreadMemory(threading.local):
@@ -40,13 +44,9 @@ class CPUSampler:
         self._memory = _ThreadMemory(threads)
 
     def sample(self, logits: Tensor, requests: list[SampleRequest]) -> list[SampledToken]:
-        """In place of logits, the most likely tokens may be given if nothing else is asked for,
-        [rows, 1] int32, as LikeliestForward returns them."""
         values = logits.numpy()
-        if values.dtype == np.int32:
-            return _found(values[:, 0].tolist())
         if all(request.wants_likeliest for request in requests):
-            return _found(self._memory.likeliest.tokens(values))
+            return found(self._memory.likeliest.tokens(values))
         draws = _draws(requests)
         rows = [
             _row(request, draw, row)
@@ -68,10 +68,6 @@ class CPUSampler:
         if (sampled.tokens < 0).any():
             return None
         return [_logprobs(sampled, row) for row in range(len(rows))]
-
-
-def _found(tokens: list[int]) -> list[SampledToken]:
-    return [_NOT_FINITE if token < 0 else SampledToken(token) for token in tokens]
 
 
 def _draws(requests: list[SampleRequest]) -> list[float]:
@@ -120,7 +116,7 @@ def _row_adjustments(adjustments: SequenceAdjustments) -> CPURowAdjustments | No
 
 def _sampled_token(wanted: int | None, token: int, sampled: Sampled, row: int) -> SampledToken:
     if token < 0:
-        return _NOT_FINITE
+        return NO_FINITE_LOGITS
     return SampledToken(token, None if wanted is None else _logprobs(sampled, row))
 
 

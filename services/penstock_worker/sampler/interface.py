@@ -107,6 +107,14 @@ class SampledToken(msgspec.Struct, frozen=True):
     error_code: ErrorCode | None = None  # See SlotResult.
 
 
+NO_FINITE_LOGITS = SampledToken(error=NOT_FINITE)
+
+
+def found(tokens: list[int]) -> list[SampledToken]:
+    """The outcomes where the most likely tokens are known; -1 where a logit is not finite."""
+    return [NO_FINITE_LOGITS if token < 0 else SampledToken(token) for token in tokens]
+
+
 class Sampler(Protocol):
     """Samples next tokens from logits, each row independently. May be called from several
     threads."""

@@ -65,7 +65,7 @@ class Beside:
     def finds_likeliest(self) -> bool:
         return isinstance(self.served, LikeliestForward) and self.served.finds_likeliest
 
-    def likeliest(self, batch: Batch, rows: np.ndarray) -> Tensor:
+    def likeliest(self, batch: Batch, rows: np.ndarray) -> np.ndarray:
         if not isinstance(self.served, LikeliestForward):
             raise TypeError(f"{type(self.served).__name__} gives only logits")
         tokens = self.served.likeliest(batch, rows)

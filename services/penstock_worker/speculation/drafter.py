@@ -276,7 +276,7 @@ class PassDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
     ) -> Batch:
         widths = -(-(starts + counts) // self._slots.bounds.block_size)
         numbers = [own.number for own in asked]
-        tables = self._slots.tables.of(numbers, widths)
+        tables = self._slots.tables.of(numbers, widths.tolist())
         more = tuple(
             [table + group * self._rows.blocks for table in tables]
             for group in range(1, self._groups)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import torch
@@ -14,11 +16,47 @@ from penstock_worker.device.queue import DeviceQueue
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.sampler import SampledToken, SampleRequest
-from penstock_worker.sampler.interface import QueuedSampler
+from penstock_worker.sampler.interface import QueuedSampler, found
 from penstock_worker.steps.errors import StepLost
 from penstock_worker.steps.launch import DraftedTokens, sample_request
 
 log = logs.get(__name__)
+
+
+class SampleRows(Protocol):
+    """Samples a token from some rows of a step, which are at least one."""
+
+    def __call__(
+        self, rows: list[int], requests: list[SampleRequest], slots: list[int]
+    ) -> list[SampledToken]: ...
+
+
+@dataclass(frozen=True)
+class LogitsRows:
+    """Samples from logits, [rows, vocab]."""
+
+    logits: Tensor
+    sampler: QueuedSampler
+    queue: DeviceQueue
+
+    def __call__(
+        self, rows: list[int], requests: list[SampleRequest], slots: list[int]
+    ) -> list[SampledToken]:
+        following = rows[-1] - rows[0] + 1 == len(rows)
+        chosen = slice(rows[0], rows[-1] + 1) if following else self.queue.numbers(rows)
+        return self.sampler.launch(self.logits[chosen], requests, slots).sampled()
+
+
+@dataclass(frozen=True)
+class LikeliestRows:
+    """Takes the most likely token of each row, where nothing else is asked for."""
+
+    tokens: list[int]
+
+    def __call__(
+        self, rows: list[int], requests: list[SampleRequest], slots: list[int]
+    ) -> list[SampledToken]:
+        return found([self.tokens[row] for row in rows])
 
 
 class DraftRounds:
@@ -31,33 +69,24 @@ class DraftRounds:
     is what a step would have been.
     """
 
-    def __init__(
-        self,
-        queue: DeviceQueue,
-        sampler: QueuedSampler,
-        slots: Slots,
-        grammars: SlotGrammars | None,
-        *,
-        together: bool,
-    ) -> None:
+    def __init__(self, slots: Slots, grammars: SlotGrammars | None, *, together: bool) -> None:
         """`together`: other ranks sample the same."""
-        self._queue = queue
-        self._sampler = sampler
         self._slots = slots
         self._grammars = grammars
         self._together = together
 
     def run(
-        self, drafted: Mapping[int, DraftedTokens], sampled: Sequence[int], logits: Tensor
+        self, drafted: Mapping[int, DraftedTokens], sampled: Sequence[int], sample: SampleRows
     ) -> None:
         """Samples until no draft is right any more, and appends to the slots. `sampled`: those that
         got the token before their drafts, which has been appended; the others, whose masks were
-        late, have none to compare with. `logits`: [rows, vocab], of which the drafts know theirs.
+        late, have none to compare with. `sample`: of the step's rows, of which the drafts know
+        theirs.
         """
         going = self._right(sampled, drafted)
         while going:
             try:
-                outcomes = self._round(going, drafted, logits)
+                outcomes = self._round(going, drafted, sample)
             except (StepLost, GroupLost, torch.OutOfMemoryError):
                 raise
             except Exception:
@@ -79,7 +108,7 @@ class DraftRounds:
         ]
 
     def _round(
-        self, going: list[int], drafted: Mapping[int, DraftedTokens], logits: Tensor
+        self, going: list[int], drafted: Mapping[int, DraftedTokens], sample: SampleRows
     ) -> dict[int, SampledToken]:
         """Returns what was sampled for these slots. Those without a mask are left out: their next
         token waits for the next step."""
@@ -95,17 +124,11 @@ class DraftRounds:
         numbers = list(requests)
         rows = [drafted[number].first_row + len(drafted[number].more) for number in numbers]
         asked = list(requests.values())
-        sampled = self._sampler.launch(self._rows(logits, rows), asked, numbers).sampled()
-        outcomes = dict(zip(numbers, sampled, strict=True))
+        outcomes = dict(zip(numbers, sample(rows, asked, numbers), strict=True))
         return {
             number: masks[number].judge(each) if number in masks else each
             for number, each in outcomes.items()
         }
-
-    def _rows(self, logits: Tensor, rows: list[int]) -> Tensor:
-        if rows[-1] - rows[0] + 1 == len(rows):
-            return logits[rows[0] : rows[-1] + 1]
-        return logits[self._queue.numbers(rows)]
 
     def _append(
         self,

@@ -31,9 +31,9 @@ from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.mask import Mask
 from penstock_worker.sampler import SampledToken, SampleRequest
-from penstock_worker.sampler.interface import QueuedSampler
+from penstock_worker.sampler.interface import HostSamples, QueuedSampler, found
 from penstock_worker.speculation.drafting import Drafting
-from penstock_worker.steps.drafted import DraftRounds
+from penstock_worker.steps.drafted import DraftRounds, LikeliestRows, LogitsRows, SampleRows
 from penstock_worker.steps.errors import StepLost
 from penstock_worker.steps.feature import StepFeature
 from penstock_worker.steps.kinds import Guard, StepKind, StepStart, Value
@@ -43,9 +43,9 @@ from penstock_worker.steps.prompt_logprobs import PromptLogprobs
 
 log = logs.get(__name__)
 
-Likeliest = Callable[[Batch, np.ndarray], Tensor]
-"""Computes what Forward.logits does, and returns the most likely tokens, [n, 1] int32: what a
-sampler takes in place of logits from which only these are asked for."""
+Likeliest = Callable[[Batch, np.ndarray], np.ndarray]
+"""Computes what Forward.logits does, and returns only the most likely tokens: see
+LikeliestForward."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Generate(StepKind[Launch]):
         self._newest = None if newest is None else NewestTokens(newest, queue)
         self._grammars = self.features.find(SlotGrammars)
         self._drafting = self.features.find(Drafting)
-        self._rounds = DraftRounds(queue, sampler, slots, self._grammars, together=together)
+        self._rounds = DraftRounds(slots, self._grammars, together=together)
 
     def check(self) -> None:
         self._check()
@@ -110,24 +110,28 @@ class Generate(StepKind[Launch]):
             launch.wants_proposed = self._drafting.wants_proposed
             drafts = self._drafts(self._drafting, others, start)
         rest = self._prompts.take(others, self.logits, launch.prompts)
-        logits: Tensor | None = None
+        drafted_from: SampleRows | None = None
         grammars = self._followed()
         if rest:
             numbers, rows = sampling_rows(self.slots, rest, drafts)
             due = self._due(numbers, grammars)
             if self._likeliest is not None and self._wants_likeliest(due):
-                logits = self._likeliest(self._inputs(rest, drafts), rows)
+                tokens = self._likeliest(self._inputs(rest, drafts), rows).tolist()
+                start.timeline.passed("forward")
+                self._take_likeliest(tokens, due, launch)
+                drafted_from = LikeliestRows(tokens)
             else:
                 logits = self.logits(rest, rows, drafts)
-            start.timeline.passed("forward")
-            self._sample(logits[: len(numbers)] if drafts else logits, due, launch, start)
+                start.timeline.passed("forward")
+                self._sample(logits[: len(numbers)] if drafts else logits, due, launch, start)
+                drafted_from = LogitsRows(logits, self._sampler, self._queue)
             if drafts:
                 launch.drafted = drafted_tokens(numbers, drafts)
         if self._newest is None or drafts:
             launch.know_all(self.slots)
         launch.advance(self.slots, grammars)
-        if launch.drafted and logits is not None:
-            self._rounds.run(launch.drafted, launch.ahead_of_drafts(), logits)
+        if launch.drafted and drafted_from is not None:
+            self._rounds.run(launch.drafted, launch.ahead_of_drafts(), drafted_from)
             for number, slot in zip(launch.drafted, self.slots.at([*launch.drafted]), strict=True):
                 if slot.computed is not None:
                     for feature in self.features.keeping:
@@ -175,9 +179,18 @@ class Generate(StepKind[Launch]):
         requests ask for no more than its first."""
         return not due.bound and all(request.wants_likeliest for request in due.requests)
 
+    def _take_likeliest(self, tokens: list[int], due: Due, launch: Launch) -> None:
+        """Takes the most likely tokens of the slots' rows, which come before all others."""
+        launch.asked = [
+            number
+            for number, slot in zip(due.numbers, due.slots, strict=True)
+            if number not in launch.known and self._samples(slot)
+        ]
+        of_slot = dict(zip(due.numbers, tokens, strict=False))
+        launch.samples = HostSamples(found([of_slot[number] for number in launch.asked]))
+
     def _sample(self, logits: Tensor, due: Due, launch: Launch, start: StepStart) -> None:
-        """Queues the sampling of the tokens that are due. `logits` is [slots, vocab], or what
-        `likeliest` returns for these slots."""
+        """Queues the sampling of the tokens that are due. `logits` is [slots, vocab]."""
         numbers, slots, requests = due.numbers, due.slots, due.requests
         if self._needs_tokens(due.bound, slots, requests):
             start.settle_earlier()

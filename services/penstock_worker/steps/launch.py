@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 import msgspec
 import numpy as np
@@ -27,23 +26,7 @@ def sampling_rows(
 ) -> tuple[list[int], np.ndarray]:
     """Returns (slots to sample, the batch row of each): those whose work reaches the end of their
     tokens. Behind these, in the same order of slots, come the rows of what is drafted."""
-    if drafts:
-        return _rows_with_drafts(slots, scheduled, drafts)
-    # Not numpy's cumsum: of a list of one number it takes longer than the rest.
-    rows = np.array([*accumulate(work.count for work in scheduled)], dtype=np.int64) - 1
-    ended = [
-        at
-        for at, (work, slot) in enumerate(zip(scheduled, slots.of(scheduled), strict=True))
-        if work.start + work.count == len(slot.token_ids)
-    ]
-    if len(ended) == len(scheduled):
-        return [work.slot for work in scheduled], rows
-    return [scheduled[at].slot for at in ended], rows[ended]
-
-
-def _rows_with_drafts(
-    slots: Slots, scheduled: list[SlotWork], drafts: Drafts
-) -> tuple[list[int], np.ndarray]:
+    # Not by numpy: of few numbers, its operations take longer than a loop.
     numbers: list[int] = []
     rows: list[int] = []
     drafted: list[int] = []
@@ -54,9 +37,10 @@ def _rows_with_drafts(
             continue
         numbers.append(work.slot)
         rows.append(end - 1)
-        count = len(drafts.get(work.slot, ()))
-        drafted += range(end, end + count)
-        end += count
+        if work.slot in drafts:
+            count = len(drafts[work.slot])
+            drafted += range(end, end + count)
+            end += count
     return numbers, np.array(rows + drafted, dtype=np.int64)
 
 

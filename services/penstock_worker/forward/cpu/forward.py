@@ -85,8 +85,8 @@ class CPUForward(RunsProgram):
         """Whether `likeliest` can be used: not if each rank has only some of the logits."""
         return self._join_logits is None and self._ends is None
 
-    def likeliest(self, batch: Batch, rows: np.ndarray) -> Tensor:
-        return torch.from_numpy(self._computed(self._decoder.likeliest, batch, rows)[:, None])
+    def likeliest(self, batch: Batch, rows: np.ndarray) -> np.ndarray:
+        return self._computed(self._decoder.likeliest, batch, rows)
 
     def _computed(
         self, of: Callable[[DecoderStep, np.ndarray], np.ndarray], batch: Batch, rows: np.ndarray
