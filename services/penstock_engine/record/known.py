@@ -22,6 +22,7 @@ from penstock.config import (
     scheduler_settings,
     settings,
     speculative_settings,
+    worker_settings,
 )
 from penstock.metrics import histogram
 from penstock.model import config as model_config
@@ -68,6 +69,7 @@ _MESSAGES = (
     scheduler_settings,
     settings,
     speculative_settings,
+    worker_settings,
     kv_layout,
     layer_spec,
     media_facts,
