@@ -13,7 +13,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from threading import get_ident
+from contextlib import suppress
+from threading import Event, Thread, get_ident
 
 import numpy as np
 
@@ -32,6 +33,9 @@ from penstock_worker.steps.feature import StepFeature
 log = logs.get(__name__)
 
 QUICK_THREADS = 2
+
+IDLE_SECONDS = 1.0
+"""Seconds without a step after which a worker counts as idle."""
 
 Tell = Callable[[GrammarReady | GrammarFailed], None]
 
@@ -64,7 +68,8 @@ class SlotGrammars(StepFeature):
     shares of it wait at the same time, each so long.
     agree: makes one answer of what several ranks say of the same masks (whether each is late);
     called in every step that has grammars.  prepare: called first in each thread that compiles,
-    before it gives way to those that compute steps.  end: what `close` calls last.
+    before it gives way to those that compute steps.  early: what can be begun before it, beside
+    steps.  end: what `close` calls last.
 
     `compile`, `drop` and `reset` are the session's; `take`, `masks` and `advance` the runner's.
     """
@@ -80,11 +85,16 @@ class SlotGrammars(StepFeature):
         budget: float = 0.0,
         agree: Agree = _by_itself,
         prepare: Callable[[], None] = lambda: None,
+        early: Callable[[], None] = lambda: None,
         end: Callable[[], None] = lambda: None,
     ) -> None:
         self._compile = compile
         self._prepare = prepare
+        self._early = early
         self._end = end
+        self._stepped = time.monotonic()
+        """When the latest step began."""
+        self._closed = Event()
         self._agree = agree
         self._budget = budget
         self._waited: dict[int, float] = {}
@@ -101,6 +111,24 @@ class SlotGrammars(StepFeature):
     def warm(self) -> None:
         """Prepares a thread that compiles, before a grammar comes. Returns at once."""
         self._compilers.submit(lambda: None)
+
+    def warm_when_idle(self, seconds: float = IDLE_SECONDS) -> None:
+        """Does so once there has been no step for so many seconds, from now on. Returns at once.
+
+        What is prepared takes a second of a processor, and Python's lock: before the first request
+        that would keep everybody waiting who waits for the model, and beside steps all sequences.
+        """
+        self._stepped = time.monotonic()
+        Thread(target=self._warm_then, args=(seconds,), name="grammar-warm", daemon=True).start()
+
+    def _warm_then(self, seconds: float) -> None:
+        while (left := self._stepped + seconds - time.monotonic()) > 0:
+            if self._closed.wait(left):
+                return
+        self._early()
+        with suppress(RuntimeError):  # It was closed just now.
+            self.warm()
+        self._closed.wait()  # What was begun early ends with the thread that began it.
 
     def _ready(self) -> None:
         self._prepare()
@@ -131,6 +159,7 @@ class SlotGrammars(StepFeature):
     def close(self) -> None:
         """End the threads, without waiting for what they do."""
         self.reset()
+        self._closed.set()
         for pool in (self._compilers, self._quick, self._slow):
             pool.shutdown(wait=False, cancel_futures=True)
         self._end()
@@ -156,6 +185,7 @@ class SlotGrammars(StepFeature):
 
     def take(self, plan: Plan) -> None:
         """Follows the plan's releases and admissions. Raises PlanError for an unknown grammar."""
+        self._stepped = time.monotonic()
         self._waited.clear()
         for slot in plan.released:
             self._release(slot)

@@ -179,8 +179,8 @@ class GrammarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     warm_grammars: Annotated[
         bool,
         Meta(
-            description="Load the grammar library with the model, which takes 110 to 330 MB, and "
-            "not when the first grammar comes."
+            description="Load the grammar library (110 to 330 MB) once the worker has been idle "
+            "for a second, before the first grammar comes."
         ),
     ] = True
 

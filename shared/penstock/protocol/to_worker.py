@@ -133,7 +133,7 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     """Most digits in a row of a number in a JSON schema's output; 0: any number (see
     GrammarSettings)."""
     warm_grammars: bool = False
-    """Whether the grammar library is loaded with the model (see GrammarSettings)."""
+    """Whether the grammar library is loaded before a grammar comes (see GrammarSettings)."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):

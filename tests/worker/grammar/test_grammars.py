@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from penstock.protocol.common import Grammar, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.grammar import SlotGrammars
+from penstock_worker.grammar import grammars as grammars_module
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.checkpoints import TINY
@@ -56,6 +59,37 @@ def test_outputs_follow_the_grammar_whatever_the_disturbance(model: DecoderModel
     for one, other in zip(alone, crowded, strict=True):
         assert other.tokens == one.tokens
         assert other.logprobs == one.logprobs
+
+
+def test_grammars_are_prepared_for_where_no_step_has_come_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a clock that only the test moves. The thread that waits looks at it."""
+    now, looks, prepared = [0.0], threading.Semaphore(0), threading.Event()
+
+    def monotonic() -> float:
+        if threading.current_thread().name == "grammar-warm":
+            looks.release()
+        return now[0]
+
+    def looked_twice() -> None:
+        while looks.acquire(blocking=False):
+            pass
+        for _ in range(2):
+            assert looks.acquire(timeout=60)
+
+    monkeypatch.setattr(grammars_module, "time", SimpleNamespace(monotonic=monotonic))
+    grammars = SlotGrammars(Evens(TINY.vocab_size), prepare=prepared.set)
+    grammars.warm_when_idle(0.01)
+    for _ in range(3):
+        looked_twice()
+        now[0] += 0.009
+        grammars.take(Plan(1, 0, [], [], []))
+    looked_twice()
+    assert not prepared.is_set()
+    now[0] += 0.011
+    assert prepared.wait(60)
+    grammars.close()
 
 
 def test_log_probabilities_are_those_of_the_raw_distribution(model: DecoderModel) -> None:

@@ -133,9 +133,14 @@ def test_grammars_are_made_ready_for_before_one_comes(default_folder: Path) -> N
     """The first one then needs no more than a fork."""
     others = psutil.Process().children()  # Other tests' may be ending.
     compiler = Compiler(default_folder / "tokenizer.json", VOCABULARY, EOS, number_digits=16)
-    grammars = SlotGrammars(compiler, budget=1.0, prepare=compiler.load, end=compiler.close)
-    compiler.start_trials()
-    grammars.warm()
+    grammars = SlotGrammars(
+        compiler,
+        budget=1.0,
+        prepare=compiler.load,
+        early=compiler.start_trials,
+        end=compiler.close,
+    )
+    grammars.warm_when_idle(0.0)
     until(lambda: compiler.ready)
     assert compile_now(grammars, 1, DATE) is None
     mine = [each for each in psutil.Process().children() if each not in others]
@@ -150,9 +155,14 @@ def test_what_cannot_be_loaded_is_told_of_each_grammar_and_ends_nothing(tmp_path
     broken = tmp_path / "tokenizer.json"
     broken.write_text("{}")
     compiler = Compiler(broken, VOCABULARY, EOS)
-    grammars = SlotGrammars(compiler, budget=1.0, prepare=compiler.load, end=compiler.close)
-    compiler.start_trials()
-    grammars.warm()
+    grammars = SlotGrammars(
+        compiler,
+        budget=1.0,
+        prepare=compiler.load,
+        early=compiler.start_trials,
+        end=compiler.close,
+    )
+    grammars.warm_when_idle(0.0)
     for number in range(6):
         reason = compile_now(grammars, number, DATE)
         assert reason is not None
