@@ -4,6 +4,8 @@ the page sends them with empty settings: `python -m loadtest.first_answers`.
 An answer is sane if it isn't empty, ended by itself within the limit, doesn't repeat itself and is
 in the language of the question. Whether what can be looked up is right is counted apart: it says
 more about 135 M parameters than about the server.
+
+With `--starts` it asks nothing but one question, after each start of a server, and times both.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from deploy.local import answers, free_port, running, wait
+from loadtest.first_starts import measure_starts, page_of_starts
 from loadtest.report import Document, Flags, Measurement, SetupError, machine_line, say, table
 
 AT_ONCE = 8
@@ -160,7 +163,9 @@ def _is_in(text: str, language: str) -> bool:
 
 
 def measure(flags: Flags) -> Document:
-    """The answers of all questions and seeds, judged."""
+    """The answers of all questions and seeds, judged; or the times of starts."""
+    if flags.starts:
+        return measure_starts(flags)
     extra = _object(flags.body)
     with _server(flags) as url:
         rows = asyncio.run(_ask_all(url, flags, extra))
@@ -258,12 +263,16 @@ def _object(text: str) -> dict[str, Any]:
 
 def faults(document: Document) -> str:
     """Says so if too few are sane, of those that the page asks for."""
+    if "starts" in document:
+        return ""
     low = document["sane"] < LEAST_SANE and not document["plain"]
     return f"{document['sane']:.0%} are sane, less than {LEAST_SANE:.0%}" if low else ""
 
 
 def markdown(document: Document) -> str:
-    """The figures, and the answers with problems."""
+    """The figures, and the answers with problems; or those of starts."""
+    if "starts" in document:
+        return page_of_starts(document)
     bad = [
         {**row, "what": ", ".join(row["problems"]), "start": " ".join(row["text"].split())[:80]}
         for row in document["rows"]
@@ -296,6 +305,9 @@ FLAGS = {
     "--seeds": (3, "answers to each question"),
     "--limit": (1024, "most tokens of an answer; the page's own limit counts where it is lower"),
     "--plain": (False, "without the fields that the page adds: the API's own defaults"),
+    "--starts": (0, "starts to time, in place of the questions"),
+    "--earlier": ("", "Python of another Penstock, whose starts are timed too"),
+    "--llamacpp": (False, "times starts of llama.cpp's server too"),
     "--body": ("{}", "JSON object of fields to add to each request; `system` is the system prompt"),
 }
 COMMAND = Measurement(

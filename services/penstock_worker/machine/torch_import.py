@@ -2,9 +2,10 @@
 
 torch ends its own import with a module that says in Python, for some thousand operations, what
 shape they give. A quarter of the import's processor time goes into it and into the decompositions
-and primitive operations that it imports, and a tenth into layers for quantised training and
-distributions. Nothing that computes with a model's values asks for any of that, so it is run where
-somebody does: transformers, which describes a model on the meta device first.
+and primitive operations that it imports, and a sixth into layers for quantised training,
+distributions, exporting of programs and loaders of training data. Nothing that computes with a
+model's values asks for any of that, so it is run where somebody does: transformers, which describes
+a model on the meta device first.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ META = ("torch._meta_registrations", "torch.distributed._meta_registrations")
 UNUSED = (
     "torch.ao",
     "torch.distributions",
+    "torch.export",
     "torch.nn.intrinsic",
     "torch.nn.qat",
     "torch.nn.quantizable",
     "torch.nn.quantized",
     "torch.quantization",
+    "torch.utils.data",
 )
 """Packages that change nothing outside of themselves."""
 DEFERRED = META + UNUSED

@@ -20,6 +20,8 @@ if forked:
     os.waitpid(forked, 0)
     from torch._meta_registrations import kthvalue_meta
     import torch.nn.quantized.modules
+    from torch.utils.data import DataLoader
+    torch.export.export, DataLoader
     print(torch.nn.quantized.Linear.__name__, torch.distributions.Normal(0.0, 1.0).mean)
 else:
     complete_torch()
