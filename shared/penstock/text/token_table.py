@@ -10,6 +10,8 @@ import msgspec
 from tokenizers import Tokenizer as Backend
 
 SPACE_MARK = "▁"
+NO_LATIN = "\u0100"
+"""A letter that Latin-1 lacks."""
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -146,12 +148,14 @@ def _byte_fallback_rules(steps: list[dict[str, Any]]) -> ByteFallbackRules | Non
 def _byte_level_bytes(texts: Sequence[str | None]) -> list[bytes]:
     """A token is written with one letter for each byte. A text with a letter that stands for no
     byte (an added token's may have one) stands for its own UTF-8 bytes."""
-    byte_of = byte_letters()
+    # Through Latin-1, in which a byte is a letter: half the time of looking up each letter.
+    to_latin = dict.fromkeys(range(0x100), NO_LATIN)
+    to_latin |= {ord(letter): chr(byte) for letter, byte in byte_letters().items()}
     table: list[bytes] = []
     for text in texts:
         try:
-            table.append(bytes([byte_of[letter] for letter in text or ""]))
-        except KeyError:
+            table.append((text or "").translate(to_latin).encode("latin-1"))
+        except UnicodeEncodeError:
             table.append((text or "").encode())
     return table
 
