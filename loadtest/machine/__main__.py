@@ -118,8 +118,9 @@ def _path(name: str) -> Path:
 def _plan(name: str, path: Path, flags: Flags, limits: Limits) -> Plan:
     systems, missing = _systems(path, flags.systems)
     sizes = Sizes.SMALL if flags.smoke else Sizes.FULL
+    title = MODELS.get(name, Model(path.name, path.name)).title
     return Plan(
-        title=MODELS.get(name, Model(path.name, path.name)).title,
+        title=f"{title}; a sixteenth of the work" if flags.smoke else title,
         path=path,
         cost=model_cost(path),
         tasks=tasks(Texts.of(path), sizes, flags.works),

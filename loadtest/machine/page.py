@@ -39,7 +39,7 @@ measure your machine.
   over the whole. Prefill: prompt tokens over the time to the first token. A chat's history has been
   read before its clock starts. Medians of the rounds; ± is half of what lies between the least and
   the largest.
-- Models but the first two have random weights: their answers are noise, and drafts of them say
+- Models but Qwen2.5-Coder have random weights: their answers are noise, and drafts of them say
   little about real models. OpenVINO has the same weights in its own int4, of groups of 128, and its
   head and embedding in int8.
 - *drafts*: Penstock's rate, as it is by default, over that without drafts. *×*: over the peer's.

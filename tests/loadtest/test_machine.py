@@ -211,8 +211,8 @@ def test_a_model_in_q8_0_is_the_same_model(tmp_path: Path) -> None:
     shape = replace(SHAPES["dense"], layers=2, hidden=256, feed_forward=256)
     with read_once():
         write(tmp_path / "q4.gguf", shape, default_model(), "Q4_K_M")
-    requantise(tmp_path / "q8.gguf", tmp_path / "q4.gguf")
-    before, after = (gguf.GGUFReader(tmp_path / name) for name in ("q4.gguf", "q8.gguf"))
+        requantise(tmp_path / "q8.gguf", tmp_path / "q4.gguf")
+        before, after = (gguf.GGUFReader(tmp_path / name) for name in ("q4.gguf", "q8.gguf"))
     named = {name for name in before.fields if not name.startswith("GGUF.")}
     assert named | {"general.file_type"} == {n for n in after.fields if not n.startswith("GGUF.")}
     for name in named:
