@@ -44,13 +44,13 @@ def requantise(path: Path, source: Path) -> None:
         many = kind is gguf.GGUFValueType.ARRAY
         writer.add_key_value(name, field.contents(), kind, sub_type=inner if many else None)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
-    kind = gguf.GGMLQuantizationType.Q8_0
+    target = gguf.GGMLQuantizationType.Q8_0
     for tensor in reader.tensors:
         if len(tensor.shape) == 1:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
         else:
             values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-            writer.add_tensor(tensor.name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+            writer.add_tensor(tensor.name, gguf.quants.quantize(values, target), raw_dtype=target)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

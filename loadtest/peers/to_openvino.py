@@ -120,7 +120,8 @@ def write_hub(source: Path, folder: Path) -> None:
         vocabulary=int(sizes["token_embd.weight"][-1]),
         tied="output.weight" not in sizes,
     )
-    places, total = {}, 0
+    places: dict[str, str] = {}
+    total = 0
     for number, tensor in enumerate(reader.tensors):
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float16)
         found = {
@@ -150,7 +151,7 @@ def convert(source: Path, folder: Path) -> None:
         write_hub(source, hub)
         program = Path(sys.executable).with_name("optimum-cli")
         task = ("--task", "text-generation-with-past", "--weight-format", "int4")
-        command = [program, "export", "openvino", "--model", hub, *task, partial]
+        command = [str(program), "export", "openvino", "--model", str(hub), *task, str(partial)]
         subprocess.run(command, check=True)
         partial.rename(folder)
     finally:
