@@ -179,7 +179,7 @@ class GrammarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     warm_grammars: Annotated[
         bool,
         Meta(
-            description="Load the grammar library (110 to 330 MB) once the worker has been idle "
+            description="Load the grammar library (75 to 390 MB) once the worker has been idle "
             "for a second, before the first grammar comes."
         ),
     ] = True

@@ -14,9 +14,9 @@ CONTEXT = 4096
 """Tokens of a conversation, for which there is to be memory."""
 PROCESSES = 300 << 20
 """Bytes that gateway, engine core and worker take, whatever the model."""
-PER_VOCABULARY = 4096
+PER_VOCABULARY = 2048
 """Bytes that they take for each token of the vocabulary: tokenizers and grammars. With PROCESSES,
-measured for vocabularies of 49,152, 151,936 and 262,144 tokens (0.4, 0.8 and 1.3 GiB)."""
+measured for vocabularies of 49,152, 151,936 and 262,144 tokens (0.4, 0.6 and 0.8 GiB)."""
 PER_LAYER = 0.1e-3
 """Seconds that a layer takes of a token beside reading: attention, norms, waiting for one another.
 From loadtest/results/inprocess.md, decoding one stream without drafts: SmolLM2-135M, of which
