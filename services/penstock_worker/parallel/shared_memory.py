@@ -7,7 +7,8 @@ read: a rank counts round n + 1 after it has read round n, and nobody begins rou
 overwrites, before all have counted that.
 
 The counter must become visible after the data, and no instruction of Python's says so. x86-64 keeps
-the order of stores by itself; on other processors, ranks exchange through gloo.
+the order of stores by itself; on other processors, and without Linux's memfd, ranks exchange
+through gloo.
 """
 
 from __future__ import annotations
@@ -242,8 +243,9 @@ def memory_gather(
     meet: exchanges words of all ranks of the model, in their order, about something.  ranks: those
     of the stage.  rank: this one's place among them.
     """
+    fit = platform.system() == "Linux" and platform.machine() == "x86_64"
     try:
-        own = Area.own() if platform.machine() == "x86_64" else None
+        own = Area.own() if fit else None
     except OSError:
         own = None
     names = meet("area", "" if own is None else own.name)
