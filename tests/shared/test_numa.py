@@ -23,7 +23,7 @@ from penstock.prepare import prepare
 from penstock.process import numa
 from penstock.process.numa import (
     MOST_CPUS,
-    Placement,
+    NodePlacement,
     describe,
     nodes,
     one_rank_per_node,
@@ -144,14 +144,14 @@ def test_a_setting_names_the_nodes_of_the_ranks_that_there_are() -> None:
 
 
 def test_one_rank_for_each_node() -> None:
-    assert one_rank_per_node(TWO_SOCKETS, 32, 1, fine) == Placement(((0,), (1,)), 16)
+    assert one_rank_per_node(TWO_SOCKETS, 32, 1, fine) == NodePlacement(((0,), (1,)), 16)
     assert one_rank_per_node({3: {1, 2}}, 2, 1, fine) is None
     assert one_rank_per_node({}, 2, 1, fine) is None
 
 
 def test_the_control_groups_time_is_shared_out() -> None:
     found = one_rank_per_node(TWO_SOCKETS, 5.5, 1, fine)
-    assert found == Placement(((0,), (1,)), 3)
+    assert found == NodePlacement(((0,), (1,)), 3)
 
 
 def test_the_highest_number_of_ranks_that_the_model_allows() -> None:
@@ -159,9 +159,11 @@ def test_the_highest_number_of_ranks_that_the_model_allows() -> None:
         return f"too small for {ranks}" if ranks > 3 else None
 
     found = one_rank_per_node(SUB_NUMA, 32, 1, three_at_most)
-    assert found == Placement(((0, 1, 2, 3), (4, 5, 6, 7)), 16, "too small for 8; too small for 4")
+    assert found == NodePlacement(
+        ((0, 1, 2, 3), (4, 5, 6, 7)), 16, "too small for 8; too small for 4"
+    )
     whole = one_rank_per_node(TWO_SOCKETS, 32, 1, lambda _: "it has gates")
-    assert whole == Placement(((0, 1),), 32, "it has gates")
+    assert whole == NodePlacement(((0, 1),), 32, "it has gates")
 
 
 def test_a_node_with_few_processors_holds_no_equal_part() -> None:
@@ -172,22 +174,22 @@ def test_a_node_with_few_processors_holds_no_equal_part() -> None:
     assert (found.ranks, found.threads) == (((0, 1),), 12)
     assert "one would have 2 processors and one 10" in found.why
     nearly = one_rank_per_node({0: set(range(10)), 1: set(range(10, 18))}, 18, 1, fine)
-    assert nearly == Placement(((0,), (1,)), 8)
+    assert nearly == NodePlacement(((0,), (1,)), 8)
 
 
 def test_ranks_that_were_asked_for_share_the_nodes() -> None:
-    def found(asked: int) -> Placement:
+    def found(asked: int) -> NodePlacement:
         placed = one_rank_per_node(TWO_SOCKETS, 32, asked, lambda _: "not asked")
         assert placed is not None
         return placed
 
-    assert found(2) == Placement(((0,), (1,)), 16)
-    assert found(4) == Placement(((0,), (0,), (1,), (1,)), 8)
+    assert found(2) == NodePlacement(((0,), (1,)), 16)
+    assert found(4) == NodePlacement(((0,), (0,), (1,), (1,)), 8)
     three = found(3)
     assert (three.ranks, three.threads) == (((0, 1),) * 3, 10)
     assert three.why == "3 ranks can't have equal parts of 2 nodes"
     placed = one_rank_per_node(SUB_NUMA, 32, 2, fine)
-    assert placed == Placement(((0, 1, 2, 3), (4, 5, 6, 7)), 16)
+    assert placed == NodePlacement(((0, 1, 2, 3), (4, 5, 6, 7)), 16)
 
 
 @given(

@@ -7,7 +7,7 @@ import math
 from typing import NamedTuple
 
 from penstock_engine.speculation.history import ByKind, SequenceDrafts
-from penstock_engine.speculation.step_seconds import Slower, StepSeconds, Timed
+from penstock_engine.speculation.step_seconds import Slower, StepSeconds, TimedStep
 
 MAX_DRAFTS = 64
 """Most drafts of a sequence in a step, whatever a worker proposes."""
@@ -175,7 +175,7 @@ class DraftPolicy:
         self._credit = min(MOST_CREDIT, credit)
         self._trials = min(MOST_TRIALS, self._trials + TRIALS * passes)
         if not size.prefill:
-            self._seconds.observe(Timed(size.decodes, drafted, alone), seconds, each)
+            self._seconds.observe(TimedStep(size.decodes, drafted, alone), seconds, each)
 
     # ---- what follows from it
 
@@ -220,7 +220,7 @@ class DraftPolicy:
             counts[offer] += 1
         return counts
 
-    def _look_due(self, found: Found) -> bool:
+    def _look_due(self, found: Judgement) -> bool:
         """Whether a step is to have no drafts, to show what it takes: at first often, as steps may
         have been slow for another reason, and while what they gain may be nothing; then as often as
         a small share of all allows."""
@@ -262,7 +262,7 @@ class DraftPolicy:
         base = self._seconds.of(size.decodes, self._each)
         return math.log1p(self._wait / base) / EPISODE if base else 0.0
 
-    def _found(self, offers: list[Offer], size: StepSize, left: int, toll: float) -> Found:
+    def _found(self, offers: list[Offer], size: StepSize, left: int, toll: float) -> Judgement:
         """What makes sequences get on fastest. toll: the logarithm of how many times as long the
         step takes because there are any."""
         decodes = max(size.decodes, 1)
@@ -333,7 +333,7 @@ class DraftPolicy:
         return max(FEW, int(WIDER * self._seconds.largest) - decodes)
 
 
-class Found(NamedTuple):
+class Judgement(NamedTuple):
     """Drafts by what they add, and how many of them. best: that pay for sure; 0: none do. gain: the
     logarithm of how many times as fast sequences get on with these. error: of that. trial: that may
     pay better, by what is known; 0: none may. loss: what these may cost, compared with the best."""
@@ -346,10 +346,12 @@ class Found(NamedTuple):
     loss: float
 
 
-def _judged(drafts: list[tuple[float, int, int]], seen: list[tuple[int, float, Slower]]) -> Found:
+def _judged(
+    drafts: list[tuple[float, int, int]], seen: list[tuple[int, float, Slower]]
+) -> Judgement:
     """seen: numbers of drafts, what each gains net, and how well that is known."""
     if not seen:
-        return Found(drafts, 0, 0.0, 0.0, 0, 0.0)
+        return Judgement(drafts, 0, 0.0, 0.0, 0, 0.0)
     sure = [each for each in seen if each[1] > each[2].error]
     if sure:
         best, gain, known = max(sure, key=lambda each: each[1])
@@ -357,9 +359,9 @@ def _judged(drafts: list[tuple[float, int, int]], seen: list[tuple[int, float, S
         if others:
             trial, net, slower = max(others, key=lambda each: each[1] + each[2].own)
             if net + slower.own > gain + 0.5 * known.own:
-                return Found(drafts, best, gain, known.error, trial, gain - net)
-        return Found(drafts, best, gain, known.error, 0, 0.0)
+                return Judgement(drafts, best, gain, known.error, trial, gain - net)
+        return Judgement(drafts, best, gain, known.error, 0, 0.0)
     trial, net, slower = max(seen, key=lambda each: each[1])
     if net + slower.error <= 0.0:
-        return Found(drafts, 0, 0.0, 0.0, 0, 0.0)
-    return Found(drafts, 0, 0.0, slower.error, trial, slower.error - net)
+        return Judgement(drafts, 0, 0.0, 0.0, 0, 0.0)
+    return Judgement(drafts, 0, 0.0, slower.error, trial, slower.error - net)

@@ -49,7 +49,7 @@ GOING_ON, ALONE, DRAFTED = range(3)
 """Ways to plan: several steps at once, one without drafts, one with drafts."""
 
 
-class Timed(NamedTuple):
+class TimedStep(NamedTuple):
     """A step without prefill. alone: it was planned by itself, and not with others at once."""
 
     decodes: int
@@ -78,7 +78,7 @@ class Point(NamedTuple):
     variance: float
 
 
-class Known:
+class Learnt:
     """Numbers that are known with a variance each, which grows with time up to `most`."""
 
     __slots__ = ("_most", "_noted", "_variances", "values")
@@ -132,13 +132,13 @@ class StepSeconds:
         self.largest = 0  # rows of the largest step that was seen
         self._now = 0
         self._rows = [0.0] * BUCKETS  # mean of each bucket; 0: no step was seen
-        self._sizes = Known(BUCKETS, UNKNOWN)
-        self._tolls = [Known(BUCKETS, TOLL) for _ in (GOING_ON, ALONE, DRAFTED)]
+        self._sizes = Learnt(BUCKETS, UNKNOWN)
+        self._tolls = [Learnt(BUCKETS, TOLL) for _ in (GOING_ON, ALONE, DRAFTED)]
         """By decodes; of GOING_ON they are 0."""
         self._noise = FIRST_NOISE
         self._pace: deque[float] = deque(maxlen=LATELY)
         """How much longer the latest steps took than the curve says."""
-        self._before: tuple[Timed, float] | None = None
+        self._before: tuple[TimedStep, float] | None = None
         """The latest step, and the logarithm of its seconds."""
         self._way = ALONE
         """How steps are planned while nothing is drafted."""
@@ -149,7 +149,7 @@ class StepSeconds:
 
     # ---- what is learnt
 
-    def observe(self, step: Timed, seconds: float, each: float) -> None:
+    def observe(self, step: TimedStep, seconds: float, each: float) -> None:
         """A step took so many seconds; 0: unknown, and not counted. each: see `slower`."""
         if seconds <= 0.0 or step.decodes < 1:
             return
@@ -167,7 +167,7 @@ class StepSeconds:
         self._curve = None
         self._slower.clear()
 
-    def _begin(self, step: Timed, log: float, each: float) -> None:
+    def _begin(self, step: TimedStep, log: float, each: float) -> None:
         at = _bucket(step.rows)
         if not self._rows[at]:
             curve = self._points()
@@ -177,7 +177,7 @@ class StepSeconds:
         self._rows[at] += 0.05 * (step.rows - self._rows[at])
         self.largest = max(self.largest, step.rows)
 
-    def _compare(self, step: Timed, longer: float, before: Timed) -> None:
+    def _compare(self, step: TimedStep, longer: float, before: TimedStep) -> None:
         """A step took so much longer than the one before."""
         longer -= self._expected(step) - self._expected(before)
         sides = [(known, at, 1.0) for known, at in self._parts(step)]
@@ -201,7 +201,7 @@ class StepSeconds:
             self._noise *= 1.0 + NOISE_RATE if up else 1.0 / (1.0 + NOISE_RATE)
             self._noise = max(LEAST_NOISE, self._noise)
 
-    def _parts(self, step: Timed) -> list[tuple[Known, int]]:
+    def _parts(self, step: TimedStep) -> list[tuple[Learnt, int]]:
         """The numbers whose sum says what a step takes."""
         parts = [(self._sizes, _bucket(step.rows))]
         way = _way(step)
@@ -209,7 +209,7 @@ class StepSeconds:
             parts.append((self._tolls[way], _bucket(step.decodes)))
         return parts
 
-    def _expected(self, step: Timed) -> float:
+    def _expected(self, step: TimedStep) -> float:
         return sum(known.values[at] for known, at in self._parts(step))
 
     # ---- what follows from it
@@ -298,7 +298,7 @@ def _guessed(rows: int, near: Point, longer: float) -> Point:
     return Point(rows, near.log + longer, min(UNKNOWN, near.variance + error * error))
 
 
-def _way(step: Timed) -> int:
+def _way(step: TimedStep) -> int:
     if step.drafted:
         return DRAFTED
     return ALONE if step.alone else GOING_ON

@@ -115,7 +115,7 @@ def written(ranks: Iterable[Sequence[int]]) -> str:
 
 
 @dataclass(frozen=True)
-class Placement:
+class NodePlacement:
     """Where the ranks of a model run."""
 
     ranks: RankNodes
@@ -131,7 +131,7 @@ def one_rank_per_node(
     cores: float,
     asked: int,
     obstacle: Callable[[int], str | None],
-) -> Placement | None:
+) -> NodePlacement | None:
     """Where ranks run best; None: there is nothing to choose from.
 
     usable: processors of the nodes (`usable_nodes`).  cores: how many of them all the control group
@@ -148,10 +148,10 @@ def one_rank_per_node(
     if asked > 1:
         ranks = _dealt(list(usable), asked)
         if ranks is not None:
-            return Placement(ranks, threads_on(ranks, usable, cores))
+            return NodePlacement(ranks, threads_on(ranks, usable, cores))
         ranks = whole * asked
         why = f"{asked} ranks can't have equal parts of {count} nodes"
-        return Placement(ranks, threads_on(ranks, usable, cores), why)
+        return NodePlacement(ranks, threads_on(ranks, usable, cores), why)
     reasons: list[str] = []
     for number in range(count, 1, -1):
         ranks = _dealt(list(usable), number) if count % number == 0 else None
@@ -160,9 +160,9 @@ def one_rank_per_node(
         reason = obstacle(number) or _waste(ranks, usable)
         if reason is None:
             why = "; ".join(dict.fromkeys(reasons))
-            return Placement(ranks, threads_on(ranks, usable, cores), why)
+            return NodePlacement(ranks, threads_on(ranks, usable, cores), why)
         reasons.append(reason)
-    return Placement(whole, threads_on(whole, usable, cores), "; ".join(dict.fromkeys(reasons)))
+    return NodePlacement(whole, threads_on(whole, usable, cores), "; ".join(dict.fromkeys(reasons)))
 
 
 def _dealt(numbers: list[int], ranks: int) -> RankNodes | None:

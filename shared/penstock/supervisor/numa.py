@@ -16,7 +16,7 @@ from penstock.process.machine import usable_cores
 from penstock.process.numa import (
     AUTO,
     OFF,
-    Placement,
+    NodePlacement,
     RankNodes,
     one_rank_per_node,
     threads_on,
@@ -57,7 +57,7 @@ def with_nodes(config: ServeConfig, model_dir: Path, on_gpus: Callable[[], bool]
     return _with(config, found.ranks, found.threads)
 
 
-def placement(config: ServeConfig, model_dir: Path) -> Placement | None:
+def placement(config: ServeConfig, model_dir: Path) -> NodePlacement | None:
     """What `auto` means for a model on this machine's processors; None: there are fewer than two
     nodes."""
     usable = usable_nodes()

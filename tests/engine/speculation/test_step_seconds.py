@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_engine.speculation.step_seconds import EXACT, StepSeconds, Timed
+from penstock_engine.speculation.step_seconds import EXACT, StepSeconds, TimedStep
 
 SEEN = st.lists(
     st.tuples(
-        st.builds(Timed, st.integers(1, 300), st.integers(0, 300), st.booleans()),
+        st.builds(TimedStep, st.integers(1, 300), st.integers(0, 300), st.booleans()),
         st.floats(1e-6, 10.0),
         st.floats(0.0, 10.0),
     ),
@@ -26,13 +26,13 @@ def alternating(
 ) -> None:
     """Steps of four, every other one with drafts that make it so many times as long."""
     for _ in range(steps // 2):
-        seconds.observe(Timed(4, 0), pace, 0.0)
-        seconds.observe(Timed(4, drafts), pace * ratio, 0.0)
+        seconds.observe(TimedStep(4, 0), pace, 0.0)
+        seconds.observe(TimedStep(4, drafts), pace * ratio, 0.0)
 
 
 @given(SEEN, st.integers(1, 600), st.integers(1, 600), st.floats(0.0, 10.0))
 def test_any_step_takes_some_time_and_drafts_save_none(
-    seen: list[tuple[Timed, float, float]], decodes: int, drafts: int, each: float
+    seen: list[tuple[TimedStep, float, float]], decodes: int, drafts: int, each: float
 ) -> None:
     steps = StepSeconds()
     for step in seen:
@@ -59,7 +59,7 @@ def test_what_was_seen_is_what_is_expected() -> None:
 def test_of_what_was_never_seen_a_further_row_takes_what_one_of_a_prompt_does() -> None:
     seconds = StepSeconds()
     for _ in range(20):
-        seconds.observe(Timed(4, 0), 1.0, 0.25)
+        seconds.observe(TimedStep(4, 0), 1.0, 0.25)
     assert seconds.slower(4, 4, 0.25).log == pytest.approx(math.log(2.0), abs=0.02)
     assert seconds.of(2, 0.25) == pytest.approx(0.5, rel=0.02)
     assert seconds.of(3, 0.1) == pytest.approx(0.9, rel=0.02)
@@ -71,7 +71,7 @@ def test_a_machine_that_is_busy_for_a_while_changes_nothing(busy: float) -> None
     seconds = StepSeconds()
     alternating(seconds, 4, 1.5)
     for _ in range(50):
-        seconds.observe(Timed(4, 0), busy, 0.0)
+        seconds.observe(TimedStep(4, 0), busy, 0.0)
     alternating(seconds, 4, 1.5, steps=4)
     assert seconds.slower(4, 4, 0.0).log == pytest.approx(math.log(1.5), abs=0.1)
     alternating(seconds, 4, 1.5, pace=busy)
@@ -83,7 +83,7 @@ def test_a_machine_that_is_busy_for_a_while_changes_nothing(busy: float) -> None
 def test_one_step_that_is_held_up_says_little(held_up: int) -> None:
     seconds = StepSeconds()
     alternating(seconds, 4, 1.5)
-    seconds.observe(Timed(4, held_up), 30.0, 0.0)
+    seconds.observe(TimedStep(4, held_up), 30.0, 0.0)
     assert seconds.slower(4, 4, 0.0).log == pytest.approx(math.log(1.5), abs=0.1)
     assert seconds.of(4) < 2.0
 
@@ -102,7 +102,7 @@ def test_noise_is_no_cost_and_takes_longer_to_learn_from() -> None:
         for _ in range(200):
             for drafted, ratio in ((0, 1.0), (4, 1.5)):
                 pace = math.exp(draws.gauss(0.0, noise))
-                seconds.observe(Timed(4, drafted), ratio * pace, 0.0)
+                seconds.observe(TimedStep(4, drafted), ratio * pace, 0.0)
     found = noisy.slower(4, 4, 0.0)
     assert found.log == pytest.approx(math.log(1.5), abs=2 * found.error)
     assert found.error > quiet.slower(4, 4, 0.0).error
@@ -112,9 +112,9 @@ def test_what_a_step_costs_that_is_planned_alone_counts_against_drafts() -> None
     """Without drafts the worker goes on by itself, and steps take less."""
     seconds = StepSeconds()
     for _ in range(40):
-        seconds.observe(Timed(4, 0, alone=False), 1.0, 0.0)
-        seconds.observe(Timed(4, 4), 1.5, 0.0)
-        seconds.observe(Timed(4, 0), 1.2, 0.0)
+        seconds.observe(TimedStep(4, 0, alone=False), 1.0, 0.0)
+        seconds.observe(TimedStep(4, 4), 1.5, 0.0)
+        seconds.observe(TimedStep(4, 0), 1.2, 0.0)
     assert seconds.slower(4, 4, 0.0).log == pytest.approx(math.log(1.5), abs=0.05)
 
 
@@ -128,7 +128,7 @@ def test_a_smaller_step_of_the_same_bucket() -> None:
     """A further row may seem to take longer than a whole step does."""
     steps = StepSeconds()
     larger = 4 * EXACT
-    steps.observe(Timed(larger, 0), 0.001, 1.0)
+    steps.observe(TimedStep(larger, 0), 0.001, 1.0)
     assert 0.0 < steps.of(larger - 1, 1.0) <= 0.001
-    steps.observe(Timed(larger - 1, 0), 0.001, 1.0)
+    steps.observe(TimedStep(larger - 1, 0), 0.001, 1.0)
     assert 0.0 < steps.of(larger - 1, 1.0) < 0.002
