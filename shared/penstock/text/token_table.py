@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, overload
 
 import msgspec
@@ -41,6 +41,11 @@ class TokenTexts(Sequence[str | None]):
     def __getitem__(self, at: int | slice) -> str | list[str | None] | None:
         ids = range(self._size)[at]
         return self._text(ids) if isinstance(ids, int) else [self._text(token) for token in ids]
+
+    def of(self, tokens: Iterable[int]) -> dict[int, str]:
+        """The texts of tokens, by id; empty for ids without one."""
+        name = self._backend.id_to_token
+        return {token: name(token) or "" for token in tokens}
 
     def _text(self, token: int) -> str | None:
         text: str | None = self._backend.id_to_token(token)

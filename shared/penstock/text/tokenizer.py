@@ -143,8 +143,8 @@ class Tokenizer:
 
     def token_names(self, ids: list[int]) -> list[str]:
         """The vocabulary's own texts of tokens; empty for ids without one."""
-        texts = self.table.texts
-        return [(texts[token] or "") if token < len(texts) else "" for token in ids]
+        names = self.table.texts.of(set(ids))
+        return [names[token] for token in ids]
 
     @cached_property
     def vocab_size(self) -> int:
