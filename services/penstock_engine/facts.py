@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import typing
+from typing import Any
 
 import msgspec
 
-from penstock.config.settings import EngineConfig, ModelSettings
+from penstock.config.settings import BIT_SETTINGS, EngineConfig, ModelSettings
+from penstock.config.tree import leaves
 from penstock.errors import StartupError
 from penstock.media.changes import check_operators
 from penstock.model.config import EncoderConfig, PreparedModel
@@ -14,6 +17,7 @@ from penstock.model.kv_layout import kv_groups, state_bytes, state_of
 from penstock.model.media_facts import alignment_of
 from penstock.model.pooling_config import PoolingConfig
 from penstock.model.speculation import SpeculativeConfig
+from penstock.prepare.folder import TOKENIZER
 from penstock.process.numa import RankNodes
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import (
@@ -247,7 +251,23 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             call_bytes=self.call_bytes,
             family=self.model.family,
             hub_id=self.hub_id,
+            bit_settings=self._bit_settings(),
+            hashes_weights=True,
+            tokenizer_sha256=self.model.contents.get(TOKENIZER, ""),
+            template_sha256=hashlib.sha256(self.template).hexdigest() if self.template else "",
         )
+
+    def _bit_settings(self) -> dict[str, str | int | bool]:
+        """See Welcome."""
+        found: dict[str, str | int | bool] = {"max_model_len": self.max_model_len}
+        for leaf in leaves(EngineConfig):
+            if leaf.name in BIT_SETTINGS:
+                value: Any = self.config
+                for name in leaf.path:
+                    value = getattr(value, name)
+                if value != leaf.default:
+                    found[leaf.name] = value
+        return found
 
     @property
     def rank_nodes(self) -> RankNodes:

@@ -38,6 +38,7 @@ from penstock_engine.live.view import LiveView
 from penstock_engine.notes import SleepNote, WeightsNote
 from penstock_engine.record.recorder import recording
 from penstock_engine.sessions.effects import Effects
+from penstock_engine.weights_hashing import WeightsHashing
 
 log = logs.get(__name__)
 
@@ -120,6 +121,7 @@ class Loop:
         self._note = note
         self._weights = weights
         self._live = LiveView(core, time.monotonic())
+        self._hashing = WeightsHashing(core)
         self._frontends = frontends
         self._workers = workers
         self._wakeup = wakeup
@@ -188,7 +190,10 @@ class Loop:
                 live.frontend_opened(front.session, now)
             elif isinstance(front.message, MediaChunk):
                 self._take_chunk(front.session, front.message, front.frames, now)
-            elif not live.takes(front.session, front.message, now):
+            elif not (
+                live.takes(front.session, front.message, now)
+                or self._hashing.takes(front.session, front.message)
+            ):
                 core.frontend_received(front.session, front.message, now)
 
     def _take_chunk(
@@ -200,7 +205,10 @@ class Loop:
         self._core.frontend_sent_chunk(session, message, frames[0], now)
 
     def _show(self, now: float) -> None:
-        """Shows the core's state to those who watch; after a step is on its way."""
+        """Shows the core's state to those who watch, and answers HashWeights; after a step is on
+        its way."""
+        for session, answer in self._hashing.answers():
+            self._frontends.send(session, answer)
         shown = self._live.snapshots(now)
         if shown is not None:
             for session in shown[0]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from fastapi import FastAPI
@@ -32,6 +33,7 @@ from penstock_gateway.tracing.layer import TraceLayer, TraceObserver, tracing_of
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient
+    from penstock.receipts.signing import SigningKey
     from penstock_gateway.storage.store import Store
 
 
@@ -52,8 +54,9 @@ def create_app(
     runs, for the one model.  store: files and batches; the caller closes it.  more: routes beside
     those of the HTTP API.
 
-    Raises StartupError for a file of API keys that is wrong, for traces without their extra, and
-    for a plug-in that `--plugins` names and that can't be used.
+    Raises StartupError for a file of API keys that is wrong, for traces without their extra, for a
+    plug-in that `--plugins` names and that can't be used, and for a key of receipts that can't be
+    had.
     """
     ring = KeyRing.of(config, gateways)
     if not isinstance(models, Sequence):
@@ -67,6 +70,7 @@ def create_app(
         tracing=tracing_of(config),
         media=MediaDesk(media or MediaSettings()),
         store=store,
+        receipt_key=_receipt_key(config.receipt_key_file),
     )
     for backend in models:
         backend.spend = None if ring is None else SpendObserver()
@@ -82,6 +86,14 @@ def create_app(
     app = _application(service, routes, sockets_of(service))
     add_cors(app, config)
     return app
+
+
+def _receipt_key(file: str | None) -> SigningKey | None:
+    if file is None:
+        return None
+    from penstock.receipts.signing import SigningKey
+
+    return SigningKey.kept(Path(file))
 
 
 def _observer(service: Service, backend: ModelBackend) -> Observer:

@@ -19,6 +19,7 @@ from penstock_gateway.keys.ring import KeyRing, current
 from penstock_gateway.models.backend import ModelRegistry
 
 if TYPE_CHECKING:
+    from penstock.receipts.signing import SigningKey
     from penstock_gateway.storage.store import Store
     from penstock_gateway.tracing.tracer import Tracing
 
@@ -114,6 +115,8 @@ class Service:
     """Files and batches; None: there is no folder for them."""
     media: MediaDesk = field(default_factory=lambda: MediaDesk(MediaSettings()))
     """What prepares the pictures of requests."""
+    receipt_key: SigningKey | None = None
+    """Signs receipts; None: none are given."""
     lines: LineCounts | None = None
     """Counts of batches' lines; None where this process works on none."""
     connections: Places = field(init=False)

@@ -75,6 +75,7 @@ class Workers:
         ready = self.ready
         return {
             "fingerprint": None if ready is None else ready.fingerprint,
+            "arithmetic": () if ready is None else ready.arithmetic,
             "compute_seconds": round(self.compute_seconds, 6),
             "tokens_computed": self.tokens_computed,
             "tokens_generated": self.tokens_generated,

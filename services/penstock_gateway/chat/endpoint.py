@@ -37,7 +37,7 @@ from penstock_gateway.chat.tools import (
 from penstock_gateway.generate.batch import check_search, search_of
 from penstock_gateway.generate.endpoint import Blame, GenerateEndpoint, Job
 from penstock_gateway.generate.reply import EchoOptions, ReplyHead, check_prompt_logprobs
-from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.http.operations import SIGNED_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.fields import (
     COMMON,
@@ -153,6 +153,7 @@ OPERATION = posting(
     ChatRequest,
     ChatCompletion,
     streams=True,
+    headers=SIGNED_HEADERS,
     traced_as="chat",
 )
 
@@ -161,6 +162,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
     """POST /v1/chat/completions: one conversation in, n answers out."""
 
     request_type = ChatRequest
+    gives_receipts = True
     id_prefix = "chatcmpl-"
 
     def check(self, request: ChatRequest) -> None:

@@ -19,6 +19,7 @@ from penstock_gateway.generate.logprobs import ChatLogprobs, PromptLogprobs, cha
 from penstock_gateway.generate.reply import (
     EchoOptions,
     PlainChunk,
+    ReceiptField,
     ReplyHead,
     TimelineField,
     UsageField,
@@ -53,6 +54,7 @@ class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion"):
     usage: UsageInfo
     system_fingerprint: str | None
     penstock_timeline: TimelineField = UNSET
+    penstock_receipt: ReceiptField = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
@@ -74,6 +76,7 @@ class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk")
     system_fingerprint: str | None
     usage: UsageField = UNSET
     penstock_timeline: TimelineField = UNSET
+    penstock_receipt: ReceiptField = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
@@ -145,6 +148,7 @@ class ChatFormat(ChunkedReply[ChatChunkChoice]):
             usage,
             head.system_fingerprint,
             timeline,
+            self.receipt,
         )
         if self._echo_options.prompt_logprobs is not None:
             reply.prompt_logprobs = await self._prompt_logprobs(0, self._prompt_token_ids, pace)
@@ -206,8 +210,16 @@ class ChatFormat(ChunkedReply[ChatChunkChoice]):
         choices: list[ChatChunkChoice],
         usage: UsageField,
         timeline: TimelineField = UNSET,
+        receipt: ReceiptField = UNSET,
     ) -> ChatChunk:
         head = self._head
         return ChatChunk(
-            head.id, head.created, head.model, choices, head.system_fingerprint, usage, timeline
+            head.id,
+            head.created,
+            head.model,
+            choices,
+            head.system_fingerprint,
+            usage,
+            timeline,
+            receipt,
         )

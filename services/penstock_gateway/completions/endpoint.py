@@ -14,7 +14,7 @@ from penstock_gateway.completions.reply import Prompt as KnownPrompt
 from penstock_gateway.generate.batch import check_search, search_of
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import EchoOptions, ReplyHead, check_prompt_logprobs
-from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.http.operations import SIGNED_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.fields import (
     COMMON,
@@ -129,6 +129,7 @@ OPERATION = posting(
     CompletionRequest,
     TextCompletion,
     streams=True,
+    headers=SIGNED_HEADERS,
     traced_as="text_completion",
 )
 
@@ -137,6 +138,7 @@ class Completions(GenerateEndpoint[CompletionRequest]):
     """Prompts in, n continuations of each out; choice index = prompt * n + sequence."""
 
     request_type = CompletionRequest
+    gives_receipts = True
     id_prefix = "cmpl-"
     default_max_tokens = DEFAULT_MAX_TOKENS
 

@@ -17,6 +17,7 @@ from penstock_gateway.generate.logprobs import (
 from penstock_gateway.generate.reply import (
     EchoOptions,
     PlainChunk,
+    ReceiptField,
     ReplyHead,
     TimelineField,
     UsageField,
@@ -56,6 +57,7 @@ class TextCompletion(msgspec.Struct, tag_field="object", tag="text_completion"):
     system_fingerprint: str | None
     usage: UsageField = UNSET
     penstock_timeline: TimelineField = UNSET
+    penstock_receipt: ReceiptField = UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ class CompletionFormat(ChunkedReply[TextChoice]):
     async def _reply(
         self, choices: Any, usage: UsageInfo, timeline: TimelineField, pace: Pace
     ) -> TextCompletion:
-        return self._chunk(choices, usage, timeline)
+        return self._chunk(choices, usage, timeline, self.receipt)
 
     def _text_piece(self, choice: int, text: str) -> TextChoice:
         return TextChoice(choice, text, None, None, None)
@@ -207,9 +209,20 @@ class CompletionFormat(ChunkedReply[TextChoice]):
         return lists.shown(self._splices)
 
     def _chunk(
-        self, choices: list[TextChoice], usage: UsageField, timeline: TimelineField = UNSET
+        self,
+        choices: list[TextChoice],
+        usage: UsageField,
+        timeline: TimelineField = UNSET,
+        receipt: ReceiptField = UNSET,
     ) -> TextCompletion:
         head = self._head
         return TextCompletion(
-            head.id, head.created, head.model, choices, head.system_fingerprint, usage, timeline
+            head.id,
+            head.created,
+            head.model,
+            choices,
+            head.system_fingerprint,
+            usage,
+            timeline,
+            receipt,
         )

@@ -25,6 +25,7 @@ from penstock_gateway.generate.reply import (
     ChoiceOutput,
     EchoOptions,
     PromptLogprobsSource,
+    ReceiptField,
     ReplyHead,
     TimelineField,
     UsageField,
@@ -219,6 +220,13 @@ class ChunkedReply(ABC, Generic[Piece]):
         self._splices = Splices()
         self._prompt_pieces: dict[int, list[bytes]] = {}
         """The log-probabilities of prompts, as JSON."""
+        self.receipt: ReceiptField = UNSET
+        """What the reply, or the last chunk of a stream, is signed with."""
+
+    @property
+    def head(self) -> ReplyHead:
+        """What all its chunks have."""
+        return self._head
 
     def begin(self, source: PromptLogprobsSource) -> None:
         """source: of the prompts' log-probabilities."""
@@ -273,6 +281,8 @@ class ChunkedReply(ABC, Generic[Piece]):
         append_event(out, self._chunk([], UNSET, timeline))
 
     def end(self, out: bytearray, usage: UsageInfo) -> None:
+        if self.receipt is not UNSET:
+            append_event(out, self._chunk([], UNSET, UNSET, self.receipt))
         out += DONE
 
     def failed(self, error: HTTPError) -> bytes:
@@ -294,7 +304,11 @@ class ChunkedReply(ABC, Generic[Piece]):
 
     @abstractmethod
     def _chunk(
-        self, choices: list[Piece], usage: UsageField, timeline: TimelineField = UNSET
+        self,
+        choices: list[Piece],
+        usage: UsageField,
+        timeline: TimelineField = UNSET,
+        receipt: ReceiptField = UNSET,
     ) -> msgspec.Struct:
         """A chunk of the stream."""
 

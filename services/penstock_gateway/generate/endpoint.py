@@ -10,8 +10,8 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -26,7 +26,7 @@ from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, wh
 from penstock_gateway.generate.batch import GenerationBatch, Search, search_all
 from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
-from penstock_gateway.http.errors import HTTPError
+from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.http.events import (
     SERVER_SENT_EVENTS,
     EventStream,
@@ -47,7 +47,14 @@ from penstock_gateway.request.fields import (
 )
 from penstock_gateway.tracing import trace as tracing
 
+if TYPE_CHECKING:
+    from penstock_gateway.receipts.desk import ReceiptDesk
+
 Fields = TypeVar("Fields", bound=RequestFields)
+RECEIPT_WISHES = ("0", "1", "digest", "logprobs")
+"""Values of x-penstock-receipt: none; with token ids; with their digests alone; with
+log-probabilities, too."""
+
 Blame = Callable[[InvalidRequest], InvalidRequest]
 
 
@@ -87,6 +94,10 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     id_prefix: str
     """Prefix of the ids in its replies."""
     stream_form = SERVER_SENT_EVENTS
+    gives_receipts = False
+    """Whether x-penstock-receipt means something here."""
+    _receipts: ReceiptDesk | None = None
+    """Writes them, once one was asked for."""
 
     @abstractmethod
     def check(self, request: Fields) -> None:
@@ -115,6 +126,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         check_stream_options(request)
         check_request_id(request)
         self.check(request)
+        recorder.receipt = self._receipt_wish(request, headers.receipt)
         terms = msgspec.structs.replace(
             request_terms(request, headers, arrived),
             session=session_of(request, headers.session_id),
@@ -134,6 +146,23 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                 payload = await while_connected(self._whole(request, terms, recorder), receive)
                 await send_json(send, 200, payload, recorder.headers())
 
+    def _receipt_wish(self, request: Fields, header: str) -> str:
+        """The receipt that is asked for; empty for none. Raises InvalidRequest for one that can't
+        be given."""
+        field = getattr(request, "penstock_receipt", None) or ""
+        name, wish = ("x-penstock-receipt", header) if header else ("penstock_receipt", field)
+        if wish in ("", "0"):
+            return ""
+        if wish not in RECEIPT_WISHES:
+            reason = f"{clip(wish, 40)} isn't allowed; allowed: {', '.join(RECEIPT_WISHES)}"
+        elif not self.gives_receipts:
+            reason = "/v1/chat/completions and /v1/completions give receipts; this path doesn't"
+        elif self._service.receipt_key is None:
+            reason = "this server gives none; its operator can enable that with --receipt-key-file"
+        else:
+            return wish
+        raise InvalidRequest(f"{name}: {reason}", param=name, code="unsupported_value")
+
     async def _whole(
         self, request: Fields, terms: Terms, recorder: TimelineRecorder
     ) -> list[bytes]:
@@ -141,6 +170,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             recorder.waited(asked.waited)
             with self._service.media.lease(terms.tenant, terms.deadline) as lease:
                 job = await self._job(request, asked, lease)
+                job = await self._signed(job, asked, recorder)
                 return await self._answered(job, asked, terms, recorder)
 
     async def _answered(
@@ -171,6 +201,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             recorder.waited(asked.waited)
             with self._service.media.lease(terms.tenant, terms.deadline) as lease:
                 job = await self._job(request, asked, lease)
+                job = await self._signed(job, asked, recorder)
                 events.failure = job.reply.failed
                 await self._events(job, asked, request, terms, recorder, events)
 
@@ -208,6 +239,25 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         if trace is not None:
             trace.asks(asked.name, head.id, job.params[0], streamed=bool(request.stream))
         return job
+
+    async def _signed(self, job: Job, asked: AskedModel, recorder: TimelineRecorder) -> Job:
+        """The job, with a reply that ends in a receipt if the client asked for one. Raises
+        InvalidRequest where the answer could not be computed from it."""
+        key, wish = self._service.receipt_key, recorder.receipt
+        if key is None or not wish:
+            return job
+        beside = "use_beam_search and best_of" if job.search is not None else ""
+        beside = beside or ("pictures, sounds and videos" if job.media is not None else "")
+        if beside:
+            raise InvalidRequest(f"there are no receipts for {beside}", code="unsupported_value")
+        if self._receipts is None:
+            from penstock_gateway.receipts.desk import ReceiptDesk
+
+            self._receipts = ReceiptDesk(key)
+        params, reply = await self._receipts.receipted(
+            job.prompt_token_ids, job.params, job.reply, asked, wish
+        )
+        return replace(job, params=params, reply=reply)
 
     async def _submit(
         self,

@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import TokenLogprobs
+from penstock.receipts.statement import Receipt
 from penstock.request.sampling_params import MAX_LOGPROBS
 from penstock_gateway.generate.timeline import RequestTimeline
 from penstock_gateway.request.fields import GenerateFields
@@ -174,6 +175,9 @@ class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
 
 TimelineField = RequestTimeline | msgspec.UnsetType
 """Absent unless asked for; not a field of OpenAI's."""
+
+ReceiptField = Receipt | msgspec.UnsetType
+"""The same."""
 
 
 class ReplyFormat(Protocol):

@@ -89,6 +89,8 @@ class TimelineRecorder:
         self._scope = scope
         self.name: str = scope[REQUEST_ID]
         self.wanted = self._asked or slow_after > 0
+        self.receipt = ""
+        """The receipt that the client asks for, by x-penstock-receipt; empty for none."""
 
     def waited(self, seconds: float) -> None:
         """Notes for how long the request waited for its model to be loaded."""

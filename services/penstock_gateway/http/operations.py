@@ -128,10 +128,17 @@ REQUEST_HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
         "1: the reply includes a timeline of the request.",
         {"type": "string", "enum": ["0", "1"]},
     ),
+    "x-penstock-receipt": (
+        "1: the reply includes a signed receipt; digest: without token ids; logprobs: with the"
+        " tokens' log-probabilities, too.",
+        {"type": "string", "enum": ["0", "1", "digest", "logprobs"]},
+    ),
 }
 """Headers that mean something: what, and their schema."""
 
 GENERATING_HEADERS = ("x-deadline-ms", "x-penstock-timeline")
+SIGNED_HEADERS = (*GENERATING_HEADERS, "x-penstock-receipt")
+"""Of endpoints that give receipts."""
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _EVERYWHERE = (400, 431, 500, 503)

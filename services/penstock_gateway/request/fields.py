@@ -84,27 +84,31 @@ class TermFields(Protocol):
 class TermsHeaders(NamedTuple):
     """tenant: empty for nobody in particular.  grant: what it may have; None: as the engine core
     was told.  deadline_ms: of x-deadline-ms.  background: nobody waits for the answer.
-    session_id: of x-session-id."""
+    session_id: of x-session-id.  receipt: of x-penstock-receipt; empty for none."""
 
     tenant: str
     grant: Grant | None
     deadline_ms: int | None
     background: bool = False
     session_id: str | None = None
+    receipt: str = ""
 
 
 def terms_headers(scope: Scope) -> TermsHeaders:
     """Raises InvalidRequest for a deadline that is none."""
     deadline_ms = session_id = None
+    receipt = ""
     for name, value in scope["headers"]:
         if name == b"x-deadline-ms":
             deadline_ms = _milliseconds(value)
         elif name == b"x-session-id":
             session_id = value.decode("latin-1")
+        elif name == b"x-penstock-receipt":
+            receipt = value.decode("latin-1")
     caller = current.get()
     tenant, grant = tenant_of(scope), None if caller.key is None else caller.key.grant
     tokenising.tenant.set(tenant)
-    return TermsHeaders(tenant, grant, deadline_ms, caller.background, session_id)
+    return TermsHeaders(tenant, grant, deadline_ms, caller.background, session_id, receipt)
 
 
 def tenant_of(scope: Scope) -> str:
@@ -291,6 +295,8 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     guided_grammar: Text = None
 
     prediction: Prediction | None = None
+    penstock_receipt: Text = None
+    """What the header x-penstock-receipt says, for who can send none, as a line of a batch."""
 
     # --- without effect on the output
     spaces_between_special_tokens: Flag = None

@@ -18,5 +18,10 @@ def fingerprint(digest: str, computing: str, layout: str = ONE_RANK) -> str:
 
     The number of threads is not part of it, because no backend's sums depend on it.
     """
-    parts = (digest, computing, instruction_set(), layout)
+    parts = (digest, *arithmetic(computing, layout))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def arithmetic(computing: str, layout: str = ONE_RANK) -> tuple[str, str, str]:
+    """Returns what `fingerprint` covers beside the model, in words."""
+    return computing, instruction_set(), layout

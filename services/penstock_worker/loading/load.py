@@ -32,7 +32,7 @@ from penstock_worker.forward.interface import (
 )
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
-from penstock_worker.loading.fingerprint import fingerprint
+from penstock_worker.loading.fingerprint import arithmetic, fingerprint
 from penstock_worker.loading.host import load_on_host
 from penstock_worker.loading.kernels import triton_kernels
 from penstock_worker.loading.loaded import Loaded
@@ -143,11 +143,8 @@ def _load_generator(
         parts = None if draft is None else draft.served_parts
         kv_blocks = forward.kv_blocks()
         copies, cache = BlockCopies(kv_blocks, host_blocks), HostCache(kv_blocks[:parts])
-    named = fingerprint(
-        prepared.digest,
-        f"{recipe.fingerprint} sampler {sampler.fingerprint}",
-        ranks.place.layout,
-    )
+    computing = f"{recipe.fingerprint} sampler {sampler.fingerprint}"
+    named = fingerprint(prepared.digest, computing, ranks.place.layout)
     stored = open_store(
         setup,
         cache,
@@ -163,6 +160,7 @@ def _load_generator(
         num_kv_blocks=blocks,
         device="cpu",
         fingerprint=named,
+        arithmetic=arithmetic(computing, ranks.place.layout),
         disk_kv=stored is not None,
         load_seconds=time.monotonic() - begun,
         num_host_blocks=host_blocks,
@@ -254,11 +252,8 @@ def _load_on_device(
     # They are calculated only for one rank, so all ranks still have one fingerprint.
     scales = parts.forward.kv_scales.hex()
     calculated = f" scales {scales}" if setup.calculate_kv_scales else ""
-    named = fingerprint(
-        prepared.digest,
-        f"{recipe.fingerprint} sampler {parts.sampler.fingerprint}{calculated}",
-        ranks.place.layout,
-    )
+    computing = f"{recipe.fingerprint} sampler {parts.sampler.fingerprint}{calculated}"
+    named = fingerprint(prepared.digest, computing, ranks.place.layout)
     stored = open_store(
         setup,
         parts.stored_cache(setup, recipe, None if draft is None else draft.served_parts),
@@ -272,6 +267,7 @@ def _load_on_device(
         num_kv_blocks=parts.blocks,
         device=recipe.device_name,
         fingerprint=named,
+        arithmetic=arithmetic(computing, ranks.place.layout),
         disk_kv=stored is not None,
         load_seconds=time.monotonic() - begun,
         num_host_blocks=parts.copies.host_blocks,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.client.adapters import AdapterDirectory
+from penstock.client.control import hash_weights
 from penstock.client.dispatch import Dispatch
 from penstock.client.fleet import Fleet
 from penstock.client.live import LiveFeed
@@ -83,6 +84,7 @@ def combined(sessions: Sequence[EngineSession]) -> Status | None:
     serving = any(status.ready and not status.draining for status in statuses)
     reasons = (status.reason for status in statuses if status.reason)
     fingerprints = {status.fingerprint for status in statuses}
+    arithmetic = {status.arithmetic for status in statuses}
 
     def total(field: str) -> int:
         return sum(getattr(status, field) for status in statuses)
@@ -92,6 +94,7 @@ def combined(sessions: Sequence[EngineSession]) -> Status | None:
         reason="" if serving else next(reasons, ""),
         # Nobody can tell before a request is placed which of several it will be.
         fingerprint=fingerprints.pop() if len(fingerprints) == 1 else None,
+        arithmetic=arithmetic.pop() if len(arithmetic) == 1 else (),
         waiting=total("waiting"),
         running=total("running"),
         blocks_total=total("blocks_total"),
@@ -179,6 +182,10 @@ class ClientView:
     def live(self) -> LiveFeed:
         """What engine cores show of themselves to those who watch."""
         return self._dispatch.live
+
+    async def hash_weights(self) -> dict[str, str]:
+        """SHA-256 of each file of weights, see `control.hash_weights`."""
+        return await hash_weights(self._fleet.sessions)
 
     @property
     def open_requests(self) -> int:

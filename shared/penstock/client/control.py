@@ -10,9 +10,16 @@ from typing import Any, Literal, cast
 
 from penstock.client.session import EngineSession
 from penstock.errors import EngineUnavailable, InvalidRequest
-from penstock.protocol.call_values import encode_value
+from penstock.protocol.call_values import decode_value, encode_value
 from penstock.protocol.common import MAX_CALL_SECONDS, MAX_METHOD_CHARS, WAKE_TAGS, WakeTag
-from penstock.protocol.from_frontend import CallWorkers, FromFrontend, PutToSleep, SetPaused, WakeUp
+from penstock.protocol.from_frontend import (
+    CallWorkers,
+    FromFrontend,
+    HashWeights,
+    PutToSleep,
+    SetPaused,
+    WakeUp,
+)
 from penstock.protocol.to_frontend import Welcome
 
 LOOK = 0.02
@@ -245,3 +252,20 @@ def _arguments(
         return encode_value([list(args), kwargs or {}])
     except TypeError as error:
         raise InvalidRequest(f"{method}: {error}", param="args") from None
+
+
+async def hash_weights(sessions: Iterable[EngineSession]) -> dict[str, str]:
+    """The SHA-256, in hex, of each file of weights, by its name, as one engine core reads them: all
+    serve the same model.
+
+    Raises InvalidRequest where it is of a version that doesn't read them, EngineUnavailable where
+    there is none, and RequestFailed where a file can't be read."""
+    session = all_able(sessions, lambda welcome: welcome.hashes_weights, "hashes no weights")[0]
+    number, done = session.calls.begin()
+    try:
+        if not session.send(HashWeights(number)):
+            raise EngineUnavailable("there is no session with an engine core at the moment")
+        (answer,) = await done
+        return {str(name): str(digest) for name, digest in decode_value(answer).items()}
+    finally:
+        session.calls.forget(number)

@@ -195,6 +195,14 @@ class EmittedSequence:
         self._text = text
         self._plain = text.plain
 
+    def resume(self, emitted: list[int]) -> None:
+        """Takes what it has emitted before, which is no part of its deltas."""
+        self.emitted.extend(emitted)
+        if self._plain is not None:
+            self._plain.push(emitted)
+        else:
+            self._text.push(emitted)
+
     def take(self, output: SequenceOutput) -> SequenceDelta:
         """Returns what the sequence gains by an output; of one that ends at a stop string, without
         what lies after that."""

@@ -49,6 +49,7 @@ from penstock.protocol.common import (
     TokenSampling,
     WakeTag,
 )
+from penstock.protocol.from_frontend import OpenSequence
 from penstock.protocol.to_frontend import Welcome
 from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms
@@ -223,6 +224,7 @@ class EngineClient(ClientView):
         media: PromptMedia | None = None,
         speech: SpeechRules | None = None,
         prediction: Sequence[int] = (),
+        sequences: tuple[OpenSequence, ...] = (),
         read_at_end: bool = False,
     ) -> Generation:
         """Returns once an engine has accepted the request, and compiled its grammar if it has one;
@@ -230,8 +232,9 @@ class EngineClient(ClientView):
 
         media: what placeholders of the prompt stand for, of whose bytes references are held until
         the request ends.  speech: what its tokens may be where it transcribes.  prediction: token
-        ids that the output is expected to resemble.  read_at_end: nobody reads tokens before the
-        end, so they may come several at a time.
+        ids that the output is expected to resemble.  sequences: of its n, those that run, each
+        after what it has emitted; empty: all from their beginning.  read_at_end: nobody reads
+        tokens before the end, so they may come several at a time.
 
         Raises InvalidRequest, Overloaded (with retry_after; Limited is one), DeadlineExceeded or
         EngineUnavailable, and what the observer refuses with.  When the caller is cancelled while
@@ -260,6 +263,7 @@ class EngineClient(ClientView):
             grammar=grammar,
             media=None if media is None else PreparedMedia(media),
             prediction=prediction,
+            sequences=sequences,
         )
         delivery = Delivery(
             tokenizer=text.tokenizer,

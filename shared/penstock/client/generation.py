@@ -115,8 +115,10 @@ class Generation:
                     include_stop=params.include_stop_str_in_output,
                 )
             )
-            for index in range(params.n)
+            for index in ([s.index for s in request.sequences] or range(params.n))
         }
+        for begun in request.sequences:
+            self._open[begun.index].resume(begun.emitted)
         self._sole = self._open[0] if params.n == 1 else None
         """The sequence that is open, where there is only one."""
 

@@ -23,6 +23,7 @@ from penstock.protocol.common import (
     Stopping,
     TokenSampling,
 )
+from penstock.protocol.from_frontend import OpenSequence
 from penstock.protocol.to_frontend import Limits, Rejected, SequenceOutput, Welcome
 from penstock.request.sampling_params import RepetitionDetectionParams, SamplingParams
 from penstock.request.terms import Terms
@@ -139,6 +140,9 @@ class GenerationRequest:
     """What placeholders of the prompt stand for, which engine cores may ask for."""
     prediction: Sequence[int] = ()
     """Token ids that the output is expected to resemble."""
+    sequences: tuple[OpenSequence, ...] = ()
+    """What runs in place of all n sequences from their beginning: some of them, each after what it
+    has emitted."""
 
 
 def token_sampling(

@@ -202,6 +202,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " times, status. text: in the log's format; json."
         ),
     ] = "off"
+    receipt_key_file: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=4096)] | None,
+        Meta(
+            description="File of the Ed25519 key (PEM) that signs receipts; made if it isn't there;"
+            " needs the extra `encryption`; default: none, and no receipts are given."
+        ),
+    ] = None
     slow_request_seconds: Annotated[
         float,
         Meta(ge=0, description="Seconds after which a request's timeline is logged; 0: never."),

@@ -280,6 +280,28 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     metrics: MetricsSettings = MetricsSettings()
 
 
+BIT_SETTINGS = frozenset(
+    {
+        "dtype",
+        "quantization",
+        "matmul_precision",
+        "model_impl",
+        "language_model_only",
+        "attention_backend",
+        "batch_invariant",
+        "flash_attention_3",
+        "kv_cache_dtype",
+        "calculate_kv_scales",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "max_number_digits",
+        "max_model_len",
+    }
+)
+"""Settings of an engine that may change outputs' bits: who computes an output again needs the
+same."""
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Logging."""
 

@@ -147,6 +147,11 @@ class EngineLifecycle:
         return self._started().status
 
     @property
+    def client(self) -> EngineClient:
+        """The client of its engine core; only after start."""
+        return self._started()
+
+    @property
     def window(self) -> int:
         """Requests worth having in flight at once: enough to keep every step full."""
         limits = self.welcome.limits

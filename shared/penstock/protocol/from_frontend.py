@@ -268,6 +268,15 @@ class ReplaceWeights(msgspec.Struct, frozen=True, tag="replace_weights"):
     comes to load the weights; up to MAX_CALL_SECONDS."""
 
 
+class HashWeights(msgspec.Struct, frozen=True, tag="hash_weights"):
+    """Requests the SHA-256 of each file of weights, which are read when this is first asked.
+    Answered by a Called whose result is {name: hex}. Sent only to engine cores whose Welcome says
+    that they support it (`hashes_weights`)."""
+
+    call: int
+    """The front end's number, as CallWorkers has them."""
+
+
 FromFrontend = (
     Hello
     | Submit
@@ -286,4 +295,5 @@ FromFrontend = (
     | WakeUp
     | CallWorkers
     | ReplaceWeights
+    | HashWeights
 )

@@ -30,6 +30,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
     device: str
     fingerprint: str
     """What the numbers depend on (see to_frontend.Status)."""
+    arithmetic: tuple[str, ...] = ()
+    """What of it isn't the model, in words (see to_frontend.Status)."""
     load_seconds: float
     num_host_blocks: int = 0
     """Number of blocks in the host tier."""

@@ -104,6 +104,15 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     hub_id: str = ""
     """The model's name on the hub, whatever requests call it; empty: its files came from elsewhere,
     or an older engine core."""
+    bit_settings: dict[str, str | int | bool] = {}
+    """Settings on which bits depend, by their names, where they differ from the defaults; and
+    max_model_len."""
+    hashes_weights: bool = False
+    """Whether it supports HashWeights."""
+    tokenizer_sha256: str = ""
+    template_sha256: str = ""
+    """SHA-256, in hex, of the two frames; the template's is empty where there is none, and both are
+    of an older engine core."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -310,6 +319,9 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     """Digest of the weights that the workers have; None while they have none."""
     missing: tuple[int, ...] = ()
     """Ranks that have no worker, whether it is to load or to sleep."""
+    arithmetic: tuple[str, ...] = ()
+    """What `fingerprint` covers beside the model, in words: kernels, numbers and sampler,
+    instruction set, layout of ranks. Empty until the worker is ready."""
 
 
 class Adapters(msgspec.Struct, frozen=True, tag="adapters"):
@@ -320,7 +332,8 @@ class Adapters(msgspec.Struct, frozen=True, tag="adapters"):
 
 
 class Called(msgspec.Struct, frozen=True, tag="called"):
-    """What one rank answers to CallWorkers, or the engine core to ReplaceWeights."""
+    """What one rank answers to CallWorkers, or the engine core to ReplaceWeights and
+    HashWeights."""
 
     call: int
     rank: int

@@ -1,0 +1,160 @@
+"""Computes an answer again, and compares tokens.
+
+What the receipt says the output is, is given to the engine as the output's prediction: so many of
+its tokens are computed in one step, and each is checked by sampling in its place, with everything
+that sampling depends on. Speculative decoding changes no output, so this is the same comparison as
+with an answer that is computed token by token, and sooner done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.client import EngineClient
+from penstock.errors import RequestFailed
+from penstock.protocol.common import TokenLogprobs
+from penstock.protocol.from_frontend import MAX_PREDICTION_TOKENS, OpenSequence
+from penstock.request.sampling_params import SamplingParams
+from penstock.request.terms import Terms
+
+QUICKLY = {
+    "speculative_config": {"method": "ngram", "num_speculative_tokens": 64},
+    "max_step_slowdown": 0.0,
+}
+"""Settings of an engine that verifies: as many tokens in a step as there may be. They change no
+output."""
+ENDED = ("stop", "length", "repetition")
+"""Finish reasons that follow from the request; others came from outside."""
+AT_ONCE = 32
+"""Positions that are sampled at a time."""
+
+_NUMBERS = itertools.count()
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where an output differs. at: index of the token.  said, computed: token ids; None: the output
+    ends there."""
+
+    at: int
+    said: int | None
+    computed: int | None
+
+
+class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+    """An output as a receipt has it. sequence: its number among the prompt's n."""
+
+    prompt: list[int]
+    params: SamplingParams
+    sequence: int
+    output: list[int]
+    finish_reason: str | None
+
+
+class Replay:
+    """client: of an engine that computes as the receipt's did.  terms: with the adapter."""
+
+    def __init__(self, client: EngineClient, terms: Terms) -> None:
+        self._client = client
+        self._terms = terms
+
+    async def whole(self, claimed: Claimed) -> Place | None:
+        """Where the output first differs from what is computed; None: nowhere. All of it is, and
+        whether it ends there. Raises RequestFailed and what `submit` raises."""
+        output, params = claimed.output, claimed.params
+        ends = claimed.finish_reason in ENDED
+        if not output and not ends:
+            return None
+        found: list[int] = []
+        generation = await self._client.submit(
+            claimed.prompt,
+            params,
+            name=f"verify-{next(_NUMBERS)}",
+            terms=self._terms,
+            prediction=output[:MAX_PREDICTION_TOKENS],
+            sequences=(OpenSequence(claimed.sequence),),
+        )
+        try:
+            async for deltas in generation:
+                for delta in deltas:
+                    if delta.finish_reason == "error":
+                        raise RequestFailed(delta.error or "the engine has failed")
+                    found += delta.token_ids
+                place = _first_difference(output, found)
+                if place is not None or (len(found) >= len(output) and not ends):
+                    return place
+        finally:
+            generation.abort()
+        if len(found) < len(output):
+            return Place(len(found), output[len(found)], None)
+        return None
+
+    async def positions(self, claimed: Claimed, count: int) -> list[Place]:
+        """Where the output differs among so many positions that are drawn anew each time, in order:
+        each is sampled after the output's own tokens before it. Raises as `whole` does."""
+        drawn = random.SystemRandom().sample(
+            range(len(claimed.output)), min(count, len(claimed.output))
+        )
+        found: list[Place | None] = []
+        # The last one first: it computes the keys and values for all that lie before it.
+        drawn.sort(reverse=True)
+        for begin, end in [(0, 1), *((at, at + AT_ONCE) for at in range(1, len(drawn), AT_ONCE))]:
+            batch = drawn[begin:end]
+            found += await asyncio.gather(*(self._position(claimed, at) for at in batch))
+        return sorted((each for each in found if each is not None), key=lambda place: place.at)
+
+    async def _position(self, claimed: Claimed, at: int) -> Place | None:
+        said = claimed.output[at]
+        # A stop string would need the text before, and ends nothing that goes on.
+        params = msgspec.structs.replace(claimed.params, stop=None)
+        generation = await self._client.submit(
+            claimed.prompt,
+            params,
+            name=f"verify-{next(_NUMBERS)}",
+            terms=self._terms,
+            sequences=(OpenSequence(claimed.sequence, claimed.output[:at]),),
+        )
+        try:
+            async for deltas in generation:
+                for delta in deltas:
+                    if delta.finish_reason == "error":
+                        raise RequestFailed(delta.error or "the engine has failed")
+                    if delta.token_ids:
+                        computed = delta.token_ids[0]
+                        return None if computed == said else Place(at, said, computed)
+        finally:
+            generation.abort()
+        return Place(at, said, None)
+
+    async def logprobs(self, claimed: Claimed) -> list[TokenLogprobs]:
+        """Log-probabilities of the output's tokens, and the likeliest one in each place: of the
+        distribution before parameters change it."""
+        whole = [*claimed.prompt, *claimed.output]
+        params = SamplingParams(max_tokens=0, prompt_logprobs=1)
+        generation = await self._client.submit(
+            whole, params, name=f"verify-{next(_NUMBERS)}", terms=self._terms
+        )
+        try:
+            async for _ in generation:
+                pass
+            told = generation.prompt_logprobs or []
+        finally:
+            generation.abort()
+        found = [each for each in told[len(claimed.prompt) :] if each is not None]
+        if len(found) != len(claimed.output):
+            raise RequestFailed("the engine gave no log-probabilities of the output")
+        return found
+
+
+def _first_difference(said: Sequence[int], computed: Sequence[int]) -> Place | None:
+    """The first place of what is computed that the output hasn't."""
+    for at, token in enumerate(computed):
+        if at >= len(said):
+            return Place(at, None, token)
+        if said[at] != token:
+            return Place(at, said[at], token)
+    return None

@@ -1,0 +1,220 @@
+"""What a receipt says. The statement is JSON text that is signed as it stands, so it survives being
+parsed and written by others; token ids lie beside it, and the statement has their digests."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock.request.sampling_params import SamplingParams
+
+VERSION = 1
+MAX_BYTES = 64 * 2**20
+"""Largest receipt, or reply with one, that is read."""
+UNTOLD = ("output_kind", "logprobs", "prompt_logprobs", "seed", "max_tokens")
+"""Sampling parameters that change no token, or that each prompt has by itself."""
+
+
+class ModelClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The model. digest: Penstock's own, of config, tokenizer, template and samples of the weights.
+    tokenizer, template, weights: SHA-256, in hex; weights: of each file by its name, null where
+    they could not be read in time.  adapter: digest of the adapter that is applied; empty: none."""
+
+    name: str
+    hub_id: str
+    digest: str
+    tokenizer: str
+    template: str
+    weights: dict[str, str] | None
+    adapter: str = ""
+
+
+class ComputingClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How it was computed. fingerprint: of everything but the request that bits depend on; null if
+    several engine cores compute differently.  arithmetic: the same in words, without the model.
+    settings: those that change bits, where they aren't the defaults."""
+
+    fingerprint: str | None
+    arithmetic: list[str]
+    settings: dict[str, Any]
+
+
+class PromptClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A prompt. tokens: their number.  sha256: see `ids_digest`.  seed: the one that was used.
+    max_tokens: of each of its outputs."""
+
+    tokens: int
+    sha256: str
+    seed: int
+    max_tokens: int
+
+
+class OutputClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A choice. prompt: index of its prompt.  sequence: its number among that prompt's n.
+    logprobs_sha256: see `logprobs_digest`; null where they weren't asked for."""
+
+    prompt: int
+    sequence: int
+    tokens: int
+    sha256: str
+    finish_reason: str | None
+    logprobs_sha256: str | None = None
+
+
+class Statement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is signed. id: of the reply.  created: Unix time, seconds.  penstock: the version.
+    params: SamplingParams, but for what each prompt has."""
+
+    receipt: Literal[1] = 1
+    id: str
+    created: int
+    penstock: str
+    model: ModelClaim
+    computing: ComputingClaim
+    params: dict[str, Any]
+    prompts: list[PromptClaim]
+    outputs: list[OutputClaim]
+
+    def sampling(self, prompt: int) -> SamplingParams:
+        """All parameters of a prompt. Raises InvalidRequest."""
+        unknown = sorted(self.params.keys() - set(SamplingParams.__struct_fields__))
+        if unknown:
+            raise InvalidRequest(f"the receipt has the parameter {unknown[0][:40]!r}, unknown here")
+        claim = self.prompts[prompt]
+        params = {**self.params, "seed": claim.seed, "max_tokens": claim.max_tokens}
+        try:
+            return msgspec.convert(params, SamplingParams, str_keys=True)
+        except ValueError as error:
+            raise InvalidRequest(f"the receipt's params are wrong: {error}") from None
+
+
+class PublicKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key that checks signatures. id: the first 16 hex digits of the SHA-256 of its bytes.
+    public_key: its 32 bytes, in base64."""
+
+    id: str
+    algorithm: Literal["ed25519"] = "ed25519"
+    public_key: str
+
+
+TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
+class TokenLists(msgspec.Struct, frozen=True, kw_only=True):
+    """Token ids of each prompt and of each output; logprobs: log-probabilities of the outputs'
+    tokens, where they were asked for."""
+
+    prompts: list[list[TokenId]]
+    outputs: list[list[TokenId]]
+    logprobs: list[list[float]] | None = None
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """statement: JSON text of a Statement.  signature: of its UTF-8 bytes, in base64.  tokens: null
+    in a receipt of digests only."""
+
+    statement: str
+    signature: str
+    key: PublicKey
+    tokens: TokenLists | None = None
+
+
+def ids_digest(ids: Sequence[int]) -> str:
+    """SHA-256, in hex, of token ids as unsigned 32-bit numbers, little-endian."""
+    return _digest(array("I", ids))
+
+
+def logprobs_digest(logprobs: Sequence[float]) -> str:
+    """SHA-256, in hex, of log-probabilities as 32-bit floats, little-endian."""
+    return _digest(array("f", logprobs))
+
+
+def _digest(numbers: array[Any]) -> str:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return hashlib.sha256(numbers.tobytes()).hexdigest()
+
+
+def told_params(params: SamplingParams) -> dict[str, Any]:
+    """Parameters as a Statement has them."""
+    said: dict[str, Any] = msgspec.to_builtins(params, str_keys=True)
+    return {name: value for name, value in said.items() if name not in UNTOLD}
+
+
+def read_receipts(data: bytes) -> list[Receipt]:
+    """The receipts in a file's contents: a receipt, a reply that has one, or a stream of events or
+    lines of which some do. Raises InvalidRequest that says what is wrong."""
+    if len(data) > MAX_BYTES:
+        raise InvalidRequest(f"the receipt has more than {MAX_BYTES >> 20} MiB, the maximum")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest("the receipt is no UTF-8 text") from None
+    whole = _parsed(text)
+    if whole is not None:
+        found = [whole]
+    else:
+        lines = (line.removeprefix("data:").strip() for line in text.splitlines())
+        found = [each for line in lines if line.startswith("{") and (each := _parsed(line))]
+    if not found:
+        raise InvalidRequest("the receipt is no JSON object, and no lines or events of them")
+    given = [each for each in map(_receipt_in, found) if each is not None]
+    if not given:
+        raise InvalidRequest(
+            "there is no receipt in it: expected `statement`, `signature` and `key`, or a reply"
+            " with `penstock_receipt`"
+        )
+    return [_converted(each) for each in given]
+
+
+def read_statement(receipt: Receipt) -> Statement:
+    """What a receipt says. Raises InvalidRequest, also for another version."""
+    said = _parsed(receipt.statement)
+    if said is None:
+        raise InvalidRequest("the receipt's statement is no JSON object")
+    if said.get("receipt") != VERSION:
+        raise InvalidRequest(
+            f"the receipt is of version {str(said.get('receipt'))[:20]}; this Penstock reads"
+            f" {VERSION}"
+        )
+    try:
+        statement = msgspec.convert(said, Statement)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"the receipt's statement is wrong: {error}") from None
+    for output in statement.outputs:
+        if not 0 <= output.prompt < len(statement.prompts):
+            raise InvalidRequest(
+                f"the receipt has an output of prompt {output.prompt}, which it hasn't"
+            )
+    return statement
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _receipt_in(found: dict[str, Any]) -> dict[str, Any] | None:
+    for path in ((), ("penstock_receipt",), ("response", "body", "penstock_receipt")):
+        inner: Any = found
+        for name in path:
+            inner = inner.get(name) if isinstance(inner, dict) else None
+        if isinstance(inner, dict) and "statement" in inner:
+            return inner
+    return None
+
+
+def _converted(found: dict[str, Any]) -> Receipt:
+    try:
+        return msgspec.convert(found, Receipt)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"the receipt is wrong: {error}") from None

@@ -1,0 +1,315 @@
+"""What is checked of a receipt, in this order: its signature; that its token ids are those that
+were signed; that the model here is the one it names; and that its outputs are what that computes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.config.settings import BIT_SETTINGS
+from penstock.errors import InvalidRequest
+from penstock.llm.asynchronous import AsyncLLM
+from penstock.protocol.common import TokenLogprobs
+from penstock.receipts.replay import QUICKLY, Claimed, Place, Replay
+from penstock.receipts.signing import public_key, signature_fits
+from penstock.receipts.statement import (
+    ComputingClaim,
+    ModelClaim,
+    OutputClaim,
+    PromptClaim,
+    PublicKey,
+    Receipt,
+    Statement,
+    TokenLists,
+    ids_digest,
+    logprobs_digest,
+    read_statement,
+)
+from penstock.request.terms import Terms
+from penstock.version import __version__
+
+BOUND = 1.0
+"""Nats by which a token's log-probability may differ between machines that compute other bits: what
+rounding was seen to change at most, on any token (docs/guides/receipts.md)."""
+LOOKED_AT = 32
+"""Further positions that are sampled once an output has been found to differ."""
+
+Standing = Literal["equal", "differs", "untold"]
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was checked. standing: `untold` where it can't be said.  detail: what was
+    found, for people."""
+
+    what: str
+    standing: Standing
+    detail: str
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """equal: all that was checked is as the receipt says.  differs: something isn't.  untold: bits
+    may differ here, and nothing else does."""
+
+    standing: Standing
+    id: str
+    checks: list[Check]
+
+    @classmethod
+    def of(cls, id: str, checks: list[Check]) -> Verdict:
+        standings = {each.standing for each in checks if each.standing != "equal"}
+        standing: Standing = "differs" if "differs" in standings else "equal"
+        outputs = [each.standing for each in checks if each.what.startswith("output")]
+        if standing == "equal" and (not outputs or "untold" in outputs):
+            standing = "untold"
+        return cls(standing, id, checks)
+
+
+class SignedReceipt:
+    """A receipt that can be read; whether it is true, its checks say. pinned: the key that must
+    have signed it; None: any. Raises as `read_statement` does."""
+
+    def __init__(self, receipt: Receipt, pinned: PublicKey | None = None) -> None:
+        self.statement: Statement = read_statement(receipt)
+        self._receipt = receipt
+        self._pinned = pinned
+
+    def checks(self) -> Iterator[Check]:
+        """Of what can be told without the model."""
+        yield self._signature()
+        yield self._tokens()
+
+    def _signature(self) -> Check:
+        key = self._receipt.key
+        if not signature_fits(self._receipt):
+            return Check("signature", "differs", f"key {key.id} has not signed this statement")
+        if self._pinned is not None and self._pinned.public_key != key.public_key:
+            return Check(
+                "signature", "differs", f"signed by key {key.id}, not by {self._pinned.id}"
+            )
+        whose = "" if self._pinned is not None else "; whose that is, --key can tell"
+        return Check("signature", "equal", f"signed by key {key.id}{whose}")
+
+    def _tokens(self) -> Check:
+        tokens, statement = self._receipt.tokens, self.statement
+        if tokens is None:
+            return Check(
+                "tokens", "untold", "the receipt has digests only; nothing can be computed"
+            )
+        wrong = _misfit(tokens, statement)
+        if wrong:
+            return Check("tokens", "differs", wrong)
+        count = sum(each.tokens for each in statement.outputs)
+        return Check("tokens", "equal", f"{count} output tokens are those that were signed")
+
+    def claims(self) -> list[Claimed]:
+        """The outputs, as they were signed. Raises InvalidRequest for wrong parameters."""
+        tokens = self._receipt.tokens
+        if tokens is None:
+            return []
+        params = [self.statement.sampling(at) for at in range(len(self.statement.prompts))]
+        return [
+            Claimed(
+                prompt=tokens.prompts[each.prompt],
+                params=params[each.prompt],
+                sequence=each.sequence,
+                output=ids,
+                finish_reason=each.finish_reason,
+            )
+            for each, ids in zip(self.statement.outputs, tokens.outputs, strict=True)
+        ]
+
+    def logprobs(self, output: int) -> list[float] | None:
+        """Log-probabilities of an output's tokens; None where the receipt has none."""
+        tokens = self._receipt.tokens
+        return None if tokens is None or tokens.logprobs is None else tokens.logprobs[output]
+
+    def settings(self) -> dict[str, Any]:
+        """Settings for an engine that is to compute the same. Raises InvalidRequest for some that
+        a receipt hasn't: who wrote it doesn't decide what runs here."""
+        settings = self.statement.computing.settings
+        strange = sorted(settings.keys() - BIT_SETTINGS)
+        if strange:
+            raise InvalidRequest(f"the receipt has the setting {strange[0][:40]!r}, which none has")
+        return {**settings, **QUICKLY}
+
+
+def _misfit(tokens: TokenLists, statement: Statement) -> str:
+    """What of the tokens isn't what was signed; empty: all is."""
+    if len(tokens.prompts) != len(statement.prompts):
+        return f"{len(tokens.prompts)} prompts, and {len(statement.prompts)} were signed"
+    if len(tokens.outputs) != len(statement.outputs):
+        return f"{len(tokens.outputs)} outputs, and {len(statement.outputs)} were signed"
+    pairs: list[tuple[str, list[list[int]], Sequence[PromptClaim | OutputClaim]]] = [
+        ("prompt", tokens.prompts, statement.prompts),
+        ("output", tokens.outputs, statement.outputs),
+    ]
+    for what, lists, claims in pairs:
+        for index, (ids, claim) in enumerate(zip(lists, claims, strict=True)):
+            if claim.tokens != len(ids):
+                return f"{what} {index} has {len(ids)} token ids, and {claim.tokens} were signed"
+            if claim.sha256 != ids_digest(ids):
+                return f"the token ids of {what} {index} aren't those that were signed"
+    for index, claim in enumerate(statement.outputs):
+        told = None if tokens.logprobs is None else tokens.logprobs[index : index + 1]
+        if told and claim.logprobs_sha256 != logprobs_digest(told[0]):
+            return f"the log-probabilities of output {index} aren't those that were signed"
+        if told is not None and (not told or len(told[0]) != claim.tokens):
+            return f"output {index} has not one log-probability for each token"
+    return ""
+
+
+class ModelHere:
+    """The model of a started library, compared with what receipts say. adapter: see Terms."""
+
+    def __init__(self, llm: AsyncLLM, weights: dict[str, str], terms: Terms) -> None:
+        self._llm = llm
+        self._weights = weights
+        self._replay = Replay(llm.client, terms)
+        self._adapter = "" if terms.adapter is None else terms.adapter.digest
+
+    async def checks(self, receipt: SignedReceipt, sample: int | None) -> list[Check]:
+        """sample: positions of each output that are computed; None: all of it is."""
+        found = [*self._model(receipt.statement.model)]
+        version = receipt.statement.penstock
+        if version != __version__:
+            told = (
+                f"computed by Penstock {version}; this is {__version__}, which may compute others"
+            )
+            found.append(Check("version", "untold", told))
+        here = self._computing(receipt.statement.computing)
+        found.append(here)
+        if any(check.what == "tokenizer" and check.standing == "differs" for check in found):
+            return found  # Its ids mean something else.
+        for index, claimed in enumerate(receipt.claims()):
+            unknown = self._unknown(claimed)
+            if unknown:
+                found.append(Check(f"output {index}", "differs", unknown))
+            elif here.standing == "equal":
+                found.append(await self._same_class(f"output {index}", claimed, sample))
+            else:
+                logprobs = receipt.logprobs(index)
+                found.append(await self._other_class(f"output {index}", claimed, logprobs))
+        return found
+
+    def _unknown(self, claimed: Claimed) -> str:
+        """Says which token id the model doesn't have; empty: it has all."""
+        most = self._llm.welcome.limits.vocab_size
+        for what, ids in (("prompt", claimed.prompt), ("output", claimed.output)):
+            at = next((at for at, token in enumerate(ids) if token >= most), None)
+            if at is not None:
+                return f"token {at} of its {what} is {ids[at]}; the model has 0 to {most - 1}"
+        return ""
+
+    def _model(self, claim: ModelClaim) -> Iterator[Check]:
+        welcome = self._llm.welcome
+        for what, said, here in (
+            ("tokenizer", claim.tokenizer, welcome.tokenizer_sha256),
+            ("template", claim.template, welcome.template_sha256),
+            ("adapter", claim.adapter, self._adapter),
+        ):
+            if said == here:
+                yield Check(what, "equal", here[:16] or "none, as in the receipt")
+            else:
+                yield Check(what, "differs", f"{said[:16] or 'none'}; here {here[:16] or 'none'}")
+        if claim.weights is None:
+            yield Check("weights", "untold", "the receipt has no digests of their files")
+            return
+        theirs, ours = sorted(claim.weights.values()), sorted(self._weights.values())
+        if theirs == ours:
+            yield Check("weights", "equal", ", ".join(self._weights))
+            return
+        other = [name for name, digest in claim.weights.items() if digest not in ours]
+        yield Check("weights", "differs", f"other contents: {', '.join(other) or 'fewer files'}")
+
+    def _computing(self, claim: ComputingClaim) -> Check:
+        status = self._llm.status
+        here = None if status is None else status.arithmetic
+        if here and claim.arithmetic == list(here):
+            return Check("arithmetic", "equal", "; ".join(here))
+        return Check(
+            "arithmetic",
+            "untold",
+            f"{'; '.join(claim.arithmetic) or 'not told'}; here {'; '.join(here or ())}: bits may"
+            " differ, so log-probabilities are compared",
+        )
+
+    async def _same_class(self, what: str, claimed: Claimed, sample: int | None) -> Check:
+        if sample is not None:
+            places = await self._replay.positions(claimed, sample)
+            count = min(sample, len(claimed.output))
+            if not places:
+                return Check(what, "equal", f"{count} of {len(claimed.output)} tokens sampled")
+            found = await self._told(places[0], claimed)
+            return Check(what, "differs", f"{found}; {len(places)} of {count} sampled differ")
+        place = await self._replay.whole(claimed)
+        if place is None:
+            return Check(what, "equal", f"all {len(claimed.output)} tokens computed again")
+        others = await self._replay.positions(claimed, LOOKED_AT)
+        count = min(LOOKED_AT, len(claimed.output))
+        found = await self._told(place, claimed)
+        return Check(what, "differs", f"{found}; {len(others)} of {count} sampled tokens differ")
+
+    async def _told(self, place: Place, claimed: Claimed) -> str:
+        """A difference in words."""
+        said, computed = self._named(place.said), self._named(place.computed)
+        words = f"token {place.at} differs: the receipt has {said}, computed is {computed}"
+        if place.said is None or place.at >= len(claimed.output):
+            return words
+        upto = msgspec.structs.replace(claimed, output=claimed.output[: place.at + 1])
+        last = (await self._replay.logprobs(upto))[-1]
+        return f"{words} (the receipt's has the log-probability {last.logprob:.2f})"
+
+    def _named(self, token: int | None) -> str:
+        if token is None:
+            return "the end"
+        return f"{token} {self._llm.text.tokenizer.token_text(token)!r}"
+
+    async def _other_class(self, what: str, claimed: Claimed, told: list[float] | None) -> Check:
+        if not claimed.output:
+            return Check(what, "untold", "no tokens")
+        here = await self._replay.logprobs(claimed)
+        if told is None and claimed.params.temperature > 0:
+            return Check(
+                what,
+                "untold",
+                "the receipt has no log-probabilities (x-penstock-receipt: logprobs), and its"
+                " tokens were drawn",
+            )
+        gaps = _gaps(here, told)
+        worst = max(range(len(gaps)), key=gaps.__getitem__)
+        words = f"log-probabilities differ by {gaps[worst]:.3g} at most, at token {worst}"
+        if told is None:
+            words = f"token {worst} is {gaps[worst]:.3g} below the likeliest one; others are less"
+        if not gaps[worst] <= BOUND:
+            return Check(what, "differs", f"{words}; the bound is {BOUND:g}")
+        return Check(what, "untold", f"{words}, within the bound of {BOUND:g}")
+
+
+def _gaps(here: Sequence[TokenLogprobs], told: list[float] | None) -> list[float]:
+    """By how much each log-probability differs from the one told; without any, from that of the
+    likeliest token, which a greedy output has."""
+    expected = told or [each.top_logprobs[0] for each in here]
+    gaps = [abs(mine.logprob - theirs) for mine, theirs in zip(here, expected, strict=True)]
+    return [gap if not math.isnan(gap) else math.inf for gap in gaps]
+
+
+def pinned_key(text: str) -> PublicKey:
+    """A key that receipts must be signed by: its 32 bytes in base64, or what /v1/receipts/key
+    answers. Raises InvalidRequest."""
+    try:
+        if text.lstrip().startswith("{"):
+            text = msgspec.json.decode(text, type=PublicKey).public_key
+        raw = base64.b64decode(text.strip(), validate=True)
+    except (msgspec.DecodeError, binascii.Error, ValueError):
+        raw = b""
+    if len(raw) != 32:
+        raise InvalidRequest(
+            "--key is neither 32 bytes in base64 nor what /v1/receipts/key answers"
+        )
+    return public_key(raw)
