@@ -43,6 +43,46 @@ def test_an_echo_scores_the_prompt_as_the_answer_was_scored(http: httpx.Client) 
     assert len(scores) == len(whole)
 
 
+def test_echoed_scores_do_not_depend_on_the_load(http: httpx.Client) -> None:
+    """Every log-probability of prompts of many lengths, with 1, 8 and 64 of them in flight: each
+    time computed anew, and once more from the cache."""
+    words = [
+        "the",
+        "sun",
+        "rises",
+        "in",
+        "the",
+        "east",
+        "and",
+        "sets",
+        "in",
+        "the",
+        "west,",
+        "says",
+        "the",
+        "oldest",
+        "of",
+        "all",
+        "almanacs",
+    ]
+    prompts = [" ".join(words[n % 5 : n % 5 + 2 + n % 13]) + f" ({n})" for n in range(64)]
+
+    def scored(at_once: int, salt: str) -> list[Any]:
+        def score(prompt: str) -> Any:
+            fields = {"prompt": prompt, "echo": True, "logprobs": 3, "cache_salt": salt}
+            [choice] = complete(http, max_tokens=1, **fields)["choices"]
+            return choice["text"], choice["logprobs"]
+
+        with ThreadPoolExecutor(at_once) as pool:
+            return list(pool.map(score, prompts))
+
+    alone = scored(1, "one")
+    assert sum(len(logprobs["token_logprobs"]) for _, logprobs in alone) > 480
+    assert scored(8, "eight") == alone
+    assert scored(64, "sixty-four") == alone
+    assert scored(64, "one") == alone
+
+
 def test_prompt_logprobs(http: httpx.Client) -> None:
     [choice] = complete(http, prompt_logprobs=2, max_tokens=1)["choices"]
     first, *rest = choice["prompt_logprobs"]
