@@ -44,28 +44,9 @@ def test_an_echo_scores_the_prompt_as_the_answer_was_scored(http: httpx.Client) 
 
 
 def test_echoed_scores_do_not_depend_on_the_load(http: httpx.Client) -> None:
-    """Every log-probability of prompts of many lengths, with 1, 8 and 64 of them in flight: each
-    time computed anew, and once more from the cache."""
-    words = [
-        "the",
-        "sun",
-        "rises",
-        "in",
-        "the",
-        "east",
-        "and",
-        "sets",
-        "in",
-        "the",
-        "west,",
-        "says",
-        "the",
-        "oldest",
-        "of",
-        "all",
-        "almanacs",
-    ]
-    prompts = [" ".join(words[n % 5 : n % 5 + 2 + n % 13]) + f" ({n})" for n in range(64)]
+    """Every log-probability of prompts of many lengths, with 1, 8 and 64 of them in flight, each
+    time computed anew."""
+    prompts = [f"Number {n} rises" + " and sets in the west" * (n % 5) for n in range(64)]
 
     def scored(at_once: int, salt: str) -> list[Any]:
         def score(prompt: str) -> Any:
@@ -80,7 +61,6 @@ def test_echoed_scores_do_not_depend_on_the_load(http: httpx.Client) -> None:
     assert sum(len(logprobs["token_logprobs"]) for _, logprobs in alone) > 480
     assert scored(8, "eight") == alone
     assert scored(64, "sixty-four") == alone
-    assert scored(64, "one") == alone
 
 
 def test_prompt_logprobs(http: httpx.Client) -> None:
