@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from msgspec import Meta
 
 from penstock.config.settings import EngineConfig
 from penstock.errors import InvalidRequest
+from penstock.process.machine import describe_machine
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Outputs, Rejected
 from penstock_engine.record.framing import Torn, log_files
@@ -90,6 +92,35 @@ def run_simulation(
     return as_text(report)
 
 
+def fit_served(folder: Path, output: Path | None, lone: int, lone_ttft: float, model: str) -> str:
+    """Fits the step's cost to what a server recorded. lone: requests, of which the first had it to
+    themselves, lone_ttft: their median time to the first token as clients saw it, seconds. Raises
+    InvalidRequest."""
+    paths = log_files([str(folder)])
+    traffic = Traffic(Slo(1.0, 1.0))
+    try:
+        fitted = fit_cost(measured_steps(paths))
+        for path in paths:
+            traffic.read(path)
+    except OSError as error:
+        raise InvalidRequest(f"{error.filename}: {error.strerror}") from None
+    machine = describe_machine()
+    about: dict[str, str | float] = {
+        "model": model,
+        "cpu": str(machine.get("cpu", "")),
+        "num_kv_blocks": traffic.num_kv_blocks,
+        "gateway_ms": 1000 * max(0.0, lone_ttft - traffic.median_wait(lone)),
+    }
+    text = _json(msgspec.structs.replace(fitted, about=about))
+    if output is not None:
+        output.write_text(text + "\n", encoding="utf-8")
+    return text
+
+
+def _json(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value)).decode()
+
+
 def fit(names: list[str], output: Path | None, trace: Path | None) -> str:
     """Fits the step's cost to recordings. Raises InvalidRequest."""
     paths = log_files(names)
@@ -102,7 +133,7 @@ def fit(names: list[str], output: Path | None, trace: Path | None) -> str:
             write_trace(trace, traffic.trace)
     except OSError as error:
         raise InvalidRequest(f"{error.filename}: {error.strerror}") from None
-    text = msgspec.json.format(msgspec.json.encode(fitted)).decode()
+    text = _json(fitted)
     if output is not None:
         output.write_text(text + "\n", encoding="utf-8")
     return text
@@ -164,6 +195,16 @@ class Traffic:
         self.metrics = Metrics(slo)
         self._open: dict[bytes, dict[int, Open]] = {}
         self._found: list[Open] = []
+        self.num_kv_blocks = 0
+        """Of the pool at the recording's end."""
+
+    def median_wait(self, first: int) -> float:
+        """Seconds to the first token of so many requests that ended, the first that arrived."""
+        waits = [
+            one.first - one.arrival
+            for one in sorted(self._found, key=lambda one: one.arrival)[:first]
+        ]
+        return statistics.median(waits) if waits else 0.0
 
     @property
     def begun(self) -> float:
@@ -195,7 +236,10 @@ class Traffic:
                     else:
                         self._asked(record)
             except Torn:
-                return
+                pass
+            pool = core.state.scheduling.pool
+            if pool is not None:
+                self.num_kv_blocks = pool.num_blocks
 
     def _asked(self, record: RecordedEvent) -> None:
         if record.name == "frontend_ended":

@@ -17,7 +17,12 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds: of every step, of each token, of each sequence, of each pair of a token and a
     token that it attends to, and of what a step costs outside the model's computation; of each
     adapter whose factors a step reads, and of each token that has one; of each KV block that is
-    copied to the host tier, or back."""
+    copied to the host tier, or back; of each token whose KV a sequence of the step reads (once for
+    all that it computes); of each token's arithmetic that goes on while weights are read, so that
+    of all of it and the base only the longer one counts.
+
+    spread: of how many times as long as that a step takes, quantiles at even distances; each step
+    draws one of them. Empty: exactly as long."""
 
     base_ms: float = 5.0
     token_ms: float = 0.1
@@ -27,35 +32,50 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
     adapter_ms: float = 0.0
     adapted_ms: float = 0.0
     copy_ms: float = 0.0
+    read_ms: float = 0.0
+    hidden_ms: float = 0.0
+    spread: tuple[float, ...] = ()
 
     def copying(self, blocks: int) -> float:
         """Time that a step's copies of blocks take."""
         return 0.001 * self.copy_ms * blocks
 
     def seconds(
-        self, tokens: int, sequences: int, pairs: int, adapters: int = 0, adapted: int = 0
+        self,
+        tokens: int,
+        sequences: int,
+        pairs: int,
+        adapters: int = 0,
+        adapted: int = 0,
+        reads: int = 0,
     ) -> float:
         """Time that one step takes of the worker. adapters: different ones; adapted: tokens that
-        have one."""
+        have one; reads: tokens whose KV is read."""
         return 0.001 * (
-            self.base_ms
+            max(self.base_ms, self.hidden_ms * tokens)
             + self.overhead_ms
             + self.token_ms * tokens
             + self.sequence_ms * sequences
             + self.context_ms * pairs
             + self.adapter_ms * adapters
             + self.adapted_ms * adapted
+            + self.read_ms * reads
         )
 
 
+NUMBERS = tuple(name for name in StepCost.__struct_fields__ if name.endswith("_ms"))
+
+
 class FittedCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What `fit-cost` writes. error_percent: median of |predicted − measured| / measured."""
+    """What `fit-cost` and `bench steps` write. error_percent: median of |predicted − measured| /
+    measured.  about: what was measured, where and with which settings."""
 
     cost: StepCost
     steps: int
     error_percent: float
     error_p95_percent: float
     total_error_percent: float
+    about: dict[str, str | float] = {}
 
 
 def parse(text: str) -> StepCost:
@@ -70,18 +90,24 @@ def parse(text: str) -> StepCost:
             values[f"{name.strip()}_ms"] = float(value)
         except ValueError:
             values["?"] = math.nan
-    known = set(values) <= set(StepCost.__struct_fields__)
+    known = set(values) <= set(NUMBERS)
     if not known or not all(math.isfinite(value) and value >= 0 for value in values.values()):
         raise InvalidRequest(
             f"step cost {text!r}; it takes base, token, sequence, context, overhead, adapter, "
-            "adapted and copy, each a number of milliseconds ≥ 0, as in base=5,token=0.1"
+            "adapted, copy, read and hidden, each a number of milliseconds ≥ 0, as in "
+            "base=5,token=0.1"
         )
-    return StepCost(**{**dict.fromkeys(StepCost.__struct_fields__, 0.0), **values})
+    return msgspec.convert({**dict.fromkeys(NUMBERS, 0.0), **values}, StepCost)
 
 
 def _from_file(name: str) -> StepCost:
+    return read_fitted(name).cost
+
+
+def read_fitted(name: str) -> FittedCost:
+    """A file that `penstock fit-cost` or `penstock bench steps` wrote. Raises InvalidRequest."""
     try:
-        return msgspec.json.decode(Path(name).read_bytes(), type=FittedCost).cost
+        return msgspec.json.decode(Path(name).read_bytes(), type=FittedCost)
     except OSError as error:
         raise InvalidRequest(f"step cost {name!r}: {error.strerror}") from None
     except msgspec.DecodeError as error:

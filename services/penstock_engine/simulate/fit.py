@@ -27,6 +27,9 @@ KEPT = 0.99
 
 PASSES = 4
 
+SPREAD = tuple((at + 0.5) / 25 for at in range(25))
+"""Quantiles of how far steps are from what is predicted."""
+
 SHORTEST = 1e-6
 """Milliseconds that a step is taken for at least, where an error is relative to it."""
 
@@ -73,13 +76,28 @@ def fit_cost(steps: list[Measured]) -> FittedCost:
     total = sum(step.compute for step in kept)
     predicted = sum(_predict(values, step) for step in kept)
     overhead = max(0.0, statistics.median(step.rest for step in kept))
+    cost = StepCost(
+        **dict(zip(TERMS, values, strict=True)),
+        overhead_ms=overhead,
+        spread=_spread(values, steps, overhead),
+    )
     return FittedCost(
-        cost=StepCost(**dict(zip(TERMS, values, strict=True)), overhead_ms=overhead),
+        cost=cost,
         steps=len(steps),
         error_percent=100 * statistics.median(errors),
         error_p95_percent=100 * errors[int(0.95 * (len(errors) - 1))],
         total_error_percent=100 * (predicted / total - 1),
     )
+
+
+def _spread(values: list[float], steps: list[Measured], overhead: float) -> tuple[float, ...]:
+    """Of how many times as long as predicted the steps took, with what they took outside the
+    computation; those held up by something else included."""
+    ratios = sorted(
+        (step.compute + max(step.rest, 0.0)) / max(_predict(values, step) + overhead, SHORTEST)
+        for step in steps
+    )
+    return tuple(round(ratios[int(share * len(ratios))], 4) for share in SPREAD)
 
 
 def _steps(recording: RecordingFile) -> Iterator[Measured]:
@@ -96,7 +114,9 @@ def _steps(recording: RecordingFile) -> Iterator[Measured]:
                 answers.clear()
             elif record.name == "step" and record.decision is not None:
                 for plan in record.decision.plans:
-                    plans[plan["step"]] = (_row(plan), record.arguments[-1])
+                    # What several passes took, or drafts, says little of a step without them.
+                    if not plan.get("extra_steps") and not _drafts(plan):
+                        plans[plan["step"]] = (_row(plan), record.arguments[-1])
             else:
                 result = _result(record)
                 if result is None:
@@ -122,6 +142,10 @@ def _result(record: RecordedEvent) -> Result | None:
         return None
     message = record.arguments[1]
     return message if isinstance(message, Result) else None
+
+
+def _drafts(plan: dict[str, object]) -> bool:
+    return any(work.draft for work in work_of(plan))
 
 
 def _row(plan: dict[str, object]) -> Row:

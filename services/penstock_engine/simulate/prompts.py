@@ -10,9 +10,8 @@ from penstock.errors import InvalidRequest
 from penstock.protocol.common import AdapterFile, SessionTerms, Stopping, TokenSampling
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock_engine.simulate.adapters import adapter_of
-from penstock_engine.simulate.trace import TraceRequest
+from penstock_engine.simulate.trace import VOCAB, TraceRequest
 
-VOCAB = 32_768
 _FILLER = 3
 ANSWER = 5
 """The token that every answer is made of."""

@@ -55,6 +55,32 @@ class SimulatedDrafts:
         )
 
 
+class StepTally:
+    """What a replica's steps were limited by. Seconds of steps: busy, of all; full, of those while
+    requests waited for a slot; short, of those while they waited for blocks.  steps, tokens: of
+    all of them."""
+
+    __slots__ = ("busy", "full", "short", "steps", "tokens", "waiting")
+
+    def __init__(self) -> None:
+        self.busy = self.waiting = self.full = self.short = 0.0
+        self.steps = self.tokens = 0
+
+    def add(self, seconds: float, core: EngineCore, plan: Plan) -> None:
+        """A step begins. The core has planned it, and what waits now found no place in it."""
+        state = core.state.scheduling
+        self.steps += 1
+        self.tokens += sum(work.count for work in plan.work)
+        self.busy += seconds
+        if not state.queue:
+            return
+        self.waiting += seconds
+        if len(state.running) >= state.max_num_seqs:
+            self.full += seconds
+        elif state.pool is not None and state.pool.num_free < state.pool.num_blocks / 20:
+            self.short += seconds
+
+
 FRONTEND = b"f" * 16
 
 
@@ -87,6 +113,7 @@ class SimulatedReplica:
         "loads",
         "requests",
         "store",
+        "tally",
         "wake_at",
         "worker",
     )
@@ -122,6 +149,7 @@ class SimulatedReplica:
         self.busy_until = self.wake_at = math.inf
         self.ended_sessions: list[str] = []  # whose turn is over, since somebody looked
         self.store = store or SimulatedStore(0, 0.0)
+        self.tally = StepTally()
         self._adapter_load = adapter_load
         self._host_blocks = host_blocks
         self._blocks = blocks
@@ -144,7 +172,9 @@ class SimulatedReplica:
         settings = self.core.state.facts.config.scheduler
         self.life += 1
         self.busy_until = math.inf
-        self.worker = SimulatedWorker(self._cost, settings.max_num_seqs, self._drafts)
+        self.worker = SimulatedWorker(
+            self._cost, settings.max_num_seqs, self._drafts, seed=f"{self.index}/{self.life}"
+        )
         self.loads = AdapterLoads(self._adapter_load)
         self.store.forget_asked()
         self._session = self.life.to_bytes(16, "big")
@@ -228,6 +258,7 @@ class SimulatedReplica:
             self._result, self.busy_until = None, math.inf
             return
         self._result, seconds = self.worker.execute(plans[0])
+        self.tally.add(seconds, self.core, plans[0])
         self.busy_until = now + seconds
 
     def _tell(self, effects: Effects, now: float) -> None:
@@ -275,13 +306,20 @@ class SimulatedWorker:
         "_held",
         "_partial",
         "_prompts",
+        "_random",
         "_sampled",
         "plans",
     )
 
     def __init__(
-        self, cost: StepCost, max_num_seqs: int, drafts: SimulatedDrafts | None = None
+        self,
+        cost: StepCost,
+        max_num_seqs: int,
+        drafts: SimulatedDrafts | None = None,
+        seed: str = "",
     ) -> None:
+        """seed: of what the cost's spread is drawn by."""
+        self._random = random.Random(seed)
         self.plans: deque[Plan] = deque()
         self._cost = cost
         self._drafts = drafts or SimulatedDrafts()
@@ -303,13 +341,14 @@ class SimulatedWorker:
         self._adapters.take(plan)
         answers: list[SlotResult] = []
         sampled, partial, drafts = self._sampled, self._partial, self._drafts
-        tokens = pairs = 0
+        tokens = pairs = reads = 0
         for work in plan.work:
             slot, count = work.slot, work.count
             start = held[slot] - count if work.after_drafts else work.start
             end = start + count
             tokens += count
             pairs += count * (start + end + 1)
+            reads += end
             if end == held[slot]:
                 answer = sampled[slot] if not drafts.tokens else drafts.answer(work, ANSWER)
                 held[slot] = end + 1 + len(answer.more)
@@ -318,8 +357,12 @@ class SimulatedWorker:
                 answers.append(answer)
             else:
                 answers.append(partial[slot])
-        seconds = self._cost.seconds(tokens, len(answers), pairs // 2, *self._adapters.extent(plan))
-        seconds += self._cost.copying(len(plan.copies))
+        cost = self._cost
+        adapters, adapted = self._adapters.extent(plan)
+        seconds = cost.seconds(tokens, len(answers), pairs // 2, adapters, adapted, reads)
+        seconds += cost.copying(len(plan.copies))
+        if cost.spread:
+            seconds *= self._random.choice(cost.spread)
         return Result(plan.step, answers, seconds), seconds
 
     def _admit(self, new: NewSequence) -> None:

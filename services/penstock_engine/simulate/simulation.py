@@ -26,11 +26,11 @@ from penstock_engine.simulate.apart import PromptsApart, check_apart
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.groups import check_groups
 from penstock_engine.simulate.metrics import Metrics, Open, Slo
-from penstock_engine.simulate.prompts import VOCAB, Told, submit_of
+from penstock_engine.simulate.prompts import Told, submit_of
 from penstock_engine.simulate.replica import SimulatedDrafts, SimulatedReplica
 from penstock_engine.simulate.routing import make_router, routing_request
 from penstock_engine.simulate.store import Kept, SimulatedStore, check_store
-from penstock_engine.simulate.trace import TraceRequest
+from penstock_engine.simulate.trace import VOCAB, TraceRequest
 
 MAX_REPLICAS = 100_000
 

@@ -1,4 +1,4 @@
-"""`penstock bench`: latency, throughput, serve."""
+"""`penstock bench`: latency, throughput, serve, steps."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ def add(parser: Parser) -> None:
     parser.description = (
         "Measures. latency: how long one batch takes; throughput: how fast many prompts are"
         " processed (both start their own engine, without HTTP); serve: load on a running server,"
-        " Penstock's or another that speaks OpenAI's API."
+        " Penstock's or another that speaks OpenAI's API; steps: what a step costs, for `penstock"
+        " plan`."
     )
     parser.epilog = examples(
         "penstock bench latency smollm2-135m --batch-size 8 --input-len 32 --output-len 64",
         "penstock bench throughput smollm2-135m --num-prompts 100 --json",
         "penstock bench serve --concurrency 8 --requests 64",
         "penstock bench serve --rate 20 --duration 30 --requests 10000 --output run.json",
+        "penstock bench steps smollm2-135m --output steps.json",
     )
     kinds = parser.add_subparsers(title="what to measure", metavar="KIND", required=True)
     _add_latency(kinds.add_parser("latency", help="seconds for one batch of prompts"))
     _add_throughput(kinds.add_parser("throughput", help="requests and tokens per second"))
     _add_serve(kinds.add_parser("serve", help="latencies of a running server under load"))
+    _add_steps(kinds.add_parser("steps", help="what a step costs, for `penstock plan`"))
 
 
 def _add_latency(parser: Parser) -> None:
@@ -85,6 +88,26 @@ def _add_serve(parser: Parser) -> None:
     parser.add_argument("--no-progress", action="store_true", help="No bar on stderr.")
     _add_output(parser)
     parser.set_defaults(run=_serve)
+
+
+def _add_steps(parser: Parser) -> None:
+    parser.usage = "penstock bench steps [MODEL] [--flag VALUE ...]"
+    parser.description = (
+        "Starts a server, loads it with 1 to 64 streams, and fits what a step costs to what the"
+        " engine core recorded. Every engine setting of `penstock serve` is a flag here too."
+        " Nothing is drafted."
+    )
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="Default: smollm2-135m.")
+    for name, default in (("--input-len", "uniform:16:512"), ("--output-len", "uniform:16:96")):
+        words = "128, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA:MAX. Default: %(default)s."
+        parser.add_argument(name, default=default, metavar="LENGTH", help=words)
+    parser.add_argument(
+        "--seconds", type=int, default=60, metavar="N", help="Of load. Default: %(default)s."
+    )
+    parser.add_argument("--bench-seed", type=int, default=0, metavar="N", help="Of the prompts.")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="Write the cost to this file.")
+    add_engine(parser)
+    parser.set_defaults(run=_steps)
 
 
 def _add_shape(parser: Parser, *, input_len: int, output_len: int) -> None:
@@ -159,6 +182,31 @@ def _serve(arguments: argparse.Namespace) -> int:
         print(f"{kind}: {example}", file=sys.stderr)
     _write(report.to_dict(), arguments)
     return 1 if report.summary.failed else 0
+
+
+def _steps(arguments: argparse.Namespace) -> int:
+    import tempfile
+
+    from penstock.bench.load.options import OptionError
+    from penstock.bench.load.target import TargetError
+    from penstock.bench.steps import LoadShape, load_and_record
+    from penstock.cli.engine_tools import fit_served
+    from penstock.config import flags
+
+    shape = LoadShape(
+        arguments.input_len, arguments.output_len, arguments.seconds, arguments.bench_seed
+    )
+    with tempfile.TemporaryDirectory(prefix="penstock-steps-") as name:
+        folder = Path(name)
+        try:
+            loaded = load_and_record(flags.resolve(arguments), arguments.model, folder, shape)
+        except OptionError as error:
+            raise InvalidRequest(str(error)) from None
+        except TargetError as error:
+            raise PenstockError(str(error)) from None
+        recordings = folder / "recordings"
+        print(fit_served(recordings, arguments.output, loaded.lone, loaded.lone_ttft, loaded.model))
+    return 0
 
 
 def _show(result: dict[str, Any], arguments: argparse.Namespace) -> int:

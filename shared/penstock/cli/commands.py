@@ -52,6 +52,7 @@ COMMANDS = (
     Command("bench", MEASURING, "measure latency, throughput, or a server", "bench:add"),
     Command("replay", MEASURING, "replay a recording's decisions", "engine_tools:add_replay"),
     Command("simulate", MEASURING, "run a trace in virtual time", "engine_tools:add_simulate"),
+    Command("plan", MEASURING, "say how many engine cores hold an objective", "plan:add"),
     Command(
         "fit-cost",
         MEASURING,

@@ -41,8 +41,8 @@ def add_simulate(parser: Parser) -> None:
     parser.description = (
         "Runs a trace in virtual time. TRACE is a file of JSON lines, {at, prompt_tokens, "
         "output_tokens, tenant, priority, prefix_group, prefix_tokens, deadline_ms, adapter, "
-        "session, pause, resume_within}; agents:sessions=40,turns=43,… (sessions of "
-        "agents, with tools that run between their turns); or "
+        "session, pause, resume_within}, Azure's CSV or Mooncake's JSON lines; "
+        "agents:sessions=40,turns=43,… (sessions of agents, with tools that run between turns); or "
         "synthetic:rate=2,requests=1000,prompt=128,… (Poisson arrivals, log-normal lengths; also "
         "seed, prompt_sigma, max_prompt, output, output_sigma, max_output, shared, groups, prefix, "
         "tenants=a:3+b:1, burst, period)."
@@ -207,7 +207,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     from penstock_engine.simulate.commands import replay_all
 
     if not arguments.log:
-        _silence()
+        silence()
     alike = replay_all(arguments.logs, lambda line: print(line, flush=True))
     return 0 if alike else DIFFERENT
 
@@ -218,7 +218,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     from penstock_engine.simulate.groups import parse_groups
     from penstock_engine.simulate.simulation import SimulationOptions
 
-    _silence()
+    silence()
     options = SimulationOptions(
         cost=parse(arguments.step_cost),
         replicas=arguments.replicas,
@@ -256,9 +256,17 @@ def _simulate(arguments: argparse.Namespace) -> int:
 def _fit_cost(arguments: argparse.Namespace) -> int:
     from penstock_engine.simulate.commands import fit
 
-    _silence()
+    silence()
     print(fit(arguments.logs, arguments.output, arguments.trace), flush=True)
     return 0
+
+
+def fit_served(folder: Path, output: Path | None, lone: int, lone_ttft: float, model: str) -> str:
+    """See penstock_engine.simulate.commands.fit_served."""
+    from penstock_engine.simulate import commands
+
+    silence()
+    return commands.fit_served(folder, output, lone, lone_ttft, model)
 
 
 def _config(arguments: argparse.Namespace) -> EngineConfig:
@@ -272,8 +280,8 @@ def _config(arguments: argparse.Namespace) -> EngineConfig:
     return config.engine
 
 
-def _silence() -> None:
-    """The core logs as if all of it were happening."""
+def silence() -> None:
+    """Keeps the core's log from stderr: it logs as if all of it were happening."""
     logger = logging.getLogger("penstock_engine")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False

@@ -1,0 +1,208 @@
+"""The plan: how many engine cores, how far they can be loaded, and what if."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.config.settings import EngineConfig
+from penstock.config.tree import leaves, replace_settings
+from penstock.errors import InvalidRequest
+from penstock_engine.plan.objective import LatencyBound
+from penstock_engine.plan.search import MOST_CORES, Planner, Tell, knee
+from penstock_engine.plan.traffic import PlanTraffic
+from penstock_engine.plan.trial import CoreLayout, PlanTrial, check_layout
+
+OWN = {
+    "routing": str,
+    "apart": float,
+    "apart_tokens": int,
+    "draft_tokens": int,
+    "acceptance": float,
+}
+"""What a change may say beside the engine's settings and `reuse`, and the types."""
+
+SECTIONS = ("scheduler", "cache")
+MOST_CHANGES = 16
+
+RAMP = 4
+"""PlanTraffic has to last so many times as long as a lone request, or it never comes to a steady
+state."""
+
+
+class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
+    """change: as it was asked for.  cores: that hold the objective then; None: not even the most
+    that were tried.  trial: of these, or of the most.  lone: what breaks the objective for a
+    request that has an engine core to itself; empty: nothing."""
+
+    change: str
+    cores: int | None
+    trial: PlanTrial
+    lone: str = ""
+
+
+class CapacityPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """cores: the fewest engine cores that hold the objective, or those that were given; None: no
+    number up to the most that were tried.  source: of the traffic.  steps: where the step's cost is
+    from.  estimated: that is not from a measurement.  lone: of requests that have an engine core
+    each to themselves.  trials: by the number of cores.  curve: of `cores`, by load.  knee:
+    requests per second up to which the objective holds.  notes: what to know of the figures."""
+
+    objective: list[str]
+    source: str
+    rate: float
+    requests: int
+    lengths: dict[str, float]
+    steps: str
+    estimated: bool
+    settings: dict[str, int | float | str]
+    cores: int | None
+    lone: PlanTrial
+    trials: list[PlanTrial]
+    curve: list[PlanTrial]
+    knee: float | None
+    what_if: list[WhatIf]
+    notes: list[str]
+
+
+class PlanTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """cores: that there are; None: the fewest are looked for.  most: of them.  changes: of which
+    the fewest cores are looked for, too.  steps, estimated: see CapacityPlan."""
+
+    bounds: tuple[LatencyBound, ...]
+    cores: int | None = None
+    most: int = 64
+    changes: tuple[str, ...] = ()
+    steps: str = ""
+    estimated: bool = False
+
+
+def make_plan(
+    layout: CoreLayout, traffic: PlanTraffic, terms: PlanTerms, tell: Tell = lambda words: None
+) -> CapacityPlan:
+    """Raises InvalidRequest, which names what isn't allowed."""
+    _check(layout, terms)
+    changed = [(text, *_changed(text, layout, traffic)) for text in terms.changes]
+    planner = Planner(layout, traffic, terms.bounds, tell)
+    lone = planner.alone()
+    cores = _cores(planner, lone, terms)
+    shown = cores or (terms.most if lone.holds else 1)
+    curve = planner.curve(shown)
+    best = knee(curve)
+    return CapacityPlan(
+        objective=[str(bound) for bound in terms.bounds],
+        source=traffic.name,
+        rate=traffic.rate,
+        requests=traffic.num_requests,
+        lengths=traffic.lengths(),
+        steps=terms.steps,
+        estimated=terms.estimated,
+        settings=_settings(layout),
+        cores=cores,
+        lone=lone,
+        trials=planner.trials,
+        curve=curve,
+        knee=None if best is None else best.rate,
+        what_if=[_what_if(text, own, other, terms, tell) for text, own, other in changed],
+        notes=_notes(traffic, lone, layout),
+    )
+
+
+def _cores(planner: Planner, lone: PlanTrial, terms: PlanTerms) -> int | None:
+    if terms.cores is not None:
+        return terms.cores if planner.at(terms.cores).holds else None
+    if not lone.holds:
+        planner.at(1)
+        return None
+    found = planner.fewest(terms.most)
+    return None if found is None else found.cores
+
+
+def _what_if(
+    text: str, layout: CoreLayout, traffic: PlanTraffic, terms: PlanTerms, tell: Tell
+) -> WhatIf:
+    planner = Planner(layout, traffic, terms.bounds, lambda words: tell(f"{text}: {words}"))
+    lone = planner.alone()
+    if not lone.holds:
+        return WhatIf(change=text, cores=None, trial=lone, lone=lone.limit)
+    found = planner.fewest(terms.most)
+    if found is None:
+        return WhatIf(change=text, cores=None, trial=planner.at(terms.most))
+    return WhatIf(change=text, cores=found.cores, trial=found)
+
+
+def _changed(text: str, layout: CoreLayout, traffic: PlanTraffic) -> tuple[CoreLayout, PlanTraffic]:
+    """Raises InvalidRequest, which names what can be changed."""
+    known = {leaf.name: leaf for leaf in leaves(EngineConfig) if leaf.path[0] in SECTIONS}
+    config = layout.config
+    for pair in text.split(","):
+        name, _, value = (part.strip() for part in pair.partition("="))
+        name = name.replace("-", "_")
+        try:
+            if name == "reuse":
+                traffic = traffic.with_reuse(share(float(value), "reuse"))
+            elif name in OWN:
+                layout = msgspec.structs.replace(layout, **{name: OWN[name](value)})
+            elif name in known:
+                config = replace_settings(config, {name: known[name].parse(value)})
+            else:
+                allowed = ", ".join(["reuse", *OWN, *sorted(known)])
+                raise InvalidRequest(
+                    f"--what-if {text[:80]!r}: no {name[:40]!r}; it takes {allowed}"
+                )
+        except InvalidRequest:
+            raise
+        except ValueError:
+            raise InvalidRequest(f"--what-if {text[:80]!r}: {value[:40]!r} is no {name}") from None
+    layout = msgspec.structs.replace(layout, config=config)
+    check_layout(layout)
+    return layout, traffic
+
+
+def share(value: float, name: str) -> float:
+    """Raises InvalidRequest for no share."""
+    if not 0.0 <= value <= 1.0:
+        raise InvalidRequest(f"{name} must be in 0 to 1, not {value:g}", param=name)
+    return value
+
+
+def _check(layout: CoreLayout, terms: PlanTerms) -> None:
+    check_layout(layout)
+    for name, value in (("--max-cores", terms.most), ("--cores", terms.cores)):
+        if value is not None and not 1 <= value <= MOST_CORES:
+            raise InvalidRequest(f"{name} must be in 1 to {MOST_CORES}, not {value}")
+    if len(terms.changes) > MOST_CHANGES:
+        raise InvalidRequest(f"--what-if: at most {MOST_CHANGES}, not {len(terms.changes)}")
+
+
+def _settings(layout: CoreLayout) -> dict[str, int | float | str]:
+    """Of the engine cores, what a plan depends on most."""
+    scheduler, cache = layout.config.scheduler, layout.config.cache
+    return {
+        "scheduling_policy": scheduler.scheduling_policy,
+        "max_num_seqs": scheduler.max_num_seqs,
+        "max_num_batched_tokens": scheduler.max_num_batched_tokens,
+        "num_kv_blocks": cache.num_kv_blocks or 0,
+        "kv_block_size": cache.kv_block_size,
+        "routing": layout.routing,
+        "apart": layout.apart,
+        "draft_tokens": layout.draft_tokens,
+    }
+
+
+def ramp(traffic: PlanTraffic, lone: PlanTrial) -> int:
+    """Requests that traffic should have to come to a steady state."""
+    longest = (lone.e2e_ms["p95"] or 0.0) / 1000
+    return round(RAMP * traffic.rate * longest)
+
+
+def _notes(traffic: PlanTraffic, lone: PlanTrial, layout: CoreLayout) -> list[str]:
+    found = []
+    wanted = ramp(traffic, lone)
+    if traffic.num_requests < wanted:
+        found.append(
+            f"The traffic ends before engine cores are in a steady state: {traffic.num_requests:,} "
+            f"requests, where {wanted:,} would do (--requests)."
+        )
+    if not lone.holds:
+        found.append(f"No number of engine cores holds the objective: alone, {lone.limit}.")
+    return found

@@ -1,0 +1,126 @@
+"""The fewest engine cores that hold an objective, and how far a number of them can be loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock_engine.plan.objective import LatencyBound
+from penstock_engine.plan.traffic import PlanTraffic
+from penstock_engine.plan.trial import CoreLayout, PlanTrial, run_trial
+
+LONE_REQUESTS, LONE_SECONDS = 100, 3600.0
+"""Requests that are tried alone, and seconds between two of them."""
+
+LOADS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
+FEW_LOADS = (0.25, 0.5, 1.0)
+"""Where no load is low enough."""
+HALVINGS = 3
+"""Of the distance between the highest load that holds and the next that doesn't."""
+
+OVERLOADED = 0.98
+"""Share of the time that cores compute who can't take more: beyond that there is nothing to see."""
+
+MOST_CORES = 1024
+
+Tell = Callable[[str], None]
+
+
+class Planner:
+    """Runs one layout's trials, each of them once."""
+
+    def __init__(
+        self,
+        layout: CoreLayout,
+        traffic: PlanTraffic,
+        bounds: Sequence[LatencyBound],
+        tell: Tell = lambda words: None,
+    ) -> None:
+        self._layout = layout
+        self._traffic = traffic
+        self._bounds = bounds
+        self._tell = tell
+        self._done: dict[tuple[int, float], PlanTrial] = {}
+        self._alone: PlanTrial | None = None
+
+    @property
+    def trials(self) -> list[PlanTrial]:
+        """What was tried at the traffic's own rate, by the number of cores."""
+        return [self._done[key] for key in sorted(self._done) if key[1] == 1.0]
+
+    def alone(self) -> PlanTrial:
+        """The first requests, as if each had an engine core to itself."""
+        if self._alone is not None:
+            return self._alone
+        requests = self._traffic.apart(LONE_REQUESTS, LONE_SECONDS)
+        # Two cores where prompts are computed apart.
+        cores = 2 if self._layout.apart else 1
+        self._alone = run_trial(
+            self._layout, cores, requests, self._bounds, load=0.0, rate=1 / LONE_SECONDS
+        )
+        return self._alone
+
+    def at(self, cores: int, load: float = 1.0) -> PlanTrial:
+        """The trial of so many cores."""
+        key = (cores, load)
+        if key not in self._done:
+            rate = load * self._traffic.rate
+            self._tell(f"{cores:,} engine cores, {rate:,.4g} requests/s")
+            self._done[key] = run_trial(
+                self._layout,
+                cores,
+                self._traffic.requests(load),
+                self._bounds,
+                load=load,
+                rate=rate,
+            )
+        return self._done[key]
+
+    def fewest(self, most: int) -> PlanTrial | None:
+        """The smallest number of cores that holds the objective, and next to which one less does
+        not; None: not even `most` do."""
+        below, above = (1 if self._layout.apart else 0), (2 if self._layout.apart else 1)
+        while not (trial := self.at(min(above, most))).holds:
+            if above >= most:
+                return None
+            # As many as would do if each did as much as these did, which have too much to do.
+            enough = int(trial.cores * trial.rate / max(trial.throughput, 1e-9))
+            below, above = above, max(2 * above, min(enough, 16 * above))
+        above = min(above, most)
+        while above - below > 1:
+            middle = (above + below) // 2
+            if self.at(middle).holds:
+                above = middle
+            else:
+                below = middle
+        return self.at(above)
+
+    def curve(self, cores: int) -> list[PlanTrial]:
+        """Load against latency, up to where the objective is broken, the knee between the two
+        among them."""
+        found: list[PlanTrial] = []
+        for load in LOADS if self.alone().holds else FEW_LOADS:
+            found.append(self.at(cores, load))
+            if not found[-1].holds and found[-1].busy > OVERLOADED:
+                break
+        holding = [trial.load for trial in found if trial.holds]
+        broken = [trial.load for trial in found if not trial.holds]
+        low, high = max(holding, default=0.0), min(broken, default=0.0)
+        if 0 < low < high:
+            for _ in range(HALVINGS):
+                middle = round((low + high) / 2, 4)
+                found.append(self.at(cores, middle))
+                if found[-1].holds:
+                    low = middle
+                else:
+                    high = middle
+        return sorted(found, key=lambda trial: trial.load)
+
+
+def knee(curve: Sequence[PlanTrial]) -> PlanTrial | None:
+    """The highest load of those before the first that doesn't hold."""
+    best = None
+    for trial in curve:
+        if not trial.holds:
+            break
+        best = trial
+    return best

@@ -1,0 +1,125 @@
+"""Load of many kinds on a server of its own that records its steps: what these cost is fitted to
+the recording."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.bench.load.options import Length, LoadOptions
+from penstock.bench.load.report import Distribution
+from penstock.bench.load.run import run
+from penstock.config.settings import ServeConfig
+from penstock.config.tree import replace_settings
+from penstock.errors import InvalidRequest, StartupError
+
+START_SECONDS, STOP_SECONDS = 600.0, 60.0
+READY = re.compile(r"Penstock is ready: (\S+) on (https?://\S+)$")
+
+LONE_REQUESTS = 12
+"""Requests of the first part, which have the server to themselves."""
+
+STREAMS = (1, 2, 4, 8, 16, 32, 64)
+"""At a time, in each part."""
+
+MANY = 100_000
+"""Requests that no part comes to the end of."""
+
+SHORTEST, LONGEST = 10, 3600
+
+
+class LoadShape(NamedTuple):
+    """input_tokens, output_tokens: as `bench serve` takes them.  seconds: of all parts."""
+
+    input_tokens: str
+    output_tokens: str
+    seconds: int
+    seed: int = 0
+
+
+class LoneRequests(NamedTuple):
+    """model: its name.  lone, lone_ttft: requests that had the server to themselves, and their
+    median time to the first token, seconds."""
+
+    model: str
+    lone: int
+    lone_ttft: float
+
+
+def load_and_record(
+    config: ServeConfig, model: str | None, folder: Path, shape: LoadShape
+) -> LoneRequests:
+    """Starts a server that records in the folder's `recordings`, loads it, and stops it. Raises
+    StartupError, InvalidRequest, OptionError, TargetError."""
+    if not SHORTEST <= shape.seconds <= LONGEST:
+        raise InvalidRequest(
+            f"--seconds must be in {SHORTEST} to {LONGEST}, not {shape.seconds}", param="seconds"
+        )
+    record = {
+        "record_dir": str(folder / "recordings"),
+        "record_max_mib": 4096,
+        "speculative_config": "off",
+    }
+    settings = folder / "settings.json"
+    settings.write_bytes(msgspec.json.encode(replace_settings(config, record)))
+    with _server(settings, model, folder / "log") as (name, url):
+        lone, *_ = [_part(url, streams, shape) for streams in STREAMS]
+    if lone is None:
+        raise InvalidRequest("no request got a token; a longer --seconds may help", param="seconds")
+    return LoneRequests(name, lone.count, lone.p50 / 1000)
+
+
+def _part(url: str, streams: int, shape: LoadShape) -> Distribution | None:
+    """Milliseconds to the first token."""
+    options = LoadOptions(
+        url=url,
+        concurrency=streams,
+        requests=LONE_REQUESTS if streams == 1 else MANY,
+        max_time=shape.seconds / len(STREAMS),
+        warmup=0,
+        input_tokens=Length.parse(shape.input_tokens),
+        output_tokens=Length.parse(shape.output_tokens),
+        temperature=1.0,  # Greedy answers repeat themselves.
+        seed=shape.seed + streams,
+    )
+    return run(options, progress=False).summary.ttft_ms
+
+
+@contextmanager
+def _server(settings: Path, model: str | None, log: Path) -> Iterator[tuple[str, str]]:
+    """Gives its model's name and URL."""
+    command = [sys.executable, "-m", "penstock", "serve", *([model] if model else [])]
+    command += ["--config", str(settings), "--host", "127.0.0.1", "--port", "0"]
+    with open(log, "wb") as errors:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+    late = threading.Timer(START_SECONDS, process.terminate)
+    late.start()
+    try:
+        for line in process.stdout or ():
+            match = READY.match(line.rstrip())
+            if match is not None:
+                late.cancel()
+                yield match[1], match[2]
+                return
+        said = log.read_text(encoding="utf-8", errors="replace").strip()[-2000:]
+        raise StartupError(f"the server to be measured didn't start:\n{said}")
+    finally:
+        late.cancel()
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
