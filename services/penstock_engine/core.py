@@ -139,9 +139,16 @@ class EngineCore:
         self._from_workers.regroup()
         self._prefetcher.advance(now)
         self._hand_over(now)
+        self._advance_audits(now)
         self._call_and_plan(now)
         self._ask_for_missing(now)
         return self._told(now)
+
+    def _advance_audits(self, now: float) -> None:
+        if self.state.audits is not None:
+            state = self.state
+            taken = state.plans_nothing or state.draining or state.calls.running
+            self.state.audits.advance(now, free=not taken)
 
     def _excuse_standstill(self, now: float) -> None:
         """Counts the workers as making progress while no step is due: with nothing to compute, or

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from penstock_engine.facts import EngineFacts
 from penstock_engine.media.manager import MediaManager
@@ -27,6 +27,9 @@ from penstock_engine.waiting.expected_prompts import ExpectedPrompts
 from penstock_engine.waiting.grammars import GrammarManager
 from penstock_engine.waiting.queue_bounds import ServiceRate
 from penstock_engine.waiting.worker_calls import WorkerCalls
+
+if TYPE_CHECKING:
+    from penstock_engine.waiting.live_audit import LiveAudit
 
 
 class ContextLimit:
@@ -116,6 +119,7 @@ class CoreState:
     sleep: SleepState  # whether the model's memory is given back
     weights: WeightsChange  # a replacement of the model's weights, if one goes on
     drain: Drain  # the engine core's orderly end, if it has begun
+    audits: LiveAudit | None = None  # answers that are computed again; None: none are
     paused: bool = False  # whether a front end has had steps paused
 
     def timed_parts(self) -> list[HasDeadline]:
@@ -152,6 +156,15 @@ class CoreState:
             self.scheduling.add(sequence)
         else:
             self.grammars.park(sequence)
+
+    def uses(self, tier: str) -> bool:
+        """Whether audits have found nothing against a tier of the KV cache."""
+        return self.audits is None or tier not in self.audits.off
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether requests use KV blocks of others."""
+        return self.facts.config.cache.enable_prefix_caching and self.uses("prefix_cache")
 
     @property
     def draining(self) -> bool:
@@ -211,7 +224,7 @@ def make_core_state(facts: EngineFacts) -> CoreState:
     )
     remote_kv = RemoteKV(config.scheduler.max_waiting_requests)
     adapters = scheduling.adapters = AdapterManager(facts.max_loras, scheduling, workers, counts)
-    return CoreState(
+    state = CoreState(
         facts=facts,
         scheduling=scheduling,
         context_limit=ContextLimit(facts.longest_sequence, scheduling),
@@ -240,3 +253,16 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         drain=Drain(config.cache),
         weights=WeightsChange(frontends),
     )
+    if config.scheduler.audit_share:
+        from penstock_engine.waiting.live_audit import LiveAudit
+
+        state.audits = scheduling.spare = LiveAudit(
+            config.scheduler.audit_share,
+            config.cache,
+            scheduling,
+            frontends,
+            state.grammars,
+            adapters,
+            state.disk_kv,
+        )
+    return state

@@ -14,7 +14,7 @@ _ENGINE = """
     penstock:swapped_blocks_total penstock:disk_kv_blocks_total
     penstock:requests_ended_total penstock:requests_rejected_total
     penstock:requests_resumed_total penstock:requests_handed_over_total
-    penstock:worker_deaths_total penstock:recovery_seconds_bucket
+    penstock:audit_differences_total penstock:worker_deaths_total penstock:recovery_seconds_bucket
     penstock:frontends penstock:workers
 """
 _WORKER = """

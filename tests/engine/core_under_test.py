@@ -9,14 +9,26 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from typing import Any
 
+import msgspec
+
+from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_worker import Plan
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_engine.policies.fair import FairShare
+from penstock_engine.request.request import Request
 from tests.engine.fake_worker import FakeWorker
 from tests.engine.pool_capacity import longest_of
 from tests.engine.scores import Front, RequestScore, SequenceScore
 from tests.engine.small_facts import facts
+
+
+def _replayed(request: Request) -> RequestScore:
+    """A request that audits made. Nobody else may use what it computes, nor it what others did."""
+    prompt = request.prompt_token_ids.tolist()
+    submit = Submit(request.number, request.name, prompt, [], request.sampling, request.stopping)
+    salt = f"audit {request.number}"
+    return RequestScore(msgspec.structs.replace(submit, cache_salt=salt), None)
 
 
 class CoreUnderTest(ABC):
@@ -62,7 +74,13 @@ class CoreUnderTest(ABC):
     def _asked(self, slot: int) -> RequestScore:
         """The request that a running slot works on."""
         request = self.core.state.scheduling.running[slot].request
+        if request.internal:
+            return _replayed(request)
         return self._front_of(request.session).requests[request.number]
+
+    def _is_internal(self, slot: int) -> bool:
+        """Whether a running slot works on what no front end asked for."""
+        return self.core.state.scheduling.running[slot].request.internal
 
     def _encoded_for(self, plan: Plan) -> list[int]:
         """Slots of those that have come to an item that the plan has encoded, or a part of it."""
@@ -92,7 +110,8 @@ class CoreUnderTest(ABC):
         scheduler = self.core.state.scheduling
         if not isinstance(scheduler.policy, FairShare):
             return
-        live = Counter(s.request.tenant for s in scheduler.running.values())
+        running = [s.request for s in scheduler.running.values() if not s.request.internal]
+        live = Counter(request.tenant for request in running)
         live += Counter(s.request.tenant for s in scheduler.queue.sequences())
         live += Counter(s.request.tenant for s in self.core.state.media.parked())
         live += Counter(s.request.tenant for s in self.core.state.adapters.parked())

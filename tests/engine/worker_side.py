@@ -229,7 +229,8 @@ class WorkerSide(WorkerTraits):
             self._salts.check(message, self._asked)
             slots = dict.fromkeys([work.slot for work in message.work])
             slots |= dict.fromkeys(self._encoded_for(message))
-            self.plans.append((message, [self._score(slot) for slot in slots]))
+            wanted = [slot for slot in slots if not self._is_internal(slot)]
+            self.plans.append((message, [self._score(slot) for slot in wanted]))
             for work in message.work:
                 request = self.core.state.scheduling.running[work.slot].request
                 assert request.deadline is None or request.deadline > self.now, "expired work"

@@ -100,6 +100,8 @@ class Way:
     """Where others are asked, with commas."""
     key_file: str = ""
     """The file of the key that blocks are encrypted with; empty: they aren't."""
+    audit_share: float = 0.0
+    """Of requests whose answers are computed again."""
 
 
 class System:
@@ -241,6 +243,7 @@ def make_facts(folder: Path, numerics: Numerics, way: Way, tokenizer: bytes) -> 
             max_num_batched_tokens=way.budget,
             preemption_mode=way.preemption,
             max_steps_in_flight=way.steps,
+            audit_share=way.audit_share,
         ),
     )
     return EngineFacts(

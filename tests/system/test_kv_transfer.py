@@ -39,10 +39,18 @@ ALL = 9 + 7
 class Pair:
     """An engine core that computes LONG, and another one that asks it for blocks."""
 
-    def __init__(self, folder: Path, place: Path, numerics: Any) -> None:  # noqa: F811
+    def __init__(
+        self,
+        folder: Path,  # noqa: F811
+        place: Path,
+        numerics: Any,
+        audit_share: float = 0.0,
+    ) -> None:
+        """audit_share: of the second one."""
         endpoint = f"ipc://{place}/kv.sock"
         self.first = loaded(folder, numerics, replace(WAY, endpoint=endpoint))
-        self.second = loaded(folder, numerics, replace(WAY, peers=endpoint))
+        way = replace(WAY, peers=endpoint, audit_share=audit_share)
+        self.second = loaded(folder, numerics, way)
 
     def compute(self) -> None:
         """The first one computes, and keeps all of it."""

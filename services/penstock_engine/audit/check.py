@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from penstock_engine.core_state import CoreState
 from penstock_engine.kv.cache import KVCache
@@ -27,13 +28,14 @@ _QUEUED = (SequenceState.WAITING, SequenceState.PREEMPTED)
 def check(state: CoreState) -> None:
     """Raises BrokenState where the parts of a core's state contradict one another."""
     check_scheduling(state.scheduling)
+    replays = [] if state.audits is None else list(state.audits.requests())
     check_requests(
         state.scheduling,
         state.grammars,
         state.media,
         state.remote_kv,
         state.adapters,
-        state.frontends.requests(),
+        chain(state.frontends.requests(), replays),
     )
     for session in state.frontends:
         check_gathered(session)
@@ -42,7 +44,7 @@ def check(state: CoreState) -> None:
     state.expected_prompts.check([each.session for each in state.frontends])
     state.kv_sessions.check(state.frontends.requests())
     state.calls.check()
-    state.adapters.check(state.frontends.requests())
+    state.adapters.check(chain(state.frontends.requests(), replays))
 
 
 def check_scheduling(scheduling: SchedulerState) -> None:

@@ -45,6 +45,8 @@ class Finisher:
             self._state.adapters.unpark(sequence)
         self._state.scheduling.finish(sequence, state)
         request = sequence.request
+        if self._state.audits is not None:
+            self._state.audits.ended(sequence, self._state.clock.now)
         if request.media is not None:
             self._state.media.ended(sequence)
         timeline = None

@@ -227,7 +227,7 @@ class ExpectHandler:
                 f"a prompt that is expected has 1 to {most} tokens below {vocab}; one of"
                 f" {len(tokens)} isn't so"
             )
-        if state.draining or not state.facts.config.cache.enable_prefix_caching:
+        if state.draining or not state.shares_prefixes:
             return
         root = prefix_root(message.tenant, message.cache_salt, message.adapter)
         keys = list(prompt_keys(root, tokens, state.facts.block_size))

@@ -189,9 +189,13 @@ class FromWorkers:
             whole_spans=ready.whole_spans,
             encoder_rows=ready.encoder_rows,
         )
+        host_blocks = ready.num_host_blocks if self._state.uses("host") else 0
         self._state.scheduling.attach(
-            ready.num_kv_blocks, ready.num_host_blocks, ready.copy_seconds, ready.kv_groups
+            ready.num_kv_blocks, host_blocks, ready.copy_seconds, ready.kv_groups
         )
+        if self._state.audits is not None:
+            invariant = self._state.facts.config.worker.batch_invariant
+            self._state.audits.attach(exact=invariant or not ready.device.startswith("cuda"))
         self._state.scheduling.goes_on = ready.goes_on and self._ranks.size == 1
         self._state.disk_kv.attach(has_disk=ready.disk_kv)
         self._state.kv_sessions.has_disk = ready.disk_kv

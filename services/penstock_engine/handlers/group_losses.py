@@ -101,6 +101,8 @@ class GroupLosses:
         if self._state.scheduling.cache is not None:
             self._state.counts.swapped_out += self._state.scheduling.cache.num_swapped_out
             self._state.counts.swapped_in += self._state.scheduling.cache.num_swapped_in
+        if self._state.audits is not None:
+            self._state.audits.worker_lost()
         scheduled = self._state.scheduling.detach()
         self._state.media.worker_lost()
         self._disk_kv.worker_lost()

@@ -53,7 +53,8 @@ class ResultHandler:
         workers.compute_seconds += seconds
         workers.tokens_computed += tokens
         workers.progressed(now)
-        state.counts.settled(tokens, len(step.items), whole, seconds)
+        if not step.internal:
+            state.counts.settled(tokens, len(step.items), whole, seconds)
         state.counts.recovered(now)
         return True
 
@@ -81,6 +82,9 @@ class ResultHandler:
         frontends, generated = self._state.frontends, 0
         limit = self._state.context_limit.tokens
         for sequence, outcome in self._state.scheduling.apply(result, gap):
+            if sequence.request.internal and self._state.audits is not None:
+                self._state.audits.take(sequence, outcome)
+                continue
             if outcome.error is not None:
                 self._fail(sequence, outcome)
                 continue
@@ -89,6 +93,8 @@ class ResultHandler:
             logprobs = None
             if outcome.logprobs is not None:
                 logprobs = [outcome.logprobs, *(outcome.more_logprobs or ())]
+            if sequence.trail is not None:
+                logprobs = sequence.trail.take(logprobs)
             if sequence.timeline is not None:
                 sequence.timeline.gained(outcome.drafted, len(outcome.more))
             prompt_logprobs = outcome.prompt_logprobs

@@ -141,7 +141,7 @@ class Submissions:
         self._arrivals += 1
         root = self._root(submit)
         # Without prefix caching each request has a root of its own: nobody could use its tokens.
-        shares = self._state.facts.config.cache.enable_prefix_caching
+        shares = self._state.shares_prefixes
         request = Request(
             frontend.session,
             submit,
@@ -166,6 +166,8 @@ class Submissions:
             self._state.grammars.hold(request, submit.grammar)
             if self._state.grammars.is_ready(request):
                 frontend.reply(Prepared(submit.request))
+        if self._state.audits is not None:
+            self._state.audits.watch(request)
         if submit.timeline:
             for sequence in request.sequences.values():
                 sequence.timeline = TimelineBuilder(self._state.clock)
@@ -195,7 +197,7 @@ class Submissions:
     def _root(self, submit: Submit) -> bytes:
         """Key from which the keys of the request's KV blocks are chained: requests with equal roots
         share blocks."""
-        if self._state.facts.config.cache.enable_prefix_caching:
+        if self._state.shares_prefixes:
             return prefix_root(submit.tenant, submit.cache_salt, submit.adapter)
         return root_key("request", str(self._arrivals))
 

@@ -19,6 +19,10 @@ from penstock_engine.kv.keys import stored_name
 from penstock_engine.kv.pool import BlockPool, BrokenState
 from penstock_engine.kv.retention import KVSession, Retention
 
+HOST, STORED = 1, 2
+"""Bits that say through which tiers the contents of a block have come: the host tier; disk, a store
+or another engine core."""
+
 FINDABLE = 4
 """A bit beside the owner classes of the pool, so that both make one number."""
 
@@ -53,6 +57,7 @@ class KVCache:
         "num_kept",
         "num_swapped_in",
         "num_swapped_out",
+        "origins",
         "pool",
         "retention",
         "saves_to_disk",
@@ -82,6 +87,8 @@ class KVCache:
         """Whether the worker keeps what is published on disk, too."""
         self.findable = bytearray(num_blocks)
         """FINDABLE for each block whose contents can be found, else 0."""
+        self.origins = bytearray(num_blocks)
+        """HOST and STORED for each block, as far as its contents can be found."""
 
     @property
     def num_host_blocks(self) -> int:
@@ -135,7 +142,7 @@ class KVCache:
         blocks = self._take(len(keys), frozenset(keys))
         for key, source, block in zip(keys, sources, blocks, strict=True):
             self._copies.append(Copy("in", source, block))
-            self._publish(block, key)
+            self._publish(block, key, self.host.origins[source] | HOST)
         self.num_swapped_in += len(keys)
         return dict(zip(keys, blocks, strict=True))
 
@@ -156,7 +163,8 @@ class KVCache:
             self.findable[block] = 0
             self.retention.lost(block)
             target = None if self.host is None else self.host.store(key, protected)
-            if target is not None:
+            if self.host is not None and target is not None:
+                self.host.origins[target] = self.origins[block]
                 self._copies.append(Copy("out", block, target))
                 self.num_swapped_out += 1
         return blocks
@@ -170,6 +178,7 @@ class KVCache:
     def copy_to(self, source: int, block: int) -> None:
         """Copies the contents of a block to one that was taken before."""
         self._copies.append(Copy("device", source, block))
+        self.origins[block] = self.origins[source]
 
     def release(self, blocks: Sequence[int], session: KVSession | None = None) -> None:
         """An owner's leave. `blocks` is in token order. session: that may come back for them."""
@@ -190,10 +199,11 @@ class KVCache:
                 if self.saves_to_disk and lasting:
                     self._saves.append(Save(stored_name(key), block))
 
-    def _publish(self, block: int, key: bytes) -> None:
+    def _publish(self, block: int, key: bytes, origin: int = 0) -> None:
         self._block_of[key] = block
         self._key_of[block] = key
         self.findable[block] = FINDABLE
+        self.origins[block] = origin
 
     def forget_private(self, blocks: Sequence[int]) -> None:
         """The contents of those blocks that have only one owner can't be found again."""
@@ -206,6 +216,24 @@ class KVCache:
                 self.retention.lost(block)
                 if self.host is not None:
                     self.host.drop(key)
+
+    def forget_all(self) -> None:
+        """Nothing that is here can be found any more. Whoever holds blocks keeps them."""
+        for block in self._key_of:
+            self.findable[block] = 0
+            self.retention.lost(block)
+        self._key_of.clear()
+        self._block_of.clear()
+        self.num_kept = 0
+        if self.host is not None:
+            self.host = HostTier(self.host.num_blocks)
+
+    def origin_of(self, blocks: Iterable[int]) -> int:
+        """Bits of all tiers through which any of these blocks has come."""
+        found = 0
+        for block in blocks:
+            found |= self.origins[block]
+        return found
 
     def save_again(self, blocks: Iterable[int]) -> None:
         """Has the worker keep on disk, once more, those of these blocks that are still
@@ -248,7 +276,7 @@ class KVCache:
         blocks = self._fetching.pop(number)
         for block, key in zip(blocks, keys, strict=False):
             if key not in self._block_of:
-                self._publish(block, key)
+                self._publish(block, key, STORED)
         self.release(blocks)
 
     # ---- books
@@ -283,12 +311,14 @@ class HostTier:
     The memory is the worker's: what is stored here is gone when it dies.
     """
 
-    __slots__ = ("_blocks", "_free", "num_blocks")
+    __slots__ = ("_blocks", "_free", "num_blocks", "origins")
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self._blocks: OrderedDict[bytes, int] = OrderedDict()
         self._free = list(range(num_blocks - 1, -1, -1))
+        self.origins = bytearray(num_blocks)
+        """As KVCache.origins, of its blocks."""
 
     @property
     def num_used(self) -> int:

@@ -134,14 +134,17 @@ class Checkpoints:
             cache.release(self.held.pop(0))
             self._first = 1
 
-    def publish(self, cache: KVCache, first: int, last: int, keys: list[bytes]) -> None:
+    def publish(
+        self, cache: KVCache, first: int, last: int, keys: list[bytes], *, lasting: bool = True
+    ) -> None:
         """Blocks [first, last) of its tokens, with these keys, are computed: so are the checkpoints
-        after them. Older ones than the newest are given back."""
+        after them. Older ones than the newest are given back. lasting: see KVCache.publish."""
         rule = self.rule
         newest = rule.last(last)
         for number in range(rule.last(first) + 1, newest + 1):
             key = keys[number * rule.every - 1 - first]
-            cache.publish(self.held[number - self._first], list(rule.names(key)))
+            names = list(rule.names(key))
+            cache.publish(self.held[number - self._first], names, lasting=lasting)
         older = newest - self._first
         if older > 0:
             for blocks in self.held[:older]:

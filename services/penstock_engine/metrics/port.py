@@ -60,6 +60,7 @@ def families_of(state: MetricsSnapshot, *, ready: bool) -> Iterator[Metric]:
     yield from _requests(families, state)
     yield from _media(families, state)
     yield from _adapters(families, state)
+    yield from _audits(families, state)
     yield from _tenants(families, state)
 
 
@@ -276,6 +277,29 @@ def _adapters(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
         "penstock:adapter_load_seconds",
         "Time of successful loads of adapters.",
         state.adapter_seconds,
+    )
+
+
+def _audits(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
+    for name, words, label, values in (
+        ("audits", "Sequences computed again by audits, by result.", "result", state.audits),
+        (
+            "audits_skipped",
+            "Sequences chosen for an audit that had none, by reason.",
+            "reason",
+            state.audits_skipped,
+        ),
+        (
+            "audit_differences",
+            "Audits that found a difference, by the tier of the KV cache that is suspected; none: "
+            "computed without the cache.",
+            "tier",
+            state.audit_differences,
+        ),
+    ):
+        yield families.counters(f"penstock:{name}", words, [label], _keyed(values))
+    yield families.gauge(
+        "penstock:audits_waiting", "Sequences waiting for their audit.", state.audits_waiting
     )
 
 

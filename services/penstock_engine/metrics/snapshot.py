@@ -33,6 +33,7 @@ class MetricsSnapshot(NamedTuple):
     adapter_loads: by how they ended; adapter_seconds: that those took which went well.
     sessions: that are live; session_blocks: that are kept for them.
     prefetched: KV blocks that came before their session, or their prompt, did.
+    audits: by result; audits_skipped: by reason; audit_differences: by tier.
     parts: seconds of steps by what they went into.  fair: whether the policy keeps accounts.
     EngineCounts are since the process began."""
 
@@ -77,6 +78,10 @@ class MetricsSnapshot(NamedTuple):
     adapter_seconds: float
     adapter_places: int
     worker_deaths: int
+    audits: dict[str, int]
+    audits_skipped: dict[str, int]
+    audit_differences: dict[str, int]
+    audits_waiting: int
     frontends: int
     workers: int
     tenants: dict[str, TenantMetrics]
@@ -89,7 +94,7 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
     cache, pool, media = scheduler.cache, scheduler.pool, core.state.media
     host = None if cache is None else cache.host
     kept = 0 if cache is None else cache.num_kept
-    adapters, debts = core.state.adapters, scheduler.policy.debts()
+    adapters, debts, audits = core.state.adapters, scheduler.policy.debts(), core.state.audits
     free, total = (0, 0) if pool is None else (pool.num_free, pool.num_blocks)
     host_used, host_total = (0, 0) if host is None else (host.num_used, host.num_blocks)
     return MetricsSnapshot(
@@ -99,7 +104,7 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
         draining=core.draining,
         paused=core.state.paused,
         sleep_level=core.state.sleep.level,
-        running=len(scheduler.running),
+        running=scheduler.num_running,
         waiting=core.num_waiting,
         waiting_tokens=scheduler.queue.num_tokens
         + core.state.grammars.waiting_tokens
@@ -166,6 +171,13 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
         adapter_seconds=counts.adapter_seconds,
         adapter_places=adapters.places.count,
         worker_deaths=counts.worker_deaths,
+        audits={
+            "equal": 0 if audits is None else audits.equal,
+            "different": 0 if audits is None else audits.different,
+        },
+        audits_skipped={"busy": 0} | ({} if audits is None else audits.skipped),
+        audit_differences={"none": 0} | ({} if audits is None else audits.found),
+        audits_waiting=0 if audits is None else audits.num_held,
         frontends=len(core.state.frontends),
         workers=workers.num_ready,
         tenants=_tenants(core, counts, debts or {}),

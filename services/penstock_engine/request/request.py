@@ -6,7 +6,12 @@ from array import array
 
 import msgspec
 
-from penstock.protocol.common import BACKGROUND_LEVELS, Stopping, TokenSampling
+from penstock.protocol.common import (
+    BACKGROUND_LEVELS,
+    Stopping,
+    TokenLogprobs,
+    TokenSampling,
+)
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock_engine.kv.keys import block_key
 from penstock_engine.kv.retention import KVSession
@@ -58,6 +63,7 @@ class Request:
         "grammar",
         "grant",
         "handed_over",
+        "internal",
         "kv_session",
         "media",
         "name",
@@ -116,6 +122,7 @@ class Request:
         self.closed = not submit.beams
         self.handed_over = False  # it goes on at another engine core
         self.gathered = submit.gathered  # nobody reads its tokens as they come
+        self.internal = False  # no front end asked for it
         self.root = root  # parent of the keys of its blocks (see kv.keys)
         self.draft_scope = draft_scope  # see NewSequence
         self.adapter = submit.adapter  # None: the model's own weights alone
@@ -185,6 +192,30 @@ class Request:
         return self.cached_tokens
 
 
+REUSED = 4
+"""A bit beside those of KVCache.origins: some of it was found in the KV cache."""
+
+
+class AuditTrail:
+    """What is noted of a sequence that is to be audited.
+
+    hidden: whether its log-probabilities are for the audit alone.  logprobs: of the tokens that
+    were sampled here, float32 values.  reused: what of its KV it found, as bits.
+    """
+
+    __slots__ = ("hidden", "logprobs", "reused")
+
+    def __init__(self, *, hidden: bool) -> None:
+        self.hidden = hidden
+        self.logprobs = array("d")
+        self.reused = 0
+
+    def take(self, logprobs: list[TokenLogprobs] | None) -> list[TokenLogprobs] | None:
+        """Notes what a step gave. Returns what of it is for the front end."""
+        self.logprobs.extend(each.logprob for each in logprobs or ())
+        return None if self.hidden else logprobs
+
+
 class Sequence:
     """One sequence of a request: its emitted tokens, its state and its progress."""
 
@@ -210,6 +241,7 @@ class Sequence:
         "ticket",
         "timeline",
         "tokens_at_start",
+        "trail",
     )
 
     def __init__(self, request: Request, opened: OpenSequence, deaths: int) -> None:
@@ -238,6 +270,7 @@ class Sequence:
         self.suspect_until = self.num_tokens if deaths else 0
         self.timeline: TimelineBuilder | None = None
         """When what happened to it; None if its front end didn't ask."""
+        self.trail: AuditTrail | None = None  # None: it isn't to be audited
         self.prompt_reported = num_prompt
         """Tokens of the prompt whose log-probabilities its front end has; all of them where it
         wants none."""

@@ -69,7 +69,7 @@ class StepInFlight:
         self.items = items
         """(sequence, tokens computed once it is settled, whether it samples), in the plan's order.
         The tokens leave out drafts that were kept: add SequenceProgress.kept."""
-        self.alone = alone  # one suspect has the step to itself
+        self.alone = alone  # one suspect, or what nobody waits for, has the step to itself
         self.tokens = tokens  # that it computes, drafts included
         self.decodes = decodes  # of these, those of sequences that it gives one
         self.media = media or PlannedMedia()  # that it encodes
@@ -77,6 +77,11 @@ class StepInFlight:
         self.wants_proposed = wants_proposed  # its result says what could be drafted next
         self.extra_steps = extra_steps  # tokens that each sequence may get after the one it samples
         self.least_proposed = least_proposed  # see Plan
+
+    @property
+    def internal(self) -> bool:
+        """Whether no front end asked for what it computes."""
+        return self.alone and any(sequence.request.internal for sequence, _, _ in self.items)
 
     def room(self, slot: int) -> int:
         """Tokens that it may compute of a slot after those that were planned."""

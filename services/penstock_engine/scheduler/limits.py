@@ -1,9 +1,10 @@
-"""What the scheduler asks beside a step's budget, slots and KV blocks, as it is without media and
-adapters: it keeps nobody from anything."""
+"""What the scheduler asks beside a step's budget, slots and KV blocks, as it is without media,
+adapters and audits: it keeps nobody from anything."""
 
 from __future__ import annotations
 
 from penstock_engine.request.request import Sequence
+from penstock_engine.request.step_builder import StepBuilder
 from penstock_engine.request.step_in_flight import PlannedMedia
 
 
@@ -76,6 +77,17 @@ class ChunkLimit:
 
     def settled(self, media: PlannedMedia, seconds: float) -> None:
         """A step was settled that had these media. seconds: that it encoded them."""
+
+
+class SpareSteps:
+    """Asked by the scheduler for what a step computes that would otherwise be empty. This one has
+    nothing."""
+
+    sequence: Sequence | None = None
+    """What runs so. It is in a slot, and in neither the queue nor the policy."""
+
+    def fill(self, builder: StepBuilder) -> None:
+        """Adds something to an empty step."""
 
 
 class StartGate:

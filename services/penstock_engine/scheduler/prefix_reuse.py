@@ -8,7 +8,7 @@ from penstock_engine.kv.cache import KVCache, Match
 from penstock_engine.kv.checkpoints import CheckpointRule, Tail
 from penstock_engine.kv.groups import KVGroups, TailNames, key_in, keys_in
 from penstock_engine.kv.table import BlockTable
-from penstock_engine.request.request import Sequence
+from penstock_engine.request.request import REUSED, Sequence
 
 # Checkpoints of recurrent states where sequences part: where a prompt ends of which a request has
 # several sequences, and where a beam ends.
@@ -235,6 +235,8 @@ class PrefixReuse:
         sequence.num_keyed = sequence.num_tokens // cache.block_size
         keys = sequence.block_keys(0, sequence.num_keyed, cache.block_size)
         table = self._claimed(keys[: start.blocks], start)
+        if sequence.trail is not None and start.computed:
+            sequence.trail.reused |= REUSED | cache.origin_of(table.blocks)
         for key in keys[start.blocks :]:
             self._makers.setdefault(key, sequence)
         sequence.num_published = start.blocks
@@ -262,11 +264,12 @@ class PrefixReuse:
         if first == last or sequence.table is None:
             return
         keys = sequence.block_keys(first, last, self._cache.block_size)
-        table = sequence.table
+        table, lasting = sequence.table, not sequence.request.internal
         for group in range(len(self._groups.paged)):
-            self._cache.publish(table.span(group, first, last), keys_in(group, keys))
+            names = keys_in(group, keys)
+            self._cache.publish(table.span(group, first, last), names, lasting=lasting)
         if table.checkpoints is not None:
-            table.checkpoints.publish(self._cache, first, last, keys)
+            table.checkpoints.publish(self._cache, first, last, keys, lasting=lasting)
         sequence.num_published = last
         table.forget(self._cache, self._groups.firsts(last))
         self._unmake(sequence, keys)

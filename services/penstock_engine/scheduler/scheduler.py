@@ -113,6 +113,8 @@ class Scheduler:
             for run in turns:
                 if self._is_empty(builder):
                     run(builder)
+        if self._is_empty(builder):
+            self.state.spare.fill(builder)
 
     def _is_empty(self, builder: StepBuilder) -> bool:
         """Whether the step computes neither tokens nor encodings of media."""
@@ -157,10 +159,10 @@ class Scheduler:
         """The running sequences with tokens to compute: (those with one token, those with more)."""
         decodes: list[Sequence] = []
         chunks: list[Sequence] = []
-        leaving, suspect = self.state.leaving, self.state.suspect
+        leaving, apart = self.state.leaving, (self.state.suspect, self.state.spare.sequence)
         for slot, sequence in self.state.running.items():
             behind = self._behind(sequence)
-            if behind and sequence is not suspect and slot not in leaving:
+            if behind and sequence not in apart and slot not in leaving:
                 (decodes if behind == 1 else chunks).append(sequence)
         return decodes, chunks
 

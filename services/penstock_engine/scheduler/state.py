@@ -22,7 +22,7 @@ from penstock_engine.policies.policy import Policy
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_in_flight import StepInFlight, UnfitResult
-from penstock_engine.scheduler.limits import ChunkLimit, StartGate
+from penstock_engine.scheduler.limits import ChunkLimit, SpareSteps, StartGate
 from penstock_engine.scheduler.prefix_reuse import PrefixReuse
 from penstock_engine.scheduler.settled_steps import StepLessons
 from penstock_engine.sessions.fault_attribution import FaultAttribution
@@ -94,6 +94,8 @@ class SchedulerState:
         """What may keep tokens of a sequence from being computed."""
         self.adapters = StartGate()
         """What may keep the head of the queue from starting."""
+        self.spare = SpareSteps()
+        """What is computed in steps that nobody else wants."""
         self.goes_on = False
         """Whether the worker computes extra steps without a plan for each."""
         self.holds_starts = False
@@ -118,6 +120,11 @@ class SchedulerState:
         return bool(self.running or self.queue or self.in_flight)
 
     @property
+    def num_running(self) -> int:
+        """Sequences in slots that somebody has asked for."""
+        return len(self.running) - (self.spare.sequence is not None)
+
+    @property
     def num_aside(self) -> int:
         """Sequences that have left the queue for a while."""
         return self.media.num_waiting + self.adapters.num_waiting
@@ -126,7 +133,7 @@ class SchedulerState:
         """Returns what front ends are told of steps, slots and blocks: fields of Status."""
         pool, cache = self.pool, self.cache
         return {
-            "running": len(self.running),
+            "running": self.num_running,
             "steps": self.num_steps,
             "preemptions": self.num_preemptions,
             "block_size": self.block_size,
@@ -244,7 +251,7 @@ class SchedulerState:
         known = bool(sequence.ticket) or slot is not None or aside
         if sequence.ticket:
             self.queue.remove(sequence)
-        if known:
+        if known and sequence is not self.spare.sequence:
             self.policy.left(sequence)
         if slot is None:
             return

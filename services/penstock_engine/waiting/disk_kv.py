@@ -186,6 +186,7 @@ class DiskKV:
         self._remote_kv = remote_kv
         self._counts = counts
         self._enabled = False
+        self._off = False
         self._last_number = 0
         self._fetches: dict[int, DiskFetch] = {}
         self._of_request: dict[Request, DiskFetch] = {}
@@ -199,9 +200,14 @@ class DiskKV:
 
     def attach(self, *, has_disk: bool) -> None:
         """A worker is ready."""
-        self._enabled = has_disk
+        self._enabled = has_disk and not self._off
         if self._scheduling.cache is not None:
-            self._scheduling.cache.saves_to_disk = has_disk
+            self._scheduling.cache.saves_to_disk = self._enabled
+
+    def switch_off(self) -> None:
+        """From now on nothing is kept elsewhere, and nothing that comes from there is used."""
+        self._off = True
+        self.attach(has_disk=False)
 
     def worker_lost(self) -> list[Request]:
         """Requests whose fetches are over; the blocks went with the worker."""
@@ -335,6 +341,7 @@ class DiskKV:
         count = fetch.heard(rank, message.count, self._workers.ranks.size)
         if count is None:
             return None
+        count = 0 if self._off else count
         self._counts.disk_blocks_read += count
         self._counts.disk_blocks_missed += len(fetch.names) - count
         if fetch.prompt is not None and count == len(fetch.names):

@@ -99,6 +99,12 @@ class GrammarManager:
         entry.holders[request] = None
         request.grammar = entry.number
 
+    def share(self, request: Request, grammar: int | None) -> None:
+        """The request follows a grammar, if it is one, that another holds and that is ready."""
+        if grammar is not None:
+            self._entries[grammar].holders[request] = None
+            request.grammar = grammar
+
     def release(self, request: Request) -> None:
         """The request's last sequence has ended. Does nothing for one without a grammar."""
         if request.grammar is None:

@@ -114,6 +114,16 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         ),
     ] = 1
 
+    audit_share: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Share of requests whose answers are computed again while the engine core"
+            " is idle, without its caches, and compared bit by bit; 0: none.",
+        ),
+    ] = 0.0
+
     def __post_init__(self) -> None:
         known = get_args(SchedulingPolicy)
         check_named("scheduling_policy", self.scheduling_policy, known, SCHEDULING_POLICIES)
