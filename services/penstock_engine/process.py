@@ -22,6 +22,7 @@ from penstock.errors import InvalidRequest, StartupError
 from penstock.net.listener import raise_file_limit
 from penstock.prepare.folder import check_contents, load_manifest
 from penstock.process import logs
+from penstock.process.start_phases import START
 from penstock.protocol.common import NamedAdapter
 from penstock.protocol.from_frontend import FromFrontend, MediaChunk
 from penstock.protocol.from_worker import FromWorker
@@ -89,6 +90,8 @@ def main(
         ) as frontends,
         closing(_session_server(context, worker_endpoint, "workers", config, boot)) as workers,
     ):
+        START.passed("model's facts")
+        START.done()
         log.info(
             "engine listening",
             frontends=frontend_endpoint,

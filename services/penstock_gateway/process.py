@@ -22,6 +22,7 @@ from penstock.net import listener
 from penstock.net.exposure import check_exposure
 from penstock.net.tls import server_context
 from penstock.process import logs
+from penstock.process.start_phases import START
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app
 from penstock_gateway.chat.output_parsing import check_parsers
@@ -103,6 +104,7 @@ def main(
     if config.admin_port is not None:
         # Port 0 is any free one for each.
         admin = listener.bind(config.host, config.admin_port and config.admin_port + index)
+    START.passed("application")
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(reached, app, sock, admin, shared=shared))
 

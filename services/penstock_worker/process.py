@@ -11,6 +11,7 @@ from types import FrameType
 
 from penstock.config.settings import MetricsSettings, TransportSettings
 from penstock.process import logs
+from penstock.process.start_phases import START
 from penstock_worker.engine_session import CoreSession
 from penstock_worker.machine.torch_import import import_torch
 from penstock_worker.metrics.phases import UNWATCHED, Phases
@@ -159,6 +160,8 @@ def _preload() -> None:
     try:
         import_torch()
         import penstock_worker.loading.load  # noqa: F401
+
+        START.passed("imports")
     finally:
         gc.freeze()
         gc.enable()

@@ -13,6 +13,7 @@ import msgspec
 from penstock.config.settings import TransportSettings
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
 from penstock.process import logs
+from penstock.process.start_phases import START
 from penstock.protocol.from_worker import Asleep, Fault, FromWorker, Result, SlotResult
 from penstock.protocol.to_worker import Plan, Setup, Sleep, Stop, ToWorker, WorkerCall
 from penstock_worker.engine_session import CoreSession, Heard
@@ -193,6 +194,7 @@ class Worker:
             if self.counts.sessions > 1:
                 self._drop()
                 gc_tuning.let_go()  # What was loaded before, even in part, must be free by now.
+            START.passed("engine core")
             self._loaded = load(setup, self.phases, ranks, self._transport)
             self._extensions = _extensions_of(self._loaded, ranks.place)
             gc_tuning.keep()
@@ -202,6 +204,8 @@ class Worker:
             self.counts.kv_bytes = self._loaded.kv_bytes
             self.counts.forget_features()
             self._loaded.runner.features.show_counts(self.counts)
+            START.passed("drafts and grammars")
+            START.done()
         else:
             log.info("the model is loaded already")
             ready = ready_again(self._loaded, ranks)

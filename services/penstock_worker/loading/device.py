@@ -12,6 +12,7 @@ from torch import Tensor
 from penstock.errors import StartupError
 from penstock.model.kv_layout import blocks_needed, paged
 from penstock.process import logs
+from penstock.process.start_phases import START
 from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock.protocol.to_worker import Setup
 from penstock_worker.device.block_copies import DeviceBlockCopies
@@ -103,13 +104,16 @@ def load_forward(
     """
     use_device(recipe.device)
     memory = memory_of(recipe.device)
+    START.passed("files' headers")
     try:
         build = recipe.build()
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise StartupError(f"not enough memory on the device for the weights: {error}") from error
     memory.release()  # Temporary memory of loading.
+    START.passed("weights read and laid out", reads=True)
     with ranks.waiting():
         blocks = _kv_blocks(recipe, setup, memory, build, profile)
+    START.passed("kernels and trial steps")
     blocks, host_blocks = ranks.least([blocks, setup.host_kv_bytes // recipe.block_bytes])
     try:
         with ranks.waiting():
@@ -118,6 +122,7 @@ def load_forward(
         raise StartupError(
             f"not enough memory on the device for {blocks} KV blocks: {error}"
         ) from error
+    START.passed("KV cache")
 
     def rehearse() -> None:
         with ranks.waiting():

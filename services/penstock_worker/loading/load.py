@@ -14,6 +14,7 @@ from penstock.model.config import PreparedModel
 from penstock.model.media_facts import alignment_of
 from penstock.prepare import load_manifest
 from penstock.process import logs
+from penstock.process.start_phases import START
 from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.opening import step_adapters
@@ -93,6 +94,7 @@ def load(
             f"{setup.model_dir} holds another model ({prepared.name}, {prepared.digest[:12]}) than"
             f" the engine core serves ({setup.digest[:12]})"
         )
+    START.files = prepared.weights.files
     check_calculated(setup)
     if setup.load_format == "auto":
         try:

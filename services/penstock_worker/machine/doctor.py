@@ -25,6 +25,7 @@ from penstock_worker.loading.tensors import cpu_bytes, refusal
 from penstock_worker.machine import environment_checks
 from penstock_worker.machine.environment_checks import Advice, Finding
 from penstock_worker.machine.memory import free_memory
+from penstock_worker.machine.start_check import examine_start
 from penstock_worker.media.memory import held_bytes, load_bytes, media_rows
 
 # Which backends can serve a model on this machine, and what it takes: `penstock doctor MODEL`.
@@ -35,6 +36,30 @@ MIB, GIB = 1 << 20, 1 << 30
 ROW_NUMBER = 4
 """Bytes of a number of an encoding: float32 on a CPU, and no more elsewhere."""
 AnyConfig = ModelConfig | EncoderConfig | TransformersConfig
+
+
+def examine_started(
+    model: str,
+    model_impl: ModelImpl = "auto",
+    *,
+    language_model_only: bool = False,
+    mmproj: str | None = None,
+) -> list[Finding]:
+    """Where the time of a real start of the model goes. Never raises."""
+    try:
+        folder = prepare(
+            model,
+            model_impl=model_impl,
+            language_model_only=language_model_only,
+            mmproj=mmproj,
+        )
+        files = load_manifest(folder).weights.files
+    except PenstockError as error:
+        return [Finding("model", False, str(error), "missing")]
+    flags = ["--model-impl", model_impl]
+    flags += ["--language-model-only"] if language_model_only else []
+    flags += [] if mmproj is None else ["--mmproj", mmproj]
+    return examine_start(model, flags, files)
 
 
 def examine_model(

@@ -21,12 +21,14 @@ from typing import Literal
 @dataclass(frozen=True)
 class Finding:
     """ok: nothing to fix.  text: what was found, or what is missing and how to get it.
-    level: note where it could be better, and a system runs all the same."""
+    level: note where it could be better, and a system runs all the same.  seconds: of a phase of a
+    start."""
 
     name: str
     ok: bool
     text: str
     level: Literal["ok", "note", "missing"] = "ok"
+    seconds: float | None = None
 
 
 WANTED_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")

@@ -18,6 +18,7 @@ def add(parser: Parser) -> None:
     parser.epilog = examples(
         "penstock doctor",
         "penstock doctor ./model.Q4_K_M.gguf    # what it takes, and which backends have all of it",
+        "penstock doctor ./model.Q4_K_M.gguf --start    # where the time until it is ready goes",
         "penstock doctor --json | jq '.[] | select(.ok | not)'",
     )
     parser.add_argument(
@@ -26,6 +27,12 @@ def add(parser: Parser) -> None:
         help="Check this model instead: memory, mechanisms, and which backends can serve it. Its"
         " weights are not read.",
     )
+    parser.add_argument(
+        "--start",
+        action="store_true",
+        help="Start a server of MODEL, and say where the time until it is ready goes; it is stopped"
+        " then.",
+    )
     add_model_impl(parser)
     parser.add_argument("--json", action="store_true", help="As JSON, for scripts.")
     parser.set_defaults(run=_run)
@@ -33,5 +40,8 @@ def add(parser: Parser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from penstock.cli.processes import run_doctor
+    from penstock.errors import InvalidRequest
 
+    if arguments.start and arguments.model is None:
+        raise InvalidRequest("--start wants a MODEL to start a server of")
     return run_doctor(arguments)

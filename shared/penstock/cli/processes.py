@@ -24,6 +24,7 @@ from penstock.net.listener import check_installed
 from penstock.process import logs
 from penstock.process.children import die_with_parent, set_title
 from penstock.process.memory import is_memory_shortage
+from penstock.process.start_phases import START, SUFFIX
 from penstock.supervisor.restarts import FINAL_STARTUP_FAILURE, OUT_OF_MEMORY
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def _run_child(role: str, arguments: argparse.Namespace) -> int:
     set_title(title)
     if arguments.supervised_by is not None:
         die_with_parent(arguments.supervised_by)
+        START.report_to(Path(arguments.failure_file).with_suffix(SUFFIX))
     try:
         said = resolve(arguments).log
         logs.setup(title, level=said.log_level, form=said.log_format)
@@ -95,9 +97,10 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     """Prints what a worker would find on this machine; 1 when something is missing."""
     import msgspec
 
-    from penstock_worker.machine.doctor import examine, show
+    from penstock_worker.machine.doctor import examine, examine_started, show
 
-    findings = examine(
+    look = examine_started if arguments.start else examine
+    findings = look(
         arguments.model,
         arguments.model_impl,
         language_model_only=arguments.language_model_only,
@@ -156,6 +159,7 @@ def _gateway(arguments: argparse.Namespace) -> int:
     with uncollected():
         from penstock_gateway.process import main
 
+    START.passed("imports")
     config = resolve(arguments)
     main(
         arguments.engine_endpoint,
@@ -203,6 +207,7 @@ def _engine(arguments: argparse.Namespace) -> int:
     with uncollected():
         from penstock_engine.process import main
 
+    START.passed("imports")
     config = resolve(arguments)
     main(
         config.engine,

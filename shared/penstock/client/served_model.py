@@ -12,6 +12,7 @@ from penstock.errors import UnsupportedModel
 from penstock.model.media_facts import MediaFacts
 from penstock.process import logs
 from penstock.process.memory import trim_heap
+from penstock.process.start_phases import START
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
@@ -33,11 +34,14 @@ class ModelText:
                 f"the engine's welcome came with {len(frames)} frames, not 2 "
                 "(tokenizer.json and the chat template)"
             )
+        START.passed("engine core")
         tokenizer = Tokenizer.from_bytes(
             frames[0], add_bos=welcome.add_bos, bos_token_id=welcome.generation.bos_token_id
         )
         tokenizer.prepare()
         trim_heap()  # Reading takes twice what a tokenizer then has.
+        START.passed("tokenizer")
+        START.done()
         source = frames[1].decode()
         if not source:
             return cls(tokenizer, None, welcome.media)

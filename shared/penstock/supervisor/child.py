@@ -15,6 +15,7 @@ from pathlib import Path
 from penstock.errors import StartupError
 from penstock.process import logs
 from penstock.process.isolated import state_of
+from penstock.process.start_phases import SUFFIX, StartPhase, read_phases
 from penstock.supervisor.restarts import OUT_OF_MEMORY, GiveUp, RestartPolicy, describe
 
 log = logs.get(__name__)
@@ -63,6 +64,10 @@ class Child:
     def pid(self) -> int | None:
         """Id of the process, if it has been started."""
         return None if self._process is None else self._process.pid
+
+    def start_phases(self) -> list[StartPhase]:
+        """What it has said of its start."""
+        return read_phases(self._failure_file.with_suffix(SUFFIX))
 
     async def run(self) -> str | None:
         """Returns why the child can't go on, or None when it was stopped."""

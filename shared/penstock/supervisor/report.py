@@ -30,7 +30,7 @@ class StartupReport:
         self._fd = fd
         self._sent = False
 
-    def send_ready(self, **facts: str) -> None:
+    def send_ready(self, **facts: object) -> None:
         self._send({"ready": True, **facts})
 
     def send_error(self, message: str) -> None:

@@ -23,6 +23,7 @@ from penstock.net.listener import with_free_port
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.net.tls import client_context, server_context
 from penstock.process import logs
+from penstock.process.start_phases import START, StartPhase
 from penstock.supervisor.child import Child, ChildSpec
 from penstock.supervisor.data_lock import DataLock
 from penstock.supervisor.models.fleet import ModelFleet
@@ -78,6 +79,8 @@ class System:
 
     async def run(self) -> None:
         """Returns after an orderly stop. Raises StartupError when the system can't go on."""
+        START.report_to(None)
+        START.passed("imports")
         self._listen_to_signals()
         if self.options.http:
             self._listener = http.bind(self.config.gateway.host, self.config.gateway.port)
@@ -90,6 +93,7 @@ class System:
                 await self._serve_several(runtime, self.options.models)
             else:
                 model_dir = await self._prepare(runtime)
+                START.passed("model prepared")
                 await self._serve(runtime, model_dir)
         except Stopped:
             pass
@@ -241,9 +245,23 @@ class System:
         self.was_ready = True
         (runtime.path / "ready").touch()
         log.info("ready", url=url, seconds=time.monotonic() - begun)
+        phases = self._start_phases()
+        log.info(
+            "time until ready",
+            **{name.replace(" ", "_"): ", ".join(map(str, each)) for name, each in phases.items()},
+        )
         if self.options.report is not None:
-            self.options.report.send_ready()
+            self.options.report.send_ready(start=phases)
         self.options.announce(url, model_dir)
+
+    def _start_phases(self) -> dict[str, list[StartPhase]]:
+        """What each process was at until the system was ready, by its name; without those that
+        haven't said so."""
+        START.passed("processes")
+        START.done()
+        children = (*self._workers, *self._engines, *self._fronts)
+        said = {child.spec.name: child.start_phases() for child in children}
+        return {"supervisor": START.found, **{name: each for name, each in said.items() if each}}
 
     async def _stop_children(self) -> None:
         """Gateways and the engine core drain together: neither takes new work, both finish what is

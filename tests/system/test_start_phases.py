@@ -1,0 +1,105 @@
+"""A start says where its time went: in the log, by the report pipe, and to `penstock doctor`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from penstock.prepare import load_manifest, prepare
+from penstock.process.start_phases import StartPhases, born, read_phases
+from penstock_worker.machine.doctor import examine_started
+from penstock_worker.machine.start_check import examine_start
+from testing.serving import Server
+
+CLOCK = 0.03
+"""Seconds by which two clocks of a process's birth differ at most: the kernel counts in 10 ms."""
+
+
+def test_phases_are_parts_of_what_is_measured_from_outside(tiny_model: str) -> None:
+    reading, writing = os.pipe()
+    begun = time.monotonic()
+    with Server(tiny_model, *_report(writing), pass_fds=(writing,)) as one:
+        took = time.monotonic() - begun
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            start = json.loads(pipe.readline())["start"]
+            assert set(start) == {"supervisor", "worker 0", "engine", "gateway 0"}
+            line = next(row for row in one.stderr.splitlines() if '"time until ready"' in row)
+            for name, phases in start.items():
+                pid = one.process.pid if name == "supervisor" else one.child(name)
+                assert sum(each["seconds"] for each in phases) <= took + CLOCK
+                times = psutil.Process(pid).cpu_times()
+                spent = sum(each["processor_seconds"] for each in phases)
+                assert 0 < spent <= times.user + times.system + CLOCK
+                said = re.search(rf'{name.replace(" ", "_")}="([^"]+)"', line)
+                assert said is not None
+                assert [part.rsplit(" ", 1)[0] for part in _parts(said[1])] == [
+                    each["name"] for each in phases
+                ]
+            read = {each["name"]: each.get("bytes", 0) for each in start["worker 0"]}
+    files = load_manifest(prepare(tiny_model)).weights.files
+    assert read.pop("weights read and laid out") == sum(Path(file).stat().st_size for file in files)
+    assert not any(read.values())
+
+
+def _report(writing: int) -> tuple[str, str]:
+    return ("--report-fd", str(writing))
+
+
+def _parts(said: str) -> list[str]:
+    return re.sub(r" \([^)]*\)", "", said).split(", ")
+
+
+def test_doctor_starts_a_server_and_leaves_none(tiny_model: str) -> None:
+    findings = examine_started(tiny_model)
+    assert all(finding.ok for finding in findings), findings
+    start, *rest = findings
+    phases = [finding for finding in rest if finding.seconds is not None]
+    assert {each.name for each in phases} == {"supervisor", "worker 0", "engine", "gateway 0"}
+    supervisor = sum(each.seconds or 0.0 for each in phases if each.name == "supervisor")
+    assert start.seconds == pytest.approx(supervisor)
+    assert rest[-1].name == "disk"
+    left = [" ".join(each.cmdline()) for each in psutil.Process().children()]
+    assert not [line for line in left if "penstock" in line]
+
+
+def test_doctor_says_why_a_start_failed(tiny_model: str) -> None:
+    (found,) = examine_start(tiny_model, ["--num-kv-blocks", str(1 << 31)], [])
+    assert not found.ok
+    assert "num_kv_blocks" in found.text
+
+
+def test_a_process_began_when_the_system_says() -> None:
+    began = time.time() - (time.monotonic() - born())
+    assert began == pytest.approx(psutil.Process().create_time(), abs=1.5)
+
+
+def test_nothing_is_noted_before_a_file_is_named_nor_after_it_is_written(tmp_path: Path) -> None:
+    phases, file = StartPhases(), tmp_path / "worker.phases"
+    phases.passed("before")
+    phases.report_to(file)
+    phases.passed("imports")
+    phases.done()
+    phases.passed("behind")
+    assert [each.name for each in read_phases(file)] == ["imports"]
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("content", [b"", b"[", b"\xff", b'[{"name": 1}]', b"[" * (1 << 17)])
+def test_a_file_that_is_not_whole_says_nothing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "phases").write_bytes(content)
+    assert read_phases(tmp_path / "phases") == []
+    assert read_phases(tmp_path / "none") == []
+
+
+def test_a_folder_that_is_gone_stops_no_start(tmp_path: Path) -> None:
+    phases = StartPhases()
+    phases.report_to(tmp_path / "gone" / "worker.phases")
+    phases.passed("imports")
+    phases.done()
