@@ -23,6 +23,7 @@ from penstock.receipts.statement import ids_digest, logprobs_digest, read_receip
 from penstock.receipts.verify import ModelHere, SignedReceipt, Verdict
 from penstock.request.terms import Terms
 from testing.serving import Server
+from tests.adapter_folders import random_factors, write_peft
 
 pytestmark = [pytest.mark.timeout(600)]
 CHAT = "/v1/chat/completions"
@@ -39,18 +40,23 @@ REQUESTS: dict[str, dict[str, Any]] = {
     },
     "two": {"temperature": 1.0, "n": 2, "stream": True},
     "stopped": {"temperature": 0, "stop": ["is"]},
+    "adapted": {"temperature": 0, "model": "mine", "ignore_eos": True},
     "json": {"temperature": 0.7, "response_format": {"type": "json_object"}},
 }
 """What is asked for, beside LENGTH tokens."""
+ALONE = [name for name in REQUESTS if name != "adapted"]
+ADAPTED = {"model.layers.0.self_attn.q_proj": (576, 576)}
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[dict[str, bytes], SigningKey]]:
     """The server's replies by what was asked, and its key."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "key.pem"
+        file, adapter = Path(folder) / "key.pem", Path(folder) / "adapter"
+        write_peft(adapter, random_factors(ADAPTED, rank=4, seed=1, size=0.5))
         arguments = ("--receipt-key-file", str(file), "--num-kv-blocks", "256")
-        with Server(*arguments, "--max-model-len", "512") as server:
+        adapters = ("--enable-lora", "--lora-modules", f"mine={adapter}")
+        with Server(*arguments, *adapters, "--max-model-len", "512") as server:
             replies = {name: ask(server, **fields) for name, fields in REQUESTS.items()}
             yield replies, SigningKey.kept(file)
 
@@ -113,7 +119,7 @@ def verifier(served) -> Iterator[Verifier]:
 
 
 @pytest.mark.parametrize("sample", [None, 5])
-@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("name", ALONE)
 def test_an_honest_answer_is_equal(served, verifier, name, sample):
     verdict = verifier.verdict(served[0][name], sample)
     assert verdict.standing == "equal", verdict
@@ -267,5 +273,14 @@ def test_the_command_names_other_weights(served, tmp_path, capsys):
     assert "NOT what the receipt says" in told
     assert "weights      DIFFERS" in told
     assert "output 0     DIFFERS" in told
-    assert main([*arguments, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["standing"] == "equal"
+
+
+def test_the_command_applies_an_adapter(served, verifier, tmp_path, capsys):
+    reply = served[0]["adapted"]
+    assert "here none" in verifier.differing(reply)["adapter"]
+    (tmp_path / "reply.json").write_bytes(reply)
+    adapter = write_peft(tmp_path / "adapter", random_factors(ADAPTED, rank=4, seed=1, size=0.5))
+    arguments = ["verify", str(tmp_path / "reply.json"), "--num-kv-blocks", "256", "--json"]
+    assert main([*arguments, "--adapter", str(adapter)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [check["standing"] for check in told["checks"]] == ["equal"] * 8
