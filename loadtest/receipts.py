@@ -124,8 +124,8 @@ def markdown(document: Document) -> str:
     return (
         f"{machine_line(document)}\n\n{document['model']}, {document['tokens']} tokens; wanted is"
         f" {WANTED:g} times.\n\n{table(columns, document['rows'])}\n\nA verified token costs"
-        " what one of a prompt costs, and its logits: so the ratio is below that of generating to"
-        " prefill, which is low where a small model's weights are soon read.\n"
+        " what one of a prompt costs, and its logits: the ratio stays below that of generating to"
+        " reading a prompt, which is low for a small model.\n"
     )
 
 
