@@ -6,9 +6,12 @@ import math
 import random
 from collections import deque
 
+import msgspec
+
 from penstock.errors import InvalidRequest
 from penstock.model.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol import PROTOCOL_VERSIONS
+from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_frontend import Hello, Submit
 from penstock.protocol.from_worker import AdapterReady, Ready, Result, SlotResult, WorkerHello
 from penstock.protocol.to_frontend import Outputs, Rejected
@@ -308,6 +311,7 @@ class SimulatedWorker:
         "_prompts",
         "_random",
         "_sampled",
+        "_telling",
         "plans",
     )
 
@@ -326,6 +330,7 @@ class SimulatedWorker:
         self._adapters = SlotsWithAdapters()
         self._held: dict[int, int] = {}
         self._prompts: dict[int, int] = {}
+        self._telling: set[int] = set()  # slots that report log-probabilities
         # Answers are values, and there are few different ones.
         self._sampled = [SlotResult(slot, ANSWER) for slot in range(max_num_seqs)]
         self._partial = [SlotResult(slot) for slot in range(max_num_seqs)]
@@ -336,6 +341,7 @@ class SimulatedWorker:
         for slot in plan.released:
             held.pop(slot, None)
             self._prompts.pop(slot, None)
+            self._telling.discard(slot)
         for new in plan.admitted:
             self._admit(new)
         self._adapters.take(plan)
@@ -354,7 +360,7 @@ class SimulatedWorker:
                 held[slot] = end + 1 + len(answer.more)
                 tokens += answer.drafted
                 pairs += answer.drafted * (2 * end + answer.drafted + 1)
-                answers.append(answer)
+                answers.append(_telling(answer) if slot in self._telling else answer)
             else:
                 answers.append(partial[slot])
         cost = self._cost
@@ -370,4 +376,13 @@ class SimulatedWorker:
             self._prompts[new.slot], shared = new.num_prompt, 0
         else:
             shared = self._prompts[new.slot] = self._prompts[new.like]
+        if new.sampling.logprobs is not None or new.like in self._telling:
+            self._telling.add(new.slot)
         self._held[new.slot] = shared + len(new.tokens)
+
+
+def _telling(answer: SlotResult) -> SlotResult:
+    """The answer, with the log-probabilities of what is certain."""
+    certain = TokenLogprobs(0.0, [], [])
+    more = [certain] * len(answer.more)
+    return msgspec.structs.replace(answer, logprobs=certain, more_logprobs=more)

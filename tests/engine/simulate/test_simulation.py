@@ -63,6 +63,25 @@ def test_one_request_takes_the_time_of_its_steps() -> None:
     assert report.seconds == pytest.approx(2.0 + sum(steps) / 1000)
 
 
+def test_audits_take_no_throughput_and_delay_nobody_by_more_than_a_step() -> None:
+    """With all answers audited: nothing changes while something is always open, and a request that
+    comes to a replay waits for the end of its step."""
+    rng = random.Random(6)
+    crowd = [TraceRequest(0.001 * at, rng.randint(10, 200), 20) for at in range(60)]
+    plain, audited = (report_of(simulate(crowd, config(audit_share=share))) for share in (0, 1))
+    assert audited.completed == plain.completed == 60
+    assert (audited.seconds, audited.e2e.mean) == (plain.seconds, plain.e2e.mean)
+    assert audited.steps == plain.steps
+    few = [TraceRequest(2.0 * at, 100, 10) for at in range(40)]
+    few += [TraceRequest(2.0 * at + rng.uniform(0.15, 0.4), 50, 10) for at in range(40)]
+    few.sort(key=lambda request: request.at)
+    plain, audited = (report_of(simulate(few, config(audit_share=share))) for share in (0, 1))
+    assert audited.completed == 80
+    assert audited.steps > plain.steps + 40 * 10
+    delay = audited.ttft.mean - plain.ttft.mean
+    assert 0 < delay < milliseconds(256)
+
+
 def test_a_queue_of_one_server_obeys_lindley() -> None:
     """W(n+1) = max(0, W(n) + S(n) - T(n)): Lindley, 1952."""
     rng = random.Random(5)
