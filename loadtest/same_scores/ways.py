@@ -192,7 +192,7 @@ def _kills(server: Server) -> Iterator[list[int]]:
 
     def kill() -> None:
         while not over.wait(KILL_EVERY if killed else 0.1):
-            worker = server.children().get(f"{TITLE}worker")
+            worker = server.children().get(f"{TITLE}worker 0")
             if worker and any(each["running"] for each in server.get("/status")[1]["engines"]):
                 os.kill(worker, signal.SIGKILL)
                 killed.append(worker)
