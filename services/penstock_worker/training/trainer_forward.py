@@ -111,8 +111,8 @@ class TrainerForward:
         shapes, such as a transformers model's `named_parameters()`; another dtype is converted.
 
         Computes forward on one thread, as the server does. Raises ValueError for fewer than 2
-        tokens, more than max_model_len, ids outside of the vocabulary, unknown names, other shapes,
-        and logits that aren't finite.
+        tokens, more than max_model_len, ids outside of the vocabulary, unknown names, other shapes
+        or devices, and logits that aren't finite.
         """
         ids = [int(each) for each in token_ids]
         self._check(ids)
@@ -163,6 +163,8 @@ class TrainerForward:
             whole = (sum(shape[0] for shape in shapes), *shapes[0][1:])
             if tuple(tensor.shape) != whole:
                 raise ValueError(f"{name} has shape {tuple(tensor.shape)}; the model needs {whole}")
+            if tensor.device.type != "cpu":
+                raise ValueError(f"{name} is on {tensor.device}; allowed is cpu")
             ends = pairwise(np.cumsum([0, *(shape[0] for shape in shapes)]).tolist())
             found |= {
                 ours: tensor[low:high] for ours, (low, high) in zip(pieces, ends, strict=True)

@@ -42,11 +42,13 @@ def prompts() -> list[list[int]]:
     return [[choose.randrange(SIZES["vocab_size"]) for _ in range(n)] for n in LENGTHS]
 
 
-def rolled_out(folder: Path, dtype: str = "float32") -> list[tuple[list[int], list[float]]]:
+def rolled_out(
+    folder: Path, dtype: str = "float32", kv: str = "auto"
+) -> list[tuple[list[int], list[float]]]:
     """Prompt with answer, sampled in company and in chunks, and what the server said of each token
     but the first."""
     way = Way(block_size=32, budget=23, num_blocks=128)
-    system = System(prepare(str(folder)), Numerics("reference", dtype), way)
+    system = System(prepare(str(folder)), Numerics("reference", dtype, kv), way)
     for number, ids in enumerate(prompts()):
         sampling = TokenSampling(seed=number, logprobs=0, prompt_logprobs=0)
         system.submit(number, ids, ANSWER, sampling)
@@ -121,6 +123,19 @@ def test_after_a_step_of_training_too(tmp_path: Path) -> None:
         assert forward.logprobs(ids, parameters).tolist() == told
 
 
+@pytest.mark.parametrize("kv", ["int8", "bfloat16"])
+def test_keys_and_values_of_another_type(kv: str, tmp_path: Path) -> None:
+    theirs = make_theirs(*CASES["llama-9-3"])
+    save(theirs, tmp_path)
+    forward = TrainerForward(str(tmp_path), kv_cache_dtype=kv, max_model_len=256)
+    parameters = dict(theirs.named_parameters())
+    for ids, told in rolled_out(tmp_path, kv=kv):
+        found = forward.logprobs(ids, parameters)
+        assert found.tolist() == told
+    for name, grad in gradients(found.sum(), parameters).items():
+        assert bool(grad.isfinite().all()), name
+
+
 def test_in_bfloat16(tmp_path: Path) -> None:
     theirs = make_theirs(*CASES["llama-9-3"]).to(torch.bfloat16)
     save(theirs, tmp_path)
@@ -163,6 +178,7 @@ def test_what_can_not_be_computed_is_said(tmp_path: Path) -> None:
         ([1, -1], {}, "-1; allowed are 0 to 198"),
         ([1, 2], {"model.nrom.weight": torch.ones(72)}, "no tensors called model.nrom.weight"),
         ([1, 2], {norm: torch.ones(71)}, r"shape \(71,\); the model needs \(72,\)"),
+        ([1, 2], {norm: torch.ones(72, device="meta")}, "on meta; allowed is cpu"),
         ([1, 2], {norm: torch.full((72,), torch.nan)}, "not finite"),
     ):
         with pytest.raises(ValueError, match=said):
