@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.model.kv_layout import ONE_GROUP, paged, state_of
 from penstock_engine.waiting.live_audit import LiveAudit
 from tests.engine.fake_adapters import adapter
 from tests.engine.harness import Harness
+from tests.engine.test_walk_groups import drawn_groups, drawn_with_states
 from tests.engine.walker import Choices, Seeded, Walker, drawn_options
 from tests.engine.walks import check_replay, check_restored, walked
 from tests.thinning import part
@@ -24,6 +26,8 @@ class AuditWalker(Walker):
         options = {**drawn_options(choose), "max_loras": loras, "audit_share": 1.0}
         super().__init__(Harness(**options), choose)
         self.h.proposes = lambda: choose.whole(0, 4)
+        draw = (lambda _, size: ONE_GROUP, drawn_groups, drawn_with_states)[choose.whole(0, 2)]
+        self.h.kv_groups = draw(choose, self.h.facts.config.cache.kv_block_size)
         self.walks["rest"] = (1, self.rest)
         names = [name for name in self.walks if self.walks[name][0] and name != "rest"]
         self.only(names, rest=4, **({"adapted": 10} if loras else {}))
@@ -34,6 +38,11 @@ class AuditWalker(Walker):
         found = self.h.core.state.audits
         assert found is not None
         return found
+
+    def _pool_size(self) -> int:
+        states = state_of(self.h.kv_groups)
+        room = 0 if states is None else 2 * states.blocks
+        return len(paged(self.h.kv_groups)) * super()._pool_size() + room
 
     def walk(self) -> None:
         super().walk()

@@ -16,7 +16,7 @@ from penstock_engine.kv.keys import prefix_root, prompt_keys
 from penstock_engine.waiting.live_audit import LiveAudit
 from penstock_worker.stores.contents import Contents
 from penstock_worker.stores.host_cache import HostCache, HostCopy
-from tests.system.in_process import System, Way
+from tests.system.in_process import Numerics, System, Way
 from tests.system.test_disk_kv import FLOAT, LONG, alone, blocks_read, finished, said
 from tests.system.test_kv_transfer import Pair
 from tests.system.test_matrix import (  # noqa: F401
@@ -46,12 +46,27 @@ def audited(system: System) -> None:
         system.run_step()
 
 
-def test_an_undamaged_run_has_no_differences(folder, undisturbed):  # noqa: F811
-    system = System(folder, FLOAT, WAY)
+@pytest.mark.parametrize(
+    ("numerics", "way"),
+    [
+        (FLOAT, WAY),
+        (Numerics("cpu", "float32"), replace(WAY, speculation='{"method": "suffix"}')),
+        (Numerics("cpu", "bfloat16"), replace(WAY, num_blocks=16, host_kib=4096)),
+        (Numerics("cpu", "float32", "int8"), replace(WAY, num_blocks=16, preemption="recompute")),
+    ],
+    ids=["plain", "drafts", "small pool, host tier", "small pool, int8"],
+)
+def test_an_undamaged_run_has_no_differences(
+    folder: Path,  # noqa: F811
+    undisturbed: Any,  # noqa: F811
+    numerics: Numerics,
+    way: Way,
+) -> None:
+    system = System(folder, numerics, way)
     for number, ours in OURS.items():
         system.submit(number, *ours)
     audited(system)
-    assert results(system) == undisturbed(FLOAT)
+    assert results(system) == undisturbed(numerics)
     assert audits(system).equal == sum(n for _, wanted, _, n in OURS.values() if wanted)
     assert (audits(system).different, sum(audits(system).skipped.values())) == (0, 0)
 
