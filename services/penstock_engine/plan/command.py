@@ -82,6 +82,12 @@ def plan_of(
     asked: PlanRequest, config: EngineConfig, tell: Tell = lambda words: None
 ) -> CapacityPlan:
     """Raises InvalidRequest, which names the field and what is allowed."""
+    layout, terms = terms_of(asked, config)
+    return make_plan(layout, _traffic(asked, layout, terms), terms, tell)
+
+
+def terms_of(asked: PlanRequest, config: EngineConfig) -> tuple[CoreLayout, PlanTerms]:
+    """Raises InvalidRequest."""
     bounds = parse_slo(asked.slo)
     steps = _steps(asked, config)
     if config.cache.num_kv_blocks is None:
@@ -107,7 +113,7 @@ def plan_of(
         steps=steps.words,
         estimated=steps.estimated,
     )
-    return make_plan(layout, _traffic(asked, layout, terms), terms, tell)
+    return layout, terms
 
 
 def run_plan(

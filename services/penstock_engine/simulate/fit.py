@@ -2,13 +2,14 @@
 
 What is minimised is the sum of squared errors, each relative to what the pass before predicted, so
 that the many short steps count as much as the few long ones; relative to what was measured would
-favour the steps that happened to be quick.  No coefficient may be negative.  The hundredth that
-fits worst is left out: a step that was held up by something else says nothing.
+favour the steps that happened to be quick.  No step may cost less than a smaller one.  The
+hundredth that fits worst is left out: a step that was held up by something else says nothing.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from penstock.protocol.from_worker import Result
 from penstock_engine.record.decisions import work_of
 from penstock_engine.record.framing import Torn
 from penstock_engine.record.replay import RecordedEvent, RecordingFile
-from penstock_engine.simulate.cost import TERMS, FittedCost, StepCost, extent
+from penstock_engine.simulate.cost import FittedCost, StepCost, extent
 
 MAX_STEPS = 500_000
 FEWEST_STEPS = 20
@@ -27,6 +28,12 @@ KEPT = 0.99
 
 PASSES = 4
 
+KNEES = (math.inf, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+WORTH = 0.9
+"""How much of the squared errors may be left for another knee to be better."""
+MOST_TRIED = 5_000
+"""Steps by which the knee is chosen."""
+
 SPREAD = tuple((at + 0.5) / 25 for at in range(25))
 """Quantiles of how far steps are from what is predicted."""
 
@@ -34,7 +41,9 @@ SHORTEST = 1e-6
 """Milliseconds that a step is taken for at least, where an error is relative to it."""
 
 Row = tuple[float, float, float, float]
-"""A measured row, by which TERMS are multiplied: 1, tokens, sequences, pairs."""
+"""A measured row, as a cost multiplies it: 1, tokens, sequences, pairs. What is fitted is the
+cost of a token that is not its sequence's first in the step, and of one that is: a prompt's tokens
+may cost more than decodes."""
 
 
 class Measured:
@@ -67,17 +76,20 @@ def fit_cost(steps: list[Measured]) -> FittedCost:
         raise InvalidRequest(
             f"the recording holds {len(steps)} measured steps; at least {FEWEST_STEPS} are needed"
         )
-    values = _least_squares(steps, [step.compute for step in steps])
-    best = sorted(steps, key=lambda step: abs(_error(values, step)))
-    kept = best[: max(FEWEST_STEPS, int(KEPT * len(best)))]
-    for _ in range(PASSES):
-        values = _least_squares(kept, [max(_predict(values, step), SHORTEST) for step in kept])
+    knee = _knee(steps)
+    steps = _apart(steps, knee)
+    values, kept = _fitted(steps)
     errors = sorted(abs(_error(values, step)) for step in kept)
     total = sum(step.compute for step in kept)
     predicted = sum(_predict(values, step) for step in kept)
     overhead = max(0.0, statistics.median(step.rest for step in kept))
+    base, token, first, pair = values
     cost = StepCost(
-        **dict(zip(TERMS, values, strict=True)),
+        base_ms=base,
+        hidden_ms=base / knee,
+        token_ms=token,
+        sequence_ms=first - token,
+        context_ms=pair,
         overhead_ms=overhead,
         spread=_spread(values, steps, overhead),
     )
@@ -88,6 +100,39 @@ def fit_cost(steps: list[Measured]) -> FittedCost:
         error_p95_percent=100 * errors[int(0.95 * (len(errors) - 1))],
         total_error_percent=100 * (predicted / total - 1),
     )
+
+
+def _knee(steps: list[Measured]) -> float:
+    """Tokens whose arithmetic takes as long as reading the weights; infinite where the steps don't
+    show that fewer of them cost nothing."""
+    sample = steps[:: 1 + len(steps) // MOST_TRIED]
+    best, least = math.inf, math.inf
+    for knee in KNEES:
+        values, kept = _fitted(_apart(sample, knee))
+        loss = sum(_error(values, step) ** 2 for step in kept)
+        if loss < least * (1.0 if math.isinf(least) else WORTH):
+            best, least = knee, loss
+    return best
+
+
+def _fitted(steps: list[Measured]) -> tuple[list[float], list[Measured]]:
+    """Coefficients, and the steps that they are fitted to."""
+    values = _least_squares(steps, [step.compute for step in steps])
+    best = sorted(steps, key=lambda step: abs(_error(values, step)))
+    kept = best[: max(FEWEST_STEPS, int(KEPT * len(best)))]
+    for _ in range(PASSES):
+        values = _least_squares(kept, [max(_predict(values, step), SHORTEST) for step in kept])
+    return values, kept
+
+
+def _apart(steps: list[Measured], knee: float) -> list[Measured]:
+    """The steps with rows that coefficients of what is fitted are multiplied by."""
+    found = []
+    for step in steps:
+        one, tokens, sequences, pairs = step.row
+        row = (max(one, tokens / knee), tokens - sequences, sequences, pairs)
+        found.append(Measured(row, step.compute, step.rest))
+    return found
 
 
 def _spread(values: list[float], steps: list[Measured], overhead: float) -> tuple[float, ...]:
@@ -167,7 +212,7 @@ def _least_squares(steps: list[Measured], sizes: list[float]) -> list[float]:
 
     There are four terms, so all choices are looked at.  sizes: what each error is relative to.
     """
-    size = len(TERMS)
+    size = len(steps[0].row)
     scale = [max(step.row[at] for step in steps) or 1.0 for at in range(size)]
     gram = [[0.0] * size for _ in range(size)]
     moment = [0.0] * size

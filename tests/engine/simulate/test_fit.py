@@ -117,9 +117,38 @@ def test_no_coefficient_is_negative() -> None:
         row = (1.0, 100.0 - sequences, float(sequences), 0.0)
         steps.append(Measured(row, 30.0 - sequences, 0.0))
     fitted = fit_cost(steps)
-    values = [getattr(fitted.cost, name) for name in cost.TERMS]
-    assert min(values) >= 0
-    assert max(values) > 0
+    found = fitted.cost
+    assert min(found.base_ms, found.token_ms, found.token_ms + found.sequence_ms) >= 0
+    assert found.seconds(100, 5, 0) > found.seconds(50, 5, 0) > 0
+
+
+def test_tokens_that_cost_nothing_up_to_a_number_of_them_are_found() -> None:
+    """Weights are read for some tokens as fast as for one; a prompt's tokens then cost more."""
+    true = StepCost(base_ms=8.0, hidden_ms=0.5, token_ms=0.3, sequence_ms=-0.2)
+    steps = []
+    for number in range(600):
+        sequences = 1 + number % 40
+        tokens = sequences + (number % 7) * 30 * (number % 3 == 0)
+        row = (1.0, float(tokens), float(sequences), 0.0)
+        steps.append(Measured(row, 1000 * true.seconds(tokens, sequences, 0), 0.0))
+    fitted = fit_cost(steps)
+    for sequences in (1, 8, 16, 24, 64):
+        for more in (0, 300):
+            tokens = sequences + more
+            expected = true.seconds(tokens, sequences, 0)
+            assert fitted.cost.seconds(tokens, sequences, 0) == pytest.approx(expected, rel=1e-6)
+    assert (fitted.cost.base_ms, fitted.cost.hidden_ms) == pytest.approx((8.0, 0.5))
+
+
+def test_the_spread_is_that_of_the_steps() -> None:
+    steps = [
+        Measured((1.0, float(n), float(n), 0.0), (10.0 + n) * (1.5 if n % 5 == 0 else 1.0), 0.0)
+        for n in list(range(1, 41)) * 10
+    ]
+    spread = fit_cost(steps).cost.spread
+    assert list(spread) == sorted(spread)
+    assert spread[-1] / spread[len(spread) // 2] == pytest.approx(1.5, rel=0.1)
+    assert spread[len(spread) // 4] / spread[len(spread) // 2] == pytest.approx(1.0, rel=0.1)
 
 
 def test_too_few_steps_are_no_fit() -> None:

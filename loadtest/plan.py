@@ -1,0 +1,230 @@
+"""What `penstock plan` foretells, beside what clients of a real server then see.
+
+    python -m loadtest.plan                    # some two and a half minutes
+    python -m loadtest.plan --shares 0.3,0.8 --seconds 60
+
+First it measures steps, as `penstock bench steps` does; then it plans for Poisson traffic at shares
+of what the engine core can do; then the default model is served, with a server's usual settings,
+and gets just those requests. Exit status 1 where a median or a p95 is further off than allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadtest.report import Document, Flags, Measurement, machine_line, markdown_table, say
+from loadtest.report.chart import chart
+from loadtest.report.table import sections
+from penstock.bench.load.options import Length, LoadOptions
+from penstock.bench.load.record import RequestRecord
+from penstock.bench.load.report import token_gaps
+from penstock.bench.load.run import LoadRun, new_event_loop
+from penstock.bench.load.target import Target
+from penstock.bench.load.workload import Workload, arrival_times
+from penstock.bench.steps import LoadShape, load_and_record
+from penstock.cli.engine_tools import fit_served, silence
+from penstock.config.settings import EngineConfig, ServeConfig
+from penstock_engine.plan.command import PlanRequest, terms_of
+from penstock_engine.plan.search import Planner
+from penstock_engine.plan.traffic import PlanTraffic
+from penstock_engine.plan.trial import PlanTrial
+from penstock_engine.simulate.trace import TraceRequest, write_trace
+from testing.serving import Server
+
+ALLOWED = 0.15
+"""How far off, as a share of what was measured."""
+SLO = "ttft_p95=1s,itl_p95=50ms"
+INPUT, OUTPUT = "lognormal:96:0.6:512", "lognormal:48:0.5:160"
+FLOOD = 300
+"""Requests at once that show what an engine core can do."""
+FIGURES = tuple(itertools.product(("ttft", "itl"), (50, 95)))
+
+
+def measure(flags: Flags) -> Document:
+    silence()
+    with tempfile.TemporaryDirectory(prefix="pst-") as name:
+        folder = Path(name)
+        steps = folder / "steps.json"
+        say("plan: measuring steps")
+        shape = LoadShape("uniform:16:512", "uniform:16:96", flags.step_seconds)
+        loaded = load_and_record(ServeConfig(), None, folder, shape)
+        fit_served(folder / "recordings", steps, loaded.lone, loaded.lone_ttft, loaded.model)
+        most = planned(steps, folder, options_of(1000.0, FLOOD)).throughput
+        wanted = [
+            options_of(share * most, max(round(share * most * flags.seconds), 20))
+            for share in flags.shares
+        ]
+        plans = [planned(steps, folder, each) for each in wanted]
+        fitted = json.loads(steps.read_text(encoding="utf-8"))
+    with Server() as server:
+        seen = [served(server.url, server.model, each) for each in wanted]
+    rows = [
+        {
+            "share": share,
+            "rate": each.rate,
+            "requests": each.requests,
+            "busy": plan.busy,
+            "planned_ms": of_trial(plan),
+            "served_ms": of_records(records),
+        }
+        for share, each, plan, records in zip(flags.shares, wanted, plans, seen, strict=True)
+    ]
+    return {
+        "steps": fitted,
+        "most_requests_per_s": most,
+        "input": INPUT,
+        "output": OUTPUT,
+        "rows": rows,
+    }
+
+
+def options_of(rate: float, requests: int) -> LoadOptions:
+    """Poisson traffic."""
+    return LoadOptions(
+        rate=rate,
+        requests=requests,
+        input_tokens=Length.parse(INPUT),
+        output_tokens=Length.parse(OUTPUT),
+        prompt_kind="token-ids",
+        temperature=1.0,
+        warmup=4,
+    )
+
+
+def planned(steps: Path, folder: Path, load: LoadOptions) -> PlanTrial:
+    """The plan's figures for just these requests, on one engine core."""
+    workload, trace = Workload(load, "m"), folder / "trace.jsonl"
+    requests = []
+    for index, at in enumerate(itertools.islice(arrival_times(load), load.requests)):
+        request = workload.request(index)
+        prompt = json.loads(request.body)["prompt"]
+        requests.append(TraceRequest(at, len(prompt), request.output_tokens))
+    write_trace(trace, requests)
+    asked = PlanRequest(slo=SLO, trace=str(trace), step_cost=str(steps))
+    layout, terms = terms_of(asked, EngineConfig())
+    return Planner(layout, PlanTraffic(str(trace), load.requests), terms.bounds).at(1)
+
+
+def served(url: str, model: str, load: LoadOptions) -> Sequence[RequestRecord]:
+    """What became of these requests at a server."""
+    say(f"plan: {load.requests} requests, {load.rate:.2f} a second")
+    run = LoadRun(Target.from_url(url, None, None), Workload(load, model), load)
+
+    async def both() -> None:
+        await run.warm_up()
+        await run.measure()
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(both())
+    failed = [record.error for record in run.records if not record.ok]
+    if failed:
+        raise RuntimeError(f"{len(failed)} requests failed, the first with {failed[0]}")
+    return run.records
+
+
+def of_trial(trial: PlanTrial) -> dict[str, float | None]:
+    return {f"{name}_p{p}": getattr(trial, f"{name}_ms")[f"p{p}"] for name, p in FIGURES}
+
+
+def of_records(records: Sequence[RequestRecord]) -> dict[str, float]:
+    values = {
+        "ttft": np.array([record.arrivals[0] - record.intended for record in records]),
+        "itl": np.concatenate([token_gaps(record) for record in records]),
+    }
+    return {f"{name}_p{p}": float(1000 * np.percentile(values[name], p)) for name, p in FIGURES}
+
+
+def differences(row: Document) -> dict[str, float]:
+    """What was planned less what was served, as shares of the latter."""
+    return {name: row["planned_ms"][name] / found - 1 for name, found in row["served_ms"].items()}
+
+
+def faults(document: Document) -> list[str]:
+    return [
+        f"{name} at {row['rate']:.2f} requests/s: {100 * off:+.0f} %"
+        for row in document["rows"]
+        for name, off in differences(row).items()
+        if abs(off) > ALLOWED
+    ]
+
+
+WORDS = """
+Poisson traffic on one engine core with the default model, prompts of {input} tokens and answers of
+{output}, at shares of the {most_requests_per_s:.2f} requests/s that it can do by the plan. The fit
+tells the median step within {error:.1f} %.
+"""
+
+
+def markdown(document: Document) -> str:
+    rows = []
+    for row in document["rows"]:
+        off = differences(row)
+        for name, found in row["served_ms"].items():
+            load = f"{row['rate']:.2f} ({100 * row['share']:.0f} %, {row['requests']} requests)"
+            rows.append(
+                [
+                    load,
+                    name,
+                    f"{row['planned_ms'][name]:.1f}",
+                    f"{found:.1f}",
+                    f"{100 * off[name]:+.0f} %",
+                ]
+            )
+    head = ["requests/s", "", "planned, ms", "served, ms", "off by"]
+    words = WORDS.format(**document, error=document["steps"]["error_percent"])
+    beyond = faults(document)
+    verdict = f"All within {100 * ALLOWED:.0f} %."
+    if beyond:
+        verdict = f"Further off than {100 * ALLOWED:.0f} %: {', '.join(beyond)}."
+    return sections(
+        [machine_line(document), " ".join(words.split()), markdown_table(head, rows), verdict]
+    )
+
+
+def draw(path: Path, document: Document) -> None:
+    rates = [row["rate"] for row in document["rows"]]
+    with chart(path, 2, size=(9, 3.4)) as panels:
+        for panel, figure in zip(panels, ("ttft", "itl"), strict=True):
+            for percent, colour in ((50, "tab:blue"), (95, "tab:orange")):
+                name = f"{figure}_p{percent}"
+                for which, style in (("planned_ms", "--"), ("served_ms", "o-")):
+                    values = [row[which][name] for row in document["rows"]]
+                    label = f"p{percent} {which.removesuffix('_ms')}"
+                    panel.plot(rates, values, style, color=colour, label=label)
+            _label(panel, figure)
+
+
+def _label(panel: Any, figure: str) -> None:
+    panel.set_xlabel("requests/s")
+    panel.set_ylabel(f"{figure}, ms")
+    panel.set_ylim(bottom=0)
+    panel.grid(alpha=0.3)
+    panel.legend(fontsize=8)
+
+
+def shares(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
+
+
+FLAGS = {
+    "--shares": {
+        "type": shares,
+        "default": [0.35, 0.6, 0.8],
+        "help": "of what one engine core can do, at which is planned and served",
+    },
+    "--seconds": (26.0, "of each load"),
+    "--step-seconds": (42, "in which steps are measured"),
+}
+COMMAND = Measurement("plan", __doc__, measure, markdown, FLAGS, draw=draw, faults=faults)
+
+if __name__ == "__main__":
+    sys.exit(COMMAND.main())
