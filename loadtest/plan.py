@@ -60,8 +60,8 @@ def measure(flags: Flags) -> Document:
         fit_served(folder / "recordings", steps, loaded.lone, loaded.lone_ttft, loaded.model)
         most = planned(steps, folder, options_of(1000.0, FLOOD)).throughput
         wanted = [
-            options_of(share * most, max(round(share * most * flags.seconds), 20))
-            for share in flags.shares
+            options_of(share * most, max(round(share * most * flags.seconds), 20), number)
+            for number, share in enumerate(flags.shares, start=1)
         ]
         plans = [planned(steps, folder, each) for each in wanted]
         fitted = json.loads(steps.read_text(encoding="utf-8"))
@@ -87,9 +87,10 @@ def measure(flags: Flags) -> Document:
     }
 
 
-def options_of(rate: float, requests: int) -> LoadOptions:
-    """Poisson traffic."""
+def options_of(rate: float, requests: int, seed: int = 0) -> LoadOptions:
+    """Poisson traffic. seed: another one for each load, or prompts would be in the cache."""
     return LoadOptions(
+        seed=seed,
         rate=rate,
         requests=requests,
         input_tokens=Length.parse(INPUT),

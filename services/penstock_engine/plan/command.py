@@ -67,13 +67,23 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
 
 
+NOISY = (
+    "The steps differ much from what the fit tells: something else may have run while they were "
+    "measured. Measure them again."
+)
+UNSURE = 15.0
+"""Percent within which a fit should tell the median step."""
+
+
 class StepSource(msgspec.Struct, frozen=True, kw_only=True):
-    """cost: of a step.  words: where it is from.  blocks: of KV, that go with it.  gateway:
+    """cost: of a step.  words: where it is from.  notes: what to know of
+    it.  blocks: of KV, that go with it.  gateway:
     seconds that a request takes outside of the engine core."""
 
     cost: StepCost
     words: str
     estimated: bool = False
+    notes: tuple[str, ...] = ()
     blocks: int = BLOCKS
     gateway: float = 0.0
 
@@ -111,6 +121,7 @@ def terms_of(asked: PlanRequest, config: EngineConfig) -> tuple[CoreLayout, Plan
         most=asked.max_cores,
         changes=asked.what_if,
         steps=steps.words,
+        notes=steps.notes,
         estimated=steps.estimated,
     )
     return layout, terms
@@ -174,6 +185,7 @@ def _measured(fitted: FittedCost, file: str) -> StepSource:
         cost=fitted.cost,
         words=f"measured, {where}: {fitted.steps:,} steps, which the fit tells within "
         f"{fitted.error_percent:.1f} % (median)",
+        notes=() if fitted.error_percent <= UNSURE else (NOISY,),
         blocks=int(blocks),
         gateway=gateway / 1000,
     )

@@ -66,7 +66,8 @@ class CapacityPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 class PlanTerms(msgspec.Struct, frozen=True, kw_only=True):
     """cores: that there are; None: the fewest are looked for.  most: of them.  changes: of which
-    the fewest cores are looked for, too.  steps, estimated: see CapacityPlan."""
+    the fewest cores are looked for, too.  steps, estimated, notes: see
+    CapacityPlan."""
 
     bounds: tuple[LatencyBound, ...]
     cores: int | None = None
@@ -74,6 +75,7 @@ class PlanTerms(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[str, ...] = ()
     steps: str = ""
     estimated: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def make_plan(
@@ -103,7 +105,7 @@ def make_plan(
         curve=curve,
         knee=None if best is None else best.rate,
         what_if=[_what_if(text, own, other, terms, tell) for text, own, other in changed],
-        notes=_notes(traffic, lone, layout),
+        notes=[*terms.notes, *_notes(traffic, lone)],
     )
 
 
@@ -195,7 +197,7 @@ def ramp(traffic: PlanTraffic, lone: PlanTrial) -> int:
     return round(RAMP * traffic.rate * longest)
 
 
-def _notes(traffic: PlanTraffic, lone: PlanTrial, layout: CoreLayout) -> list[str]:
+def _notes(traffic: PlanTraffic, lone: PlanTrial) -> list[str]:
     found = []
     wanted = ramp(traffic, lone)
     if traffic.num_requests < wanted:

@@ -159,7 +159,7 @@ def _steps(recording: RecordingFile) -> Iterator[Measured]:
                 answers.clear()
             elif record.name == "step" and record.decision is not None:
                 for plan in record.decision.plans:
-                    # What several passes took, or drafts, says little of a step without them.
+                    # Of several passes, and with drafts or after them, the rows aren't known.
                     if not plan.get("extra_steps") and not _drafts(plan):
                         plans[plan["step"]] = (_row(plan), record.arguments[-1])
             else:
@@ -190,7 +190,7 @@ def _result(record: RecordedEvent) -> Result | None:
 
 
 def _drafts(plan: dict[str, object]) -> bool:
-    return any(work.draft for work in work_of(plan))
+    return any(work.draft or work.after_drafts for work in work_of(plan))
 
 
 def _row(plan: dict[str, object]) -> Row:

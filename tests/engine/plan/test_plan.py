@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.config.settings import CacheSettings, EngineConfig, SchedulerSettings
 from penstock.errors import InvalidRequest
+from penstock_engine.plan.command import PlanRequest, plan_of
 from penstock_engine.plan.objective import LatencyBound, parse_slo
 from penstock_engine.plan.plan import CapacityPlan, PlanTerms, make_plan
 from penstock_engine.plan.search import Planner, knee
 from penstock_engine.plan.traffic import PlanTraffic
 from penstock_engine.plan.trial import CoreLayout, run_trial
 from penstock_engine.simulate.commands import Synthetic
-from penstock_engine.simulate.cost import StepCost
+from penstock_engine.simulate.cost import FittedCost, StepCost
 from penstock_engine.simulate.simulation import Simulation
 from penstock_engine.simulate.trace import TraceRequest
 
@@ -222,3 +225,22 @@ def test_a_bound_of_nothing_holds() -> None:
     assert trial.holds
     assert trial.itl_ms["p95"] is None
     assert not math.isnan(trial.busy)
+
+
+@pytest.mark.parametrize(("error", "said"), [(4.0, False), (30.0, True)])
+def test_a_fit_that_tells_little_is_said_to(tmp_path: Path, error: float, said: bool) -> None:
+    fitted = FittedCost(
+        cost=layout().cost,
+        steps=100,
+        error_percent=error,
+        error_p95_percent=error,
+        total_error_percent=0.0,
+        about={"num_kv_blocks": 512, "gateway_ms": 3.0},
+    )
+    (tmp_path / "steps.json").write_bytes(msgspec.json.encode(fitted))
+    asked = PlanRequest(
+        slo="ttft_p95=1s", rate=1.0, requests=10, step_cost=str(tmp_path / "steps.json"), cores=1
+    )
+    found = plan_of(asked, EngineConfig())
+    assert found.settings["num_kv_blocks"] == 512
+    assert any("Measure them again" in note for note in found.notes) is said

@@ -27,13 +27,13 @@ from penstock_engine.simulate.trace import read_trace, write_trace
 TRUE = StepCost(base_ms=6.0, token_ms=0.3, sequence_ms=0.7, context_ms=0.0015)
 
 
-def recorded_simulation(folder: Path) -> Simulation:
+def recorded_simulation(folder: Path, **options: Any) -> Simulation:
     """A simulation whose engine core is recorded."""
     config = EngineConfig(
         cache=CacheSettings(num_kv_blocks=300),
         scheduler=SchedulerSettings(max_num_seqs=12, max_num_batched_tokens=128),
     )
-    simulation = Simulation(config, SimulationOptions(cost=TRUE))
+    simulation = Simulation(config, SimulationOptions(cost=TRUE, **options))
     replica: Any = simulation.replicas[0]
     recorder = CoreRecorder(replica.core, RecordSettings(record_dir=str(folder)))
     replica.core = recorder
@@ -57,6 +57,14 @@ def test_the_fit_finds_the_cost(recorded: tuple[Simulation, Path]) -> None:
     assert fitted.cost.overhead_ms == pytest.approx(0.0, abs=1e-6)
     assert fitted.error_percent < 1e-6
     assert fitted.steps == report_of(simulation).steps
+
+
+def test_steps_with_drafts_say_nothing_of_those_without(tmp_path: Path) -> None:
+    """Their rows are unknown until the worker has drafted."""
+    recorded_simulation(tmp_path, draft_tokens=4, acceptance=0.6)
+    fitted = fit_cost(measured_steps(log_files([str(tmp_path)])))
+    for name in cost.TERMS:
+        assert getattr(fitted.cost, name) == pytest.approx(getattr(TRUE, name), rel=1e-6)
 
 
 def test_the_recording_replays(recorded: tuple[Simulation, Path]) -> None:
