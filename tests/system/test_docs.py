@@ -49,6 +49,7 @@ EMBEDDINGS = "docs/guides/embeddings.md"
 GRPC = "docs/guides/grpc.md"
 """tests/system/test_grpc.py runs its code."""
 MEDIA = "docs/guides/media.md"
+RECEIPTS = "docs/guides/receipts.md"
 SCHEDULING = "docs/guides/scheduling.md"
 TRANSCRIPTION = "docs/guides/transcription.md"
 WEIGHTS = "docs/guides/replace-weights.md"
@@ -181,7 +182,7 @@ def storing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 # ---- commands
 
 OWN_SERVERS = (
-    *(ADAPTERS, BATCHES, EMBEDDINGS, MEDIA, SCHEDULING, STORED),
+    *(ADAPTERS, BATCHES, EMBEDDINGS, MEDIA, RECEIPTS, SCHEDULING, STORED),
     *(TRANSCRIPTION, WEIGHTS),
 )
 """Pages whose commands need another model or other flags."""
@@ -216,6 +217,11 @@ def test_commands_of_the_page_about_weights(tmp_path: Path) -> None:
 
 def test_commands_of_the_page_about_batches(storing: Server, tmp_path: Path) -> None:
     run_commands(BATCHES, lambda _: storing, tmp_path)
+
+
+def test_commands_of_the_page_about_receipts(tmp_path: Path) -> None:
+    with Server("--receipt-key-file", str(tmp_path / "key.pem")) as signing:
+        run_commands(RECEIPTS, lambda _: signing, tmp_path)
 
 
 def test_commands_of_the_page_about_stored_responses(storing: Server, tmp_path: Path) -> None:
