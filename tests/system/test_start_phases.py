@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from penstock.prepare import load_manifest, prepare
 from penstock.process.start_phases import StartPhases, born, read_phases
 from penstock_worker.machine.doctor import examine_started
 from penstock_worker.machine.start_check import examine_start
-from testing.serving import Server
+from testing.serving import PATIENCE, Server
 
 CLOCK = 0.03
 """Seconds by which two clocks of a process's birth differ at most: the kernel counts in 10 ms."""
@@ -103,3 +105,15 @@ def test_a_folder_that_is_gone_stops_no_start(tmp_path: Path) -> None:
     phases.report_to(tmp_path / "gone" / "worker.phases")
     phases.passed("imports")
     phases.done()
+
+
+def test_no_worker_imports_before_it_is_ready_what_rewrites_schemas() -> None:
+    late = "penstock_worker.grammar_text.compile", "penstock_worker.grammar_text.schemas.served"
+    code = (
+        "import sys; import penstock_worker.loading.load;"
+        f"print([name for name in {late!r} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert done.stdout == "[]\n"

@@ -10,19 +10,21 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.process import logs
 from penstock.protocol.common import Grammar
 from penstock_worker.grammar.interface import Matcher
-from penstock_worker.grammar_text.compile import Library, complaint
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.fork_server import NICENESS
 from penstock_worker.grammar_text.structural_tag import holds_only_json
 from penstock_worker.grammar_text.trial import Trial, TrialProcesses
 from penstock_worker.grammar_text.unique_arrays import Container, Follower, UniqueArrays
+
+if TYPE_CHECKING:
+    from penstock_worker.grammar_text.compile import Library
 
 log = logs.get(__name__)
 
@@ -88,6 +90,9 @@ class Compiler:
                     self._failed = GrammarError(f"{type(error).__name__}: {error}")
 
     def _loaded(self) -> Library:
+        # Imported here: it rewrites schemas, which no worker does before it is ready.
+        from penstock_worker.grammar_text.compile import Library
+
         begun = time.monotonic()
         library = Library(*self._model)
         if self._number_digits:
@@ -187,7 +192,7 @@ class _Matcher:
         # One by one: the lock is given up between them.
         for token in tokens:
             if not self._matcher.consume_token(int(token)):
-                raise GrammarError(complaint(self._matcher))
+                raise _complaint(self._matcher)
             if self._digits is not None:
                 self._row.push(self._digits.pieces[token])
 
@@ -199,7 +204,7 @@ class _Matcher:
     def allowed(self) -> np.ndarray:
         self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
         if self._matcher.is_error():
-            raise GrammarError(complaint(self._matcher))
+            raise _complaint(self._matcher)
         bits = np.unpackbits(self._words.astype("<u4").view(np.uint8), bitorder="little")
         allowed = bits[: self._vocab_size].astype(bool)
         if not allowed.any():
@@ -214,6 +219,12 @@ class _Matcher:
         if text and not self._matcher.validate_tokens([only]):
             allowed[only] = False
             allowed[self._first_letter(text)] = True
+
+
+def _complaint(matcher: Any) -> GrammarError:
+    from penstock_worker.grammar_text.compile import complaint
+
+    return GrammarError(complaint(matcher))
 
 
 class _DifferingMatcher:

@@ -14,14 +14,16 @@ import socket
 import time
 from collections.abc import Callable
 from itertools import islice
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import msgspec
 
 from penstock.protocol.common import Grammar
-from penstock_worker.grammar_text.compile import Library
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.structural_tag import schemas_of
+
+if TYPE_CHECKING:
+    from penstock_worker.grammar_text.compile import Library
 
 MAX_BYTES = 2 * 2**30
 """The address space that the process may take, in bytes."""

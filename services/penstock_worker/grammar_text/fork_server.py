@@ -19,13 +19,16 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.process.children import die_with_parent, set_title
 from penstock_worker.grammar_text.child import STACK_BYTES, CompileResult, serve
-from penstock_worker.grammar_text.compile import Library
 from penstock_worker.grammar_text.errors import GrammarError
+
+if TYPE_CHECKING:
+    from penstock_worker.grammar_text.compile import Library
 
 FORK = 0
 """The request for a fork, whose answer is its pid. Any other one is the pid of a fork that is to be
@@ -54,7 +57,10 @@ def main() -> None:
 
 
 def _loaded(path: Path, vocab_size: int, eos: list[int]) -> tuple[CompileResult, Library | None]:
+    # Imported here: the worker, which reads this module's numbers, loads grammars when it is idle.
     try:
+        from penstock_worker.grammar_text.compile import Library
+
         library = Library(path, vocab_size, eos, splits_texts=False)
         _ = library.special  # Here, so that no fork has to read it.
     except GrammarError as error:
