@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.version import __version__
 
 if TYPE_CHECKING:
+    from penstock.cli.http_client import resumed_events
     from penstock.llm import (
         LLM,
         AsyncLLM,
@@ -74,6 +75,7 @@ __all__ = [
     "TextPrompt",
     "TokensPrompt",
     "__version__",
+    "resumed_events",
 ]
 
 _HOMES = {
@@ -102,6 +104,7 @@ _HOMES = {
     "ScoringOutput": "penstock.llm.pooling_outputs",
     "ScoringRequestOutput": "penstock.llm.pooling_outputs",
     "SamplingParams": "penstock.request.sampling_params",
+    "resumed_events": "penstock.cli.http_client",
     "StructuredOutputs": "penstock.request.structured_outputs",
 }
 

@@ -15,6 +15,7 @@ from penstock.client import ModelText, SequenceDelta
 from penstock.client.adapters import AdapterDirectory
 from penstock.client.beam_request import Follow, NextStep, Outcome
 from penstock.client.client_view import EngineState
+from penstock.client.deltas import KnownTokens
 from penstock.client.generation import Sink
 from penstock.client.live import LiveFeed
 from penstock.client.observer import UNOBSERVED, Observer, RequestTiming, Unobserved, observe
@@ -323,6 +324,7 @@ class FakeEngineClient:
         media: PromptMedia | None = None,
         prediction: Sequence[int] = (),
         read_at_end: bool = False,
+        known: Sequence[KnownTokens] = (),
     ) -> FakeGeneration:
         observed = await observe(self._observer, len(prompt_token_ids), params.n)
         await asyncio.sleep(0)

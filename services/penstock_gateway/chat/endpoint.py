@@ -164,6 +164,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
     request_type = ChatRequest
     gives_receipts = True
     id_prefix = "chatcmpl-"
+    replayable = True
 
     def check(self, request: ChatRequest) -> None:
         check_chat(request)

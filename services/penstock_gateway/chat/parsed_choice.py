@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import string
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +14,8 @@ from penstock.parsing import CallArguments, CallBegin, Content, Event, OutputPar
 from penstock.text.detokenizer import make_detokenizer
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.chat.token_marks import MarkedText, ReasoningTokens, TokenMarks
+
+_LETTERS = string.ascii_letters + string.digits
 
 
 class CalledFunction(msgspec.Struct):
@@ -91,16 +95,28 @@ class Parsing:
     marking: Marking | None = None
     """How marks of the format are told from text that looks like them; None if all are text."""
 
-    def call_id(self, call: CallBegin) -> str:
-        """The call's own id, if it has one, or a new one."""
-        return call.id or self.new_id()
+    def call_id(self, call: CallBegin, draw: bytes = b"") -> str:
+        """The call's own id, if it has one, or a new one. draw: the letters of that follow from it,
+        instead of from chance."""
+        if call.id:
+            return call.id
+        made = self.new_id()
+        if not draw:
+            return made
+        letters = made.rpartition("_")[2]
+        drawn = hashlib.shake_256(draw).digest(len(letters))
+        return made.removesuffix(letters) + "".join(
+            _LETTERS[each % len(_LETTERS)] for each in drawn
+        )
 
 
 class ParsedChoice:
     """Parses one choice's text as it comes."""
 
-    def __init__(self, parsing: Parsing) -> None:
+    def __init__(self, parsing: Parsing, draw: bytes = b"") -> None:
+        """draw: ids of calls follow from it; empty: from chance."""
         self._parsing = parsing
+        self._draw = draw
         self._parser = parsing.make()
         self._marked = None if parsing.marking is None else parsing.marking.text()
         self._calls = 0
@@ -151,7 +167,9 @@ class ParsedChoice:
 
     def _begun(self, event: CallBegin) -> ToolCallDelta:
         function = FunctionDelta(event.name, "")
-        return ToolCallDelta(self._calls - 1, self._parsing.call_id(event), "function", function)
+        draw = self._draw and b"%b %d" % (self._draw, self._calls)
+        id = self._parsing.call_id(event, draw)
+        return ToolCallDelta(self._calls - 1, id, "function", function)
 
     def _append_arguments(self, delta: ChatDelta, event: CallArguments) -> None:
         calls, index = self._call(delta), self._calls - 1

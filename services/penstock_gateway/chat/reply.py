@@ -191,7 +191,9 @@ class ChatFormat(ChunkedReply[ChatChunkChoice]):
             return None
         parsed = self._parsed.get(choice)
         if parsed is None:
-            parsed = self._parsed[choice] = ParsedChoice(self._parsing)
+            parsed = self._parsed[choice] = ParsedChoice(
+                self._parsing, self._head.draw and b"%b %d" % (self._head.draw, choice)
+            )
         return parsed
 
     def _detailed(self, usage: UsageInfo) -> UsageInfo:

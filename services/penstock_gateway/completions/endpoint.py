@@ -140,6 +140,7 @@ class Completions(GenerateEndpoint[CompletionRequest]):
     request_type = CompletionRequest
     gives_receipts = True
     id_prefix = "cmpl-"
+    replayable = True
     default_max_tokens = DEFAULT_MAX_TOKENS
 
     def check(self, request: CompletionRequest) -> None:

@@ -89,7 +89,9 @@ class StreamedAnswer:
         choices: int,
         prompt_tokens: int,
         recorder: TimelineRecorder,
+        known_tokens: int = 0,
     ) -> None:
+        """known_tokens: of the answer, that the client has already."""
         self._reply = reply
         self._include_usage = bool(options and options.include_usage)
         self._counts_usage = bool(
@@ -101,7 +103,7 @@ class StreamedAnswer:
         self._choices = choices
         self._recorder = recorder
         self._prompt_tokens = prompt_tokens
-        self._completion_tokens = 0
+        self._completion_tokens = known_tokens
         self._batch: GenerationBatch | None = None
         self._open = choices
         self._events: EventStream | None = None
@@ -177,6 +179,7 @@ class StreamedAnswer:
             if self._counts_usage:
                 usage = self._total()
             self._reply.delta(out, delta.index, delta, usage)
+            self._reply.place(out, delta.index)
         if out:
             self._written, self._unsent = out, bytearray()
         if self._choices == 1 and not self._counts_usage:
@@ -213,6 +216,7 @@ class StreamedAnswer:
                 await pace.rest()
                 if len(out) > PIECE:
                     await self._send(events)
+            reply.place(out, index)
         return None
 
     async def _send(self, events: EventStream) -> None:

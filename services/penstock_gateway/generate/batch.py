@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.client import BeamSearchParams, Hypothesis, beam_search, best_of
@@ -20,6 +21,7 @@ from penstock_gateway.request.fields import GenerateFields
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
+    from penstock.client.deltas import KnownTokens
     from penstock.client.generation import Sink
     from penstock.client.observer import RequestTiming
     from penstock.media.items import PromptMedia
@@ -60,11 +62,12 @@ class GenerationBatch:
         media: PromptMedia | None = None,
         prediction: Sequence[int] = (),
         read_at_end: bool = False,
+        known: Sequence[KnownTokens] = (),
     ) -> GenerationBatch:
         """Returns once the engine has accepted all of them; when it refuses one, none runs.
 
         media: of the prompt, if there is one only. prediction: of each. read_at_end: the reply
-        shows nothing before its end.
+        shows nothing before its end. known: what the client has of each choice; empty: nothing.
         """
         n = params[0].n
         if len(prompt_token_ids) == 1:
@@ -77,19 +80,15 @@ class GenerationBatch:
                 media=media,
                 prediction=prediction,
                 read_at_end=read_at_end,
+                known=known,
             )
             return cls([generation], n, client, background=terms.background)
+        submit = partial(
+            client.submit, terms=terms, timed=timed, prediction=prediction, read_at_end=read_at_end
+        )
         attempts = [
             asyncio.create_task(
-                client.submit(
-                    ids,
-                    each,
-                    name=f"{name}-{i}",
-                    terms=terms,
-                    timed=timed,
-                    prediction=prediction,
-                    read_at_end=read_at_end,
-                )
+                submit(ids, each, name=f"{name}-{i}", known=known[i * n : (i + 1) * n])
             )
             for i, (ids, each) in enumerate(zip(prompt_token_ids, params, strict=True))
         ]
@@ -106,13 +105,18 @@ class GenerationBatch:
 
     @property
     def choices(self) -> int:
-        """How many choices the reply has."""
+        """Of the reply."""
         return len(self._generations) * self._n
 
     def prompt_logprobs(self, prompt: int) -> list[TokenLogprobs | None] | None:
         """Log-probabilities of a prompt's tokens, from its first delta on; None unless asked
         for."""
         return self._generations[prompt].prompt_logprobs
+
+    def replayed(self, choice: int) -> SequenceDelta | None:
+        """See Generation.replayed."""
+        prompt, sequence = divmod(choice, self._n)
+        return self._generations[prompt].replayed(sequence)
 
     @property
     def cached_tokens(self) -> int:

@@ -24,6 +24,7 @@ from penstock_gateway.generate.logprobs import (
 from penstock_gateway.generate.reply import (
     ChoiceOutput,
     EchoOptions,
+    Placeless,
     PromptLogprobsSource,
     ReceiptField,
     ReplyHead,
@@ -206,7 +207,7 @@ Piece = TypeVar("Piece", bound=msgspec.Struct)
 """What a chunk holds of one choice."""
 
 
-class ChunkedReply(ABC, Generic[Piece]):
+class ChunkedReply(Placeless, ABC, Generic[Piece]):
     """A ReplyFormat whose stream is chunks of pieces, and ends in [DONE]."""
 
     shows_aborts = True

@@ -10,6 +10,7 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -24,6 +25,7 @@ from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
 from penstock_gateway.generate.batch import GenerationBatch, Search, search_all
+from penstock_gateway.generate.replay import Replay, replay_of
 from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.errors import HTTPError, clip
@@ -55,6 +57,8 @@ RECEIPT_WISHES = ("0", "1", "digest", "logprobs")
 """Values of x-penstock-receipt: none; with token ids; with their digests alone; with
 log-probabilities, too."""
 
+_replay: ContextVar[Replay | None] = ContextVar("replay", default=None)
+"""Of the request that is being handled."""
 Blame = Callable[[InvalidRequest], InvalidRequest]
 
 
@@ -81,6 +85,8 @@ class Job:
     """The media of the only prompt; None for prompts of text."""
     prediction: Sequence[int] = ()
     """Token ids that each output is expected to resemble."""
+    replay: Replay | None = None
+    """What makes the answer the same as an earlier one's; None for an answer by itself."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -93,6 +99,8 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
 
     id_prefix: str
     """Prefix of the ids in its replies."""
+    replayable = False
+    """Whether its answers can be had again, see generate.replay."""
     stream_form = SERVER_SENT_EVENTS
     gives_receipts = False
     """Whether x-penstock-receipt means something here."""
@@ -131,6 +139,8 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             request_terms(request, headers, arrived),
             session=session_of(request, headers.session_id),
         )
+        if self.replayable and (headers.repeats or _resumable(request)):
+            _replay.set(replay_of(headers, request, self.id_prefix))
         with service.answering:
             if request.stream:
                 events = EventStream(
@@ -217,8 +227,14 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         terms = msgspec.structs.replace(terms, adapter=asked.adapter)
         with _blaming(job.blame):
             async with await self._submit(job, asked, terms, recorder, read_at_end=False) as batch:
+                replay = job.replay
                 answer = StreamedAnswer(
-                    job.reply, request.stream_options, batch.choices, job.prompt_tokens, recorder
+                    job.reply if replay is None else replay.reply(job.reply, batch),
+                    request.stream_options,
+                    batch.choices,
+                    job.prompt_tokens,
+                    recorder,
+                    0 if replay is None else replay.known_tokens,
                 )
                 async with recorder.watching(batch.timings, batch.n):
                     await answer.run(batch, events)
@@ -226,13 +242,20 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     async def _job(self, request: Fields, asked: AskedModel, lease: MediaLease) -> Job:
         check_generates(asked.engine.welcome)
         status = asked.client.status
+        replay = _replay.get()
+        name = uuid.uuid4().hex if replay is None else replay.name
         head = ReplyHead.begin(
-            f"{self.id_prefix}{request.request_id or uuid.uuid4().hex}",
+            f"{self.id_prefix}{request.request_id or name}",
             asked.name,
             status.fingerprint if status is not None else None,
             "" if asked.adapter is None else asked.adapter.digest,
         )
+        if replay is not None:
+            request, head = replay.fixed(request, head, asked.engine.welcome.seed)
         job = await self.prepare(request, asked.engine, head, lease)
+        if replay is not None:
+            replay.check_choices(len(job.prompt_token_ids) * job.params[0].n)
+            job = replace(job, replay=replay)
         if job.media is not None:
             _refuse_beside_media(request)
         trace = tracing.current.get()
@@ -278,7 +301,12 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             media=job.media,
             prediction=job.prediction,
             read_at_end=read_at_end,
+            known=() if job.replay is None else job.replay.known,
         )
+
+
+def _resumable(request: RequestFields) -> bool:
+    return request.stream_options is not None and bool(request.stream_options.resumable)
 
 
 def _refuse_beside_media(request: RequestFields) -> None:

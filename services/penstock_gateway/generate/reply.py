@@ -155,12 +155,14 @@ UsageField = UsageInfo | None | msgspec.UnsetType
 
 
 class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What every chunk of a reply repeats. created: Unix time, seconds."""
+    """What every chunk of a reply repeats. created: Unix time, seconds.  draw: what ids within the
+    reply follow from; empty: from chance."""
 
     id: str
     created: int
     model: str
     system_fingerprint: str | None
+    draw: bytes = b""
 
     @classmethod
     def begin(cls, id: str, model: str, fingerprint: str | None, adapter: str = "") -> ReplyHead:
@@ -196,6 +198,9 @@ class ReplyFormat(Protocol):
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
         """Appends the events of one delta; nothing when it has nothing to show."""
+
+    def place(self, out: bytearray, choice: int) -> None:
+        """Called when all of a choice's delta has been appended, also what it was split into."""
 
     def usage(self, out: bytearray, usage: UsageInfo) -> None:
         """Appends the chunk that holds the usage and no choices."""
@@ -237,7 +242,14 @@ class PlainChunk(Protocol):
         """The event that says `text`."""
 
 
-class WrittenAtOnce:
+class Placeless:
+    """The part of a ReplyFormat whose events don't say how far they are."""
+
+    def place(self, out: bytearray, choice: int) -> None:
+        """Does nothing."""
+
+
+class WrittenAtOnce(Placeless):
     """The parts of a ReplyFormat that shows nothing of a token but its text."""
 
     def plain_chunk(self, choice: int, usage: UsageField) -> PlainChunk | None:

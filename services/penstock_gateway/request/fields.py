@@ -84,7 +84,8 @@ class TermFields(Protocol):
 class TermsHeaders(NamedTuple):
     """tenant: empty for nobody in particular.  grant: what it may have; None: as the engine core
     was told.  deadline_ms: of x-deadline-ms.  background: nobody waits for the answer.
-    session_id: of x-session-id.  receipt: of x-penstock-receipt; empty for none."""
+    session_id: of x-session-id.  receipt: of x-penstock-receipt; empty for none.  last_event_id,
+    idempotency_key: of these headers."""
 
     tenant: str
     grant: Grant | None
@@ -92,11 +93,18 @@ class TermsHeaders(NamedTuple):
     background: bool = False
     session_id: str | None = None
     receipt: str = ""
+    last_event_id: str | None = None
+    idempotency_key: str | None = None
+
+    @property
+    def repeats(self) -> bool:
+        """Whether they may be of a request that was sent before."""
+        return self.last_event_id is not None or self.idempotency_key is not None
 
 
 def terms_headers(scope: Scope) -> TermsHeaders:
     """Raises InvalidRequest for a deadline that is none."""
-    deadline_ms = session_id = None
+    deadline_ms = session_id = last_event_id = key = None
     receipt = ""
     for name, value in scope["headers"]:
         if name == b"x-deadline-ms":
@@ -105,10 +113,23 @@ def terms_headers(scope: Scope) -> TermsHeaders:
             session_id = value.decode("latin-1")
         elif name == b"x-penstock-receipt":
             receipt = value.decode("latin-1")
+        elif name == b"last-event-id":
+            last_event_id = value.decode("latin-1")
+        elif name == b"idempotency-key":
+            key = value.decode("latin-1")
     caller = current.get()
     tenant, grant = tenant_of(scope), None if caller.key is None else caller.key.grant
     tokenising.tenant.set(tenant)
-    return TermsHeaders(tenant, grant, deadline_ms, caller.background, session_id, receipt)
+    return TermsHeaders(
+        tenant,
+        grant,
+        deadline_ms,
+        caller.background,
+        session_id,
+        receipt,
+        last_event_id,
+        key,
+    )
 
 
 def tenant_of(scope: Scope) -> str:
@@ -210,11 +231,13 @@ Object = dict[str, Any] | None
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """include_usage: a last chunk with the usage.  continuous_usage_stats: usage so far in each.
-    include_obfuscation: accepted, without effect."""
+    include_obfuscation: accepted, without effect.  resumable: events have ids, from which the
+    stream can go on elsewhere (Penstock's own)."""
 
     include_usage: Flag = None
     continuous_usage_stats: Flag = None
     include_obfuscation: Flag = None
+    resumable: Flag = None
 
 
 class RequestFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

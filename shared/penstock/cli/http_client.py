@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import ssl
+import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +18,10 @@ from penstock.net.trust import add_trust_arguments, trusted_context, why_untrust
 DEFAULT_URL = "http://127.0.0.1:8000"
 MAX_ANSWER = 64 << 20
 MAX_LINE = 16 << 20
+PASSING = (502, 503, 504)
+"""What a proxy or a gateway answers while those behind it are away."""
+BETWEEN_ATTEMPTS = 0.05
+"""Seconds between two attempts to go on with a stream."""
 
 
 class Unreachable(PenstockError):
@@ -116,20 +121,62 @@ class HttpClient:
         Leaving the iteration closes the connection, which aborts the request.  Raises Unreachable,
         and Refused for a status other than 200 or an error event.
         """
-        with _Exchange(self, "POST", path, body) as response:
+        for _, event in self._events(path, body, None):
+            if event is not None:
+                yield event
+
+    def resumed_events(self, path: str, body: dict[str, Any], patience: float) -> Iterator[Any]:
+        """The same of a Penstock server, where a stream that breaks off goes on, at whichever
+        gateway answers: no event is lost, and none comes twice. patience: seconds until one answers
+        and the next event is there."""
+        options = {**(body.get("stream_options") or {}), "resumable": True}
+        body = {**body, "stream": True, "stream_options": options}
+        last: str | None = None
+        since = time.monotonic()
+        while True:
+            waiting: list[Any] = []  # Events come once more until one of them has an id.
+            try:
+                for id, event in self._events(path, body, last):
+                    if event is None:
+                        yield from waiting
+                        return
+                    waiting.append(event)
+                    if id is not None:
+                        yield from waiting
+                        last, waiting, since = id, [], time.monotonic()
+                raise Unreachable(f"the stream of {self.url} broke off")
+            except PenstockError as error:
+                passing = isinstance(error, Unreachable) or (
+                    isinstance(error, Refused) and error.status in PASSING
+                )
+                if not passing or time.monotonic() - since > patience:
+                    raise
+            time.sleep(BETWEEN_ATTEMPTS)
+
+    def _events(
+        self, path: str, body: dict[str, Any], last: str | None
+    ) -> Iterator[tuple[str | None, Any]]:
+        """Id and JSON of each event; None for [DONE]. last: id of the event to go on from."""
+        more = {} if last is None else {"Last-Event-ID": last}
+        with _Exchange(self, "POST", path, body, more=more) as response:
             if response.status != 200:
                 answer = _json(response.read(MAX_ANSWER))
                 raise Refused(response.status, reason_of(answer))
+            id: str | None = None
             while line := response.readline(MAX_LINE):
+                if line.startswith(b"id:"):
+                    id = line[3:].strip().decode("latin-1")
                 if not line.startswith(b"data:"):
                     continue
                 data = line[5:].strip()
                 if data == b"[DONE]":
+                    yield None, None
                     return
                 event = _json(data)
                 if isinstance(event, dict) and event.get("error"):
                     raise Refused(_code(event), reason_of(event))
-                yield event
+                yield id, event
+                id = None
 
     def connect(self) -> http.client.HTTPConnection:
         if self._tls is not None:
@@ -158,7 +205,10 @@ class _Exchange:
         path: str,
         body: dict[str, Any] | bytes | None,
         content_type: str = "application/json",
+        more: dict[str, str] | None = None,
     ) -> None:
+        """more: headers."""
+        self._more = more or {}
         self._server, self._method, self._path = server, method, path
         self._body = json.dumps(body).encode() if isinstance(body, dict) else body
         self._content_type = content_type
@@ -170,7 +220,7 @@ class _Exchange:
                 self._method,
                 self._server.target(self._path),
                 self._body,
-                self._server.headers(self._content_type),
+                {**self._server.headers(self._content_type), **self._more},
             )
             return self._connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
@@ -217,3 +267,21 @@ def _code(event: dict[str, Any]) -> int:
     error = event["error"]
     code = error.get("code") if isinstance(error, dict) else None
     return code if isinstance(code, int) else 500
+
+
+def resumed_events(
+    url: str,
+    body: dict[str, Any],
+    *,
+    path: str = "/v1/chat/completions",
+    api_key: str | None = None,
+    patience: float = 60.0,
+) -> Iterator[Any]:
+    """Streams an answer of a Penstock server, and goes on with it when the connection or a gateway
+    breaks: yields each event's decoded JSON, none twice and none left out, as they would have come.
+
+    url: `http://host:port`.  body: of the request, as for `path`; `stream` is added.  patience:
+    seconds without an event after which a break counts as the end.  Raises Unreachable, and Refused
+    for an error that the server answers with.
+    """
+    yield from HttpClient(url, api_key, patience).resumed_events(path, body, patience)

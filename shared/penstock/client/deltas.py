@@ -3,8 +3,9 @@ the engine core become deltas that can be put together again."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import StringIO
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -13,6 +14,9 @@ from penstock.protocol.to_frontend import SequenceOutput
 from penstock.text.detokenizer import Detokenizer, make_detokenizer
 from penstock.text.stop import StopMatcher
 from penstock.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from penstock.request.sampling_params import SamplingParams
 
 
 class SequenceDelta(msgspec.Struct, kw_only=True):
@@ -203,6 +207,10 @@ class EmittedSequence:
         else:
             self._text.push(emitted)
 
+    def replayed(self) -> SequenceDelta | None:
+        """None: all that it gains is in its deltas."""
+        return None
+
     def take(self, output: SequenceOutput) -> SequenceDelta:
         """Returns what the sequence gains by an output; of one that ends at a stop string, without
         what lies after that."""
@@ -235,6 +243,84 @@ class EmittedSequence:
             error=output.error,
             error_code=output.error_code,
         )
+
+
+class KnownTokens(NamedTuple):
+    """What a consumer has of a sequence already: so many tokens, and whether it has also
+    been told of the sequence's end."""
+
+    tokens: int
+    ended: bool = False
+
+
+class ReplayedSequence(EmittedSequence):
+    """A sequence that is computed again for a consumer who has its beginning. What that gains is
+    kept apart, and the deltas go on behind it."""
+
+    __slots__ = ("_known", "_replayed")
+
+    def __init__(self, text: SequenceText, known: KnownTokens) -> None:
+        super().__init__(text)
+        self._known = known
+        self._replayed: GrowingDelta | None = None
+
+    def take(self, output: SequenceOutput) -> SequenceDelta:
+        """As of any sequence, but without the tokens that are known."""
+        left = self._known.tokens - len(self.emitted)
+        if left <= 0 and not self._known.ended:
+            return super().take(output)
+        if self._known.ended or len(output.tokens) <= left:
+            return self._keep(super().take(output))
+        ended = self._keep(super().take(_part(output, 0, left)))
+        if ended.finish_reason is not None:  # Not where the consumer's word is true.
+            return ended
+        return super().take(_part(output, left, len(output.tokens)))
+
+    def replayed(self) -> SequenceDelta | None:
+        """What the known tokens gained since the last call; None: nothing."""
+        growing, self._replayed = self._replayed, None
+        return None if growing is None else growing.whole()
+
+    def _keep(self, delta: SequenceDelta) -> SequenceDelta:
+        """Returns the delta without what is known."""
+        if self._replayed is None:
+            self._replayed = GrowingDelta(delta)
+        else:
+            self._replayed.add(delta)
+        logprobs: list[TokenLogprobs] | None = None if delta.logprobs is None else []
+        return msgspec.structs.replace(delta, text="", token_ids=[], logprobs=logprobs)
+
+
+def _part(output: SequenceOutput, begin: int, end: int) -> SequenceOutput:
+    """Some of an output's tokens; the end of the sequence comes with the last."""
+    logprobs = output.logprobs
+    part = msgspec.structs.replace(
+        output,
+        tokens=output.tokens[begin:end],
+        logprobs=None if logprobs is None else logprobs[begin:end],
+    )
+    if end == len(output.tokens):
+        return part
+    return msgspec.structs.replace(part, finish=None, stop_token=None, error=None, error_code=None)
+
+
+def emitted_sequences(
+    tokenizer: Tokenizer, params: SamplingParams, known: Sequence[KnownTokens]
+) -> list[EmittedSequence]:
+    """The n sequences of a request. known: what its consumer has of each; empty: nothing."""
+    texts = [
+        SequenceText(
+            tokenizer,
+            skip_special_tokens=params.skip_special_tokens,
+            stop=params.stop_strings,
+            min_tokens=params.min_tokens,
+            include_stop=params.include_stop_str_in_output,
+        )
+        for _ in range(params.n)
+    ]
+    if not known:
+        return [EmittedSequence(text) for text in texts]
+    return [ReplayedSequence(text, each) for text, each in zip(texts, known, strict=True)]
 
 
 def _stopped_by_string(output: SequenceOutput, piece: Piece) -> SequenceDelta:

@@ -18,6 +18,7 @@ from penstock.client.control import (
     set_paused,
     wake_up,
 )
+from penstock.client.deltas import KnownTokens
 from penstock.client.dispatch import Dispatch
 from penstock.client.fleet import Resolver, parse_endpoints, resolve
 from penstock.client.generation import Delivery, Generation
@@ -226,6 +227,7 @@ class EngineClient(ClientView):
         prediction: Sequence[int] = (),
         sequences: tuple[OpenSequence, ...] = (),
         read_at_end: bool = False,
+        known: Sequence[KnownTokens] = (),
     ) -> Generation:
         """Returns once an engine has accepted the request, and compiled its grammar if it has one;
         with media, once they were loaded.
@@ -234,7 +236,7 @@ class EngineClient(ClientView):
         the request ends.  speech: what its tokens may be where it transcribes.  prediction: token
         ids that the output is expected to resemble.  sequences: of its n, those that run, each
         after what it has emitted; empty: all from their beginning.  read_at_end: nobody reads
-        tokens before the end, so they may come several at a time.
+        tokens before the end, so they may come together.  known: what the consumer has of each.
 
         Raises InvalidRequest, Overloaded (with retry_after; Limited is one), DeadlineExceeded or
         EngineUnavailable, and what the observer refuses with.  When the caller is cancelled while
@@ -271,6 +273,7 @@ class EngineClient(ClientView):
             observed=observed,
             timed=timed or observed.timed,
             read_at_end=read_at_end,
+            known=known,
         )
         generation = Generation(request, delivery, _placement(prompt_token_ids, terms, media))
         self._dispatch.place_ahead(generation)

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from penstock.client.deltas import EmittedSequence, Pending, SequenceDelta, SequenceText
+from penstock.client.deltas import (
+    EmittedSequence,
+    KnownTokens,
+    Pending,
+    SequenceDelta,
+    emitted_sequences,
+)
 from penstock.client.generation_request import GenerationRequest, failed_early
 from penstock.client.observer import UNOBSERVED, RequestTiming, Unobserved
 from penstock.client.routing import NOWHERE, Blame, Holder, OpenRequest, Placement
@@ -45,6 +51,8 @@ class Delivery:
     """Whether the generation keeps its timing."""
     read_at_end: bool = False
     """Whether nobody reads tokens before the end, so that they may come several at a time."""
+    known: Sequence[KnownTokens] = ()
+    """What the consumer has already, of each sequence; empty: nothing."""
 
 
 class Generation:
@@ -105,18 +113,9 @@ class Generation:
         self._pending = Pending()
         self._wake = asyncio.Event()
         self._failure: PenstockError | None = None
-        self._open = {
-            index: EmittedSequence(
-                SequenceText(
-                    delivery.tokenizer,
-                    skip_special_tokens=params.skip_special_tokens,
-                    stop=params.stop_strings,
-                    min_tokens=params.min_tokens,
-                    include_stop=params.include_stop_str_in_output,
-                )
-            )
-            for index in ([s.index for s in request.sequences] or range(params.n))
-        }
+        self._sequences = emitted_sequences(delivery.tokenizer, params, delivery.known)
+        running = [each.index for each in request.sequences] or range(params.n)
+        self._open = {index: self._sequences[index] for index in running}
         for begun in request.sequences:
             self._open[begun.index].resume(begun.emitted)
         self._sole = self._open[0] if params.n == 1 else None
@@ -261,7 +260,8 @@ class Generation:
             delta = self._delta(sequence, output)
             if delta.finish_reason is not None:
                 self._end_sequence(sequence, output, delta)
-            self._give(delta)
+            if delta.token_ids or delta.text or delta.finish_reason is not None:
+                self._give(delta)
         # Else it ended here at a stop string, before the engine heard of it.
         if not self._open:
             self._close(keep=self.timing is not None and not self.timing.complete)
@@ -303,6 +303,13 @@ class Generation:
         self._pending.clear()
         self._observed.give(deltas)
         return put
+
+    def replayed(self, sequence: int) -> SequenceDelta | None:
+        """What the tokens that the consumer knew have gained since the last call; None: nothing."""
+        delta = self._sequences[sequence].replayed()
+        if delta is not None:
+            self._observed.give([delta])
+        return delta
 
     def __aiter__(self) -> AsyncIterator[list[SequenceDelta]]:
         return self

@@ -1,0 +1,305 @@
+"""Answers that can be had again: of a stream that broke off, the rest; of a request that is sent
+again with its Idempotency-Key, the same answer.
+
+No gateway remembers anything. An answer depends on its request alone, so what is needed is the
+request, which comes again, and what it left to chance, which each event's id holds: the seed, the
+answer's id and its time. With these any gateway has the answer computed again, and sends what lies
+behind the event. Ids are not secret, and not signed by a key: nobody can put more into one than
+into a request of their own. A checksum tells those that were damaged.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+import secrets
+import struct
+import time
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from penstock.client.deltas import KnownTokens
+from penstock.errors import InvalidRequest
+from penstock_gateway.generate.chunked_reply import Pace, parts_of
+from penstock_gateway.request.fields import RequestFields
+
+if TYPE_CHECKING:
+    from penstock.client import SequenceDelta
+    from penstock_gateway.generate.batch import GenerationBatch
+    from penstock_gateway.generate.reply import (
+        ChoiceOutput,
+        PlainChunk,
+        PromptLogprobsSource,
+        ReplyFormat,
+        ReplyHead,
+        TimelineField,
+        UsageField,
+        UsageInfo,
+    )
+    from penstock_gateway.generate.timeline import RequestTimeline
+    from penstock_gateway.http.errors import HTTPError
+    from penstock_gateway.request.fields import TermsHeaders
+
+MAX_CHOICES = 32
+"""Choices of a stream whose events have ids: an id says how far each of them is."""
+
+LONGEST_KEY = 255
+"""Characters of an Idempotency-Key."""
+
+_ORIGIN = struct.Struct(">BIQ16s12s6s")
+_VERSION = 1
+_CHECK_BYTES = 6
+_TOKEN = 4 * -(-(_ORIGIN.size + _CHECK_BYTES) // 3)
+_ID = re.compile(rf"([A-Za-z0-9_=-]{{{_TOKEN}}})\.(\d{{1,9}}e?(?:-\d{{1,9}}e?)*)")
+_LAST_EVENT_ID = "Last-Event-ID"
+
+Fields = TypeVar("Fields", bound=RequestFields)
+
+
+class Origin(NamedTuple):
+    """What the answer to a request was left to chance, and what it is an answer of.
+
+    created: Unix time, seconds.  name: of the reply's id.  body: digest of body and tenant.  model:
+    digest of the model's fingerprint.
+    """
+
+    created: int
+    seed: int
+    name: bytes
+    body: bytes
+    model: bytes
+
+    def written(self) -> str:
+        """As it stands in ids of events."""
+        packed = _ORIGIN.pack(_VERSION, *self)
+        return base64.urlsafe_b64encode(packed + _check(packed)).decode()
+
+    @classmethod
+    def read(cls, written: str) -> Origin:
+        """Raises InvalidRequest."""
+        try:
+            whole = base64.urlsafe_b64decode(written)
+        except binascii.Error as error:
+            raise _wrong("no event of this server has it") from error
+        packed = whole[: _ORIGIN.size]
+        version, *fields = _ORIGIN.unpack(packed)
+        if whole[_ORIGIN.size :] != _check(packed) or version != _VERSION:
+            raise _wrong("it was damaged, or another version of the server wrote it")
+        return cls(*fields)
+
+
+class Replay:
+    """How a request's answer is made to be the same whenever it is computed."""
+
+    def __init__(
+        self,
+        body: bytes,
+        *,
+        key: bytes | None,
+        origin: Origin | None,
+        known: tuple[KnownTokens, ...],
+        resumable: bool,
+    ) -> None:
+        """body: digest.  key: digest of the Idempotency-Key.  origin, known: of a stream that goes
+        on, and what the client has of each choice.  resumable: events have ids."""
+        drawn = hashlib.sha256(body + key).digest() if key is not None else secrets.token_bytes(32)
+        self._body = body
+        self._origin = origin
+        self._name = drawn[:16] if origin is None else origin.name
+        self._seed = int.from_bytes(drawn[16:24]) >> 1 if origin is None else origin.seed
+        self._created = int(time.time()) if origin is None else origin.created
+        self._written = ""
+        self.resumable = resumable
+        self.known = known
+
+    @property
+    def name(self) -> str:
+        """What the reply's id ends with, if the request has none."""
+        return self._name.hex()
+
+    @property
+    def known_tokens(self) -> int:
+        """Of all choices."""
+        return sum(each.tokens for each in self.known)
+
+    def fixed(
+        self, request: Fields, head: ReplyHead, default_seed: int | None
+    ) -> tuple[Fields, ReplyHead]:
+        """The request and the head of its reply, with nothing left to chance. default_seed: the
+        server's. Raises InvalidRequest where the model is another than the stream's was."""
+        seed = getattr(request, "seed", None)
+        if seed is None:
+            seed = self._seed if self._origin is not None or default_seed is None else default_seed
+        model = hashlib.sha256(f"{head.model} {head.system_fingerprint}".encode()).digest()[:6]
+        origin = Origin(self._created, seed % 2**64, self._name, self._body, model)
+        if self._origin is not None and origin.model != self._origin.model:
+            raise _wrong("the model or its weights have changed since", code="model_changed")
+        self._written = origin.written()
+        fixed = msgspec.structs.replace(request, seed=seed)
+        return fixed, msgspec.structs.replace(head, created=self._created, draw=self._name)
+
+    def check_choices(self, choices: int) -> None:
+        """Raises InvalidRequest where an id can't say how far so many are, or says it of others."""
+        if self.resumable and choices > MAX_CHOICES:
+            raise InvalidRequest(
+                f"a resumable stream has at most {MAX_CHOICES} choices, not {choices}",
+                param="stream_options.resumable",
+            )
+        if self.known and len(self.known) != choices:
+            raise _wrong(f"it is of {len(self.known)} choices, and the body asks for {choices}")
+
+    def reply(self, reply: ReplyFormat, batch: GenerationBatch) -> ReplyFormat:
+        """Writes the rest of the stream, with ids; the reply itself where none are asked for."""
+        if not self.resumable:
+            return reply
+        known = self.known or (KnownTokens(0),) * batch.choices
+        goes_on = self._origin is not None
+        return ResumableReply(reply, batch, self._written, known, goes_on=goes_on)
+
+
+def replay_of(headers: TermsHeaders, request: RequestFields, kind: str) -> Replay:
+    """kind: of the endpoint. Raises InvalidRequest."""
+    resumable = request.stream_options is not None and bool(request.stream_options.resumable)
+    last, key = headers.last_event_id, headers.idempotency_key
+    if last is not None and not resumable:
+        raise _wrong("the body must ask for it: stream_options.resumable must be true")
+    if key is not None and not (1 <= len(key) <= LONGEST_KEY and key.isprintable()):
+        raise InvalidRequest(
+            f"Idempotency-Key must be 1 to {LONGEST_KEY} printable characters",
+            param="Idempotency-Key",
+        )
+    body = hashlib.sha256(f"{kind} {headers.tenant} ".encode())
+    body.update(msgspec.msgpack.encode(request))
+    digest = body.digest()[:12]
+    origin: Origin | None = None
+    known: tuple[KnownTokens, ...] = ()
+    if last is not None:
+        origin, known = _read(last)
+        if origin.body != digest:
+            raise _wrong("it is of another body, or of another tenant's")
+    return Replay(
+        digest,
+        key=None if key is None else hashlib.sha256(key.encode()).digest(),
+        origin=origin,
+        known=known,
+        resumable=resumable,
+    )
+
+
+def _read(last: str) -> tuple[Origin, tuple[KnownTokens, ...]]:
+    found = _ID.fullmatch(last)
+    if found is None:
+        raise _wrong("no event of this server has it")
+    counts = found[2].split("-")
+    known = tuple(KnownTokens(int(each.rstrip("e")), each.endswith("e")) for each in counts)
+    return Origin.read(found[1]), known
+
+
+class ResumableReply:
+    """A ReplyFormat whose events have ids: what another one writes, but without what the client
+    has. An event without an id belongs to the next that has one, and comes with it once more."""
+
+    def __init__(
+        self,
+        reply: ReplyFormat,
+        batch: GenerationBatch,
+        origin: str,
+        known: tuple[KnownTokens, ...],
+        *,
+        goes_on: bool,
+    ) -> None:
+        """origin: see Origin.written.  goes_on: the stream has begun before."""
+        self.shows_aborts = reply.shows_aborts
+        self._reply = reply
+        self._batch = batch
+        self._origin = origin.encode()
+        self._known = known
+        self._counts = [each.tokens for each in known]
+        self._ended = [each.ended for each in known]
+        self._goes_on = goes_on
+        self._behind = {choice for choice, each in enumerate(known) if each.tokens or each.ended}
+        """Choices whose beginning the format hasn't been told yet."""
+
+    def begin(self, source: PromptLogprobsSource) -> None:
+        self._reply.begin(source)
+
+    def opening(self, out: bytearray, choice: int, usage: UsageField, begun: UsageInfo) -> None:
+        if self._goes_on:
+            self._reply.opening(bytearray(), choice, usage, begun)
+            return
+        self._reply.opening(out, choice, usage, begun)
+        if choice == len(self._counts) - 1:
+            self.place(out, choice)
+
+    def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
+        if self._known[choice].ended:
+            return
+        self._reply.delta(out, choice, delta, usage)
+        self._counts[choice] += len(delta.token_ids)
+        self._ended[choice] |= delta.finish_reason is not None
+
+    def place(self, out: bytearray, choice: int) -> None:
+        """Gives the last event an id that says how far all choices are."""
+        before = out.rfind(b"\n\n", 0, max(len(out) - 2, 0))
+        at = 0 if before < 0 else before + 2
+        if len(out) > at and not out.startswith(b"id: ", at):
+            counts = zip(self._counts, self._ended, strict=True)
+            told = "-".join(f"{count}e" if ended else str(count) for count, ended in counts)
+            out[at:at] = b"id: %b.%b\n" % (self._origin, told.encode())
+
+    def usage(self, out: bytearray, usage: UsageInfo) -> None:
+        self._reply.usage(out, usage)
+
+    def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
+        self._reply.timeline(out, timeline)
+
+    def end(self, out: bytearray, usage: UsageInfo) -> None:
+        self._reply.end(out, usage)
+
+    def failed(self, error: HTTPError) -> bytes:
+        return self._reply.failed(error)
+
+    async def whole(
+        self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
+    ) -> list[bytes]:
+        return await self._reply.whole(choices, usage, timeline)
+
+    def plain_chunk(self, choice: int, usage: UsageField) -> PlainChunk | None:
+        return None
+
+    def is_large(self, deltas: list[SequenceDelta]) -> bool:
+        return bool(self._behind) or self._reply.is_large(deltas)
+
+    async def ahead(self, choice: int) -> None:
+        """Tells the format what the client has, and lets nothing of that be seen. Raises
+        InvalidRequest where the client can't have it."""
+        await self._reply.ahead(choice)
+        if choice in self._behind:
+            replayed = self._batch.replayed(choice)
+            self._behind.discard(choice)
+            if replayed is not None:
+                await self._tell(choice, replayed)
+
+    async def _tell(self, choice: int, replayed: SequenceDelta) -> None:
+        if replayed.finish_reason is not None and not self._known[choice].ended:
+            raise _wrong(f"the answer has no more than {len(replayed.token_ids)} tokens")
+        pace = Pace()
+        for part in parts_of(replayed):
+            self._reply.delta(bytearray(), choice, part, UNSET)
+            await pace.rest()
+
+    def spliced(self, out: bytearray) -> list[bytes]:
+        return self._reply.spliced(out)
+
+
+def _check(packed: bytes) -> bytes:
+    return hashlib.blake2b(packed, digest_size=_CHECK_BYTES).digest()
+
+
+def _wrong(why: str, *, code: str = "invalid_value") -> InvalidRequest:
+    message = f"the stream can't go on from this {_LAST_EVENT_ID}: {why}"
+    return InvalidRequest(message, param=_LAST_EVENT_ID, code=code)
