@@ -31,17 +31,12 @@ if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock_gateway.generate.batch import GenerationBatch
     from penstock_gateway.generate.reply import (
-        ChoiceOutput,
         PlainChunk,
-        PromptLogprobsSource,
         ReplyFormat,
         ReplyHead,
-        TimelineField,
         UsageField,
         UsageInfo,
     )
-    from penstock_gateway.generate.timeline import RequestTimeline
-    from penstock_gateway.http.errors import HTTPError
     from penstock_gateway.request.fields import TermsHeaders
 
 MAX_CHOICES = 32
@@ -213,8 +208,15 @@ class ResumableReply:
         goes_on: bool,
     ) -> None:
         """origin: see Origin.written.  goes_on: the stream has begun before."""
-        self.shows_aborts = reply.shows_aborts
         self._reply = reply
+        self.shows_aborts = reply.shows_aborts
+        self.begin = reply.begin
+        self.usage = reply.usage
+        self.timeline = reply.timeline
+        self.end = reply.end
+        self.failed = reply.failed
+        self.whole = reply.whole
+        self.spliced = reply.spliced
         self._batch = batch
         self._origin = origin.encode()
         self._known = known
@@ -223,9 +225,6 @@ class ResumableReply:
         self._goes_on = goes_on
         self._behind = {choice for choice, each in enumerate(known) if each.tokens or each.ended}
         """Choices whose beginning the format hasn't been told yet."""
-
-    def begin(self, source: PromptLogprobsSource) -> None:
-        self._reply.begin(source)
 
     def opening(self, out: bytearray, choice: int, usage: UsageField, begun: UsageInfo) -> None:
         if self._goes_on:
@@ -251,23 +250,6 @@ class ResumableReply:
             told = "-".join(f"{count}e" if ended else str(count) for count, ended in counts)
             out[at:at] = b"id: %b.%b\n" % (self._origin, told.encode())
 
-    def usage(self, out: bytearray, usage: UsageInfo) -> None:
-        self._reply.usage(out, usage)
-
-    def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
-        self._reply.timeline(out, timeline)
-
-    def end(self, out: bytearray, usage: UsageInfo) -> None:
-        self._reply.end(out, usage)
-
-    def failed(self, error: HTTPError) -> bytes:
-        return self._reply.failed(error)
-
-    async def whole(
-        self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
-    ) -> list[bytes]:
-        return await self._reply.whole(choices, usage, timeline)
-
     def plain_chunk(self, choice: int, usage: UsageField) -> PlainChunk | None:
         return None
 
@@ -291,9 +273,6 @@ class ResumableReply:
         for part in parts_of(replayed):
             self._reply.delta(bytearray(), choice, part, UNSET)
             await pace.rest()
-
-    def spliced(self, out: bytearray) -> list[bytes]:
-        return self._reply.spliced(out)
 
 
 def _check(packed: bytes) -> bytes:

@@ -259,6 +259,7 @@ class ReceiptReply:
         self.is_large = reply.is_large
         self.ahead = reply.ahead
         self.spliced = reply.spliced
+        self.place = reply.place
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
         """Writes a delta's events, and notes its tokens."""
