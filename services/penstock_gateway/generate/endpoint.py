@@ -25,7 +25,7 @@ from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
 from penstock_gateway.generate.batch import GenerationBatch, Search, search_all
-from penstock_gateway.generate.replay import Replay, replay_of
+from penstock_gateway.generate.replay import ReplayedRequest, replay_of
 from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.errors import HTTPError, clip
@@ -57,7 +57,7 @@ RECEIPT_WISHES = ("0", "1", "digest", "logprobs")
 """Values of x-penstock-receipt: none; with token ids; with their digests alone; with
 log-probabilities, too."""
 
-_replay: ContextVar[Replay | None] = ContextVar("replay", default=None)
+_replay: ContextVar[ReplayedRequest | None] = ContextVar("replay", default=None)
 """Of the request that is being handled."""
 Blame = Callable[[InvalidRequest], InvalidRequest]
 
@@ -85,7 +85,7 @@ class Job:
     """The media of the only prompt; None for prompts of text."""
     prediction: Sequence[int] = ()
     """Token ids that each output is expected to resemble."""
-    replay: Replay | None = None
+    replay: ReplayedRequest | None = None
     """What makes the answer the same as an earlier one's; None for an answer by itself."""
 
     @property

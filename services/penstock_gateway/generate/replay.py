@@ -87,7 +87,7 @@ class Origin(NamedTuple):
         return cls(*fields)
 
 
-class Replay:
+class ReplayedRequest:
     """How a request's answer is made to be the same whenever it is computed."""
 
     def __init__(
@@ -156,7 +156,7 @@ class Replay:
         return ResumableReply(reply, batch, self._written, known, goes_on=goes_on)
 
 
-def replay_of(headers: TermsHeaders, request: RequestFields, kind: str) -> Replay:
+def replay_of(headers: TermsHeaders, request: RequestFields, kind: str) -> ReplayedRequest:
     """kind: of the endpoint. Raises InvalidRequest."""
     resumable = request.stream_options is not None and bool(request.stream_options.resumable)
     last, key = headers.last_event_id, headers.idempotency_key
@@ -176,7 +176,7 @@ def replay_of(headers: TermsHeaders, request: RequestFields, kind: str) -> Repla
         origin, known = _read(last)
         if origin.body != digest:
             raise _wrong("it is of another body, or of another tenant's")
-    return Replay(
+    return ReplayedRequest(
         digest,
         key=None if key is None else hashlib.sha256(key.encode()).digest(),
         origin=origin,
