@@ -139,6 +139,12 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             request_terms(request, headers, arrived),
             session=session_of(request, headers.session_id),
         )
+        if _resumable(request) and not self.replayable:
+            raise InvalidRequest(
+                "stream_options.resumable works for chat and completions only; it must be null",
+                param="stream_options.resumable",
+                code="unsupported_value",
+            )
         if self.replayable and (headers.repeats or _resumable(request)):
             _replay.set(replay_of(headers, request, self.id_prefix))
         with service.answering:
