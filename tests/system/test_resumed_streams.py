@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from penstock import resumed_events
+from penstock.cli.http_client import HttpClient
 from testing.serving import Server, wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -168,6 +169,7 @@ def test_what_it_cannot_go_on_from_is_said(server: Server) -> None:
     assert "another body" in refusal(server, {**body, "max_tokens": 41}, last)
     assert "no event of this server" in refusal(server, body, "7")
     assert "no event of this server" in refusal(server, body, f"{origin}.{count}-")
+    assert "no event of this server" in refusal(server, body, f"AA=={'A' * (len(origin) - 4)}.1")
     other = ("A" if origin[40] != "A" else "B").join((origin[:40], origin[41:]))
     assert "damaged" in refusal(server, body, f"{other}.{count}")
     assert "choices" in refusal(server, body, f"{origin}.1-1")
@@ -214,6 +216,27 @@ def test_a_key_gives_the_same_answer_again(server: Server) -> None:
     assert refused.json()["error"]["param"] == "Idempotency-Key"
 
 
+def test_the_client_gets_what_a_stream_says(server: Server) -> None:
+    body = {"model": server.model, "messages": ASKED, "seed": 3, **LONG}
+    events = [Event(None, json.dumps(event)) for event in resumed_events(server.url, body)]
+    told, whole = gained(events), gained(events_of(ask(server, CHAT, {**body, **RESUMABLE})))
+    for found in (told, whole):
+        del found["id"], found["created"]
+    assert told == whole
+
+
+class Counting(HttpClient):
+    """Counts for a reader how often its stream has gone on from an event."""
+
+    def __init__(self, reader: Reader, *given: Any) -> None:
+        super().__init__(*given)
+        self._reader = reader
+
+    def _events(self, path: str, body: dict[str, Any], last: str | None) -> Iterator[Any]:
+        self._reader.resumed += last is not None
+        return super()._events(path, body, last)
+
+
 class Reader:
     """Streams that are read at the same time, each by a client that goes on where it breaks off."""
 
@@ -221,13 +244,16 @@ class Reader:
         self._server = server
         self.begun = 0
         self.ended = 0
+        self.resumed = 0
+        """Streams that went on from an event."""
         self.gaps: list[float] = []
         """The longest silence of each, seconds."""
 
     def read(self, asked: tuple[str, dict[str, Any]]) -> dict[str, Any]:
         path, body = asked
         events, longest, before = [], 0.0, time.monotonic()
-        for event in resumed_events(self._server.url, body, path=path, patience=PATIENCE):
+        client = Counting(self, self._server.url, None, PATIENCE)
+        for event in client.resumed_events(path, body, PATIENCE):
             now = time.monotonic()
             longest, before = max(longest, now - before), now
             self.begun += not events
@@ -268,9 +294,10 @@ def test_answers_outlive_their_gateways(
         reader = Reader(server)
         reading = [pool.submit(reader.read, each) for each in asked]
         for _ in range(rounds):
-            wait_until(lambda: reader.begun > streams // 2)
-            assert reader.ended < streams
+            before, enough = reader.resumed, streams // 2
+            wait_until(lambda n=enough: reader.begun > n)
             kill_all(server, names)
+            wait_until(lambda n=before: reader.resumed > n)
         disturbed = [each.result(PATIENCE) for each in reading]
     assert disturbed == undisturbed
     gaps = sorted(reader.gaps)

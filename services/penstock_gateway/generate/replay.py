@@ -77,9 +77,11 @@ class Origin(NamedTuple):
     def read(cls, written: str) -> Origin:
         """Raises InvalidRequest."""
         try:
-            whole = base64.urlsafe_b64decode(written)
+            whole = base64.b64decode(written, b"-_", validate=True)
         except binascii.Error as error:
             raise _wrong("no event of this server has it") from error
+        if len(whole) != _ORIGIN.size + _CHECK_BYTES:
+            raise _wrong("no event of this server has it")
         packed = whole[: _ORIGIN.size]
         version, *fields = _ORIGIN.unpack(packed)
         if whole[_ORIGIN.size :] != _check(packed) or version != _VERSION:
