@@ -208,9 +208,9 @@ def test_other_ways_to_bring_a_key_are_none(gateway: LiveGateway) -> None:
 COMPUTES = ("/v1/responses/input_tokens", "/v1/responses/compact")
 KEPT = (
     *("/v1/files", "/v1/batches", "/v1/messages/batches"),
-    *("/v1/responses/", "/v1/conversations"),
+    *("/v1/responses/", "/v1/conversations", "/v1/receipts/"),
 )
-"""What a server without a folder for it doesn't have."""
+"""What a server without a folder, or a file, for it doesn't have."""
 
 
 def test_what_a_key_may_not_use_is_a_403(gateway: LiveGateway) -> None:
