@@ -150,7 +150,7 @@ class Simulation:
         """Runs until every request of the trace has ended. Raises BrokenState if a check fails,
         Stuck if a request never ends."""
         begun, cpu = time.perf_counter(), time.process_time()
-        with _patient_collector():
+        with _patient_collector(self.options.replicas):
             self._run(iter(trace), progress)
         self.wall_seconds = time.perf_counter() - begun
         self.cpu_seconds = time.process_time() - cpu
@@ -290,11 +290,22 @@ def _stores(options: SimulationOptions) -> list[SimulatedStore]:
     return [SimulatedStore(together, options.transfer_block, kept) for _ in range(count)]
 
 
+class _Uncollected:
+    """Engine cores that were simulated since the collector last looked at everything. Looking takes
+    longer than a short simulation, in a process that holds much."""
+
+    cores = 0
+    most = 64
+
+
 @contextmanager
-def _patient_collector() -> Iterator[None]:
+def _patient_collector(cores: int) -> Iterator[None]:
     """The garbage collector looks at what is young, and seldom: a core's state is old."""
     thresholds = gc.get_threshold()
-    gc.collect()
+    if _Uncollected.cores + cores > _Uncollected.most:
+        gc.collect()
+        _Uncollected.cores = 0
+    _Uncollected.cores += cores
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
     try:
