@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from penstock_worker.weights.stored import StoredTensor
 _NAME = re.compile(
     r"(?:layers\.(?P<layer>\d+)\.)?(?P<module>.+?)(?P<kind>\.weight|\.bias)?", re.DOTALL
 )
+CORRECTION = ".router.correction"
 _EXPERT = re.compile(r"(?<=experts\.)\d+(?=\.)")
 
 
@@ -79,6 +81,8 @@ def by_our_names(
         if names.layers_for_drafts and (parsed.layer or 0) >= config.num_layers:
             continue
         for ours, part in _parts(parsed, stored, names, config):
+            if ours.endswith(CORRECTION):
+                part = replace(part, shape=(math.prod(part.shape),))  # some files have it as a row
             if ours in found:
                 raise UnsupportedModel(f"the checkpoint has the tensor {ours} twice")
             found[ours] = part

@@ -4,7 +4,8 @@ from penstock.families.bert import BERT, DISTILBERT, MPNET, ROBERTA
 from penstock.families.clip import CLIP, SIGLIP
 from penstock.families.cohere import COHERE, COHERE2
 from penstock.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
-from penstock.families.exaone4 import EXAONE4
+from penstock.families.ernie4_5_moe import ERNIE4_5_MOE
+from penstock.families.exaone4 import EXAONE4, EXAONE_MOE
 from penstock.families.family import EncoderFamily, Family
 from penstock.families.gemma2 import GEMMA, GEMMA2
 from penstock.families.gemma3 import EMBEDDING_GEMMA, GEMMA3
@@ -14,6 +15,7 @@ from penstock.families.glm4 import GLM, GLM4, GLM4_MOE
 from penstock.families.gpt_oss import GPT_OSS
 from penstock.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from penstock.families.gte import GTE
+from penstock.families.hy_v3 import HY_V3
 from penstock.families.lfm2 import LFM2, LFM2_MOE
 from penstock.families.llama import LLAMA
 from penstock.families.llama4 import LLAMA4
@@ -78,7 +80,10 @@ FAMILIES: dict[str, Family] = {
         STABLELM,
         SEED_OSS,
         EXAONE4,
+        EXAONE_MOE,
         ERNIE4_5,
+        ERNIE4_5_MOE,
+        HY_V3,
         ARCEE,
         MINIMAX_M2,
         LFM2,

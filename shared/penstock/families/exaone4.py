@@ -1,35 +1,54 @@
 """EXAONE 4: norms after attention and feed-forward only, queries and keys normalised head by head;
-in the larger release three of four layers in a window, and the fourth without positions.
+in the larger release three of four layers in a window, and the fourth without positions. K-EXAONE:
+the same with norms before both, and experts chosen by corrected sigmoid scores.
 
-Source: LG AI Research, "EXAONE 4.0", 2025.
+Sources: LG AI Research, "EXAONE 4.0", 2025; "K-EXAONE technical report", 2026.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
+from penstock.families import bounds
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family
+from penstock.families.deepseek import GGUF_NAMES as GGUF_EXPERTS
+from penstock.families.deepseek import NAMES as EXPERT_NAMES
+from penstock.families.deepseek import gguf_experts
+from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.olmo2 import NAMES
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec
+from penstock.model.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+)
 
 
 def _usual_kinds(window: int | None, count: int) -> list[str]:
     return [hub.FULL] * count if window is None else hub.every_nth_full(4, count)
 
 
-def _layers(kinds: list[str], window: int | None) -> tuple[LayerSpec, ...]:
-    """Where some layers slide, the others have no positions."""
+def _layers(
+    kinds: list[str],
+    window: int | None,
+    experts: list[ExpertsSpec | None],
+    order: Literal["pre", "post"] = "post",
+) -> tuple[LayerSpec, ...]:
+    """Where some layers slide, the others have no positions. experts: of each layer."""
     layers = []
-    for kind in kinds:
+    for kind, each in zip(kinds, experts, strict=True):
         slides = kind == hub.SLIDING
         attention = AttentionSpec(
             window=window if slides else None,
             rope=0 if slides or window is None else None,
             norm="head",
         )
-        layers.append(LayerSpec(attention=attention, order="post"))
+        feed_forward = FeedForwardSpec(experts=each)
+        layers.append(LayerSpec(attention=attention, feed_forward=feed_forward, order=order))
     return hub.shared(layers)
 
 
@@ -45,7 +64,7 @@ def _hub(fields: Fields) -> ModelConfig:
         **sizes,
         norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
         ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=_layers(kinds, window),
+        layers=_layers(kinds, window, [None] * count),
     )
 
 
@@ -60,7 +79,7 @@ def _gguf_exaone4(model: GGUFMetadata) -> ModelConfig:
         **sizes,
         norm=NormSpec(eps=model.rms_eps()),
         ropes=(model.rope(sizes["head_dim"]),),
-        layers=_layers(kinds, window),
+        layers=_layers(kinds, window, [None] * count),
     )
 
 
@@ -72,4 +91,78 @@ EXAONE4 = Family(
     hub_names=NAMES,
     gguf="exaone4",
     read_gguf=_gguf_exaone4,
+)
+
+
+def _hub_moe(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    hub.only(fields, scoring_func="sigmoid", topk_method="noaux_tc")
+    older, listed = "first_last_k_dense_replace", "is_moe_layer"
+    if older in fields:
+        fields = fields.completed(first_k_dense_replace=fields.integer(older))
+    if listed in fields:
+        kinds = ["sparse" if each else "dense" for each in fields.listed(listed, bool)]
+        fields = fields.completed(mlp_layer_types=kinds)
+    # The first says the same as layer_types, the second is for drafts only.
+    fields.ignore("sliding_window_pattern", "num_nextn_predict_layers")
+    sizes, inner = hub.sizes(fields), fields.integer("moe_intermediate_size", 1024)
+    count, window = sizes["num_layers"], hub.window(fields)
+    experts = ExpertsSpec(
+        **hub.expert_counts(fields, "num_experts"),
+        inner=inner,
+        router="sigmoid",
+        correction=True,
+        normalised=fields.flag("norm_topk_prob", True),
+        scale=fields.number("routed_scaling_factor", 2.5),
+        shared_inner=inner * fields.integer("num_shared_experts", 1),
+        groups=fields.integer("n_group", 1),
+        active_groups=fields.integer("topk_group", 1),
+    )
+    bounds.check_expert_groups(fields, experts)
+    sparse = hub.sparse_behind(fields, count)
+    return ModelConfig(
+        architecture="exaone_moe",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
+        ropes=(hub.rope(fields, sizes["head_dim"]),),
+        layers=_layers(
+            hub.layer_kinds(fields, count, hub.every_nth_full(4, count)),
+            window,
+            [experts if each else None for each in sparse],
+            "pre",
+        ),
+    )
+
+
+def _gguf_moe(model: GGUFMetadata) -> ModelConfig:
+    keys, dense = model.keys, model.keys.integer("leading_dense_block_count", 0)
+    count = bounds.layers_without_drafts(keys)
+    keys.ignore("expert_shared_feed_forward_length")  # an expert's, as often as there are some
+    experts = gguf_experts(model, f"blk.{dense}.exp_probs_b.bias")
+    kinds, window = hub.every_nth_full(4, count), model.window()
+    if window is not None and "attention.sliding_window_pattern" in keys:
+        kinds = model.layer_kinds()[:count]
+    sizes = model.sizes() | {"num_layers": count}
+    return ModelConfig(
+        architecture="exaone_moe",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=_layers(
+            kinds, window, [None if each < dense else experts for each in range(count)], "pre"
+        ),
+    )
+
+
+EXAONE_MOE = Family(
+    "exaone_moe",
+    ("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
+    "K-EXAONE",
+    _hub_moe,
+    hub_names=TensorNames(
+        EXPERT_NAMES.modules | {"mlp.e_score_correction_bias": "mlp.router.correction"}
+    ),
+    gguf="exaone-moe",
+    read_gguf=_gguf_moe,
+    gguf_names=TensorNames(stacked=GGUF_EXPERTS.stacked, layers_for_drafts=True),
 )

@@ -37,6 +37,8 @@ MINISTRAL3_DEFAULTS: dict[str, object] = {
 """Defaults of transformers' Ministral3Config but for its stretched rotation, which files have."""
 
 ABSENT: dict[str, dict[str, object]] = {
+    "ernie4_5_moe": {"num_key_value_heads": 4},
+    "hy_v3": {"num_key_value_heads": 8},
     "llama4": {"num_key_value_heads": 8},
     "mistral": {"num_key_value_heads": 8},
     "mixtral": {"num_key_value_heads": 8},

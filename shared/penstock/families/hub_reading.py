@@ -253,6 +253,18 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
     ]
 
 
+def sparse_behind(fields: Fields, count: int, key: str = "mlp_layer_types") -> list[bool]:
+    """Whether each layer has experts: as a list of "dense" and "sparse" says, or all but the first
+    `first_k_dense_replace`."""
+    first = fields.integer("first_k_dense_replace", 1)
+    if key not in fields:
+        return [number >= first for number in range(count)]
+    kinds = fields.listed(key, str)
+    if len(kinds) != count or set(kinds) - {"dense", "sparse"}:
+        raise fields.wrong(key, f"a list of {count} times 'dense' or 'sparse'")
+    return [kind == "sparse" for kind in kinds]
+
+
 # How config.json says that rotary frequencies are stretched.
 #
 # Source of the keys: transformers' modeling_rope_utils.

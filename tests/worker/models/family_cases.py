@@ -65,6 +65,12 @@ LATENTS = {
     "num_experts_per_tok": 3,
     "pad_token_id": 0,
 }
+ERNIE_EXPERTS = {
+    "moe_num_experts": 6,
+    "moe_k": 3,
+    "moe_intermediate_size": 32,
+    "tie_word_embeddings": False,
+}
 GEMMA4 = GROUPED | {
     "global_head_dim": 32,
     "sliding_window": 21,
@@ -395,6 +401,25 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "exaone4": ("Exaone4", WHOLE | {"sliding_window": None, "layer_types": mixed(*["full"] * 3)}),
     "exaone4-windows": ("Exaone4", WHOLE | {"num_hidden_layers": 4, "sliding_window": 21}),
     "ernie45": ("Ernie4_5", GROUPED | {"use_bias": True}),
+    "ernie45-moe": ("Ernie4_5_Moe", WHOLE | ERNIE_EXPERTS),
+    "exaone-moe": (
+        "ExaoneMoe",
+        GROUPED
+        | {
+            "num_hidden_layers": 4,
+            "sliding_window": 21,
+            "num_experts": 12,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "num_shared_experts": 2,
+            "n_group": 4,
+            "topk_group": 2,
+        },
+    ),
+    "hy-v3": (
+        "HYV3",
+        GROUPED | {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32},
+    ),
     "gpt-oss": (
         "GptOss",
         GROUPED

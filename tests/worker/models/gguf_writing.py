@@ -109,6 +109,10 @@ def of_llama4(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[t
     yield from separated(name, turned)
 
 
+def of_ernie(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    yield from separated(name.replace("mlp.gate.moe_statics", "mlp.moe_statics"), tensor)
+
+
 ARCH = gguf.MODEL_ARCH
 
 

@@ -57,6 +57,8 @@ CONVERSIONS = {
     "olmoe": Conversion(ARCH.OLMOE, keys.some_experts),
     "exaone4-windows": Conversion(ARCH.EXAONE4, keys.exaone4),
     "ernie45-plain": Conversion(ARCH.ERNIE4_5),
+    "ernie45-moe": Conversion(ARCH.ERNIE4_5_MOE, keys.ernie45_moe, own_parts=gguf_writing.of_ernie),
+    "exaone-moe": Conversion(ARCH.EXAONE_MOE, keys.exaone_moe),
     "deepseek-v2-lite": Conversion(ARCH.DEEPSEEK2, keys.deepseek, latents="one matrix"),
     "deepseek-v3-plain": Conversion(ARCH.DEEPSEEK2, keys.deepseek, latents="by head"),
     "glm47-flash": Conversion(ARCH.DEEPSEEK2, keys.deepseek, latents="by head"),
@@ -158,6 +160,7 @@ BEYOND = {
     "ministral3": ("Ministral3", {}),
     "olmo3": ("Olmo3", {}),
     "exaone4-windows": ("Exaone4", {}),
+    "exaone-moe": ("ExaoneMoe", {}),
 }
 """Cases with settings that short prompts don't show, or that the file says in other words."""
 
