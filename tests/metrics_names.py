@@ -49,6 +49,8 @@ ENGINE = {
     "penstock:requests_rejected": "counter",
     "penstock:requests_resumed": "counter",
     "penstock:requests_handed_over": "counter",
+    "penstock:streams_resumed": "counter",
+    "penstock:orphaned_requests": "gauge",
     "penstock:encoder_items": "counter",
     "penstock:encoder_bytes": "counter",
     "penstock:encoder_cache_rows": "gauge",

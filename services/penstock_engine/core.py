@@ -116,7 +116,7 @@ class EngineCore:
     @property
     def has_open_requests(self) -> bool:
         """Whether a front end still waits for the end of something."""
-        return next(self.state.frontends.requests(), None) is not None
+        return next(self.state.frontends.awaited(), None) is not None
 
     @property
     def num_waiting(self) -> int:
@@ -174,7 +174,7 @@ class EngineCore:
         for whoever goes on with it."""
         if self.state.drain.advance(now, has_open=self.has_open_requests):
             log.info(
-                "handing over open requests", open=sum(1 for _ in self.state.frontends.requests())
+                "handing over open requests", open=sum(1 for _ in self.state.frontends.awaited())
             )
             self._save_running()
             self._status.hasten(now)

@@ -17,6 +17,7 @@ from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.drain import Drain
 from penstock_engine.sessions.effects import Effects
 from penstock_engine.sessions.frontends import Frontends
+from penstock_engine.sessions.kept_answers import KeptAnswers
 from penstock_engine.sessions.sleep import SleepState
 from penstock_engine.sessions.weights import WeightsChange
 from penstock_engine.sessions.workers import Workers
@@ -101,6 +102,7 @@ class CoreState:
     scheduling: SchedulerState  # queue, slots, KV blocks, and the steps in flight
     context_limit: ContextLimit  # how long a sequence may get with the present pool
     frontends: Frontends  # sessions of front ends, and their open requests
+    kept_answers: KeptAnswers  # which of them, and of ended ones, other front ends may claim
     workers: Workers  # the rank group and its health
     grammars: GrammarManager  # grammars of structured output, and who waits for them
     media: MediaManager  # items of prompts, who waits for them, and what is encoded
@@ -229,6 +231,7 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         scheduling=scheduling,
         context_limit=ContextLimit(facts.longest_sequence, scheduling),
         frontends=frontends,
+        kept_answers=KeptAnswers(config.scheduler.resume_grace_seconds),
         workers=workers,
         grammars=GrammarManager(config.grammar, scheduling, workers),
         media=media,

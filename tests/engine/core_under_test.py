@@ -17,6 +17,7 @@ from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_engine.policies.fair import FairShare
 from penstock_engine.request.request import Request
+from penstock_engine.sessions.frontends import NOBODY
 from tests.engine.fake_worker import FakeWorker
 from tests.engine.pool_capacity import longest_of
 from tests.engine.scores import Front, RequestScore, SequenceScore
@@ -44,6 +45,8 @@ class CoreUnderTest(ABC):
         """The one that is ready."""
         self.digest = ""
         """The digest of the weights that a worker was told to load last."""
+        self.claims: dict[bytes, RequestScore] = {}
+        """The first request with each claim."""
         self._sessions = 0
 
     @abstractmethod
@@ -76,6 +79,9 @@ class CoreUnderTest(ABC):
         request = self.core.state.scheduling.running[slot].request
         if request.internal:
             return _replayed(request)
+        if request.session == NOBODY:
+            assert request.kept is not None
+            return self.claims[request.kept.claim]
         return self._front_of(request.session).requests[request.number]
 
     def _is_internal(self, slot: int) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from penstock.protocol.common import (
     MAX_MEDIA_CHUNK,
     AdapterFile,
+    Claim,
     Grammar,
     Grant,
     Media,
@@ -62,6 +63,8 @@ class FrontendSide(CoreUnderTest):
         """The bytes of an item of that size."""
         self.asked_media: deque[tuple[Front, NeedMedia]] = deque()
         """What front ends have not answered."""
+        self.next_claim: Claim | None = None
+        """The claim of requests that are given none."""
         self._requests = 0
 
     # ---- what they do
@@ -106,6 +109,7 @@ class FrontendSide(CoreUnderTest):
         adapter: AdapterFile | None = None,
         gathered: bool = False,
         session: SessionTerms | None = None,
+        claim: Claim | None = None,
         **stopping: Any,
     ) -> RequestScore:
         self._requests += 1
@@ -138,6 +142,7 @@ class FrontendSide(CoreUnderTest):
             adapter=adapter,
             gathered=gathered,
             session=session,
+            claim=claim or self.next_claim,
         )
         left = None if time_left_ms is None else time_left_ms / 1000
         # Also after a trial that failed, until a worker is told of the former weights again.
@@ -152,6 +157,11 @@ class FrontendSide(CoreUnderTest):
             told = [told_of(prompt, at) for at in range(1, delivered)]
             score.sequences[0].prompt_logprobs = told
         front.requests[submit.request] = score
+        if submit.claim is not None:
+            first = self.claims.setdefault(submit.claim.digest, score)
+            for index, each in score.sequences.items():
+                # Whoever found a stop string in it: it ends there.
+                each.finished_by_us = first.sequences[index].finished_by_us
         self.send(front, submit, settle=settle)
         return score
 
@@ -163,6 +173,11 @@ class FrontendSide(CoreUnderTest):
         request.aborted = True
         self.send(front, Abort(request.submit.request))
 
+    def leave(self, front: Front, request: RequestScore) -> None:
+        """Leaves a request, as a front end does whose client is gone."""
+        request.aborted = request.left = True
+        self.send(front, Abort(request.submit.request, kept=True))
+
     def take_away(self, front: Front, request: RequestScore) -> None:
         """Takes a request away, as a front end does that has it go on elsewhere."""
         request.aborted = True
@@ -171,6 +186,8 @@ class FrontendSide(CoreUnderTest):
     def finish(self, front: Front, request: RequestScore, index: int) -> None:
         score = request.sequences[index]
         score.finished_by_us = True
+        if request.submit.claim is not None:
+            self.claims[request.submit.claim.digest].sequences[index].finished_by_us = True
         self.send(front, Finish(request.submit.request, index, len(score.tokens)))
 
     def disconnect(self, front: Front) -> None:
@@ -246,6 +263,7 @@ class FrontendSide(CoreUnderTest):
         """Each front end knows which of its requests are in a step. running: see _in_slots."""
         for front in self.fronts:
             expected = {number for session, number in running if session == front.session}
-            told = {n for n in front.in_step if not front.requests[n].over}
+            known = {n for n, request in front.requests.items() if not request.left}
+            told = {n for n in front.in_step & known if not front.requests[n].over}
             heard = told == expected or internal_errors
             assert heard, "the front end doesn't know what is in a step"

@@ -81,6 +81,8 @@ class RequestScore:
     accepted: bool = False
     rejected: Rejected | None = None
     aborted: bool = False
+    left: bool = False
+    """Whether its front end has left it to whoever claims it."""
     cached: int | None = None
     prepared: bool = False
     sequences: dict[int, SequenceScore] = field(default_factory=dict)
@@ -125,7 +127,8 @@ class RequestScore:
         if output.finish is None:
             assert output.tokens or output.prompt_logprobs
             most = MOST_HELD + MOST if self.submit.gathered else 0
-            assert len(output.tokens) <= 1 + max(output.drafted, most)
+            adopts = self.submit.claim is not None  # All that was computed comes at once.
+            assert adopts or len(output.tokens) <= 1 + max(output.drafted, most)
             return
         score.terminal = output
         if output.finish in ("stop", "length", "repetition") and not (

@@ -17,6 +17,7 @@ import pytest
 from penstock import resumed_events
 from penstock.cli.http_client import HttpClient
 from testing.serving import Server, wait_until
+from tests.metrics_page import PORTS, Page, port_of, read_page
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -266,6 +267,43 @@ class Reader:
         return {name: said for name, said in found.items() if name not in drawn}
 
 
+def engine_page(server: Server) -> Page:
+    return read_page(port_of(server, "engine"))
+
+
+def test_a_broken_connection_costs_nothing(start_server: Callable[..., Server]) -> None:
+    """What goes on in time is computed once, and equals what was never broken."""
+    server = start_server(*PORTS)
+    for name in ("three choices", "log-probabilities"):
+        path, body = BODIES[name]
+        body = {"model": server.model, **body, **RESUMABLE, "max_tokens": 100, "seed": 7}
+        had: list[Event] = []
+        with httpx.stream("POST", server.url + path, json=body, timeout=PATIENCE) as reply:
+            blocks = reply.iter_lines()
+            id = None
+            for line in blocks:
+                if line.startswith("id: "):
+                    id = line.removeprefix("id: ")
+                elif line.startswith("data: "):
+                    had.append(Event(id, line.removeprefix("data: ")))
+                    id = None
+                    if len(had) > 20 and had[-1].id is not None:
+                        break
+        wait_until(lambda: engine_page(server).value("penstock:orphaned_requests") == 1)
+        before = engine_page(server)
+        rest = events_of(ask(server, path, body, had[-1].id))
+        after = engine_page(server)
+        whole, undisturbed = gained([*had, *rest]), gained(events_of(ask(server, path, body)))
+        assert whole.keys() == undisturbed.keys()
+        assert {name for name in whole if whole[name] != undisturbed[name]} == {"created", "id"}
+        counts = [
+            page.labelled("penstock:streams_resumed_total", "how") for page in (before, after)
+        ]
+        assert counts[1] == {**counts[0], "adopted": counts[0]["adopted"] + 1}
+        prompts = [page.values("vllm:prompt_tokens_total") for page in (before, after)]
+        assert prompts[0] == prompts[1]
+
+
 def kill_all(server: Server, names: list[str]) -> None:
     """Returns when others have taken their places."""
     killed = {server.child(name) for name in names}
@@ -282,7 +320,7 @@ def test_answers_outlive_their_gateways(
     that of the undisturbed request."""
     full = request.config.getoption("--long")
     streams, rounds, gateways = (200, 2, 3) if full else (2 * len(BODIES), 1, 2)
-    server = start_server("--gateways", str(gateways), "--max-num-seqs", "64")
+    server = start_server("--gateways", str(gateways), "--max-num-seqs", "64", *PORTS)
     names = [f"gateway {number}" for number in range(gateways)]
     asked = []
     for number in range(streams):
@@ -300,8 +338,10 @@ def test_answers_outlive_their_gateways(
             wait_until(lambda n=before: reader.resumed > n)
         disturbed = [each.result(PATIENCE) for each in reading]
     assert disturbed == undisturbed
+    went_on = engine_page(server).labelled("penstock:streams_resumed_total", "how")
+    assert went_on["adopted"] > 0
     gaps = sorted(reader.gaps)
     print(
         f"{streams} streams, longest silence of each: p50 {gaps[streams // 2]:.2f} s, "
-        f"p99 {gaps[-1 - streams // 100]:.2f} s"
+        f"p99 {gaps[-1 - streams // 100]:.2f} s; {went_on}"
     )

@@ -43,6 +43,7 @@ def check(state: CoreState) -> None:
     state.disk_kv.check()
     state.expected_prompts.check([each.session for each in state.frontends])
     state.kv_sessions.check(state.frontends.requests())
+    state.kept_answers.check(state.frontends.orphanage.requests.values())
     state.calls.check()
     state.adapters.check(chain(state.frontends.requests(), replays))
 

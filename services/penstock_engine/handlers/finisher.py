@@ -108,6 +108,7 @@ class Finisher:
         """The last of it has ended."""
         self._state.counts.closed(FINISH_REASONS[state], handed_over=request.handed_over)
         self._state.frontends.ended(request)
+        self._state.kept_answers.ended(request, self._state.clock.now)
         self._state.kv_sessions.ended(request)
         self._state.grammars.release(request)
         self._state.adapters.release(request)

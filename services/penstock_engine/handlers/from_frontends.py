@@ -29,6 +29,7 @@ from penstock.protocol.from_frontend import (
 from penstock_engine.core_state import CoreState
 from penstock_engine.facts import agree, disagreement
 from penstock_engine.handlers.adapters import AdapterHandler
+from penstock_engine.handlers.adoption import Adoption
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.media import MediaHandler
 from penstock_engine.handlers.submissions import Submissions
@@ -61,6 +62,7 @@ class FromFrontends:
         self._weights = WeightsHandler(state)
         self._submissions = Submissions(state, finisher)
         self._expecting = ExpectHandler(state)
+        self._adoption = Adoption(state, finisher)
 
     def opened(self, session: bytes, message: FromFrontend) -> None:
         """A first message. Answered by a Welcome, or the session is ended."""
@@ -105,6 +107,8 @@ class FromFrontends:
             log.info(
                 "front end disconnected", name=frontend.name, reason=reason, open=open_requests
             )
+            for request in list(frontend.requests.values()):
+                self._adoption.orphan(request, self._state.clock.now)
             self._finisher.close_session(session)
             for part in self._asked:
                 part.frontend_ended(session)
@@ -117,6 +121,7 @@ class FromFrontends:
         for sequence in self._state.remote_kv.over(now):
             self._state.enter(sequence)
         self._media.expire(now)
+        self._adoption.expire(now)
 
     def _refuse(self, session: bytes, reason: str) -> None:
         self.ended(session, reason)
@@ -209,7 +214,8 @@ class FromFrontends:
         if abort.handed_over:
             request.handed_over = True
             self._state.drain.taken_away(now)
-        self._finisher.close(request)
+        if not (abort.kept and self._adoption.orphan(request, now)):
+            self._finisher.close(request)
 
 
 class ExpectHandler:

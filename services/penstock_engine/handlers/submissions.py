@@ -8,6 +8,7 @@ from penstock.protocol.to_frontend import Accepted, Prepared, Rejected
 from penstock_engine.core_state import CoreState
 from penstock_engine.facts import tasks_of
 from penstock_engine.handlers.adapters import AdapterHandler
+from penstock_engine.handlers.adoption import Adoption
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.media import MediaHandler
 from penstock_engine.handlers.pooling import check_pooling
@@ -41,6 +42,7 @@ class Submissions:
         self._media = MediaHandler(state, finisher)
         self._adapters = AdapterHandler(state, finisher)
         self._admission = Admission(state)
+        self._adoption = Adoption(state, finisher)
         self._arrivals = 0
 
     def submit(self, frontend: FrontendSession, submit: Submit, now: float) -> None:
@@ -52,6 +54,8 @@ class Submissions:
             self._reject(
                 frontend, Rejected(submit.request, "invalid", error.message, error_code=code)
             )
+            return
+        if self._adoption.adopt(frontend, submit, now):
             return
         refusal = (
             self._leaving(submit)
@@ -156,6 +160,7 @@ class Submissions:
             weight = self._admission.weight_of(submit)
             self._state.kv_sessions.opened(request, submit.session, weight)
         self._state.frontends.opened(request)
+        self._state.kept_answers.watch(request, submit)
         self._state.counts.accepted(
             submit.tenant, len(submit.prompt_token_ids), resumed=submit.resumed
         )

@@ -36,6 +36,7 @@ class WeightsHandler:
 
     def begin(self) -> None:
         """The group that is formed next gets the new ones."""
+        self._state.kept_answers.forget_ended()
         self._state.facts = self._state.weights.begin(self._state.facts, self._state.clock.now)
 
     def promise(self) -> None:

@@ -228,6 +228,18 @@ def _requests(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
         "Requests handed over to another engine core because this one drains.",
         state.handed_over,
     )
+    yield families.counters(
+        "penstock:streams_resumed",
+        "Streams that went on after a break. adopted: with what had been computed; recomputed: from"
+        " the beginning.",
+        ["how"],
+        _keyed(state.streams_resumed),
+    )
+    yield families.gauge(
+        "penstock:orphaned_requests",
+        "Requests that go on being computed after their gateway or client has gone.",
+        state.orphans,
+    )
 
 
 def _media(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:

@@ -34,6 +34,8 @@ class MetricsSnapshot(NamedTuple):
     sessions: that are live; session_blocks: that are kept for them.
     prefetched: KV blocks that came before their session, or their prompt, did.
     audits: by result; audits_skipped: by reason; audit_differences: by tier.
+    streams_resumed: readers of answers that had lost an earlier connection, by what became of them;
+    orphans: requests that go on without a reader.
     parts: seconds of steps by what they went into.  fair: whether the policy keeps accounts.
     EngineCounts are since the process began."""
 
@@ -69,6 +71,8 @@ class MetricsSnapshot(NamedTuple):
     rejected: dict[str, int]
     resumed: int
     handed_over: int
+    streams_resumed: dict[str, int]
+    orphans: int
     drafts: dict[str, int]
     kept_at: list[int]
     media: dict[str, int]
@@ -146,6 +150,11 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
         rejected=dict(counts.rejected),
         resumed=counts.resumed,
         handed_over=counts.handed_over,
+        streams_resumed={
+            "adopted": core.state.kept_answers.adopted,
+            "recomputed": core.state.kept_answers.recomputed,
+        },
+        orphans=len(core.state.frontends.orphanage.requests),
         drafts={
             "drafts": counts.drafts,
             "drafted": counts.drafted_tokens,

@@ -17,6 +17,7 @@ from penstock_engine.kv.keys import block_key
 from penstock_engine.kv.retention import KVSession
 from penstock_engine.kv.table import BlockTable
 from penstock_engine.media.request_media import RequestMedia
+from penstock_engine.request.kept import KeptAnswer
 from penstock_engine.request.progress import SequenceProgress
 from penstock_engine.request.states import (
     FINISH_REASONS,
@@ -64,6 +65,7 @@ class Request:
         "grant",
         "handed_over",
         "internal",
+        "kept",
         "kv_session",
         "media",
         "name",
@@ -123,6 +125,7 @@ class Request:
         self.handed_over = False  # it goes on at another engine core
         self.gathered = submit.gathered  # nobody reads its tokens as they come
         self.internal = False  # no front end asked for it
+        self.kept: KeptAnswer | None = None  # None: nobody else may claim its answer
         self.root = root  # parent of the keys of its blocks (see kv.keys)
         self.draft_scope = draft_scope  # see NewSequence
         self.adapter = submit.adapter  # None: the model's own weights alone

@@ -29,6 +29,9 @@ Reply = Welcome | Accepted | Rejected | Prepared | Pooled | NeedMedia | Adapters
 MAX_FRONTENDS = 1024
 """Sessions at once; one more is refused."""
 
+NOBODY = b""
+"""The session of requests that have lost their front end and wait for another."""
+
 MAX_OUTPUTS = 4096
 """Outputs in one message: a step gives at most max_num_seqs, a mass failure may give more."""
 
@@ -65,6 +68,8 @@ class FrontendSession:
 
     def give(self, request: Request, output: SequenceOutput) -> None:
         """What a sequence gained: sent at the next flush, or later if the request is gathered."""
+        if request.kept is not None:
+            request.kept.note(output)
         if request.gathered:
             self.outputs += self.gathered.take(output)
         else:
@@ -76,6 +81,45 @@ class FrontendSession:
         if request.gathered:
             self.outputs += self.gathered.release(request.number, list(request.sequences))
 
+    def take_over(self, request: Request, number: int) -> None:
+        """A request that was another session's is this one's from here on, under that number."""
+        request.session, request.number = self.session, number
+        self.requests[number] = request
+        if request.reported_running:
+            self.entered.append(number)
+
+    def release(self, request: Request) -> None:
+        """A request is another session's from here on. Its outputs are kept there."""
+        del self.requests[request.number]
+        self.gathered.release(request.number, list(request.sequences))
+
+
+class Orphanage(FrontendSession):
+    """Stands in for the front end of requests that have lost theirs: what they gain is kept, and
+    nobody is told."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self) -> None:
+        super().__init__(NOBODY, "nobody")
+        self._numbers = 0
+
+    def take_in(self, request: Request) -> None:
+        """A request whose front end is gone."""
+        self._numbers += 1
+        request.session, request.number = NOBODY, self._numbers
+        self.requests[request.number] = request
+
+    def reply(self, message: Reply, frames: Frames = ()) -> None:
+        """Does nothing: who takes the request over is told again."""
+
+    def give(self, request: Request, output: SequenceOutput) -> None:
+        if request.kept is not None:
+            request.kept.note(output)
+
+    def moved(self, request: Request) -> None:
+        """Does nothing: who takes the request over is told again."""
+
 
 class Frontends:
     """All sessions of front ends, oldest first."""
@@ -83,6 +127,7 @@ class Frontends:
     def __init__(self) -> None:
         self.open_requests = OpenRequests()  # of all sessions, counted by tenant
         self.deadlines = Deadlines()  # of these requests
+        self.orphanage = Orphanage()  # requests that nobody waits for at the moment
         self._sessions: dict[bytes, FrontendSession] = {}
 
     def __len__(self) -> int:
@@ -92,7 +137,8 @@ class Frontends:
         return iter(self._sessions.values())
 
     def get(self, session: bytes) -> FrontendSession | None:
-        return self._sessions.get(session)
+        """A session, or what stands in for that of NOBODY; None: it has ended."""
+        return self._sessions.get(session) if session else self.orphanage
 
     def open(self, session: bytes, name: str) -> FrontendSession:
         opened = self._sessions[session] = FrontendSession(session, name)
@@ -124,12 +170,17 @@ class Frontends:
     def moved(self, requests: list[Request]) -> None:
         """Requests whose first sequence has got a slot, or whose last has lost it."""
         for request in requests:
-            session = self._sessions.get(request.session)
+            session = self.get(request.session)
             if session is not None and not request.ended:
                 session.moved(request)
 
     def requests(self) -> Iterator[Request]:
         """Every open request. Don't end any while iterating."""
+        yield from self.awaited()
+        yield from self.orphanage.requests.values()
+
+    def awaited(self) -> Iterator[Request]:
+        """Every open request that a front end waits for. Don't end any while iterating."""
         for session in self._sessions.values():
             yield from session.requests.values()
 

@@ -34,9 +34,9 @@ from penstock_gateway.chat.tools import (
     ToolUse,
     tool_use,
 )
-from penstock_gateway.generate.batch import check_search, search_of
 from penstock_gateway.generate.endpoint import Blame, GenerateEndpoint, Job
 from penstock_gateway.generate.reply import EchoOptions, ReplyHead, check_prompt_logprobs
+from penstock_gateway.generate.search import check_search, search_of
 from penstock_gateway.http.operations import SIGNED_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.fields import (

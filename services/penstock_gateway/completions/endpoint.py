@@ -11,9 +11,9 @@ from penstock.request.sampling_params import MAX_LOGPROBS
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.completions.reply import CompletionFormat, TextCompletion
 from penstock_gateway.completions.reply import Prompt as KnownPrompt
-from penstock_gateway.generate.batch import check_search, search_of
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import EchoOptions, ReplyHead, check_prompt_logprobs
+from penstock_gateway.generate.search import check_search, search_of
 from penstock_gateway.http.operations import SIGNED_HEADERS, OperationRoute, posting
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.fields import (

@@ -23,7 +23,7 @@ from penstock_gateway.request.fields import StreamOptions
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock.client.generation import Put
-    from penstock_gateway.generate.batch import SearchResult
+    from penstock_gateway.generate.search import SearchResult
 
 
 async def whole_answer(

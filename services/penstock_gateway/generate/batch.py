@@ -1,23 +1,19 @@
-"""The generations of one HTTP request: one for each prompt, each with n sequences; or beam search
-and best_of, whose choices are the best of a larger number."""
+"""The generations of one HTTP request: one for each prompt, each with n sequences."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.client import BeamSearchParams, Hypothesis, beam_search, best_of
+import msgspec
+
 from penstock.client.generation_request import unavailable
 from penstock.errors import EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.protocol.common import TokenLogprobs
-from penstock.request.sampling_params import MAX_N
 from penstock.request.structured_outputs import PARAM
-from penstock_gateway.generate.reply import ChoiceOutput
 from penstock_gateway.http.errors import timed_out
-from penstock_gateway.request.fields import GenerateFields
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
@@ -25,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.client.generation import Sink
     from penstock.client.observer import RequestTiming
     from penstock.media.items import PromptMedia
-    from penstock.protocol.common import ErrorCode, FinishReason, TokenLogprobs
+    from penstock.protocol.common import Claim, ErrorCode, FinishReason, TokenLogprobs
     from penstock.request.sampling_params import SamplingParams
     from penstock.request.terms import Terms
     from penstock_gateway.generate.reply import ReplyFormat
@@ -63,11 +59,13 @@ class GenerationBatch:
         prediction: Sequence[int] = (),
         read_at_end: bool = False,
         known: Sequence[KnownTokens] = (),
+        claims: Sequence[Claim] = (),
     ) -> GenerationBatch:
         """Returns once the engine has accepted all of them; when it refuses one, none runs.
 
         media: of the prompt, if there is one only. prediction: of each. read_at_end: the reply
         shows nothing before its end. known: what the client has of each choice; empty: nothing.
+        claims: of each prompt's answer; empty: they have none.
         """
         n = params[0].n
         if len(prompt_token_ids) == 1:
@@ -75,7 +73,7 @@ class GenerationBatch:
                 prompt_token_ids[0],
                 params[0],
                 name=name,
-                terms=terms,
+                terms=_claiming(terms, claims, 0),
                 timed=timed,
                 media=media,
                 prediction=prediction,
@@ -83,12 +81,16 @@ class GenerationBatch:
                 known=known,
             )
             return cls([generation], n, client, background=terms.background)
-        submit = partial(
-            client.submit, terms=terms, timed=timed, prediction=prediction, read_at_end=read_at_end
-        )
+        submit = partial(client.submit, timed=timed, prediction=prediction, read_at_end=read_at_end)
         attempts = [
             asyncio.create_task(
-                submit(ids, each, name=f"{name}-{i}", known=known[i * n : (i + 1) * n])
+                submit(
+                    ids,
+                    each,
+                    name=f"{name}-{i}",
+                    terms=_claiming(terms, claims, i),
+                    known=known[i * n : (i + 1) * n],
+                )
             )
             for i, (ids, each) in enumerate(zip(prompt_token_ids, params, strict=True))
         ]
@@ -193,6 +195,10 @@ class GenerationBatch:
                 pump.cancel()
 
 
+def _claiming(terms: Terms, claims: Sequence[Claim], prompt: int) -> Terms:
+    return msgspec.structs.replace(terms, claim=claims[prompt]) if claims else terms
+
+
 async def _pump(
     generation: Generation, first: int, queue: asyncio.Queue[Arrivals | BaseException | None]
 ) -> None:
@@ -227,174 +233,3 @@ def failure_of(
 
 def _aborted() -> EngineUnavailable:
     return EngineUnavailable("the request was aborted by the server")
-
-
-@dataclass(frozen=True, slots=True)
-class SearchResult:
-    """What one prompt's search gave."""
-
-    choices: list[ChoiceOutput]
-    generated: int
-    """Tokens of all sequences that were tried; of a beam search, of the choices alone."""
-    cached: int = 0
-    """Tokens of the prompt that were found in the KV cache."""
-    prompt_logprobs: list[TokenLogprobs | None] | None = None
-
-
-Search = Callable[
-    ["EngineClient", list[int], "SamplingParams", str, "Terms"], Awaitable[SearchResult]
-]
-"""A beam search for one prompt. The text is the request's name, for logs. Cancel it to end it."""
-
-NOT_IN_BEAMS = (
-    "stop",
-    "min_tokens",
-    "repetition_detection",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "allowed_token_ids",
-    "bad_words",
-    "prompt_logprobs",
-    "response_format",
-    "structured_outputs",
-    "structural_tag",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-)
-_NEUTRAL: tuple[object, ...] = (None, [], {}, 0)
-
-
-def check_search(request: GenerateFields) -> None:
-    """What can be told without a model. Raises InvalidRequest."""
-    n = 1 if request.n is None else request.n
-    if request.best_of is not None and not n <= request.best_of <= MAX_N:
-        raise InvalidRequest(
-            f"best_of must be a whole number in [{n} (n), {MAX_N}], not {request.best_of}",
-            param="best_of",
-        )
-    wider = request.best_of is not None and request.best_of != n
-    if request.use_beam_search:
-        _check_beams(request)
-        if wider:
-            raise InvalidRequest(
-                f"best_of is {request.best_of}; with use_beam_search: true n is the number of "
-                f"beams, and best_of must be the same, {n}",
-                param="best_of",
-            )
-    if request.stream and (wider or request.use_beam_search):
-        field = "best_of" if wider else "use_beam_search"
-        raise InvalidRequest(
-            f"{field} can't be combined with stream: true, because the best sequences are known "
-            "only at the end",
-            param=field,
-        )
-
-
-def search_of(request: GenerateFields) -> Search | None:
-    """How the request's choices are found; None: each is a sequence of its own."""
-    if request.use_beam_search:
-        penalty = 1.0 if request.length_penalty is None else request.length_penalty
-        return _beams(penalty)
-    if request.best_of is not None and request.best_of != (request.n or 1):
-        return _best_of(request.best_of)
-    return None
-
-
-async def search_all(
-    search: Search,
-    client: EngineClient,
-    prompt_token_ids: list[list[int]],
-    params: list[SamplingParams],
-    *,
-    name: str,
-    terms: Terms,
-) -> list[SearchResult]:
-    """Results of a search for each prompt, in order. When one fails, or this is cancelled, none
-    goes on.
-
-    Raises what a search raises, and what one of its choices failed with.
-    """
-    attempts = [
-        asyncio.ensure_future(search(client, ids, each, f"{name}-{place}", terms))
-        for place, (ids, each) in enumerate(zip(prompt_token_ids, params, strict=True))
-    ]
-    try:
-        return list(await asyncio.gather(*attempts))
-    finally:
-        for attempt in attempts:
-            attempt.cancel()
-        await asyncio.gather(*attempts, return_exceptions=True)
-
-
-def _check_beams(request: GenerateFields) -> None:
-    for field in NOT_IN_BEAMS:
-        value = getattr(request, field)
-        if value not in _NEUTRAL and not (field == "repetition_penalty" and value == 1):
-            raise InvalidRequest(
-                f"{field} can't be combined with use_beam_search: true; it must be null",
-                param=field,
-            )
-    if request.echo and getattr(request, "logprobs", None):
-        raise InvalidRequest(
-            "echo with logprobs can't be combined with use_beam_search: true", param="echo"
-        )
-
-
-def _beams(length_penalty: float) -> Search:
-    async def search(
-        client: EngineClient,
-        prompt_token_ids: list[int],
-        params: SamplingParams,
-        name: str,
-        terms: Terms,
-    ) -> SearchResult:
-        wanted = BeamSearchParams(
-            beam_width=params.n,
-            max_tokens=params.max_tokens or 0,
-            ignore_eos=params.ignore_eos,
-            length_penalty=length_penalty,
-            include_stop_str_in_output=params.include_stop_str_in_output,
-            stop_token_ids=params.stop_token_ids,
-            skip_special_tokens=params.skip_special_tokens,
-            logprobs=params.logprobs,
-        )
-        found = await beam_search(client, prompt_token_ids, wanted, name=name, terms=terms)
-        return SearchResult(_choices(found), sum(len(one.token_ids) for one in found))
-
-    return search
-
-
-def _best_of(count: int) -> Search:
-    async def search(
-        client: EngineClient,
-        prompt_token_ids: list[int],
-        params: SamplingParams,
-        name: str,
-        terms: Terms,
-    ) -> SearchResult:
-        found = await best_of(
-            client, prompt_token_ids, params, best_of=count, name=name, terms=terms
-        )
-        choices = _choices(found.chosen)
-        return SearchResult(
-            choices, found.generated_tokens, found.cached_tokens or 0, found.prompt_logprobs
-        )
-
-    return search
-
-
-def _choices(found: list[Hypothesis]) -> list[ChoiceOutput]:
-    for one in found:
-        failure = failure_of(one.finish_reason, one.error)
-        if failure is not None:
-            raise failure
-    return [
-        ChoiceOutput(
-            [one.text], list(one.token_ids), one.logprobs or [], one.finish_reason, one.stop_reason
-        )
-        for one in found
-    ]

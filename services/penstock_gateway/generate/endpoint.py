@@ -24,9 +24,10 @@ from penstock.media.items import PromptMedia
 from penstock.request.sampling_params import SamplingParams
 from penstock.request.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
-from penstock_gateway.generate.batch import GenerationBatch, Search, search_all
+from penstock_gateway.generate.batch import GenerationBatch
 from penstock_gateway.generate.replay import ReplayedRequest, replay_of
 from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
+from penstock_gateway.generate.search import Search, search_all
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.http.events import (
@@ -297,6 +298,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         *,
         read_at_end: bool,
     ) -> GenerationBatch:
+        replay = job.replay
         return await GenerationBatch.submit(
             asked.client,
             job.prompt_token_ids,
@@ -307,7 +309,8 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             media=job.media,
             prediction=job.prediction,
             read_at_end=read_at_end,
-            known=() if job.replay is None else job.replay.known,
+            known=() if replay is None else replay.known,
+            claims=() if replay is None else replay.claims(len(job.prompt_token_ids)),
         )
 
 

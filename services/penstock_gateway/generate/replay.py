@@ -3,9 +3,10 @@ again with its Idempotency-Key, the same answer.
 
 No gateway remembers anything. An answer depends on its request alone, so what is needed is the
 request, which comes again, and what it left to chance, which each event's id holds: the seed, the
-answer's id and its time. With these any gateway has the answer computed again, and sends what lies
-behind the event. Ids are not secret, and not signed by a key: nobody can put more into one than
-into a request of their own. A checksum tells those that were damaged.
+answer's id and its time. With these any gateway has the answer computed again, or is given it by an
+engine core that has gone on with it, and sends what lies behind the event. Ids are not secret, and
+not signed by a key: nobody can put more into one than into a request of their own. A checksum tells
+those that were damaged.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from msgspec import UNSET
 
 from penstock.client.deltas import KnownTokens
 from penstock.errors import InvalidRequest
+from penstock.protocol.common import Claim
 from penstock_gateway.generate.chunked_reply import Pace, parts_of
 from penstock_gateway.request.fields import RequestFields
 
@@ -110,6 +112,8 @@ class ReplayedRequest:
         self._seed = int.from_bytes(drawn[16:24]) >> 1 if origin is None else origin.seed
         self._created = int(time.time()) if origin is None else origin.created
         self._written = ""
+        self._answer = b""
+        """Names all that the answer depends on."""
         self.resumable = resumable
         self.known = known
 
@@ -136,8 +140,16 @@ class ReplayedRequest:
         if self._origin is not None and origin.model != self._origin.model:
             raise _wrong("the model or its weights have changed since", code="model_changed")
         self._written = origin.written()
+        # A retry comes at another time, and a draw is the same with a seed of the client's.
+        self._answer = origin._replace(created=0).written().encode()
         fixed = msgspec.structs.replace(request, seed=seed)
         return fixed, msgspec.structs.replace(head, created=self._created, draw=self._name)
+
+    def claims(self, prompts: int) -> list[Claim]:
+        """By what engine cores find the answers to a request's prompts again; once `fixed` was
+        called."""
+        goes_on, answer = self._origin is not None, self._answer
+        return [Claim(_digest(b"%b %d" % (answer, prompt)), goes_on) for prompt in range(prompts)]
 
     def check_choices(self, choices: int) -> None:
         """Raises InvalidRequest where an id can't say how far so many are, or says it of others."""
@@ -275,6 +287,10 @@ class ResumableReply:
         for part in parts_of(replayed):
             self._reply.delta(bytearray(), choice, part, UNSET)
             await pace.rest()
+
+
+def _digest(answer: bytes) -> bytes:
+    return hashlib.blake2b(answer, digest_size=16).digest()
 
 
 def _check(packed: bytes) -> bytes:

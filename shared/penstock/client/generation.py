@@ -22,10 +22,7 @@ from penstock.client.generation_request import GenerationRequest, failed_early
 from penstock.client.observer import UNOBSERVED, RequestTiming, Unobserved
 from penstock.client.routing import NOWHERE, Blame, Holder, OpenRequest, Placement
 from penstock.errors import DeadlineExceeded, PenstockError
-from penstock.protocol.common import (
-    FinishReason,
-    TokenLogprobs,
-)
+from penstock.protocol.common import FinishReason, TokenLogprobs
 from penstock.protocol.from_frontend import Finish, OpenSequence, Submit
 from penstock.protocol.to_frontend import Pooled, SequenceOutput
 from penstock.request.sampling_params import RequestOutputKind
@@ -179,6 +176,7 @@ class Generation:
             background=self.terms.background,
             session=self.terms.session,
             gathered=self._read_at_end,
+            claim=self.terms.claim_of(again=self.accepted.done()),
         )
 
     def take_accepted(self) -> None:
@@ -206,7 +204,9 @@ class Generation:
         If the request's observer wants the engine core's timeline, the client keeps the request
         until that has come.
         """
-        self._leave(linger=self._observed.leave(self.release))
+        wanted = self._observed.leave(self.release)
+        # Of one that goes on for another front end, the timeline goes there.
+        self._leave(linger=wanted and self.terms.claim is None)
 
     def release(self) -> None:
         """Ends the request, and waits for no timeline any more."""

@@ -180,7 +180,7 @@ class EngineSession(ReportedState):
     def abort(self, request: OpenRequest) -> None:
         """Ends it in the engine core, if that has heard of it."""
         if not self.pacing.waits(request.key):
-            self.send(Abort(request.key))
+            self.send(Abort(request.key, kept=request.terms.claim is not None))
 
     def give_up(self, request: OpenRequest) -> OpenRequest:
         """Takes it away from the engine core. Returns what is to go on elsewhere."""

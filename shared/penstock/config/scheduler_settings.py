@@ -114,6 +114,16 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         ),
     ] = 1
 
+    resume_grace_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3600,
+            description="Seconds for which a resumable answer goes on being computed, and is kept,"
+            " when its gateway or its client's connection is gone; 0: it ends at once, and is"
+            " computed again.",
+        ),
+    ] = 10.0
     audit_share: Annotated[
         float,
         Meta(

@@ -69,6 +69,16 @@ class SessionTerms(msgspec.Struct, frozen=True, array_like=True):
     """Seconds after which the next turn is expected; None: nobody knows."""
 
 
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    """By what an answer is found again whose front end or client has gone away."""
+
+    digest: bytes
+    """Of all that the answer depends on, and of who may have it: equal ones claim equal answers."""
+    goes_on: bool = False
+    """Whether its reader has lost an earlier connection: whoever is given the answer there gets no
+    more of it."""
+
+
 class Grant(msgspec.Struct, frozen=True, array_like=True):
     """What a tenant is granted."""
 

@@ -10,6 +10,7 @@ from penstock.model.config import PreparedModel
 from penstock.protocol.common import (
     MAX_CALL_SECONDS,
     AdapterFile,
+    Claim,
     Grammar,
     Grant,
     Media,
@@ -109,6 +110,10 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     the first after each `entered` comes by itself."""
     session: SessionTerms | None = None
     """The conversation that it is a turn of; None: of none."""
+    claim: Claim | None = None
+    """By what its answer is found again: it is computed on for a while where nobody reads it any
+    more, and this request may be given what an earlier one with an equal claim has had computed.
+    None: it ends with its reader, and is computed by itself."""
 
 
 class Advance(msgspec.Struct, frozen=True, tag="advance"):
@@ -164,6 +169,9 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     request: int
     handed_over: bool = False
     """Whether it goes on at another engine core instead."""
+    kept: bool = False
+    """Whether a request with a claim is only left: it ends when nobody has claimed its answer in
+    time."""
 
 
 class ExpectPrompt(msgspec.Struct, frozen=True, tag="expect_prompt", omit_defaults=True):

@@ -15,6 +15,7 @@ from penstock.protocol.common import (
     MAX_KV_RETENTION_S,
     MAX_SESSION_ID_CHARS,
     AdapterFile,
+    Claim,
     Grant,
     SessionTerms,
 )
@@ -33,7 +34,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     grant: what the tenant may have; None: what the engine core was told of it.
     adapter: that is applied to the model; None: the model alone.  background: nobody waits for
     it, so it stands after all that somebody waits for.  session: the conversation that it is a
-    turn of; None: of none."""
+    turn of; None: of none.  claim: by what its answer is found again; None: it is not."""
 
     tenant: str = ""
     priority: int = 0
@@ -43,6 +44,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     adapter: AdapterFile | None = None
     background: bool = False
     session: SessionTerms | None = None
+    claim: Claim | None = None
 
     def time_left_ms(self, now: float) -> int | None:
         """What is left of the deadline, in whole milliseconds, at least 0."""
@@ -95,6 +97,11 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
             return self
         salt = hashlib.sha256(f"{count} resets\0{self.cache_salt}".encode()).hexdigest()
         return msgspec.structs.replace(self, cache_salt=salt)
+
+    def claim_of(self, *, again: bool) -> Claim | None:
+        """The claim of a submission. again: an engine core had accepted the request before."""
+        claim = self.claim
+        return Claim(claim.digest, goes_on=True) if claim is not None and again else claim
 
     def check_time(self) -> None:
         """Raises DeadlineExceeded once the deadline has passed."""

@@ -1,0 +1,124 @@
+"""What is kept of an answer that another front end may claim."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.protocol.to_frontend import SequenceOutput
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Iterable
+
+    from penstock.protocol.common import TokenLogprobs
+    from penstock.protocol.from_frontend import OpenSequence
+
+
+class KeptRoom:
+    """How much is kept of all answers: tokens of those that have ended, and log-probabilities."""
+
+    __slots__ = ("used",)
+
+    def __init__(self) -> None:
+        self.used = 0
+
+
+class KeptAnswer:
+    """All that was given of an answer, from its beginning.
+
+    Tokens are those of its sequences.  Log-probabilities and ends are noted here as they are
+    given, to whomever.
+    """
+
+    __slots__ = ("_ends", "_logprobs", "_prompt_logprobs", "_room", "_tokens", "claim", "size")
+
+    def __init__(self, claim: bytes, tokens: dict[int, array[int]], room: KeptRoom) -> None:
+        """tokens: of each sequence, which grow as it does."""
+        self.claim = claim
+        self.size = 0
+        """Its share of the room."""
+        self._room = room
+        self._tokens = tokens
+        self._logprobs: dict[int, list[TokenLogprobs]] = {}
+        self._prompt_logprobs: list[TokenLogprobs] = []
+        self._ends: dict[int, SequenceOutput] = {}
+
+    def note(self, output: SequenceOutput) -> None:
+        """Takes what a sequence has gained."""
+        grown = 0
+        if output.logprobs:
+            self._logprobs.setdefault(output.sequence, []).extend(output.logprobs)
+            grown += sum(1 + len(each.top_ids) for each in output.logprobs)
+        if output.prompt_logprobs:
+            self._prompt_logprobs += output.prompt_logprobs
+            grown += sum(1 + len(each.top_ids) for each in output.prompt_logprobs)
+        if output.finish is not None:
+            self._ends[output.sequence] = output
+            grown += len(self._tokens[output.sequence])
+        self.size += grown
+        self._room.used += grown
+
+    def drop(self) -> None:
+        """Gives its room back. Once."""
+        self._room.used -= self.size
+
+    @property
+    def whole(self) -> bool:
+        """Whether every sequence has come to an end of its own."""
+        ends = self._ends.values()
+        failed = any(end.finish in ("abort", "timeout", "error") for end in ends)
+        return len(ends) == len(self._tokens) and not failed
+
+    def agrees(self, opened: Iterable[OpenSequence]) -> bool:
+        """Whether it has the sequences, and in each what the new reader has."""
+        return all(
+            each.index in self._tokens
+            and self._tokens[each.index][: len(each.emitted)].tolist() == each.emitted
+            for each in opened
+        )
+
+    def outputs(
+        self, number: int, opened: Iterable[OpenSequence], prompt: int
+    ) -> list[SequenceOutput]:
+        """What the new reader has not got. number: by which it calls the request.  prompt: tokens
+        of the prompt whose log-probabilities it has."""
+        found = []
+        for each in opened:
+            # The end comes as it first came: what its tokens are to the reader depends on that.
+            end, begin = self._ends.get(each.index), len(each.emitted)
+            last = 0 if end is None else len(end.tokens)
+            first = len(self._tokens[each.index]) - last
+            told = self._logprobs.get(each.index)
+            output = SequenceOutput(
+                number,
+                each.index,
+                self._tokens[each.index][begin:first].tolist(),
+                None if told is None else told[begin:first],
+                prompt_logprobs=self._prompt_of(each.index, prompt),
+            )
+            if output.tokens or output.prompt_logprobs:
+                found.append(output)
+            if end is not None:
+                found.append(_from(end, number, max(0, begin - first)))
+        return found
+
+    def _prompt_of(self, index: int, prompt: int) -> list[TokenLogprobs] | None:
+        if index or not self._prompt_logprobs:
+            return None
+        return self._prompt_logprobs[max(0, prompt - 1) :]
+
+
+def _from(end: SequenceOutput, number: int, begin: int) -> SequenceOutput:
+    """A sequence's last output for another reader, without its first tokens, nor what came with
+    others before."""
+    return msgspec.structs.replace(
+        end,
+        request=number,
+        tokens=end.tokens[begin:],
+        logprobs=None if end.logprobs is None else end.logprobs[begin:],
+        cached_tokens=None,
+        prompt_logprobs=None,
+        drafted=0,
+    )
