@@ -26,7 +26,7 @@ from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.events import while_connected
-from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.http.operations import SIGNED_HEADERS, OperationRoute, posting
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.endpoint import JsonEndpoint
@@ -48,6 +48,7 @@ MESSAGES = posting(
     MessageReply,
     streams=True,
     traced_as="chat",
+    headers=SIGNED_HEADERS,
     errors_as=ERRORS,
     query=BETA,
 )
@@ -68,6 +69,7 @@ class Messages(GenerateEndpoint[MessagesRequest]):
 
     request_type = MessagesRequest
     id_prefix = ID_PREFIX
+    gives_receipts = True
 
     def check(self, request: MessagesRequest) -> None:
         check(request)

@@ -14,6 +14,7 @@ from penstock_gateway.chat.answer_parts import AnswerParts
 from penstock_gateway.generate.logprobs import ChatLogprob
 from penstock_gateway.generate.reply import (
     PromptLogprobsSource,
+    ReceiptField,
     ReplyHead,
     TimelineField,
     UsageField,
@@ -206,6 +207,7 @@ class MessageReply(msgspec.Struct, tag_field="type", tag="message", kw_only=True
     stop_sequence: str | None = None
     usage: MessageUsage
     penstock_timeline: TimelineField = UNSET
+    penstock_receipt: ReceiptField = UNSET
 
 
 class MessagesFormat(WrittenAtOnce):
@@ -217,6 +219,8 @@ class MessagesFormat(WrittenAtOnce):
         self, head: ReplyHead, prompt_tokens: int, parsing: Parsing | None, *, short_of: bool
     ) -> None:
         """`short_of`: the context leaves less room than max_tokens asks for."""
+        self.head = head
+        self.receipt: ReceiptField = UNSET
         self._parsing = parsing
         self._short_of = short_of
         self._events = EventSource()
@@ -258,7 +262,8 @@ class MessagesFormat(WrittenAtOnce):
         reply = self._reply
         ended = {"stop_reason": reply.stop_reason, "stop_sequence": reply.stop_sequence}
         self._events.send("message_delta", delta=ended, usage=MessageUsage.of(usage))
-        self._events.send("message_stop")
+        signed = {} if self.receipt is UNSET else {"penstock_receipt": self.receipt}
+        self._events.send("message_stop", **signed)
 
     def failed(self, error: HTTPError) -> bytes:
         return failed_event(error)
@@ -272,6 +277,7 @@ class MessagesFormat(WrittenAtOnce):
         self._finish(parts, choice.finish_reason, choice.stop_reason)
         self._reply.usage = MessageUsage.of(usage)
         self._reply.penstock_timeline = timeline
+        self._reply.penstock_receipt = self.receipt
         return [encoder.encode(self._reply)]
 
     def _finish(

@@ -163,6 +163,7 @@ class MessagesRequest(ConversationFields, frozen=True, kw_only=True, forbid_unkn
     """Ours."""
     repetition_detection: RepetitionDetection | None = None
     """vLLM's, of its chat."""
+    penstock_receipt: Text = None
 
 
 class CountRequest(ConversationFields, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -173,7 +173,10 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         if wish not in RECEIPT_WISHES:
             reason = f"{clip(wish, 40)} isn't allowed; allowed: {', '.join(RECEIPT_WISHES)}"
         elif not self.gives_receipts:
-            reason = "/v1/chat/completions and /v1/completions give receipts; this path doesn't"
+            reason = (
+                "/v1/chat/completions, /v1/completions, /v1/responses and /v1/messages give"
+                " receipts; this path doesn't"
+            )
         elif self._service.receipt_key is None:
             reason = "this server gives none; its operator can enable that with --receipt-key-file"
         else:

@@ -244,10 +244,10 @@ class SignableReply(ReplyFormat, Protocol):
 
 
 class ReceiptReply:
-    """A ReplyFormat that writes what another one does, and a receipt at the end."""
+    """A ReplyFormat that writes what another one does, `unsigned`, and a receipt at the end."""
 
     def __init__(self, reply: SignableReply, signer: Signer) -> None:
-        self._reply = reply
+        self.unsigned = self._reply = reply
         self._signer = signer
         self._outputs: defaultdict[int, SignedOutput] = defaultdict(SignedOutput)
         self.shows_aborts = reply.shows_aborts

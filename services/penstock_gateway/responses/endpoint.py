@@ -19,7 +19,13 @@ from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.http.events import EventStream, room_of, stream_while_connected
-from penstock_gateway.http.operations import Operation, OperationRoute, asked, posting
+from penstock_gateway.http.operations import (
+    SIGNED_HEADERS,
+    Operation,
+    OperationRoute,
+    asked,
+    posting,
+)
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.models.backend import AskedModel, EngineInfo
 from penstock_gateway.request.fields import tenant_of
@@ -53,6 +59,7 @@ OPERATION = posting(
     Response,
     streams=True,
     traced_as="chat",
+    headers=SIGNED_HEADERS,
 )
 ONE = Operation(
     method="GET",
@@ -105,6 +112,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
 
     request_type = ResponsesRequest
     id_prefix = ID_PREFIX
+    gives_receipts = True
 
     def check(self, request: ResponsesRequest) -> None:
         check(request)
@@ -166,9 +174,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         self, job: Job, asked: AskedModel, terms: Terms, recorder: TimelineRecorder
     ) -> list[bytes]:
         pieces = await super()._answered(job, asked, terms, recorder)
-        reply, owner = job.reply, terms.tenant
-        if not isinstance(reply, ResponsesFormat):
-            return pieces
+        reply, owner = _format_of(job), terms.tenant
         await add_turn(self._service, reply.request, owner, pieces)
         if reply.response.store:
             id = reply.response.id
@@ -202,9 +208,8 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         async with self._service.models.using(request.model, terms.deadline) as model:
             recorder.waited(model.waited)
             with self._service.media.lease(terms.tenant, terms.deadline) as lease:
-                reply = (await self._job(request, model, lease)).reply
-        if not isinstance(reply, ResponsesFormat):
-            raise RuntimeError("a response that is written as something else")
+                reply = _format_of(await self._job(request, model, lease))
+        request = msgspec.structs.replace(request, penstock_receipt=recorder.receipt or None)
         seed = model.engine.welcome.seed
         return await begin_background(self._service, request, terms.tenant, reply.response, seed)
 
@@ -217,8 +222,8 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         recorder: TimelineRecorder,
         events: EventStream,
     ) -> None:
-        reply, conversation = job.reply, conversation_id(request)
-        if isinstance(reply, ResponsesFormat) and (reply.response.store or conversation):
+        reply, conversation = _format_of(job), conversation_id(request)
+        if reply.response.store or conversation:
 
             async def keep_it() -> None:
                 if reply.response.status not in ("completed", "incomplete"):
@@ -237,6 +242,14 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
 
             events.before_last = keep_it
         await super()._events(job, asked, request, terms, recorder, events)
+
+
+def _format_of(job: Job) -> ResponsesFormat:
+    """What writes the response, also where a receipt is written with it."""
+    reply = getattr(job.reply, "unsigned", job.reply)
+    if not isinstance(reply, ResponsesFormat):
+        raise RuntimeError("a response that is written as something else")
+    return reply
 
 
 def failure(error: HTTPError) -> bytes:

@@ -15,6 +15,7 @@ from penstock_gateway.generate.chunked_reply import MANY, paced, parts_of
 from penstock_gateway.generate.logprobs import ChatLogprob, chat_logprobs
 from penstock_gateway.generate.reply import (
     PromptLogprobsSource,
+    ReceiptField,
     ReplyHead,
     TimelineField,
     UsageField,
@@ -111,6 +112,7 @@ class Response(msgspec.Struct, tag_field="object", tag="response", kw_only=True)
     reasoning: ReasoningOptions | None = None
     service_tier: str = "default"
     penstock_timeline: TimelineField = UNSET
+    penstock_receipt: ReceiptField = UNSET
 
 
 class ResponsesFormat(WrittenAtOnce):
@@ -131,6 +133,8 @@ class ResponsesFormat(WrittenAtOnce):
         stored: bool,
     ) -> None:
         self.request = request
+        self.head = head
+        self.receipt: ReceiptField = UNSET
         self._tokenizer = tokenizer
         self._logprobs = params.logprobs is not None
         self._skips_special_tokens = params.skip_special_tokens
@@ -203,6 +207,7 @@ class ResponsesFormat(WrittenAtOnce):
         """The event that holds the whole response."""
         thoughts = 0 if self._items is None else self._items.reasoning_tokens
         self._response.usage = _usage(usage, thoughts)
+        self._response.penstock_receipt = self.receipt
         self._events.out = out
         self._events.send(self._response.status, response=self._response)
 
@@ -254,6 +259,7 @@ class ResponsesFormat(WrittenAtOnce):
         self._finish(items, choice.finish_reason)
         self._response.usage = _usage(usage, items.reasoning_tokens)
         self._response.penstock_timeline = timeline
+        self._response.penstock_receipt = self.receipt
         return self.encoded()
 
     def _finish(self, items: AnswerParts[OutputItem], reason: str | None) -> None:

@@ -102,6 +102,7 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
     tool_choice: str | FunctionChoice | None = None
     parallel_tool_calls: Flag = None
     reasoning: ReasoningOptions | None = None
+    penstock_receipt: Text = None
 
     # --- without effect on the output
     client_metadata: Any = None

@@ -17,6 +17,14 @@ from penstock.request.sampling_params import SamplingParams
 VERSION = 1
 MAX_BYTES = 64 * 2**20
 """Largest receipt, or reply with one, that is read."""
+RECEIPT_PLACES = (
+    (),
+    ("penstock_receipt",),
+    ("response", "penstock_receipt"),
+    ("response", "body", "penstock_receipt"),
+)
+"""Where receipts are: alone, in a reply, in the last event of a response's stream, and in a line of
+a batch's output."""
 UNTOLD = ("output_kind", "logprobs", "prompt_logprobs", "seed", "max_tokens")
 """Sampling parameters that change no token, or that each prompt has by itself."""
 
@@ -204,7 +212,7 @@ def _parsed(text: str) -> dict[str, Any] | None:
 
 
 def _receipt_in(found: dict[str, Any]) -> dict[str, Any] | None:
-    for path in ((), ("penstock_receipt",), ("response", "body", "penstock_receipt")):
+    for path in RECEIPT_PLACES:
         inner: Any = found
         for name in path:
             inner = inner.get(name) if isinstance(inner, dict) else None

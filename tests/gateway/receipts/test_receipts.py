@@ -117,6 +117,34 @@ def test_an_answer_brings_its_receipt(gateway, path, stream):
         assert said.id == json.loads(data)["id"]
 
 
+ONE_ANSWER = {
+    "/v1/responses": {"input": "x", "max_output_tokens": 16},
+    "/v1/messages": {**PATHS["/v1/chat/completions"], "max_tokens": 16},
+}
+
+
+@pytest.mark.parametrize("asked", ["header", "body"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ONE_ANSWER)
+def test_responses_and_messages_bring_theirs(gateway, path, stream, asked):
+    more = {} if asked == "header" else {"penstock_receipt": "1"}
+    wish = "1" if asked == "header" else None
+    head, data = ask(gateway, path, wish, stream=stream, seed=5, **ONE_ANSWER[path], **more)
+    assert head.startswith("http/1.1 200"), data
+    signed, said = of(data)
+    prompt, params, _ = gateway.engine.submitted[0]
+    assert [claim.output for claim in signed.claims()] == [[97, 98]]
+    assert signed.claims()[0].params == params
+    assert (params.seed, said.prompts[0].sha256) == (5, ids_digest(prompt))
+    assert said.id in data.decode()
+    if stream:
+        events = [json.loads(event) for event in re.findall(rb"data: (.*)\n\n", data)]
+        assert [b"statement" in json.dumps(event).encode() for event in events] == [
+            *[False] * (len(events) - 1),
+            True,
+        ]
+
+
 def test_a_seed_that_nobody_gave_is_drawn_and_told(gateway):
     _, data = ask(gateway, "/v1/completions", "1", prompt=["x", "y"])
     seeds = [params.seed for _, params, _ in gateway.engine.submitted]
@@ -172,8 +200,6 @@ def test_the_public_key_is_told(gateway):
         ("/v1/completions", "yes", {}, "isn't allowed; allowed: 0, 1, digest, logprobs"),
         ("/v1/completions", None, {"penstock_receipt": "yes"}, "penstock_receipt: "),
         ("/v1/completions", "1", {"use_beam_search": True, "n": 2}, "use_beam_search"),
-        ("/v1/responses", "1", {"input": "x"}, "this path doesn't"),
-        ("/v1/messages", "1", {**PATHS["/v1/chat/completions"], "max_tokens": 1}, "this path"),
         ("/api/chat", "1", PATHS["/v1/chat/completions"], "this path doesn't"),
     ],
 )
