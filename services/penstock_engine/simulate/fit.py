@@ -1,9 +1,11 @@
-"""A step's cost from a recording: least squares over its steps, no array library needed.
+"""A step's cost from a recording: the median over its steps, no array library needed.
 
-What is minimised is the sum of squared errors, each relative to what the pass before predicted, so
+What is minimised is the sum of absolute errors (least squares, of which each pass weighs an error
+by one over what it was in the pass before), each relative to what the pass before predicted, so
 that the many short steps count as much as the few long ones; relative to what was measured would
-favour the steps that happened to be quick.  No step may cost less than a smaller one.  The
-hundredth that fits worst is left out: a step that was held up by something else says nothing.
+favour the steps that happened to be quick.  No step may cost less than a smaller one.  So steps
+that were held up by something else change little, if fewer than half of them were; how much longer
+than the median steps take, the spread says.
 """
 
 from __future__ import annotations
@@ -24,13 +26,15 @@ from penstock_engine.simulate.cost import FittedCost, StepCost, extent
 MAX_STEPS = 500_000
 FEWEST_STEPS = 20
 KEPT = 0.99
-"""Share of the steps that the later passes keep."""
+"""Share of the steps that the errors are told of: those that fit best."""
 
-PASSES = 4
+PASSES = 10
+LEAST_ERROR = 0.02
+"""An error that is smaller, as a share, weighs no more than this one."""
 
 KNEES = (math.inf, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
-WORTH = 0.9
-"""How much of the squared errors may be left for another knee to be better."""
+WORTH = 0.95
+"""How much of the errors may be left for another knee to be better."""
 MOST_TRIED = 5_000
 """Steps by which the knee is chosen."""
 
@@ -78,11 +82,13 @@ def fit_cost(steps: list[Measured]) -> FittedCost:
         )
     knee = _knee(steps)
     steps = _apart(steps, knee)
-    values, kept = _fitted(steps)
-    errors = sorted(abs(_error(values, step)) for step in kept)
+    values = _fitted(steps)
+    best = sorted(steps, key=lambda step: abs(_error(values, step)))
+    kept = best[: max(FEWEST_STEPS, int(KEPT * len(best)))]
+    errors = [abs(_error(values, step)) for step in kept]
     total = sum(step.compute for step in kept)
     predicted = sum(_predict(values, step) for step in kept)
-    overhead = max(0.0, statistics.median(step.rest for step in kept))
+    overhead = max(0.0, statistics.median(step.rest for step in steps))
     base, token, first, pair = values
     cost = StepCost(
         base_ms=base,
@@ -108,21 +114,25 @@ def _knee(steps: list[Measured]) -> float:
     sample = steps[:: 1 + len(steps) // MOST_TRIED]
     best, least = math.inf, math.inf
     for knee in KNEES:
-        values, kept = _fitted(_apart(sample, knee))
-        loss = sum(_error(values, step) ** 2 for step in kept)
+        apart = _apart(sample, knee)
+        values = _fitted(apart)
+        loss = sum(abs(_error(values, step)) for step in apart)
         if loss < least * (1.0 if math.isinf(least) else WORTH):
             best, least = knee, loss
     return best
 
 
-def _fitted(steps: list[Measured]) -> tuple[list[float], list[Measured]]:
-    """Coefficients, and the steps that they are fitted to."""
+def _fitted(steps: list[Measured]) -> list[float]:
+    """Coefficients."""
     values = _least_squares(steps, [step.compute for step in steps])
-    best = sorted(steps, key=lambda step: abs(_error(values, step)))
-    kept = best[: max(FEWEST_STEPS, int(KEPT * len(best)))]
     for _ in range(PASSES):
-        values = _least_squares(kept, [max(_predict(values, step), SHORTEST) for step in kept])
-    return values, kept
+        sizes = []
+        for step in steps:
+            predicted = max(_predict(values, step), SHORTEST)
+            error = max(abs(step.compute / predicted - 1), LEAST_ERROR)
+            sizes.append(predicted * math.sqrt(error))
+        values = _least_squares(steps, sizes)
+    return values
 
 
 def _apart(steps: list[Measured], knee: float) -> list[Measured]:

@@ -30,6 +30,10 @@ LONE_REQUESTS = 12
 STREAMS = (1, 2, 4, 8, 16, 32, 64)
 """At a time, in each part."""
 
+ROUNDS = 3
+"""Times that the parts of several streams come: what else the machine did in one of them then
+weighs little."""
+
 MANY = 100_000
 """Requests that no part comes to the end of."""
 
@@ -71,24 +75,36 @@ def load_and_record(
     settings = folder / "settings.json"
     settings.write_bytes(msgspec.json.encode(replace_settings(config, record)))
     with _server(settings, model, folder / "log") as (name, url):
-        lone, *_ = [_part(url, streams, shape) for streams in STREAMS]
+        lone, *_ = [
+            _part(url, streams, seconds, number, shape)
+            for number, (streams, seconds) in enumerate(_parts(shape.seconds))
+        ]
     if lone is None:
         raise InvalidRequest("no request got a token; a longer --seconds may help", param="seconds")
     return LoneRequests(name, lone.count, lone.p50 / 1000)
 
 
-def _part(url: str, streams: int, shape: LoadShape) -> Distribution | None:
-    """Milliseconds to the first token."""
+def _parts(seconds: int) -> list[tuple[int, float]]:
+    """(streams, seconds) of each part; all numbers of streams have the same time."""
+    each = seconds / len(STREAMS)
+    lone, *several = STREAMS
+    return [(lone, each), *((streams, each / ROUNDS) for _ in range(ROUNDS) for streams in several)]
+
+
+def _part(
+    url: str, streams: int, seconds: float, number: int, shape: LoadShape
+) -> Distribution | None:
+    """Milliseconds to the first token. number: of the part, each of which has other prompts."""
     options = LoadOptions(
         url=url,
         concurrency=streams,
         requests=LONE_REQUESTS if streams == 1 else MANY,
-        max_time=shape.seconds / len(STREAMS),
+        max_time=seconds,
         warmup=0,
         input_tokens=Length.parse(shape.input_tokens),
         output_tokens=Length.parse(shape.output_tokens),
         temperature=1.0,  # Greedy answers repeat themselves.
-        seed=shape.seed + streams,
+        seed=shape.seed + number,
     )
     return run(options, progress=False).summary.ttft_ms
 

@@ -116,6 +116,16 @@ def test_the_fit_bears_noise_and_stray_steps() -> None:
     assert abs(fitted.total_error_percent) < 2
 
 
+def test_a_stretch_in_which_the_machine_did_something_else_changes_little() -> None:
+    steps = noisy_steps(2000)
+    for step in steps[500:1100]:
+        step.compute *= 1.8
+    fitted = fit_cost(steps)
+    for name in cost.TERMS:
+        assert getattr(fitted.cost, name) == pytest.approx(getattr(TRUE, name), rel=0.12)
+    assert fitted.cost.spread[-1] == pytest.approx(1.8, rel=0.15)
+
+
 def test_no_coefficient_is_negative() -> None:
     """Here the best fit without that rule would have one: time falls with the sequences."""
     rng = random.Random(1)
