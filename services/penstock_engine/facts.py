@@ -379,13 +379,22 @@ def tasks_of(
     generates.
 
     Vectors of every token are an encoder's only, where pictures have none, and where all that one
-    step can give fits into a message.
+    step can give fits into a message. A model for late interaction gives nothing else.
     """
     if pooling is None:
         return ()
     first: PoolingTask = "classify" if pooling.labels else "embed"
     if not isinstance(model.config, EncoderConfig) or model.config.space is not None:
         return (first,)
-    most = FLOAT_BYTES * model.config.hidden_size * config.scheduler.max_num_batched_tokens
+    most = FLOAT_BYTES * pooling.token_size * config.scheduler.max_num_batched_tokens
     fits = 2 * most <= config.transport.max_message_bytes
+    if pooling.late is not None:
+        if not fits:
+            raise StartupError(
+                f"the vectors of a step of {config.scheduler.max_num_batched_tokens} tokens take "
+                f"{most} bytes; at most half of max_message_bytes "
+                f"({config.transport.max_message_bytes}) is allowed, so lower "
+                "max_num_batched_tokens"
+            )
+        return ("token_embed",)
     return (first, "token_embed") if fits else (first,)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock_kernels.cpu.low_rank import NO_ADAPTED_ROWS, LowRankRows
+from penstock_kernels.cpu.operands import Attention
 from penstock_kernels.cpu.program import Program
 from penstock_kernels.cpu.recurrent import StateMoves
 from penstock_kernels.cpu.structs import PkBatch, PkStates
@@ -24,10 +25,16 @@ class GivenRows:
     turns: np.ndarray | None = None
     """[3, rows] int32: positions by which pairs turn that have axes; None: those of the tokens."""
     last_seen: np.ndarray | None = None
-    """[rows] int32: the last position that each row sees; None: its own."""
+    """[rows] int32: the last position that each row sees, which may lie before its own; None: its
+    own."""
 
     def check(
-        self, positions: np.ndarray, ends: np.ndarray, width: int, angles: int | None
+        self,
+        positions: np.ndarray,
+        ends: np.ndarray,
+        width: int,
+        angles: int | None,
+        behind: int | None = None,
     ) -> None:
         """Raises ValueError for what the kernels would read or write beyond a step's memory.
 
@@ -35,6 +42,7 @@ class GivenRows:
         the step.
         width: numbers of a row that the program takes.
         angles: positions that the program's rotary tables have, by which pairs turn; None: none do.
+        behind: how far behind itself a row sees in every layer; None: to the beginning.
         """
         self._check_numbers(len(positions), width)
         self._check_turns(len(positions), angles)
@@ -44,12 +52,13 @@ class GivenRows:
         _of_kind("last_seen", seen, np.int32, (len(positions),))
         # Of a sequence's rows, which follow one another, none sees less far than those before it.
         falls = (seen[1:] < seen[:-1]) & (positions[1:] == positions[:-1] + 1)
+        nearest = 0 if behind is None else np.maximum(positions - behind, 0)
         if (
-            (seen < positions).any()
+            (seen < nearest).any()
             or (seen >= ends).any()
             or (falls & (ends[1:] == ends[:-1])).any()
         ):
-            raise ValueError("last_seen has positions before a row's own, or beyond its sequence")
+            raise ValueError("last_seen falls, or has positions that a row doesn't see")
 
     def _check_numbers(self, count: int, width: int) -> None:
         rows, numbers = self.rows, self.numbers
@@ -82,6 +91,13 @@ def _of_kind(name: str, array: np.ndarray, dtype: type, shape: tuple[int, ...]) 
 
 
 NOTHING_GIVEN = GivenRows()
+
+
+def _behind(attention: Attention) -> int | None:
+    """Returns how far behind itself a row sees at least; None: to the beginning."""
+    if attention.chunk is not None:
+        return 0
+    return None if attention.window is None else attention.window - 1
 
 
 @dataclass(frozen=True)
@@ -117,7 +133,9 @@ class DecoderStep:
             self.first_row[:-1] - self.starts, counts
         )
         ends = np.repeat(self.starts + counts, counts)
-        self.given.check(positions, ends, program.taken_numbers, program.angles)
+        bounds = [_behind(each) for each in program.attentions]
+        behind = min((each for each in bounds if each is not None), default=None)
+        self.given.check(positions, ends, program.taken_numbers, program.angles, behind)
 
 
 class StepArguments:

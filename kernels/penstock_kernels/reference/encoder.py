@@ -76,26 +76,32 @@ def activate(x: Tensor, kind: str) -> Tensor:
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, lengths: list[int], bias: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: list[int],
+    bias: Tensor | None = None,
+    seen: list[int] | None = None,
 ) -> Tensor:
     """softmax(q k^T / sqrt(head_dim) + bias) v, bidirectional, within each input.
 
     `query`, `key`, `value`: [rows, heads, head_dim], one input after another; rows beyond the sum
     of lengths are padding.
     `bias`: [heads, longest, longest], added for every input; or None.
+    `seen`: of each input, how many keys its rows see, the first ones; None for all.
 
     Returns [rows, heads, head_dim]; padding rows are zero.
     """
     out = query.new_zeros(query.shape)
     scale = 1.0 / math.sqrt(query.shape[-1])
     start = 0
-    for length in lengths:
-        rows = slice(start, start + length)
+    for length, keys in zip(lengths, seen or lengths, strict=True):
+        rows, visible = slice(start, start + length), slice(start, start + keys)
         mixed = functional.scaled_dot_product_attention(
             _by_head(query, rows),
-            _by_head(key, rows),
-            _by_head(value, rows),
-            attn_mask=None if bias is None else bias[None, :, :length, :length].contiguous(),
+            _by_head(key, visible),
+            _by_head(value, visible),
+            attn_mask=None if bias is None else bias[None, :, :length, :keys].contiguous(),
             scale=scale,
         )
         out[rows] = mixed[0].transpose(0, 1)

@@ -44,6 +44,10 @@ def check_pooling(
         )
     if asked.token_types and len(asked.token_types) != tokens:
         raise InvalidRequest(f"there are {len(asked.token_types)} token types for {tokens} tokens")
+    if asked.seen:
+        if pooling.late is None:
+            raise InvalidRequest("tokens of this model see all others")
+        check_whole("tokens that are seen", asked.seen, 1, tokens)
     check_dimensions(asked.dimensions, pooling)
     _check_alone(submit)
 
@@ -110,5 +114,6 @@ def verify_vectors(step: StepInFlight, result: Result, pooling: PoolingConfig) -
 def _shape(asked: Pooling, pooling: PoolingConfig, tokens: int) -> tuple[int, ...]:
     if asked.task == "classify":
         return (len(pooling.labels),)
-    size = asked.dimensions or pooling.size
-    return (size,) if asked.task == "embed" else (tokens, size)
+    if asked.task == "embed":
+        return (asked.dimensions or pooling.size,)
+    return (tokens, asked.dimensions or pooling.token_size)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from penstock.client.late_interaction import Role
 from penstock.client.pool_request import pooling_model
 from penstock.client.pooling_inputs import (
     PoolInput,
@@ -103,7 +104,9 @@ class Call:
             raise InvalidRequest(f"{source.where} contains no image", param=source.where)
         return picture_input(items)
 
-    async def read(self, given: list[Given], *, add_special: bool = True) -> list[PoolInput]:
+    async def read(
+        self, given: list[Given], *, add_special: bool = True, role: Role = "document"
+    ) -> list[PoolInput]:
         """Token ids of inputs. Raises InvalidRequest."""
         welcome, tokenizer = self.engine.welcome, self.engine.text.tokenizer
 
@@ -111,7 +114,13 @@ class Call:
             if not isinstance(each, str):
                 return ids_input(each, welcome, limit=self.limit)
             return text_input(
-                each, None, tokenizer, welcome, limit=self.limit, add_special=add_special
+                each,
+                None,
+                tokenizer,
+                welcome,
+                limit=self.limit,
+                add_special=add_special,
+                role=role,
             )
 
         size = sum(len(each) for each in given if isinstance(each, str))
@@ -141,15 +150,15 @@ class Call:
 
         async def one(number: int, given: PoolInput) -> PoolResult:
             async with window:
-                pooling = msgspec.structs.replace(asked, token_types=given.token_types)
                 name = self._name if len(inputs) == 1 else f"{self._name}-{number}"
-                return await self._client.pool(
+                result = await self._client.pool(
                     given.prompt_token_ids,
-                    pooling,
+                    given.asked(asked),
                     name=name,
                     terms=self._terms,
                     media=given.media,
                 )
+                return given.result(result)
 
         first, self._number = self._number, self._number + len(inputs)
         if len(inputs) == 1:
@@ -175,11 +184,16 @@ def usage_of(results: list[PoolResult]) -> PoolUsage:
 
 
 async def vector_inputs(
-    input: InputField, messages: list[PoolMessage] | None, call: Call, *, add_special: bool
+    input: InputField,
+    messages: list[PoolMessage] | None,
+    call: Call,
+    *,
+    add_special: bool,
+    role: Role = "document",
 ) -> list[PoolInput]:
     """Inputs of what a body has: input or messages, but not both. Raises InvalidRequest."""
     if messages is None:
-        return await call.read(inputs_of(input), add_special=add_special)
+        return await call.read(inputs_of(input), add_special=add_special, role=role)
     if input is not None:
         raise InvalidRequest("give either input or messages", param="input")
     return await call.read_message(input_of(messages), add_special=add_special)

@@ -6,7 +6,9 @@ from typing import Literal
 
 import msgspec
 
+from penstock.client.pool_request import pooling_model
 from penstock.protocol.common import Pooling, PoolingTask
+from penstock.request.pooling_params import check_input_type
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.embeddings import checked_dimensions, vector_list
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of, vector_inputs
@@ -16,11 +18,13 @@ from penstock_gateway.service import Service
 
 class PoolingRequest(VectorFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """task: embed, token_embed (each token's vector) or classify; absent: token_embed of a model
-    for embeddings that can, else what it is for.  use_activation: of a classification head."""
+    for embeddings that can, else what it is for.  use_activation: of a classification head.
+    input_type: of a model for late interaction, absent: document."""
 
     input: InputField = None
     task: Literal["embed", "token_embed", "classify"] | None = None
     use_activation: Flag = None
+    input_type: Literal["query", "document"] | None = None
 
 
 class PooledData(msgspec.Struct, frozen=True, tag_field="object", tag="pooling"):
@@ -44,7 +48,11 @@ class PoolingEndpoint(PoolEndpoint[PoolingRequest]):
 
     async def answer(self, request: PoolingRequest, call: Call) -> PoolingReply:
         special = request.add_special_tokens is not False
-        inputs = await vector_inputs(request.input, request.messages, call, add_special=special)
+        role = request.input_type
+        check_input_type(role, pooling_model(call.engine.welcome))
+        inputs = await vector_inputs(
+            request.input, request.messages, call, add_special=special, role=role or "document"
+        )
         asked = Pooling(
             request.task or default_task(call.engine.welcome.pooling_tasks),
             dimensions=checked_dimensions(request, call),

@@ -3,12 +3,14 @@ POST /rerank in the formats of Jina's and Cohere's APIs."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock.client.pool_request import PoolResult
+from penstock.client.late_interaction import max_sim
+from penstock.client.pool_request import PoolResult, pooling_model
 from penstock.client.pooling_inputs import cosine, pair_up, scores_pairs
 from penstock.errors import InvalidRequest
 from penstock.media.sources import MediaSource
@@ -104,8 +106,8 @@ async def scores(
 ) -> tuple[list[float], list[PoolResult]]:
     """A score for each pair (indexes into first and second), and the results that it cost.
 
-    By the head of a cross-encoder, which reads both texts at once; else by the cosine of their
-    embeddings, each of which is made once.
+    By the head of a cross-encoder, which reads both texts at once; else of their embeddings, each
+    of which is made once: by their cosine, or by late interaction.
     """
     if scores_pairs(call.engine.welcome):
         inputs = await call.read_pairs(
@@ -113,17 +115,35 @@ async def scores(
         )
         results = await call.pool(inputs, Pooling("classify", activate=activate))
         return [result.values()[0] for result in results], results
+    if pooling_model(call.engine.welcome).late is not None:
+        return await _late_scores(call, first, second, pairs)
     inputs = await call.read_each([*first, *second])
     results = await call.pool(inputs, Pooling("embed"))
     vectors = [result.values() for result in results]
     return [cosine(vectors[one], vectors[len(first) + two]) for one, two in pairs], results
 
 
+async def _late_scores(
+    call: Call,
+    queries: Sequence[str | MediaSource],
+    documents: Sequence[str | MediaSource],
+    pairs: list[tuple[int, int]],
+) -> tuple[list[float], list[PoolResult]]:
+    inputs = await call.read([_text(each) for each in queries], role="query")
+    inputs += await call.read([_text(each) for each in documents])
+    results = await call.pool(inputs, Pooling("token_embed"))
+    found: list[float] = []
+    for one, two in pairs:
+        found.append(max_sim(results[one], results[len(queries) + two]))
+        await asyncio.sleep(0)  # A long document takes a millisecond.
+    return found, results
+
+
 def _text(given: str | MediaSource) -> str:
     if isinstance(given, str):
         return given
     raise InvalidRequest(
-        f"{given.where} is a {WORDS[given.kind]}; this model scores pairs of texts",
+        f"{given.where} is a {WORDS[given.kind]}; this model scores texts",
         param=given.where,
         code="unsupported_value",
     )

@@ -88,25 +88,33 @@ class Inputs:
     """[tokens] int64, the token type of each."""
     lengths: list[int]
     """Number of tokens of each input."""
+    seen: list[int] | None = None
+    """How many of its tokens all tokens of an input see: its first ones; None: all."""
 
 
 def inputs_of(works: list[SlotWork], slots: Slots, config: EncoderConfig) -> Inputs:
     """Raises PlanError for an input that isn't computed whole, and ValueError for a token type that
     the model doesn't have."""
     tokens: list[int] = []
+    seen: list[int] = []
     types = bytearray()
     for work in works:
         slot = slots[work.slot]
         if work.start or work.count != len(slot.token_ids):
             raise PlanError(f"slot {work.slot}: an encoder's input is computed whole")
         given = slot.pooling.token_types if slot.pooling is not None else b""
+        limit = slot.pooling.seen if slot.pooling is not None else 0
+        seen.append(min(limit, work.count) or work.count)
         tokens += slot.token_ids
         types += given or bytes(work.count)
     known = np.frombuffer(types, dtype=np.uint8).astype(np.int64)
     most = config.token_types
     if most and known.size and int(known.max()) >= most:
         raise ValueError(f"a token type is {known.max()}; the model has {most}")
-    return Inputs(np.array(tokens, dtype=np.int64), known, [work.count for work in works])
+    lengths = [work.count for work in works]
+    return Inputs(
+        np.array(tokens, dtype=np.int64), known, lengths, None if seen == lengths else seen
+    )
 
 
 class Encoder(Protocol):

@@ -54,7 +54,8 @@ def recipe(
         return decoder_recipe(generating.recipe, prepared, config, setup, threads, ranks)
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
-    mode, dtype = setup.pooling.mode, dtype_of(setup, prepared.weights.dtype)
+    mode, late = setup.pooling.mode, setup.pooling.late
+    dtype = dtype_of(setup, prepared.weights.dtype)
     _require_encoder(config, setup)
     adapted = adapted_encoder(prepared, config, setup)
 
@@ -76,6 +77,7 @@ def recipe(
                 longest=setup.max_model_len,
                 threads=threads,
                 two_parts=in_two_parts(setup, dtype),
+                hides=late is not None and late.hides,
             )
             return encoder, head
 

@@ -32,7 +32,7 @@ from penstock_worker.weights.names import from_hub
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.weights import Weights
 
-HEADS = ("pooler.", "classifier.", "pre_classifier.", "head.", "decoder.", "dense_")
+HEADS = ("pooler.", "classifier.", "pre_classifier.", "head.", "decoder.", "dense_", "linear.")
 """How the names of a head's tensors begin; of GGUF's dense layers, too."""
 
 
@@ -48,6 +48,7 @@ class TorchModel(Protocol):
         types: np.ndarray,
         lengths: list[int],
         layer_done: Callable[[], None],
+        seen: list[int] | None = None,
     ) -> Tensor:
         """Returns hidden states (see EncoderModel.hidden)."""
 
@@ -71,7 +72,9 @@ class TorchEncoder(LayerByLayer):
     def rows(self, inputs: Inputs, adapters: BatchAdapters | None) -> Tensor:
         lengths = inputs.lengths
         with self._adding(adapters, np.array(lengths, dtype=np.int32)):
-            return self._model.hidden(inputs.tokens, inputs.types, lengths, self._count_layer)
+            return self._model.hidden(
+                inputs.tokens, inputs.types, lengths, self._count_layer, inputs.seen
+            )
 
     def count_layer(self) -> None:
         """Counts a layer that was computed beside the model's. Raises StepCancelled."""

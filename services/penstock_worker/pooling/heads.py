@@ -72,6 +72,17 @@ class VectorOps:
 VECTORS: HeadOps = VectorOps()
 
 
+class RowOps(VectorOps):
+    """Plain torch, for the rows of one input at a time, in memory of their own: so the shapes, and
+    with them the bits, depend on that input alone."""
+
+    def product(self, weight: Tensor, bias: Tensor | None = None) -> Product:
+        return lambda rows: torch.nn.functional.linear(rows, weight, bias)
+
+
+ROWS: HeadOps = RowOps()
+
+
 def encoder_head(
     config: EncoderConfig, weights: Weights, labels: int, ops: HeadOps = VECTORS
 ) -> Head:
@@ -154,11 +165,11 @@ def _dense(
     return ops.product(matrix, added)
 
 
-def load_dense(layers: tuple[DenseLayer, ...]) -> Head:
-    """Reads the dense layers that an input's vector goes through (sentence-transformers' Dense).
-    Returns what maps [size of the first's inputs] to [the last's outputs], on the host, in float32
-    and for one input at a time. Raises UnsupportedModel or ModelNotFound."""
-    steps = [_dense_layer(layer) for layer in layers]
+def load_dense(layers: tuple[DenseLayer, ...], ops: HeadOps = VECTORS) -> Head:
+    """Reads the dense layers that an input's vector, or with ROWS each of its rows, goes through
+    (sentence-transformers' Dense). Returns what maps the first's inputs to the last's outputs, on
+    the host, in float32 and for one input at a time. Raises UnsupportedModel or ModelNotFound."""
+    steps = [_dense_layer(layer, ops) for layer in layers]
 
     def through(vector: Tensor) -> Tensor:
         for step in steps:
@@ -168,13 +179,16 @@ def load_dense(layers: tuple[DenseLayer, ...]) -> Head:
     return through
 
 
-def _dense_layer(layer: DenseLayer) -> Head:
+def _dense_layer(layer: DenseLayer, ops: HeadOps) -> Head:
+    own = f"{layer.name}."
     if layer.name in DENSE_TENSORS:
         of_file = named_tensors((layer.file,))
-        found = {name: each for name, each in of_file.items() if name.startswith(f"{layer.name}.")}
+        found = {name: each for name, each in of_file.items() if name.startswith(own)}
     else:
-        found = safetensors_tensors((layer.file,), lambda name: name)
+        found = safetensors_tensors(
+            (layer.file,), lambda name: name if layer.alone or name.startswith(own) else None
+        )
     weights = Weights(found, torch.float32)
-    product = _dense(weights, layer.name, layer.outputs, layer.inputs, VECTORS, bias=layer.bias)
+    product = _dense(weights, layer.name, layer.outputs, layer.inputs, ops, bias=layer.bias)
     weights.finish()
     return lambda x: torch.tanh(product(x)) if layer.activation == "tanh" else product(x)

@@ -27,7 +27,7 @@ from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.pooling.adapters import PoolAdapters
 from penstock_worker.pooling.bodies import Body, Hidden
-from penstock_worker.pooling.heads import Head, load_dense
+from penstock_worker.pooling.heads import ROWS, VECTORS, Head, load_dense
 from penstock_worker.pooling.pool import as_vectors, finished, scored
 from penstock_worker.sampler.transfers import Fetched, Transfers, transfers
 from penstock_worker.steps.feature import StepFeature
@@ -55,7 +55,7 @@ class Pooler:
         self.body = body
         self._head = head
         self._config = config
-        self._dense = load_dense(config.dense)
+        self._dense = load_dense(config.dense, VECTORS if config.late is None else ROWS)
         self._transfers = ways or transfers(body.device)
 
     def launch(self, scheduled: list[SlotWork], slots: Slots) -> PoolingLaunch:
@@ -143,8 +143,8 @@ class PoolingLaunch:
         if place is None or slot.pooling is None:
             return SlotResult(work.slot)
         tensor, row = place
-        own = values[tensor] if row is None else values[tensor][row].clone()
-        if slot.pooling.task == "embed":
+        own = (values[tensor] if row is None else values[tensor][row]).clone()
+        if slot.pooling.task == ("embed" if self.config.late is None else "token_embed"):
             own = self.dense(own)
         return SlotResult(
             work.slot, 0, vectors=as_vectors(finished(own, slot.pooling, self.config))

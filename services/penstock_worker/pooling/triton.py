@@ -75,6 +75,8 @@ def encoder_recipe(
         require(ENCODER_MECHANISMS, config.layers)
     if config.head_dim > LARGEST_ENCODER_HEAD:
         raise Unable(f"a head's size is {config.head_dim}, over {LARGEST_ENCODER_HEAD}")
+    if setup.pooling.late is not None and setup.pooling.late.hides:
+        raise Unable("a query is filled up with tokens that others don't see")
     adapted = adapted_encoder(prepared, config, setup, head_ops)
     pictures = Pictures(prepared, setup, dtype, 1, device)
 

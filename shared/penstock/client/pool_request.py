@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 from array import array
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -53,6 +54,13 @@ class PoolResult(msgspec.Struct, frozen=True):
     def numbers(self, begin: int, end: int) -> list[float]:
         """Some of them: without the others, which may be many."""
         return self._floats(memoryview(self.vectors.data)[4 * begin : 4 * end]).tolist()
+
+    def of_rows(self, rows: Sequence[int]) -> PoolResult:
+        """The vectors of some of the tokens."""
+        data, size = memoryview(self.vectors.data), 4 * self.size
+        kept = b"".join(data[row * size : (row + 1) * size] for row in rows)
+        vectors = Vectors((len(rows), self.size), kept)
+        return msgspec.structs.replace(self, vectors=vectors)
 
     @staticmethod
     def _floats(data: bytes | memoryview) -> array[float]:

@@ -7,11 +7,13 @@ import math
 
 import msgspec
 
-from penstock.client.pool_request import check_input, pooling_model
+from penstock.client.late_interaction import LateInput, Role, room_for_text
+from penstock.client.pool_request import PoolResult, check_input, pooling_model
 from penstock.errors import InvalidRequest
 from penstock.media.items import PreparedItems, PromptMedia
 from penstock.media.prompt import by_itself
 from penstock.model.media_facts import MediaFacts
+from penstock.protocol.common import Pooling
 from penstock.protocol.to_frontend import Welcome
 from penstock.text.tokenizer import Tokenizer
 
@@ -33,6 +35,20 @@ class PoolInput(msgspec.Struct, frozen=True):
     """A byte for each id; empty: all 0."""
     media: PromptMedia | None = None
     """What the ids have places for."""
+    seen: int = 0
+    """See Pooling."""
+    kept: tuple[int, ...] | None = None
+    """Places of the tokens whose vectors are wanted; None: of all."""
+
+    def asked(self, asked: Pooling) -> Pooling:
+        """What is asked of this input."""
+        return msgspec.structs.replace(asked, token_types=self.token_types, seen=self.seen)
+
+    def result(self, result: PoolResult) -> PoolResult:
+        """What is given of it: of vectors of tokens, those that are wanted."""
+        if self.kept is None or len(result.vectors.shape) < 2:
+            return result
+        return result.of_rows(self.kept)
 
 
 def limit_of(truncate: int | None, welcome: Welcome) -> int | None:
@@ -60,9 +76,10 @@ def text_input(
     *,
     limit: int | None,
     add_special: bool = True,
+    role: Role = "document",
 ) -> PoolInput:
     """A text, or two that belong together, as the model's own tokenizer or its template puts them.
-    Raises InvalidRequest."""
+    role: of a text for late interaction. Raises InvalidRequest."""
     size = len(text) + len(pair or "")
     most = welcome.limits.max_model_len * MAX_CHARACTERS_PER_TOKEN
     most = most if limit is None else max(most, MAX_CUT_CHARACTERS)
@@ -73,7 +90,7 @@ def text_input(
             param="input",
             code="context_length_exceeded",
         )
-    template = pooling_model(welcome).template
+    template, late = pooling_model(welcome).template, pooling_model(welcome).late
     if pair is not None and template is not None:
         if limit is not None:
             raise InvalidRequest(
@@ -86,12 +103,16 @@ def text_input(
             text,
             pair,
             add_special=add_special,
-            limit=limit,
+            limit=limit if late is None else room_for_text(late, role, limit),
             most=None if limit is not None else MOST_TIMES * welcome.limits.max_model_len,
         )
     except InvalidRequest as error:
         # A tokenizer speaks of a prompt.
         raise InvalidRequest(error.message, param="input", code=error.code) from None
+    if late is not None:
+        whole = LateInput(prompt_token_ids, late, role)
+        check_input(whole.prompt_token_ids, welcome)
+        return PoolInput(whole.prompt_token_ids, seen=whole.seen, kept=whole.kept)
     check_input(prompt_token_ids, welcome)
     padding = pooling_model(welcome).padding
     if padding is not None:

@@ -29,6 +29,8 @@ FOLDER_FILES = (
     "*.safetensors.index.json",
     "modules.json",
     "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "artifact.metadata",
     "*_Pooling/config.json",
     "*_Dense/config.json",
 )

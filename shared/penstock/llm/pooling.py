@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 from tqdm import tqdm
 
-from penstock.client.pool_request import PoolResult
+from penstock.client.late_interaction import max_sim
+from penstock.client.pool_request import PoolResult, pooling_model
 from penstock.client.pooling_inputs import (
     cosine,
     limit_of,
@@ -160,7 +161,8 @@ class PoolingCalls:
     ) -> list[ScoringRequestOutput]:
         """outputs.score for each pair: one text with each of many, or each with its own.
 
-        By the head of a cross-encoder; else the cosine of two embeddings. Of a model that makes
+        By the head of a cross-encoder; else the cosine of two embeddings, or what late interaction
+        makes of the vectors of their tokens (data_1 are the queries). Of a model that makes
         vectors of texts and pictures, {"content": [parts]} has several inputs, each of which is
         either.
         """
@@ -173,6 +175,9 @@ class PoolingCalls:
         if not scores_pairs(welcome):
             if not isinstance(lora_request, (LoRARequest, type(None))):
                 raise InvalidRequest("score takes one adapter for all texts", param="lora_request")
+            if pooling_model(welcome).late is not None:
+                params = msgspec.structs.replace(params, truncate_prompt_tokens=cut)
+                return self._late_scores(first, second, pairs, params, lora_request, use_tqdm)
             embedded = self.embed(
                 [*first, *second],
                 use_tqdm=use_tqdm,
@@ -192,6 +197,21 @@ class PoolingCalls:
             _output(ScoringRequestOutput, run, ScoringOutput(run.result.values()[0]))
             for run in runs
         ]
+
+    def _late_scores(
+        self,
+        first: list[Prompt],
+        second: list[Prompt],
+        pairs: list[tuple[int, int]],
+        params: PoolingParams,
+        lora_request: GivenAdapters,
+        use_tqdm: bool,
+    ) -> list[ScoringRequestOutput]:
+        of_queries = msgspec.structs.replace(params, input_type="query")
+        jobs = jobs_for(self._llm, first, of_queries, "token_embed", Terms())
+        jobs += jobs_for(self._llm, second, params, "token_embed", Terms())
+        runs = self._run_jobs(self._adapted(jobs, lora_request), use_tqdm)
+        return [_max_sim(runs[one], runs[len(first) + two]) for one, two in pairs]
 
     def _welcome(self) -> Welcome:
         return welcome_of(self._llm)
@@ -261,6 +281,14 @@ def _output(kind: type[Any], run: _Run, outputs: Any) -> Any:
         outputs,
         run.job.given.prompt_token_ids,
         num_cached_tokens=run.result.cached_tokens,
+    )
+
+
+def _max_sim(query: _Run, document: _Run) -> ScoringRequestOutput:
+    return ScoringRequestOutput(
+        f"{query.name}_{document.name}",
+        ScoringOutput(max_sim(query.result, document.result)),
+        query.job.given.prompt_token_ids + document.job.given.prompt_token_ids,
     )
 
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-
+from penstock.client.late_interaction import Role
 from penstock.client.pool_request import PoolResult, check_task, pooling_model
 from penstock.client.pooling_inputs import (
     PoolInput,
@@ -32,7 +31,7 @@ from penstock.media.desk import MediaDesk, not_taken
 from penstock.media.sources import MediaSource
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock.protocol.to_frontend import Welcome
-from penstock.request.pooling_params import PoolingParams, check_dimensions
+from penstock.request.pooling_params import PoolingParams, check_dimensions, check_input_type
 from penstock.request.terms import Terms
 
 if TYPE_CHECKING:
@@ -80,9 +79,10 @@ async def pooled(client: EngineClient, desk: MediaDesk, job: PoolJob, name: str)
             items = await desk.prepare(facts, [job.source], lease, job.changes)
             if items is not None:
                 given = picture_input(items)
-        return await client.pool(
+        result = await client.pool(
             given.prompt_token_ids, job.pooling, name=name, terms=job.terms, media=given.media
         )
+        return given.result(result)
 
 
 async def run_job(llm: Started, job: PoolJob, name: str) -> PoolResult:
@@ -119,6 +119,8 @@ def jobs_for(
     wanted = task or params.task or _default_task(welcome.pooling_tasks)
     check_task(wanted, welcome)
     check_dimensions(params.dimensions, pooling)
+    check_input_type(params.input_type, pooling)
+    role: Role = params.input_type or "document"
     limit = limit_of(params.truncate_prompt_tokens, welcome)
     asked = Pooling(
         wanted,
@@ -129,7 +131,7 @@ def jobs_for(
     return [
         _picture_job(prompt, welcome, asked, with_salt(prompt, terms))
         if has_media(prompt)
-        else job_of(_read(prompt, text, welcome, limit), asked, with_salt(prompt, terms))
+        else job_of(_read(prompt, text, welcome, limit, role), asked, with_salt(prompt, terms))
         for prompt in prompts
     ]
 
@@ -150,12 +152,14 @@ def _picture_job(prompt: Any, welcome: Welcome, asked: Pooling, terms: Terms) ->
     return PoolJob(PoolInput(token), asked, terms, sources[0], processor_changes(prompt))
 
 
-def _read(prompt: Prompt, text: ModelText, welcome: Welcome, limit: int | None) -> PoolInput:
+def _read(
+    prompt: Prompt, text: ModelText, welcome: Welcome, limit: int | None, role: Role
+) -> PoolInput:
     fields: dict[str, Any] = dict(prompt) if isinstance(prompt, dict) else {"prompt": prompt}
     if isinstance(fields.get("prompt"), str):
         if not fields["prompt"]:
             raise InvalidRequest("the prompt is empty; it must hold at least one character")
-        return text_input(fields["prompt"], None, text.tokenizer, welcome, limit=limit)
+        return text_input(fields["prompt"], None, text.tokenizer, welcome, limit=limit, role=role)
     ids = fields.get("prompt_token_ids")
     if not isinstance(ids, list) or not all(type(token) is int for token in ids):
         raise InvalidRequest(
@@ -170,7 +174,7 @@ def _default_task(tasks: tuple[PoolingTask, ...]) -> PoolingTask:
 
 
 def job_of(given: PoolInput, asked: Pooling, terms: Terms) -> PoolJob:
-    return PoolJob(given, msgspec.structs.replace(asked, token_types=given.token_types), terms)
+    return PoolJob(given, given.asked(asked), terms)
 
 
 def scored_inputs(value: Scored) -> list[Prompt]:

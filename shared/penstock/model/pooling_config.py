@@ -27,6 +27,8 @@ class DenseLayer(msgspec.Struct, frozen=True, kw_only=True):
     outputs: int
     bias: bool = True
     activation: DenseActivation = "identity"
+    alone: bool = True
+    """Whether the file holds nothing else."""
 
 
 class PairTemplate(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +58,29 @@ class TextPadding(msgspec.Struct, frozen=True, kw_only=True):
         return filling + prompt_token_ids if self.left else prompt_token_ids + filling
 
 
+class LateInteraction(msgspec.Struct, frozen=True, kw_only=True):
+    """Queries and documents are compared token by token (ColBERT): what is done to either before
+    it is computed. Tokens are named by their ids.
+
+    query_prefix, document_prefix: what stands after the first token; None: nothing.
+    query_length: tokens that a query is filled up to; 0: it isn't.  filling: the token that it is
+    filled with.  sees_filling: whether other tokens see those; else they see the others only.
+    skipped: tokens of documents that aren't compared.
+    """
+
+    query_prefix: int | None = None
+    document_prefix: int | None = None
+    query_length: int = 0
+    filling: int = 0
+    sees_filling: bool = False
+    skipped: tuple[int, ...] = ()
+
+    @property
+    def hides(self) -> bool:
+        """Whether a query has tokens that no token sees."""
+        return self.query_length > 0 and not self.sees_filling
+
+
 class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of the last layer's output, [tokens, hidden].
 
@@ -67,6 +92,8 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     dense: what an embedding goes through.  padding: of texts; None: they are as long as they are.
     answers: ids of the tokens for no and yes: the one
     label's score is what the second's logit has more than the first's.  template: of their prompt.
+    late: of a model whose embedding of a text is one vector for each token; None: it is one for the
+    whole, and `dense` is for that.
     """
 
     mode: PoolingMode
@@ -80,3 +107,9 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     answers: tuple[int, int] | None = None
     template: PairTemplate | None = None
     padding: TextPadding | None = None
+    late: LateInteraction | None = None
+
+    @property
+    def token_size(self) -> int:
+        """Numbers of a token's vector."""
+        return self.dense[0].inputs if self.dense and self.late is None else self.size

@@ -41,6 +41,7 @@ from penstock.prepare.checkpoint_size import (
     refuse_more_than_is_held,
 )
 from penstock.prepare.hub_config import is_encoder, read_config, read_encoder_config
+from penstock.prepare.hub_late import read_late
 from penstock.prepare.hub_pooling import read_pooling
 from penstock.prepare.hub_tokenizer import HubTokenizer, tokenizer_of_folder
 from penstock.prepare.inputs import (
@@ -94,7 +95,9 @@ def read_hub_folder(
     reranker = None
     if not isinstance(config, EncoderConfig):
         reranker = read_reranker(path, stated, tokenizer.json, config.hidden_size)
-    pooling = reranker or _padded(read_pooling(path, stated, config), config, tokenizer, path)
+    pooling = reranker or read_late(path, stated, config, tokenizer)
+    if pooling is None:
+        pooling = _padded(read_pooling(path, stated, config), config, tokenizer, path)
     if pooling is not None and isinstance(config, ModelConfig):
         config = msgspec.structs.replace(config, vision=None, audio=None)
     generation = _generation(stated, _read_json(path / GENERATION_CONFIG), tokenizer)

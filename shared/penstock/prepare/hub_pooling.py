@@ -26,6 +26,8 @@ from penstock.model.pooling_config import (
 MODULES = "modules.json"
 DENSE_WEIGHTS = "model.safetensors"
 SENTENCE_CONFIG = "sentence_bert_config.json"
+LATE_SETTINGS = "config_sentence_transformers.json"
+STANFORD_SETTINGS = "artifact.metadata"
 MAX_BYTES = 1 << 20
 MAX_LABELS = 65_536
 MAX_DENSE = 65_536
@@ -46,7 +48,8 @@ _ACTIVATIONS: dict[str, DenseActivation] = {"identity": "identity", "tanh": "tan
 
 def pooling_inputs(path: Path) -> list[Path]:
     """The files whose change makes a prepared folder stale."""
-    named = [path / MODULES, path / SENTENCE_CONFIG]
+    own = (MODULES, SENTENCE_CONFIG, LATE_SETTINGS, STANFORD_SETTINGS)
+    named = [path / name for name in own]
     folders = {*path.glob("*_*"), *_module_folders(path)}
     modules = [folder / name for folder in folders for name in ("config.json", DENSE_WEIGHTS)]
     return [file for file in (*named, *sorted(modules)) if file.is_file()]
@@ -55,7 +58,7 @@ def pooling_inputs(path: Path) -> list[Path]:
 def _module_folders(path: Path) -> list[Path]:
     """Folders that modules.json names, whatever they are called; none if it can't be read."""
     try:
-        folders = [_inside(path, module) for module in _modules(path / MODULES)]
+        folders = [_inside(path, module) for module in read_modules(path)]
     except UnsupportedModel:  # its reader will say so
         return []
     return [folder for folder in folders if folder != path]
@@ -68,7 +71,7 @@ def read_pooling(
     listed = stated.values.get("architectures")
     names = [str(name) for name in listed] if isinstance(listed, list) else []
     size = config.hidden_size
-    longest = _read(path / SENTENCE_CONFIG).optional_integer("max_seq_length")
+    longest = read_settings(path / SENTENCE_CONFIG).optional_integer("max_seq_length")
     if longest is not None and longest < 1:
         raise UnsupportedModel(f"{path / SENTENCE_CONFIG}: max_seq_length is {longest}")
     encoder = isinstance(config, EncoderConfig)
@@ -113,10 +116,10 @@ def _from_modules(
     mode: PoolingMode | None = None
     normalize = False
     dense: list[DenseLayer] = []
-    for module in _modules(path / MODULES):
+    for module in read_modules(path):
         kind = str(module.get("type", "")).rpartition(".")[2]
         if kind == "Pooling":
-            mode = _mode(_read(_inside(path, module) / "config.json"))
+            mode = _mode(read_settings(_inside(path, module) / "config.json"))
         elif kind == "Normalize":
             normalize = True
         elif kind == "Dense":
@@ -146,10 +149,26 @@ def _from_modules(
     )
 
 
+def dense_of(path: Path, modules: list[dict[str, Any]], size: int) -> tuple[DenseLayer, ...]:
+    """The modules of type Dense, of which the first gets `size` numbers; there may be a Transformer
+    beside them. Raises UnsupportedModel for others."""
+    dense: list[DenseLayer] = []
+    for module in modules:
+        kind = str(module.get("type", "")).rpartition(".")[2]
+        if kind == "Dense":
+            dense.append(read_dense(_inside(path, module), dense[-1].outputs if dense else size))
+        elif kind != "Transformer":
+            raise UnsupportedModel(
+                f"{path / MODULES}: a module of type {kind!r} is not served for late interaction; "
+                "Transformer and Dense are"
+            )
+    return tuple(dense)
+
+
 def read_dense(folder: Path, inputs: int) -> DenseLayer:
     """A module of type Dense, which gets `inputs` numbers. Raises UnsupportedModel for one that
     can't be computed."""
-    fields, weights = _read(folder / "config.json"), folder / DENSE_WEIGHTS
+    fields, weights = read_settings(folder / "config.json"), folder / DENSE_WEIGHTS
     named = fields.text("activation_function", "torch.nn.modules.activation.Tanh")
     kind = named.rpartition(".")[2].lower()
     if kind not in _ACTIVATIONS:
@@ -214,7 +233,9 @@ def _activation(stated: Fields, labels: int) -> Activation:
     return "softmax"
 
 
-def _modules(path: Path) -> list[dict[str, Any]]:
+def read_modules(folder: Path) -> list[dict[str, Any]]:
+    """What modules.json lists. Raises UnsupportedModel."""
+    path = folder / MODULES
     modules = _json(path)
     if not isinstance(modules, list) or not all(isinstance(each, dict) for each in modules):
         raise UnsupportedModel(f"{path} is not a JSON list of objects")
@@ -229,7 +250,7 @@ def _inside(folder: Path, module: dict[str, Any]) -> Path:
     return folder / name
 
 
-def _read(path: Path) -> Fields:
+def read_settings(path: Path) -> Fields:
     """The settings in a file; none if there is no such file."""
     if not path.is_file():
         return Fields({}, str(path))

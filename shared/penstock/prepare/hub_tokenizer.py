@@ -29,7 +29,8 @@ PAD_LEFT = ("Gemma", "Siglip2")
 
 class HubTokenizer(msgspec.Struct, frozen=True, kw_only=True):
     """adds_bos: whether tokenizer.json's own post-processor puts BOS in front.
-    bos_id, eos_id, pad_id: of the tokens that tokenizer_config.json names; None if it names none.
+    bos_id, eos_id, pad_id, mask_id: of the tokens that tokenizer_config.json names; None if it
+    names none.
     pads_left: whether what fills up a text stands before it."""
 
     json: bytes
@@ -39,6 +40,7 @@ class HubTokenizer(msgspec.Struct, frozen=True, kw_only=True):
     adds_bos: bool
     pad_id: int | None = None
     pads_left: bool = False
+    mask_id: int | None = None
 
 
 def read_tokenizer(content: bytes, settings: Fields) -> HubTokenizer:
@@ -59,6 +61,7 @@ def _found(tokenizer: Backend, content: bytes, settings: Fields) -> HubTokenizer
         adds_bos=bos_id is not None and tokenizer.encode("").ids[:1] == [bos_id],
         pad_id=_named_token(settings, "pad_token", ids),
         pads_left=_pads_left(settings),
+        mask_id=_mask_token(settings, ids),
     )
 
 
@@ -77,6 +80,13 @@ def _pads_left(settings: Fields) -> bool:
     kind = settings.values.get("tokenizer_class")
     usual = "left" if str(kind or "").startswith(PAD_LEFT) else "right"
     return settings.values.get("padding_side", usual) == "left"
+
+
+def _mask_token(settings: Fields, ids: dict[str, int]) -> int | None:
+    """None also for one that the vocabulary lacks: few models need it."""
+    value = settings.values.get("mask_token")
+    text = value.get("content") if isinstance(value, dict) else value
+    return ids.get(text) if isinstance(text, str) else None
 
 
 def _named_token(settings: Fields, key: str, ids: dict[str, int]) -> int | None:

@@ -246,6 +246,9 @@ class Pooling(msgspec.Struct, frozen=True, array_like=True):
     skipped: int = 0
     """The decoder's first tokens, for the kind `align`, which say what it is to do and were never
     spoken."""
+    seen: int = 0
+    """Tokens that an encoder's tokens see, of a model for late interaction: the first ones; 0 for
+    all."""
 
 
 class Vectors(msgspec.Struct, frozen=True, array_like=True):

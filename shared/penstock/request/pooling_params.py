@@ -15,13 +15,15 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     method's own.  dimensions: numbers kept of each vector.  normalize: to length 1, after that.
     use_activation: false gives a classification head's own numbers.  None: as the model has it.
     truncate_prompt_tokens: longer inputs are cut to so many; -1: to as many as the model takes;
-    None: they are refused.  Raises InvalidRequest, a ValueError."""
+    None: they are refused.  input_type: query or document, of a model for late interaction; None:
+    document.  Raises InvalidRequest, a ValueError."""
 
     task: Literal["embed", "token_embed", "classify"] | None = None
     dimensions: int | None = None
     normalize: bool | None = None
     use_activation: bool | None = None
     truncate_prompt_tokens: int | None = None
+    input_type: Literal["query", "document"] | None = None
 
     def __post_init__(self) -> None:
         for name in ("dimensions", "truncate_prompt_tokens"):
@@ -36,6 +38,22 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise InvalidRequest(
                 f"task is {self.task!r}; allowed are embed, token_embed, classify", param="task"
             )
+        if self.input_type not in (None, "query", "document"):
+            raise InvalidRequest(
+                f"input_type is {self.input_type!r}; allowed are query, document",
+                param="input_type",
+            )
+
+
+def check_input_type(input_type: str | None, pooling: PoolingConfig) -> None:
+    """Raises InvalidRequest for a model that reads queries and documents alike."""
+    if input_type is not None and pooling.late is None:
+        raise InvalidRequest(
+            "input_type is for models for late interaction; this model reads queries and documents "
+            "alike",
+            param="input_type",
+            code="unsupported_model",
+        )
 
 
 def check_dimensions(dimensions: int | None, pooling: PoolingConfig) -> None:

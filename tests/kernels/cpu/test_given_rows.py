@@ -152,9 +152,9 @@ def test_text_beside_given_rows_has_the_bits_of_text() -> None:
         ({"turns": np.zeros((3, 89), np.int32)}, r"shape \(3, 90\)"),
         ({"turns": np.full((3, 90), 700, np.int32)}, "the tables have 700 positions"),
         ({"turns": np.full((3, 90), -1, np.int32)}, "turns go from -1"),
-        ({"last_seen": np.full(90, 90, np.int32)}, "beyond its sequence"),
-        ({"last_seen": np.arange(-1, 89, dtype=np.int32)}, "before a row's own"),
-        ({"last_seen": np.array([50, *range(1, 90)], np.int32)}, "before a row's own"),
+        ({"last_seen": np.full(90, 90, np.int32)}, "doesn.t see"),
+        ({"last_seen": np.full(90, -1, np.int32)}, "doesn.t see"),
+        ({"last_seen": np.array([50, *range(1, 90)], np.int32)}, "doesn.t see"),
     ],
 )
 def test_what_the_kernels_would_read_beyond_is_refused(wrong: dict[str, Any], said: str) -> None:

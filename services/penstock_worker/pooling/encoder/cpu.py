@@ -14,12 +14,13 @@ from torch import Tensor
 
 from penstock.model.config import EncoderConfig
 from penstock_kernels.cpu.decoder import Decoder
-from penstock_kernels.cpu.decoder_step import DecoderStep
+from penstock_kernels.cpu.decoder_step import NOTHING_GIVEN, DecoderStep, GivenRows
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
 from penstock_kernels.cpu.operands import Attention, NormWeights, RotationTable
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind, Program
 from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.forward.cpu.adapters import AdaptedPhases, adapted_rows
+from penstock_worker.forward.cpu.cross_layers import beside
 from penstock_worker.forward.cpu.forward import RunsProgram
 from penstock_worker.forward.cpu.gates import forms_of
 from penstock_worker.forward.cpu.packing import CPUPacking
@@ -191,8 +192,10 @@ class CPUEncoder(RunsProgram):
         longest: int,
         threads: int,
         two_parts: bool = False,
+        hides: bool = False,
     ) -> None:
-        """`longest`: tokens that an input may have. `two_parts`: see Decoder."""
+        """`longest`: tokens that an input may have. `two_parts`: see Decoder. `hides`: whether
+        inputs have tokens that none sees (see Inputs)."""
         self.config = config
         self._longest = longest
         blocks = -(-longest // BLOCK) + GROUP_ROWS
@@ -200,19 +203,33 @@ class CPUEncoder(RunsProgram):
             program, BLOCK, blocks, cache="float32", threads=threads, two_parts=two_parts
         )
         super().__init__(decoder)
+        self._hiding = beside(decoder, _seeing_given(program)) if hides else None
+
+    @property
+    def layers_done(self) -> int:
+        hiding = self._hiding
+        return super().layers_done + (0 if hiding is None else hiding.layers_done)
+
+    def cancel(self) -> None:
+        super().cancel()
+        if self._hiding is not None:
+            self._hiding.cancel()
 
     def rows(self, inputs: Inputs, adapters: BatchAdapters | None = None) -> Tensor:
         tokens, types, lengths = inputs.tokens, inputs.types, inputs.lengths
         if max(lengths) > self._longest:
             raise ValueError(f"an input has {max(lengths)} tokens; at most {self._longest} may be")
+        seen = inputs.seen or lengths
         out, start, first = [], 0, 0
-        for group in _groups(lengths):
+        for group in _groups(lengths, seen):
             rows = slice(start, start + sum(group))
             own = None
             if adapters is not None:
                 of_group = adapters.of_sequence[first : first + len(group)]
                 own = replace(adapters, of_sequence=of_group)
-            out.append(self._group(tokens[rows], types[rows], group, own))
+            out.append(
+                self._group(tokens[rows], types[rows], group, seen[first : first + len(group)], own)
+            )
             start, first = rows.stop, first + len(group)
         return torch.from_numpy(np.concatenate(out))
 
@@ -221,8 +238,14 @@ class CPUEncoder(RunsProgram):
         tokens: np.ndarray,
         types: np.ndarray,
         lengths: list[int],
+        seen: list[int],
         adapters: BatchAdapters | None,
     ) -> np.ndarray:
+        decoder, given = self._decoder, NOTHING_GIVEN
+        if seen != lengths:
+            if self._hiding is None:
+                raise ValueError("the model has no tokens that others don't see")
+            decoder, given = self._hiding, GivenRows(last_seen=_last(seen, lengths))
         ends = np.cumsum([0, *lengths])
         blocks = np.cumsum([0, *(-(-length // BLOCK) for length in lengths)])
         step = DecoderStep(
@@ -232,21 +255,41 @@ class CPUEncoder(RunsProgram):
             tables=np.arange(blocks[-1], dtype=np.int32),
             first_block=_int32(blocks[:-1]),
             types=_int32(types) if self.config.token_types else None,
+            given=given,
             adapted=adapted_rows(adapters, np.array(lengths)),
         )
-        rows = self._decoder.logits(step, np.arange(len(tokens), dtype=np.int32))
-        if self._decoder.cancelled:
+        rows = decoder.logits(step, np.arange(len(tokens), dtype=np.int32))
+        if decoder.cancelled:
             raise StepCancelled
         return rows
 
 
-def _groups(lengths: list[int]) -> Iterator[list[int]]:
-    """Cuts inputs into groups of at most GROUP_ROWS tokens, or of one input."""
+def _seeing_given(program: Program) -> Program:
+    """Returns a program whose tokens see what a step says (GivenRows.last_seen)."""
+    phases = (
+        phase
+        if phase.attention is None
+        else replace(phase, attention=replace(phase.attention, both_ways=False))
+        for phase in program.phases
+    )
+    return replace(program, phases=tuple(phases))
+
+
+def _last(seen: list[int], lengths: list[int]) -> np.ndarray:
+    """Returns the last position that each row sees."""
+    return _int32(np.repeat(np.array(seen) - 1, lengths))
+
+
+def _groups(lengths: list[int], seen: list[int]) -> Iterator[list[int]]:
+    """Cuts inputs into groups of at most GROUP_ROWS tokens, or of one input. Inputs with tokens
+    that none sees are in groups of their own."""
     group: list[int] = []
-    for length in lengths:
-        if group and sum(group) + length > GROUP_ROWS:
+    hides = False
+    for length, keys in zip(lengths, seen, strict=True):
+        if group and (sum(group) + length > GROUP_ROWS or hides != (keys < length)):
             yield group
             group = []
+        hides = keys < length
         group.append(length)
     if group:
         yield group

@@ -35,6 +35,8 @@ class WithinInputs:
     """Tokens of each input."""
     causal: bool = False
     """Whether tokens see those before them only."""
+    seen: list[int] | None = None
+    """See Inputs."""
 
     def attend(
         self,
@@ -49,15 +51,16 @@ class WithinInputs:
         query, key = normalised_and_rotated(query, key, rotation, norms)
         out = torch.zeros(query.shape, dtype=query.dtype)
         start = 0
-        for length in self.lengths:
-            rows = slice(start, start + length)
-            out[rows] = _within(query[rows], key[rows], value[rows], rule, causal=self.causal)
+        for length, keys in zip(self.lengths, self.seen or self.lengths, strict=True):
+            rows, seen = slice(start, start + length), slice(start, start + keys)
+            out[rows] = _within(query[rows], key[seen], value[seen], rule, causal=self.causal)
             start = rows.stop
         return out
 
 
 def _within(query: Tensor, key: Tensor, value: Tensor, rule: ScoreRule, *, causal: bool) -> Tensor:
-    """Attention of one input: [tokens, heads, head_dim], computed in float32."""
+    """Attention of one input's tokens to its first ones: [tokens, heads, head_dim], computed in
+    float32."""
     shared = query.shape[1] // key.shape[1]
     wide = [each.float().transpose(0, 1).contiguous() for each in (query, key, value)]
     keys, values = (each.repeat_interleave(shared, 0) for each in wide[1:])
@@ -67,7 +70,7 @@ def _within(query: Tensor, key: Tensor, value: Tensor, rule: ScoreRule, *, causa
         scores = torch.tanh(scores / rule.soft_cap) * rule.soft_cap
     if rule.window is not None:
         place = torch.arange(query.shape[0])
-        hidden = (place[:, None] - place[None, :]).abs() >= rule.window
+        hidden = (place[:, None] - place[None, : key.shape[0]]).abs() >= rule.window
         scores = scores.masked_fill(hidden, -torch.inf)
     if causal:
         ahead = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
@@ -91,6 +94,7 @@ class LayeredKernels(Protocol):
         bias: Tensor | None = None,
         *,
         causal: bool = False,
+        seen: list[int] | None = None,
     ) -> EncoderStep:
         """Lays out a step (see EncoderOps)."""
 
@@ -109,10 +113,11 @@ class ReferenceLayered:
         bias: Tensor | None = None,
         *,
         causal: bool = False,
+        seen: list[int] | None = None,
     ) -> EncoderStep:
         padding = (0, padded_rows(len(tokens)) - len(tokens))
         padded = [torch.from_numpy(np.pad(each, padding)) for each in (tokens, positions, types)]
-        return EncoderStep(padded[0], padded[1], padded[2], WithinInputs(lengths, causal))
+        return EncoderStep(padded[0], padded[1], padded[2], WithinInputs(lengths, causal, seen))
 
 
 IN_TORCH: LayeredKernels = ReferenceLayered()
@@ -145,10 +150,11 @@ class LayeredEncoder:
         types: np.ndarray,
         lengths: list[int],
         layer_done: Callable[[], None],
+        seen: list[int] | None = None,
     ) -> Tensor:
         """Returns hidden states (see EncoderModel.hidden). The model has no token types."""
         positions = np.concatenate([np.arange(length) for length in lengths])
         causal = self.config.causal
-        step = self._kernels.lay_out(tokens, positions, types, lengths, causal=causal)
+        step = self._kernels.lay_out(tokens, positions, types, lengths, causal=causal, seen=seen)
         rows = self._model.hidden(step.tokens, step.positions, step.attention, layer_done)
         return self._model.norm(rows)

@@ -148,6 +148,7 @@ class EncoderModel:
         types: np.ndarray,
         lengths: list[int],
         layer_done: Callable[[], None],
+        seen: list[int] | None = None,
     ) -> Tensor:
         """Returns the last layer's output, [rows, hidden]; rows are the tokens and, if the kernels
         need it, padding.
@@ -155,10 +156,11 @@ class EncoderModel:
         `tokens`, `types`: [tokens] int64, one input after another.
         `lengths`: tokens of each input.
         `layer_done`: called after each layer.
+        `seen`: see Inputs.
         """
         positions = np.concatenate([np.arange(length) for length in lengths])
         positions += self.config.first_position
-        step = self._ops.lay_out(tokens, positions, types, lengths, self.bias)
+        step = self._ops.lay_out(tokens, positions, types, lengths, self.bias, seen=seen)
         hidden, rotation = self.words[step.tokens], None
         if self.positions is not None:
             hidden = hidden + self.positions[step.positions]

@@ -65,6 +65,7 @@ class EncoderOps(Protocol):
         bias: Tensor | None = None,
         *,
         causal: bool = False,
+        seen: list[int] | None = None,
     ) -> EncoderStep:
         """Returns one step.
 
@@ -73,6 +74,7 @@ class EncoderOps(Protocol):
         `bias`: [heads, 2 * positions - 1]; the bias on a score whose key is `d` tokens after the
         query is in column d + positions - 1.
         `causal`: whether tokens see those before them only.
+        `seen`: see Inputs.
         """
 
 
@@ -98,6 +100,8 @@ class ReferenceInputs:
     """Tokens of each input."""
     bias: Tensor | None
     """[heads, longest, longest], or None."""
+    seen: list[int] | None = None
+    """See Inputs."""
 
     def attend(
         self,
@@ -110,7 +114,7 @@ class ReferenceInputs:
         rule: ScoreRule = PLAIN_RULE,
     ) -> Tensor:
         query, key = normalised_and_rotated(query, key, rotation, norms)
-        return kernels.attend(query, key, value, self.lengths, self.bias)
+        return kernels.attend(query, key, value, self.lengths, self.bias, self.seen)
 
 
 class ReferenceEncoderOps:
@@ -139,9 +143,10 @@ class ReferenceEncoderOps:
         bias: Tensor | None = None,
         *,
         causal: bool = False,
+        seen: list[int] | None = None,
     ) -> EncoderStep:
         padded = [kernels.pad_tiles(torch.from_numpy(each)) for each in (tokens, positions, types)]
-        inputs = ReferenceInputs(lengths, _bias_by_position(bias, max(lengths)))
+        inputs = ReferenceInputs(lengths, _bias_by_position(bias, max(lengths)), seen)
         return EncoderStep(padded[0], padded[1], padded[2], inputs)
 
 

@@ -125,8 +125,11 @@ class TritonEncoderKernels:
         bias: Tensor | None = None,
         *,
         causal: bool = False,
+        seen: list[int] | None = None,
     ) -> EncoderStep:
         """Copies the inputs to the device in one transfer, without waiting for it."""
+        if seen is not None:
+            raise ValueError("tokens that others don't see have no kernel here")
         rows = np.arange(len(tokens))
         arrays = [tokens, positions, types, rows, *plan_inputs(lengths, self._tiles)]
         sent = self._uploads.send(arrays)
