@@ -62,8 +62,7 @@ def main(
     Raises one of `worker.FINAL`, after telling the engine, when the model can't be served here;
     StartupError also where the metrics port, or one at rank_host, can't be had.
     """
-    for name, value in (THREADING | PLUGINS | RANKS).items():
-        os.environ.setdefault(name, value)
+    _set_environment()
     transport = transport or TransportSettings()
     membership = Membership(rank_host)
     membership.address()  # Now, so that a bad host is told here.
@@ -81,7 +80,8 @@ def _work(worker: Worker, session: CoreSession) -> None:
     signals = Signals()
     session.start()
     try:
-        _preload()
+        preload()
+        START.passed("imports")
         with signals.interrupting():
             worker.run()
     except BaseException:
@@ -153,15 +153,20 @@ class Signals:
             self._raises = False
 
 
-def _preload() -> None:
-    """Import torch and what is built on it while the session opens. All of it stays, so that the
-    garbage collector needn't look at it, neither meanwhile (a tenth of the time) nor later."""
+def _set_environment() -> None:
+    for name, value in (THREADING | PLUGINS | RANKS).items():
+        os.environ.setdefault(name, value)
+
+
+def preload() -> None:
+    """Imports torch and what is built on it: while the session opens, or before there is one. All
+    of it stays, so that the garbage collector needn't look at it, neither meanwhile (a tenth of the
+    time) nor later."""
+    _set_environment()
     gc.disable()
     try:
         import_torch()
         import penstock_worker.loading.load  # noqa: F401
-
-        START.passed("imports")
     finally:
         gc.freeze()
         gc.enable()

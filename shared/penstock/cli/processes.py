@@ -13,7 +13,8 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -48,6 +49,29 @@ def run_child(role: str, arguments: argparse.Namespace) -> int:
     if role == "worker" and arguments.supervised_by is not None:
         leave(code)
     return code
+
+
+class OwnRole:
+    """What a process that the supervisor has forked ahead does: it becomes one of these."""
+
+    def imports(self, role: str) -> None:
+        """Imports what the role needs."""
+        with suppress(Exception):
+            _IMPORTS[role]()
+
+    def run(self, words: Sequence[str]) -> NoReturn:
+        """Runs the command to the end of this process."""
+        from penstock.cli.main import main
+
+        code = 1
+        try:
+            code = main(words)
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            leave(code)
 
 
 def leave(code: int) -> NoReturn:
@@ -153,11 +177,34 @@ def uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def _gateway(arguments: argparse.Namespace) -> int:
+def _import_gateway() -> None:
     # pydantic would else go through the metadata of every package that is installed.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     with uncollected():
-        from penstock_gateway.process import main
+        import penstock_gateway.process  # noqa: F401
+
+
+def _import_engine() -> None:
+    with uncollected():
+        import penstock_engine.process  # noqa: F401
+
+
+def _import_worker() -> None:
+    from penstock_worker.process import preload
+
+    preload()
+
+
+_IMPORTS: dict[str, Callable[[], None]] = {
+    "gateway": _import_gateway,
+    "engine": _import_engine,
+    "worker": _import_worker,
+}
+
+
+def _gateway(arguments: argparse.Namespace) -> int:
+    _import_gateway()
+    from penstock_gateway.process import main
 
     START.passed("imports")
     config = resolve(arguments)
@@ -204,8 +251,8 @@ def _grpc(arguments: argparse.Namespace) -> int:
 
 
 def _engine(arguments: argparse.Namespace) -> int:
-    with uncollected():
-        from penstock_engine.process import main
+    _import_engine()
+    from penstock_engine.process import main
 
     START.passed("imports")
     config = resolve(arguments)

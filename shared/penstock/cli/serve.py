@@ -93,6 +93,8 @@ def add(parser: Parser) -> None:
 def run_serve(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or Ctrl-C: 0, or 130 where Ctrl-C came before it was ready. Raises
     InvalidRequest and StartupError."""
+    from penstock.cli.processes import OwnRole
+    from penstock.supervisor.ahead import Ahead
     from penstock.supervisor.replicas import EngineAddresses
     from penstock.supervisor.report import StartupReport
     from penstock.supervisor.system import SystemOptions, run_system
@@ -110,6 +112,8 @@ def run_serve(arguments: argparse.Namespace) -> int:
             offer_package(model)
     logs.setup("supervisor", level=config.log.log_level, form=config.log.log_format)
     set_title("supervisor")
+    ahead = Ahead()
+    ahead.fork(_roles(config, models, http=not arguments.no_http), OwnRole())
     served = run_system(
         config,
         SystemOptions(
@@ -118,9 +122,19 @@ def run_serve(arguments: argparse.Namespace) -> int:
             endpoints=EngineAddresses(arguments.frontend_endpoint, arguments.worker_endpoint),
             report=report,
             models=models,
+            ahead=ahead,
         ),
     )
     return 0 if served else INTERRUPTED
+
+
+def _roles(config: ServeConfig, models: tuple[ModelEntry, ...], *, http: bool) -> tuple[str, ...]:
+    """Those of the processes that will be needed whatever the model is: first the one that has most
+    to import."""
+    engines = 0 if models else config.data_parallel_size
+    workers = engines * config.engine.parallel.ranks if config.executor == "local" else 0
+    fronts = config.gateways if http else 0
+    return ("worker",) * workers + ("gateway",) * fronts + ("engine",) * engines
 
 
 def _config(arguments: argparse.Namespace) -> ServeConfig:

@@ -60,9 +60,12 @@ class StartPhases:
         self._passed, self._processor, self._blocks = 0.0, 0.0, 0
 
     def report_to(self, file: Path | None) -> None:
-        """Begins to take notes, of what has passed since the process began too. file: for the
-        supervisor; None in the supervisor itself."""
-        self._noting, self._file, self._passed = True, file, born()
+        """Begins to take notes, of what has passed since the process began too; goes on with them
+        where they have begun. file: for the supervisor; None in the supervisor itself, and while
+        a process doesn't know it."""
+        if not self._noting:
+            self._passed = born()
+        self._noting, self._file = True, file
 
     def passed(self, name: str, *, reads: bool = False) -> None:
         """What came since the phase before was this one. reads: `files` whole."""

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from penstock.errors import StartupError
 from penstock.process import logs
 from penstock.process.isolated import state_of
 from penstock.process.start_phases import SUFFIX, StartPhase, read_phases
+from penstock.supervisor.ahead import Ahead
 from penstock.supervisor.restarts import OUT_OF_MEMORY, GiveUp, RestartPolicy, describe
 
 log = logs.get(__name__)
@@ -41,8 +43,26 @@ class ChildSpec:
     environment: tuple[tuple[str, str], ...] = ()
 
 
+class Running(Protocol):
+    """What is asked of a process, as asyncio.subprocess.Process has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    async def wait(self) -> int: ...
+
+    def send_signal(self, signal: int, /) -> None: ...
+
+
+NOBODY = Ahead()
+
+
 class Child:
-    """Keeps one process running until it is stopped or can't be started."""
+    """Keeps one process running until it is stopped or can't be started. ahead: from where its
+    first process comes, if there is one for it; any other is executed."""
 
     def __init__(
         self,
@@ -51,12 +71,14 @@ class Child:
         *,
         system_was_ready: Callable[[], bool],
         policy: RestartPolicy | None = None,
+        ahead: Ahead = NOBODY,
     ) -> None:
         self.spec = spec
         self._failure_file = failure_file
         self._system_was_ready = system_was_ready
         self._policy = policy or RestartPolicy()
-        self._process: asyncio.subprocess.Process | None = None
+        self._ahead = ahead
+        self._process: Running | None = None
         self._stopping = asyncio.Event()
         self._renewing = False
 
@@ -73,7 +95,7 @@ class Child:
         """Returns why the child can't go on, or None when it was stopped."""
         while not self._stopping.is_set():
             try:
-                self._process = await start(self.spec, self._failure_file)
+                self._process = self._forked() or await start(self.spec, self._failure_file)
             except StartupError as error:
                 if not self._system_was_ready():
                     return str(error)
@@ -94,6 +116,15 @@ class Child:
             if (reason := await self._retry(code, how)) is not None:
                 return reason
         return None
+
+    def _forked(self) -> Running | None:
+        if self._process is not None:
+            return None
+        words = _words(self.spec, self._failure_file)
+        process = self._ahead.take(words, self.spec.inherited, dict(self.spec.environment))
+        if process is not None:
+            log.info("child started", child=self.spec.name, pid=process.pid)
+        return process
 
     async def _retry(self, code: int, how: str) -> str | None:
         """Waits after a death for as long as the policy says, or returns why the child is given
@@ -131,7 +162,7 @@ class Child:
         while self._process is process and not self._stopping.is_set():
             await asyncio.sleep(0.01)
 
-    async def _end(self, process: asyncio.subprocess.Process, signum: int) -> None:
+    async def _end(self, process: Running, signum: int) -> None:
         _signal(process, signum)
         try:
             await asyncio.wait_for(process.wait(), self.spec.grace)
@@ -157,11 +188,10 @@ async def start(
     child prints goes to stderr unless `stdout` says otherwise: stdout is the supervisor's.
     Raises StartupError when the machine has no room for a process.
     """
-    failure_file.unlink(missing_ok=True)
-    supervision = ("--supervised-by", str(os.getpid()), "--failure-file", str(failure_file))
+    words = _words(spec, failure_file)
     try:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "penstock", *spec.arguments, *supervision),
+            *(sys.executable, "-m", "penstock", *words),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=sys.stderr.fileno() if stdout is None else stdout,
             pass_fds=spec.inherited,
@@ -174,8 +204,15 @@ async def start(
     return process
 
 
+def _words(spec: ChildSpec, failure_file: Path) -> tuple[str, ...]:
+    """Those of the penstock command. What was said of a failure before is removed."""
+    failure_file.unlink(missing_ok=True)
+    supervision = ("--supervised-by", str(os.getpid()), "--failure-file", str(failure_file))
+    return (*spec.arguments, *supervision)
+
+
 @contextmanager
-def ended_when_stopped(process: asyncio.subprocess.Process, name: str) -> Iterator[list[str]]:
+def ended_when_stopped(process: Running, name: str) -> Iterator[list[str]]:
     """Around the wait for a process: kills it once it has been stopped for STOPPED_SECONDS, and
     puts the reason into the list. Its sessions are lost long before, but what it holds is not free,
     and nothing takes its place. One that a debugger holds is left alone."""
@@ -205,7 +242,7 @@ def read_failure(file: Path) -> str:
         return ""
 
 
-def _signal(process: asyncio.subprocess.Process, signum: int) -> None:
+def _signal(process: Running, signum: int) -> None:
     try:
         process.send_signal(signum)
     except ProcessLookupError:

@@ -24,6 +24,7 @@ from penstock.net.runtime_dir import RuntimeDir
 from penstock.net.tls import client_context, server_context
 from penstock.process import logs
 from penstock.process.start_phases import START, StartPhase
+from penstock.supervisor.ahead import Ahead
 from penstock.supervisor.child import Child, ChildSpec
 from penstock.supervisor.data_lock import DataLock
 from penstock.supervisor.models.fleet import ModelFleet
@@ -46,6 +47,7 @@ class SystemOptions:
     whoever started us.
     announce: called once, when ready, with the base URL (empty without http) and the model folder;
     None of several models.  models: the list of several; empty: the one that is configured.
+    ahead: processes that wait for what is started here.
     """
 
     announce: Callable[[str, Path | None], None]
@@ -53,6 +55,7 @@ class SystemOptions:
     models: tuple[ModelEntry, ...] = ()
     endpoints: EngineAddresses = field(default_factory=EngineAddresses)
     report: StartupReport | None = None
+    ahead: Ahead = field(default_factory=Ahead)
 
 
 @dataclass
@@ -98,6 +101,7 @@ class System:
         except Stopped:
             pass
         finally:
+            self.options.ahead.close()
             await self._stop_children()
             runtime.remove()
             self._data.release()
@@ -204,7 +208,8 @@ class System:
 
     def _child(self, runtime: RuntimeDir, spec: ChildSpec) -> Child:
         failure = runtime.path / f"{spec.name.replace(' ', '-')}.failure"
-        return Child(spec, failure, system_was_ready=lambda: self.was_ready)
+        ahead = self.options.ahead
+        return Child(spec, failure, system_was_ready=lambda: self.was_ready, ahead=ahead)
 
     async def _watch(self, frontends: str, model_dir: Path | None, runtime: RuntimeDir) -> None:
         """Runs the children until a signal comes. Raises StartupError when one can't go on."""
@@ -243,6 +248,7 @@ class System:
         else:
             await engine_ready(frontends, self.config.engine.transport)
         self.was_ready = True
+        self.options.ahead.close()  # What nobody has needed.
         (runtime.path / "ready").touch()
         log.info("ready", url=url, seconds=time.monotonic() - begun)
         phases = self._start_phases()

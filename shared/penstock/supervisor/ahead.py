@@ -1,0 +1,219 @@
+"""Processes that the supervisor forks ahead: before it has threads, an event loop or a model.
+
+They share the pages of what it has imported, and import what else their roles need while the model
+is looked for. Then they wait to be told which process to be. What takes the place of one that died
+is executed instead: by then the supervisor has threads, whose locks a fork would find held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+import msgspec
+
+from penstock.process.children import die_with_parent, set_title
+from penstock.process.start_phases import START
+
+MESSAGE = 1 << 16
+"""Bytes of what a process is told, at most."""
+FILES = 16
+"""Files that it gets, at most."""
+LEAST_FREE = 200
+"""Descriptors from here on are nobody's: files are kept there while they change places."""
+THREADS = Path("/proc/self/task")
+
+
+class Told(msgspec.Struct, frozen=True):
+    """Which process to be. words: of its command, without `penstock`.  inherited: numbers that its
+    files get, in the order in which they are sent."""
+
+    words: list[str]
+    environment: dict[str, str]
+    inherited: list[int]
+
+
+class Role(Protocol):
+    """What is done in a fork."""
+
+    def imports(self, role: str) -> None:
+        """Imports what every process of the role does. Raises nothing: what can't be imported is
+        said when the process is told what to be."""
+
+    def run(self, words: Sequence[str]) -> NoReturn:
+        """Runs the command and ends the process."""
+
+
+class ForkedProcess:
+    """One that was forked, with what the supervisor asks of an asyncio.subprocess.Process. It is
+    waited for in the event loop that runs when it is told what to be."""
+
+    def __init__(self, pid: int, pidfd: int, ours: socket.socket) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._pidfd = pidfd
+        self._socket = ours
+        self._ended = asyncio.Event()
+
+    def tell(self, told: Told) -> None:
+        """Has it become what it is told. Raises OSError where it has died."""
+        with self._socket:
+            socket.send_fds(self._socket, [msgspec.json.encode(told)], told.inherited)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._pidfd, self._collect, loop)
+
+    def _collect(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.remove_reader(self._pidfd)
+        self.returncode = _wait(self.pid)
+        os.close(self._pidfd)
+        self._ended.set()
+
+    async def wait(self) -> int:
+        """Its exit code, or the negative number of the signal that killed it; when it has ended."""
+        await self._ended.wait()
+        return self.returncode or 0
+
+    def send_signal(self, signum: int) -> None:
+        """Nothing happens where it has ended."""
+        if self.returncode is None:
+            signal.pidfd_send_signal(self._pidfd, signum)
+
+    def drop(self) -> None:
+        """Ends one that nobody has told what to be."""
+        self._socket.close()
+        self.send_signal(signal.SIGKILL)
+        self.returncode = _wait(self.pid)
+        os.close(self._pidfd)
+
+
+class Ahead:
+    """The processes that wait, by role. Without roles, there are none."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[ForkedProcess]] = {}
+
+    def fork(self, roles: Sequence[str], run: Role) -> None:
+        """Forks one for each of the roles. Forks none, or fewer, where that wouldn't be safe, or
+        the system has no room or no pidfds: then they are executed when they are needed."""
+        if not _is_single_threaded() or not hasattr(os, "pidfd_open"):
+            return
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        gc.freeze()  # A collection would write to what they share.
+        for role in roles:
+            try:
+                self._waiting.setdefault(role, []).append(_fork(role, run))
+            except OSError:
+                return
+
+    def take(
+        self, words: Sequence[str], inherited: Sequence[int], environment: Mapping[str, str]
+    ) -> ForkedProcess | None:
+        """A process that is running this command, whose first word is the role; None if there is
+        none left. To be called in the event loop."""
+        waiting = self._waiting.get(words[0], [])
+        while waiting:
+            process = waiting.pop(0)
+            try:
+                process.tell(Told(list(words), dict(environment), list(inherited)))
+            except OSError:
+                process.drop()
+                continue
+            return process
+        return None
+
+    def close(self) -> None:
+        """Ends those that are left."""
+        for process in [each for some in self._waiting.values() for each in some]:
+            process.drop()
+        self._waiting.clear()
+
+
+def _is_single_threaded() -> bool:
+    try:
+        return len(list(THREADS.iterdir())) == 1
+    except OSError:
+        return False
+
+
+def _fork(role: str, run: Role) -> ForkedProcess:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent = os.getpid()
+    with theirs:
+        pid = os.fork()
+        if pid == 0:
+            _become(role, run, theirs, parent)
+    try:
+        return ForkedProcess(pid, os.pidfd_open(pid), ours)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        _wait(pid)
+        ours.close()
+        raise
+
+
+def _wait(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+# The fork's side.
+
+
+def _become(role: str, run: Role, theirs: socket.socket, parent: int) -> NoReturn:
+    try:
+        die_with_parent(parent)
+        _as_executed(theirs)
+        set_title(role)
+        START.report_to(None)
+        run.imports(role)
+        START.passed("imports ahead")
+        told = _hear(theirs)
+        if told is not None:
+            START.passed("waiting for the model")
+            run.run(told.words)
+    finally:
+        os._exit(1)
+
+
+def _as_executed(theirs: socket.socket) -> None:
+    """Has a group of its own, signals as Python begins with them, and no files but the standard
+    ones: nothing on stdin, and stderr for stdout."""
+    os.setpgid(0, 0)
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if callable(signal.getsignal(signum)):
+            signal.signal(signum, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != theirs.fileno():
+            with contextlib.suppress(OSError):  # The listing's own.
+                os.close(int(name))
+
+
+def _hear(theirs: socket.socket) -> Told | None:
+    """What to be, with the environment and the files for it; None where nobody will say."""
+    import fcntl
+
+    with theirs:
+        message, received, *_ = socket.recv_fds(theirs, MESSAGE, FILES)
+    if not message:
+        return None
+    told = msgspec.json.decode(message, type=Told)
+    os.environ.update(told.environment)
+    high = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, LEAST_FREE) for file in received]
+    for file in received:
+        os.close(file)
+    for file, place in zip(high, told.inherited, strict=True):
+        os.dup2(file, place)
+        os.close(file)
+    return told
