@@ -15,7 +15,7 @@ from testing.serving import wait_until
 
 PROGRAM = """
 import asyncio, json, os, signal, sys, threading, time
-from penstock.supervisor.ahead import Ahead
+from penstock.supervisor.ahead import ForkedAhead
 
 class Role:
     def imports(self, role):
@@ -38,7 +38,7 @@ async def main(ahead):
     {parent}
 
 if __name__ == "__main__":
-    ahead = Ahead()
+    ahead = ForkedAhead()
     ahead.fork({roles}, Role())
     asyncio.run(main(ahead))
 """
@@ -182,7 +182,7 @@ def test_none_is_forked_where_another_thread_could_hold_a_lock() -> None:
         resting = threading.Event()
         thread = threading.Thread(target=resting.wait)
         thread.start()
-        more = Ahead()
+        more = ForkedAhead()
         more.fork(("worker",), Role())
         resting.set()
         print(json.dumps(more.take(["worker"], [], {}) is None))

@@ -94,7 +94,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or Ctrl-C: 0, or 130 where Ctrl-C came before it was ready. Raises
     InvalidRequest and StartupError."""
     from penstock.cli.processes import OwnRole
-    from penstock.supervisor.ahead import Ahead
+    from penstock.supervisor.ahead import ForkedAhead
     from penstock.supervisor.replicas import EngineAddresses
     from penstock.supervisor.report import StartupReport
     from penstock.supervisor.system import SystemOptions, run_system
@@ -112,7 +112,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
             offer_package(model)
     logs.setup("supervisor", level=config.log.log_level, form=config.log.log_format)
     set_title("supervisor")
-    ahead = Ahead()
+    ahead = ForkedAhead()
     ahead.fork(_roles(config, models, http=not arguments.no_http), OwnRole())
     served = run_system(
         config,

@@ -94,7 +94,7 @@ class ForkedProcess:
         os.close(self._pidfd)
 
 
-class Ahead:
+class ForkedAhead:
     """The processes that wait, by role. Without roles, there are none."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from penstock.errors import StartupError
 from penstock.process import logs
 from penstock.process.isolated import state_of
 from penstock.process.start_phases import SUFFIX, StartPhase, read_phases
-from penstock.supervisor.ahead import Ahead
+from penstock.supervisor.ahead import ForkedAhead
 from penstock.supervisor.restarts import OUT_OF_MEMORY, GiveUp, RestartPolicy, describe
 
 log = logs.get(__name__)
@@ -57,7 +57,7 @@ class Running(Protocol):
     def send_signal(self, signal: int, /) -> None: ...
 
 
-NOBODY = Ahead()
+NOBODY = ForkedAhead()
 
 
 class Child:
@@ -71,7 +71,7 @@ class Child:
         *,
         system_was_ready: Callable[[], bool],
         policy: RestartPolicy | None = None,
-        ahead: Ahead = NOBODY,
+        ahead: ForkedAhead = NOBODY,
     ) -> None:
         self.spec = spec
         self._failure_file = failure_file

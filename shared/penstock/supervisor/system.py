@@ -24,7 +24,7 @@ from penstock.net.runtime_dir import RuntimeDir
 from penstock.net.tls import client_context, server_context
 from penstock.process import logs
 from penstock.process.start_phases import START, StartPhase
-from penstock.supervisor.ahead import Ahead
+from penstock.supervisor.ahead import ForkedAhead
 from penstock.supervisor.child import Child, ChildSpec
 from penstock.supervisor.data_lock import DataLock
 from penstock.supervisor.models.fleet import ModelFleet
@@ -55,7 +55,7 @@ class SystemOptions:
     models: tuple[ModelEntry, ...] = ()
     endpoints: EngineAddresses = field(default_factory=EngineAddresses)
     report: StartupReport | None = None
-    ahead: Ahead = field(default_factory=Ahead)
+    ahead: ForkedAhead = field(default_factory=ForkedAhead)
 
 
 @dataclass
