@@ -16,6 +16,8 @@ import pytest
 from openai import APIConnectionError, InternalServerError, OpenAI
 from openai.types.responses import Response
 
+from penstock.receipts.statement import read_receipts
+from penstock.receipts.verify import SignedReceipt
 from testing.processes import freeze
 from testing.serving import Server, wait_until
 from tests.thinning import part
@@ -39,6 +41,7 @@ def serving(tiny_model: str, folder: Path) -> Iterator[Server]:
     template = folder / "template.jinja"
     template.write_text(TEMPLATE)
     flags = ["--data-dir", str(folder / "data"), "--chat-template", str(template)]
+    flags += ["--receipt-key-file", str(folder / "key.pem")]
     with Server(tiny_model, *flags, *FLAGS) as server:
         yield server
 
@@ -111,6 +114,19 @@ def results(client: OpenAI, file_id: str | None) -> list[dict[str, Any]]:
 def choice_of(result: dict[str, Any]) -> dict[str, Any]:
     assert result["response"]["status_code"] == 200, result
     return result["response"]["body"]["choices"][0]
+
+
+def test_receipts_of_a_batch_are_signed_together(server: Server, client: OpenAI) -> None:
+    lines = [json.loads(line) for line in lines_of(server, 5).splitlines()]
+    for line in lines[1:]:
+        line["body"]["penstock_receipt"] = "1"
+    batch_id = begin(client, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    file_id = ended(client, batch_id).output_file_id
+    found = [SignedReceipt(each) for each in read_receipts(client.files.content(file_id).content)]
+    told = [{check.what: check for check in receipt.checks()}["batch"] for receipt in found]
+    assert [check.standing for check in told] == ["equal"] * 4
+    for number, check in enumerate(told):
+        assert f"receipt {number} of the 4 of {batch_id}" in check.detail
 
 
 def test_every_line_is_answered_once_whoever_dies(server: Server, client: OpenAI) -> None:

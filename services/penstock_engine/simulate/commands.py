@@ -94,7 +94,7 @@ def run_simulation(
 
 def fit_served(folder: Path, output: Path | None, lone: int, lone_ttft: float, model: str) -> str:
     """Fits the step's cost to what a server recorded. lone: requests, of which the first had it to
-    themselves, lone_ttft: their median time to the first token as clients saw it, seconds. Raises
+    themselves, lone_ttft: their mean time to the first token as clients saw it, seconds. Raises
     InvalidRequest."""
     paths = log_files([str(folder)])
     traffic = Traffic(Slo(1.0, 1.0))
@@ -109,7 +109,7 @@ def fit_served(folder: Path, output: Path | None, lone: int, lone_ttft: float, m
         "model": model,
         "cpu": str(machine.get("cpu", "")),
         "num_kv_blocks": traffic.num_kv_blocks,
-        "gateway_ms": 1000 * max(0.0, lone_ttft - traffic.median_wait(lone)),
+        "gateway_ms": 1000 * max(0.0, lone_ttft - traffic.mean_wait(lone)),
     }
     text = _json(msgspec.structs.replace(fitted, about=about))
     if output is not None:
@@ -198,13 +198,13 @@ class Traffic:
         self.num_kv_blocks = 0
         """Of the pool at the recording's end."""
 
-    def median_wait(self, first: int) -> float:
-        """Seconds to the first token of so many requests that ended, the first that arrived."""
+    def mean_wait(self, first: int) -> float:
+        """Mean seconds to the first token of the first requests that arrived and ended."""
         waits = [
             one.first - one.arrival
             for one in sorted(self._found, key=lambda one: one.arrival)[:first]
         ]
-        return statistics.median(waits) if waits else 0.0
+        return statistics.fmean(waits) if waits else 0.0
 
     @property
     def begun(self) -> float:

@@ -24,6 +24,7 @@ from penstock_gateway.batches.background import BackgroundRunner
 from penstock_gateway.batches.run import BatchRun, Lost
 from penstock_gateway.keys.ring import Caller, KeyRing
 from penstock_gateway.models.reach import reach_models
+from penstock_gateway.receipts.batch import BatchSigner
 from penstock_gateway.service import LineCounts, Service
 from penstock_gateway.storage.database import DatabaseDamaged
 from penstock_gateway.storage.records import BatchWork
@@ -44,15 +45,23 @@ SWEEP_EVERY = 60.0
 
 
 class Runner:
-    """app: answers lines.  ring: the API keys; None: there are none.  longest_line: bytes."""
+    """app: answers lines.  ring: the API keys; None: there are none.  longest_line: bytes.
+    signer: see BatchRun."""
 
     def __init__(
-        self, store: Store, app: ASGIApp, ring: KeyRing | None, *, longest_line: int
+        self,
+        store: Store,
+        app: ASGIApp,
+        ring: KeyRing | None,
+        *,
+        longest_line: int,
+        signer: BatchSigner | None = None,
     ) -> None:
         self._store = store
         self._app = app
         self._ring = ring
         self._longest_line = longest_line
+        self._signer = signer
         self.counts = LineCounts()
         self._name = new_id("runner")
         self._room = asyncio.Semaphore(store.settings.batch_concurrency)
@@ -115,6 +124,7 @@ class Runner:
             at_once=self._store.settings.batch_concurrency,
             longest_line=self._longest_line,
             counts=self.counts,
+            signer=self._signer,
         )
 
     def _caller_of(self, work: BatchWork) -> Caller | None:
@@ -214,7 +224,13 @@ async def _work(
     admin = _admin_socket(config, service)
     await models.start()
     watching = asyncio.create_task(service.ring.watch()) if service.ring is not None else None
-    runner = Runner(store, app, service.ring, longest_line=config.gateway.max_body_bytes)
+    runner = Runner(
+        store,
+        app,
+        service.ring,
+        longest_line=config.gateway.max_body_bytes,
+        signer=None if service.receipt_key is None else BatchSigner(service.receipt_key),
+    )
     service.lines = runner.counts
     running = [asyncio.create_task(runner.run())]
     if store.background is not None:

@@ -1,2 +1,2 @@
 """Receipts: what an answer was computed from, signed with the server's key. `desk` writes them,
-`endpoint` tells the public key."""
+`batch` signs those of a batch together, `endpoint` tells the public key."""

@@ -51,7 +51,7 @@ class LoadShape(NamedTuple):
 
 class LoneRequests(NamedTuple):
     """model: its name.  lone, lone_ttft: requests that had the server to themselves, and their
-    median time to the first token, seconds."""
+    mean time to the first token, seconds."""
 
     model: str
     lone: int
@@ -81,7 +81,7 @@ def load_and_record(
         ]
     if lone is None:
         raise InvalidRequest("no request got a token; a longer --seconds may help", param="seconds")
-    return LoneRequests(name, lone.count, lone.p50 / 1000)
+    return LoneRequests(name, lone.count, lone.mean / 1000)
 
 
 def _parts(seconds: int) -> list[tuple[int, float]]:

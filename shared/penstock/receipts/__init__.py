@@ -3,6 +3,7 @@ was.
 
 statement  what a receipt says, and how one is read
 signing    the server's key, and whether a signature fits
+tree       one signature for all receipts of a batch
 replay     computing the answer again, many tokens at a time
 verify     what is checked of a receipt, in which order
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidRequest, StartupError
-from penstock.receipts.statement import PublicKey, Receipt
+from penstock.receipts.statement import PublicKey, Receipt, TreePlace
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -91,9 +91,10 @@ def public_key(raw: bytes) -> PublicKey:
     )
 
 
-def signature_fits(receipt: Receipt) -> bool:
-    """Whether the receipt's own key has signed its statement. Whose key that is, is another
-    question. Raises InvalidRequest for what is no key, and StartupError without the library."""
+def signature_fits(receipt: Receipt | TreePlace) -> bool:
+    """Whether the receipt's own key has signed its statement, or that of its batch. Whose key that
+    is, is another question. Raises InvalidRequest for what is no key, and StartupError without the
+    library."""
     ed25519 = _ed25519()
     from cryptography.exceptions import InvalidSignature
 

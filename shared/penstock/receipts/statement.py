@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from penstock.errors import InvalidRequest
 from penstock.request.sampling_params import SamplingParams
@@ -123,14 +124,49 @@ class TokenLists(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: list[list[float]] | None = None
 
 
+MAX_DEPTH = 64
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class TreeStatement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is signed of a batch. batch: its id.  created: Unix time, seconds.  size: receipts.
+    root: of their tree, SHA-256 in hex."""
+
+    receipt_tree: Literal[1] = 1
+    batch: str
+    created: int
+    size: Annotated[int, msgspec.Meta(ge=1)]
+    root: Digest
+
+
+class TreePlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A receipt's place in a batch. statement: JSON text of a TreeStatement.  signature: of its
+    UTF-8 bytes, in base64.  index: of the receipt, from 0.  path: digests from the leaf's sibling
+    up."""
+
+    statement: str
+    signature: str
+    key: PublicKey
+    index: Annotated[int, msgspec.Meta(ge=0)]
+    path: Annotated[list[Digest], msgspec.Meta(max_length=MAX_DEPTH)]
+
+    def said(self) -> TreeStatement:
+        """What was signed. Raises InvalidRequest."""
+        try:
+            return msgspec.json.decode(self.statement, type=TreeStatement)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InvalidRequest(f"what the receipt says of its batch is wrong: {error}") from None
+
+
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """statement: JSON text of a Statement.  signature: of its UTF-8 bytes, in base64.  tokens: null
-    in a receipt of digests only."""
+    in a receipt of digests only.  batch: its place among the receipts of a batch's output."""
 
     statement: str
     signature: str
     key: PublicKey
     tokens: TokenLists | None = None
+    batch: TreePlace | UnsetType = UNSET
 
 
 def ids_digest(ids: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UnsetType
 
 from penstock.config.settings import BIT_SETTINGS
 from penstock.errors import InvalidRequest
@@ -31,6 +32,7 @@ from penstock.receipts.statement import (
     logprobs_digest,
     read_statement,
 )
+from penstock.receipts.tree import leaf_digest, root_from
 from penstock.request.terms import Terms
 from penstock.version import __version__
 
@@ -82,6 +84,7 @@ class SignedReceipt:
     def checks(self) -> Iterator[Check]:
         """Of what can be told without the model."""
         yield self._signature()
+        yield from self._batch()
         yield self._tokens()
 
     def _signature(self) -> Check:
@@ -94,6 +97,22 @@ class SignedReceipt:
             )
         whose = "" if self._pinned is not None else "; whose that is, --key can tell"
         return Check("signature", "equal", f"signed by key {key.id}{whose}")
+
+    def _batch(self) -> Iterator[Check]:
+        """Nothing where the receipt isn't a batch's."""
+        place, key = self._receipt.batch, self._receipt.key
+        if isinstance(place, UnsetType):
+            return
+        said = place.said()
+        path = [bytes.fromhex(each) for each in place.path]
+        root = root_from(leaf_digest(self._receipt.statement), place.index, said.size, path)
+        named = f"receipt {place.index} of the {said.size} of {said.batch}"
+        if place.key != key or not signature_fits(place):
+            yield Check("batch", "differs", f"key {key.id} has not signed its root")
+        elif root is None or root.hex() != said.root:
+            yield Check("batch", "differs", f"it isn't {named}")
+        else:
+            yield Check("batch", "equal", f"{named}, whose root is {said.root[:16]}")
 
     def _tokens(self) -> Check:
         tokens, statement = self._receipt.tokens, self.statement

@@ -15,8 +15,11 @@ from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable
 from penstock.protocol.common import TokenLogprobs
+from penstock.receipts.signing import SigningKey
 from penstock.receipts.statement import Statement, ids_digest, read_receipts, read_statement
 from penstock.receipts.verify import SignedReceipt
+from penstock_gateway.batches.in_process import OwnAnswer, result_line
+from penstock_gateway.receipts.batch import BatchSigner
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.live_gateway import LiveGateway
 
@@ -222,3 +225,81 @@ def test_without_a_key_there_are_none():
                 b"GET /v1/receipts/key HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n"
             )
             assert b"404" in connection.read_all().partition(b"\r\n")[0]
+
+
+# ---- batches
+
+
+@pytest.fixture
+def batch(gateway, tmp_path):
+    """The lines of five answers, the third of which has no receipt, signed together."""
+    lines = []
+    for number in range(5):
+        wish = None if number == 2 else "1"
+        body = ask(gateway, "/v1/completions", wish, seed=number)[1]
+        lines.append(
+            result_line(str(number), OwnAnswer(200, body=bytearray(body))).encode() + b"\n"
+        )
+    signer = BatchSigner(SigningKey.kept(tmp_path / "key"))
+    return lines, list(signer.signed("batch_1", lambda: iter(lines)))
+
+
+def checks(receipt: Any) -> dict[str, tuple[str, str]]:
+    return {check.what: (check.standing, check.detail) for check in SignedReceipt(receipt).checks()}
+
+
+def test_each_line_of_a_batch_proves_its_place(batch):
+    before, after = batch
+    assert after[2] == before[2]
+    receipts = read_receipts(b"".join(after))
+    assert len(receipts) == 4
+    roots = set()
+    for number, receipt in enumerate(receipts):
+        found = checks(receipt)
+        assert {standing for standing, _ in found.values()} == {"equal"}
+        assert f"receipt {number} of the 4 of batch_1" in found["batch"][1]
+        roots.add(receipt.batch.said().root)
+    assert len(roots) == 1
+    for old, new in zip(before, after, strict=True):
+        was, now = json.loads(old), json.loads(new)
+        now["response"]["body"].get("penstock_receipt", {}).pop("batch", None)
+        assert now == was
+
+
+def test_lines_without_receipts_stay(batch, tmp_path):
+    line = batch[0][2]
+    signer = BatchSigner(SigningKey.kept(tmp_path / "key"))
+    assert list(signer.signed("batch_1", lambda: iter([line, b'{"no": "line"}\n']))) == [
+        line,
+        b'{"no": "line"}\n',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"index": 1}, "it isn't receipt 1 of the 4"),
+        ({"index": 7}, "it isn't receipt 7 of the 4"),
+        ({"path": []}, "it isn't receipt 0 of the 4"),
+        ({"path": ["0" * 64] * 2}, "it isn't receipt 0 of the 4"),
+        ({"signature": "AAAA"}, "has not signed its root"),
+    ],
+)
+def test_another_place_in_the_batch_is_found(batch, changes, words):
+    receipt = read_receipts(batch[1][0])[0]
+    place = msgspec.structs.replace(receipt.batch, **changes)
+    standing, detail = checks(msgspec.structs.replace(receipt, batch=place))["batch"]
+    assert standing == "differs"
+    assert words in detail
+
+
+def test_a_place_that_another_server_signed_is_found(batch, tmp_path):
+    signer = BatchSigner(SigningKey.kept(tmp_path / "other"))
+    forged = read_receipts(next(signer.signed("batch_1", lambda: iter(batch[0][:1]))))[0]
+    assert checks(forged)["batch"][0] == "differs"
+
+
+def test_a_receipt_of_another_line_is_found(batch):
+    first, second = read_receipts(b"".join(batch[1][:2]))
+    swapped = msgspec.structs.replace(second, batch=first.batch)
+    assert checks(swapped)["batch"][0] == "differs"
