@@ -27,8 +27,10 @@ from tests.shared.releases.evidence import (
     configs_of,
     files_of,
 )
+from tests.shared.releases.reading import our_reading
 from tests.worker.audio.hearing_cases import CASES as HEARD
 from tests.worker.models.coverage import SHOWN, coverage
+from tests.worker.models.twins import TWINS
 from tests.worker.vision.vision_cases import CASES as SEEN
 
 Coverage = dict[str, dict[str, Counter[str]]]
@@ -50,6 +52,8 @@ CONFIG_CLASSES = {
     for name in ("Gemma3", "Gemma3n", "Gemma4", "Qwen3_5", "Qwen3_5Moe")
 } | {"WhisperForConditionalGeneration": "WhisperConfig"}
 """Where transformers' class of configurations isn't called like the model's."""
+FROM_MEMORY = {"hy_v3"}
+"""Families of which no release's config.json could be had; settings were written from memory."""
 OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "Glm4MoeForCausalLM": {"head_dim": 128},
     "DeepseekV2ForCausalLM": {"num_experts_per_tok": 6},
@@ -169,7 +173,8 @@ def _tested() -> str:
         "Tests (`tests/worker/models`) compute tiny models with random weights, each with "
         "different settings of its family; the table counts them, from the tests' own lists.\n\n"
         "| number | meaning |\n|---|---|\n"
-        "| float32 parity | prompts' log-probabilities and greedy tokens are transformers' "
+        "| float32 parity | prompts' log-probabilities and greedy tokens are transformers', or "
+        "those of a class of it that computes the same under other names "
         "(`triton`: logits are those of `reference`, in Triton's interpreter) |\n"
         "| bits | a row has the same bits alone, in chunks and in a batch |\n"
         "| GGUF | the same from a file that llama.cpp's converter would write |\n"
@@ -200,6 +205,7 @@ def _row(key: str, needs: list[str], shown: Coverage, needed: frozenset[str] | s
     ]
     classes = ", ".join(f"`{name}`" for name in family.hub_classes)
     no_gguf = [] if family.gguf else ["no GGUF"]
+    no_gguf += ["config written from memory"] if key in FROM_MEMORY else []
     return (
         f"| {family.known_as} | {classes} | {', '.join([*needs, *lacking, *no_gguf]) or '–'} "
         f"| {' '.join(tested)} | {'/'.join(_of_releases(key))} |\n"
@@ -222,6 +228,11 @@ def _mechanisms_of(backend: str) -> frozenset[str]:
 
 def _usual(family: Family) -> ModelConfig:
     name = family.hub_classes[0]
+    if name in {twin.architecture for twin in TWINS.values()}:
+        found = our_reading(configs_of(family)[0])
+        if not isinstance(found, ModelConfig):
+            raise TypeError(f"{name} is no decoder's")
+        return found
     kind = CONFIG_CLASSES.get(name, name.replace("ForCausalLM", "Config"))
     config: Any = getattr(transformers, kind)(architectures=[name], **OWN_SETTINGS.get(name, {}))
     return read_config(Fields(config.to_dict(), name))

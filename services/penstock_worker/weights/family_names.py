@@ -95,7 +95,11 @@ def by_our_names(
 def _parts(
     name: _Name, stored: StoredTensor, names: TensorNames, config: ModelConfig
 ) -> Iterator[tuple[str, StoredTensor]]:
-    module = name.module
+    module, layer = name.module, _layer(name, config)
+    if module in names.by_kv_head:
+        for ours, piece in of_kv_heads(stored, names.by_kv_head[module], config):
+            yield name.of(ours, ""), _ordered(piece, ours, names, config, layer)
+        return
     if module in names.stacked:
         matrices = [(str(expert), each) for expert, each in enumerate(_matrices(stored))]
         modules = names.stacked[module]
@@ -103,7 +107,8 @@ def _parts(
     else:
         matrices = [(name.expert, stored)]
         modules = names.fused.get(module, (names.modules.get(module, module),))
-    layer = _layer(name, config)
+    if layer.halves == "feed_forward" and modules == ("post_attention_layernorm",):
+        modules = ("input_layernorm",)  # the one norm of such a layer
     if names.shared_alone and layer.feed_forward.experts is None:
         modules = tuple(each.replace("mlp.shared_expert.", "mlp.") for each in modules)
     for expert, matrix in matrices:
@@ -111,7 +116,7 @@ def _parts(
         for each, piece in zip(modules, _cut(matrix, rows), strict=True):
             if each in names.by_head:
                 piece = things_apart(piece, each, config, layer)
-            yield name.of(each, expert), _ordered(piece, each, names, config)
+            yield name.of(each, expert), _ordered(piece, each, names, config, layer)
 
 
 def _turned(name: _Name, stored: StoredTensor, names: TensorNames, config: ModelConfig) -> bool:
@@ -182,13 +187,17 @@ def _cut(stored: StoredTensor, rows: list[int]) -> list[StoredTensor]:
 
 
 def _ordered(
-    stored: StoredTensor, module: str, names: TensorNames, config: ModelConfig
+    stored: StoredTensor,
+    module: str,
+    names: TensorNames,
+    config: ModelConfig,
+    layer: LayerSpec,
 ) -> StoredTensor:
     if not names.pairs_adjacent:
         return stored
     if config.latent is not None:
         return _latent_ordered(stored, module, config, config.latent)
-    heads = _rotating_heads(module, config)
+    heads = _rotating_heads(module, config, layer)
     if heads is None:
         return stored
     dims = {rope.dims for rope in config.ropes}
@@ -207,17 +216,19 @@ def _latent_ordered(
     return replace(stored, rearrange=partial(_last_halves_apart, heads=heads, dims=latent.rotating))
 
 
-def _rotating_heads(module: str, config: ModelConfig) -> int | None:
+def _rotating_heads(module: str, config: ModelConfig, layer: LayerSpec) -> int | None:
     """How many heads the rows of a tensor belong to, if they rotate."""
+    own = layer.attention.kv_heads
+    kv_heads = config.num_kv_heads if own is None else own.count
     match module.rpartition(".")[2]:
         case "q_proj":
             return config.num_heads
         case "k_proj":
-            return config.num_kv_heads
+            return kv_heads
         case "q_norm":
             return config.num_heads if config.layers[0].attention.norm == "whole" else 1
         case "k_norm":
-            return config.num_kv_heads if config.layers[0].attention.norm == "whole" else 1
+            return kv_heads if config.layers[0].attention.norm == "whole" else 1
     return None
 
 
@@ -280,6 +291,35 @@ def _rows_of_a_head(
 def _by_thing(rows: Tensor, heads: int, sizes: Sequence[int]) -> Tensor:
     by_head = rows.unflatten(0, (heads, sum(sizes)))
     return torch.cat([thing.flatten(0, 1) for thing in by_head.split(list(sizes), 1)])
+
+
+def of_kv_heads(
+    stored: StoredTensor, modules: tuple[str, str, str], config: ModelConfig
+) -> Iterator[tuple[str, StoredTensor]]:
+    """Yields queries, keys and values of a tensor, [rows, ...], that has those of a KV head
+    together; `modules` are our names of them. Raises UnsupportedModel for another number of
+    rows."""
+    heads, dim = config.num_kv_heads, config.head_dim
+    several = config.num_heads // heads
+    rows = heads * (several + 2) * dim
+    if not stored.shape or stored.shape[0] != rows or stored.made is not None:
+        raise UnsupportedModel(
+            f"tensor {stored.name} has shape {stored.shape} in the format {stored.format}; {rows} "
+            "rows are expected, in one that has a row's numbers together"
+        )
+    firsts, counts = (0, several, several + 1), (several, 1, 1)
+    for ours, first, count in zip(modules, firsts, counts, strict=True):
+        of_each = partial(_of_each_head, parts=several + 2, heads=heads, part=(first, count))
+        shape = (heads * count * dim, *stored.shape[1:])
+        yield ours, replace(stored, shape=shape, made=of_each)
+
+
+def _of_each_head(data: np.ndarray, heads: int, parts: int, part: tuple[int, int]) -> np.ndarray:
+    """A tensor's bytes for some of the equal parts that each head has. part: the first, and how
+    many."""
+    first, count = part
+    by_head = data.reshape(heads, parts, -1)[:, first : first + count]
+    return np.ascontiguousarray(by_head).reshape(-1)
 
 
 def add_unit_norms(tensors: dict[str, StoredTensor], config: ModelConfig) -> None:

@@ -10,7 +10,7 @@ import re
 from penstock.errors import UnsupportedModel
 
 _IGNORED = re.compile(
-    r"(^|\.)(?:rotary_emb\.(?:inv_freq|original_inv_freq|cos_cached|sin_cached)"
+    r"(^|\.)(?:rotary_(?:pos_)?emb\.(?:inv_freq|original_inv_freq|cos_cached|sin_cached)"
     r"|(?:attn|self_attn|attention)\.masked_bias)$"
 )
 """Buffers that old checkpoints saved, although the configuration determines them."""
@@ -142,7 +142,9 @@ _OWN_HEAD = re.compile(r"^(?:model\.)?(?=mtp\.)")
 
 _ENCODER = re.compile(r"^model\.encoder\.")
 """In front of the names of an encoder-decoder model's encoder, which is a tower here."""
-_DECODER = re.compile(r"^(?:model\.decoder|model|backbone)\.")
+_DECODER = re.compile(r"^(?:model\.decoder|model|backbone|transformer\.encoder|transformer)\.")
+_H = re.compile(r"^h\.(?=\d+\.)")
+"""What GPT-2's makers called layers, and others after them."""
 
 
 def unwrapped(name: str) -> str:
@@ -163,7 +165,7 @@ def from_hub(name: str) -> str | None:
     needed."""
     if _IGNORED.search(name) or _OTHER_HALVES.match(name) or _ENCODER.match(name):
         return None
-    return _DECODER.sub("", _TEXT_HALF.sub("", name))
+    return _H.sub("layers.", _DECODER.sub("", _TEXT_HALF.sub("", name)))
 
 
 def with_head_from_hub(name: str) -> str | None:

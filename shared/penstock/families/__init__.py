@@ -1,21 +1,24 @@
 """The families of models that are served. A new one needs its line here."""
 
+from penstock.families.bailing import BAILING_MOE, BAILING_MOE_V2
 from penstock.families.bert import BERT, DISTILBERT, MPNET, ROBERTA
 from penstock.families.clip import CLIP, SIGLIP
 from penstock.families.cohere import COHERE, COHERE2
+from penstock.families.decilm import DECILM
 from penstock.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from penstock.families.ernie4_5_moe import ERNIE4_5_MOE
-from penstock.families.exaone4 import EXAONE4, EXAONE_MOE
+from penstock.families.exaone4 import EXAONE3, EXAONE4, EXAONE_MOE
 from penstock.families.family import EncoderFamily, Family
 from penstock.families.gemma2 import GEMMA, GEMMA2
 from penstock.families.gemma3 import EMBEDDING_GEMMA, GEMMA3
 from penstock.families.gemma3n import GEMMA3N
 from penstock.families.gemma4 import GEMMA4
-from penstock.families.glm4 import GLM, GLM4, GLM4_MOE
+from penstock.families.glm4 import CHATGLM, GLM, GLM4, GLM4_MOE
 from penstock.families.gpt_oss import GPT_OSS
 from penstock.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from penstock.families.gte import GTE
 from penstock.families.hy_v3 import HY_V3
+from penstock.families.internlm import INTERNLM2, INTERNLM3
 from penstock.families.lfm2 import LFM2, LFM2_MOE
 from penstock.families.llama import LLAMA
 from penstock.families.llama4 import LLAMA4
@@ -33,7 +36,7 @@ from penstock.families.mistral import MISTRAL, MIXTRAL
 from penstock.families.modernbert import MODERNBERT
 from penstock.families.nemotron import NEMOTRON, NEMOTRON_H
 from penstock.families.olmo2 import OLMO2, OLMO3, OLMOE
-from penstock.families.qwen2 import QWEN2, QWEN2_MOE
+from penstock.families.qwen2 import MIMO, QWEN2, QWEN2_MOE
 from penstock.families.qwen3 import QWEN3, QWEN3_MOE
 from penstock.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from penstock.families.whisper import WHISPER
@@ -65,6 +68,7 @@ FAMILIES: dict[str, Family] = {
         GRANITE,
         GRANITE_MOE,
         GRANITE_HYBRID,
+        CHATGLM,
         GLM,
         GLM4,
         GLM4_MOE,
@@ -79,11 +83,18 @@ FAMILIES: dict[str, Family] = {
         STARCODER2,
         STABLELM,
         SEED_OSS,
+        EXAONE3,
         EXAONE4,
         EXAONE_MOE,
         ERNIE4_5,
         ERNIE4_5_MOE,
         HY_V3,
+        BAILING_MOE,
+        BAILING_MOE_V2,
+        INTERNLM2,
+        INTERNLM3,
+        MIMO,
+        DECILM,
         ARCEE,
         MINIMAX_M2,
         LFM2,

@@ -6,6 +6,8 @@ Source: Baidu, "ERNIE 4.5 technical report", 2025.
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.families import hub_reading as hub
 from penstock.families.deepseek import GGUF_NAMES, NAMES
 from penstock.families.family import Family, TensorNames
@@ -48,7 +50,7 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
-def _counts(fields: Fields) -> dict[str, int]:
+def _counts(fields: Fields) -> dict[str, Any]:
     """How many experts there are, and how many a token has, in ERNIE's words or in those that
     other families of transformers have for it."""
     words = {

@@ -1,8 +1,9 @@
-"""EXAONE 4: norms after attention and feed-forward only, queries and keys normalised head by head;
-in the larger release three of four layers in a window, and the fourth without positions. K-EXAONE:
-the same with norms before both, and experts chosen by corrected sigmoid scores.
+"""EXAONE 3: Llama under other names. EXAONE 4: norms after attention and feed-forward only, queries
+and keys normalised head by head; in the larger release three of four layers in a window, and the
+fourth without positions. K-EXAONE: the same with norms before both, and experts chosen by corrected
+sigmoid scores.
 
-Sources: LG AI Research, "EXAONE 4.0", 2025; "K-EXAONE technical report", 2026.
+Sources: LG AI Research, "EXAONE 3.5", 2024; "EXAONE 4.0", 2025; "K-EXAONE technical report", 2026.
 """
 
 from __future__ import annotations
@@ -25,6 +26,52 @@ from penstock.model.layer_spec import (
     FeedForwardSpec,
     LayerSpec,
     NormSpec,
+)
+
+
+def _hub3(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu", key="activation_function")
+    sizes = hub.sizes(fields.completed(num_hidden_layers=fields.integer("num_layers")))
+    return ModelConfig(
+        architecture="exaone",
+        **sizes,
+        norm=NormSpec(eps=fields.number("layer_norm_epsilon", 1e-5)),
+        ropes=(hub.rope(fields, sizes["head_dim"]),),
+        layers=(LayerSpec(),),
+    )
+
+
+def _gguf3(model: GGUFMetadata) -> ModelConfig:
+    sizes = model.sizes()
+    return ModelConfig(
+        architecture="exaone",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(LayerSpec(),),
+    )
+
+
+EXAONE3 = Family(
+    "exaone",
+    ("ExaoneForCausalLM",),
+    "EXAONE 3, EXAONE 3.5, EXAONE Deep",
+    _hub3,
+    hub_names=TensorNames(
+        {
+            "wte": "embed_tokens",
+            "ln_f": "norm",
+            "ln_1": "input_layernorm",
+            "ln_2": "post_attention_layernorm",
+            **{f"attn.attention.{each}_proj": f"self_attn.{each}_proj" for each in "qkv"},
+            "attn.attention.out_proj": "self_attn.o_proj",
+            "mlp.c_fc_0": "mlp.gate_proj",
+            "mlp.c_fc_1": "mlp.up_proj",
+            "mlp.c_proj": "mlp.down_proj",
+        }
+    ),
+    gguf="exaone",
+    read_gguf=_gguf3,
 )
 
 
@@ -160,7 +207,7 @@ EXAONE_MOE = Family(
     "K-EXAONE",
     _hub_moe,
     hub_names=TensorNames(
-        EXPERT_NAMES.modules | {"mlp.e_score_correction_bias": "mlp.router.correction"}
+        {**EXPERT_NAMES.modules, "mlp.e_score_correction_bias": "mlp.router.correction"}
     ),
     gguf="exaone-moe",
     read_gguf=_gguf_moe,

@@ -104,6 +104,9 @@ class TensorNames:
     """Our names of modules whose rows the file has head by head: for each head a part of each of
     the things that the module gives. Ours have all heads of a thing together (see
     penstock_worker.weights.family_names)."""
+    by_kv_head: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
+    """The file's name of a module that has for each KV head the rows of its queries, then of its
+    key, then of its value -> ours."""
     shared_alone: bool = False
     """Whether the feed-forward of a layer without experts is called the shared expert."""
     layers_for_drafts: bool = False

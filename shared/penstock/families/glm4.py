@@ -15,7 +15,7 @@ from penstock.families.deepseek import GGUF_NAMES as GGUF_EXPERTS
 from penstock.families.deepseek import gguf_experts
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
-from penstock.families.llama_relatives import GGUF_FUSED
+from penstock.families.llama_relatives import FUSED, GGUF_FUSED
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import (
@@ -89,6 +89,66 @@ GLM = Family(
     gguf="chatglm",
     read_gguf=_gguf,
     gguf_names=GGUF_NAMES,
+)
+
+
+# ChatGLM 2 and 3, and GLM-4-9B as its makers' own code has it: GLM-4 under other names.
+
+
+def _hub_chatglm(fields: Fields) -> ModelConfig:
+    hub.only(
+        fields,
+        add_bias_linear=False,
+        apply_residual_connection_post_layernorm=False,
+        original_rope=True,
+        post_layer_norm=True,
+        rmsnorm=True,
+    )
+    # What scales scores before they are masked, and what is summed in float32.
+    fields.ignore("apply_query_key_layer_scaling", "attention_softmax_in_fp32")
+    fields.ignore("fp32_residual_connection", "bias_dropout_fusion", "kv_channels")
+    heads = fields.integer("num_attention_heads")
+    groups = fields.integer("multi_query_group_num", 1)
+    sizes = hub.sizes(
+        fields.completed(
+            num_hidden_layers=fields.integer("num_layers"),
+            num_key_value_heads=groups if fields.flag("multi_query_attention", False) else heads,
+            head_dim=fields.integer("kv_channels"),
+            max_position_embeddings=fields.integer("seq_length"),
+            vocab_size=fields.integer("padded_vocab_size"),
+        ),
+        inner=fields.integer("ffn_hidden_size"),
+    )
+    theta = 10_000.0 * fields.number("rope_ratio", 1.0)
+    attention = AttentionSpec(qkv_bias=fields.flag("add_qkv_bias", False))
+    return ModelConfig(
+        architecture="chatglm",
+        **sizes,
+        norm=NormSpec(eps=fields.number("layernorm_epsilon", 1e-5)),
+        ropes=(hub.rope(fields, sizes["head_dim"], theta=theta, share=0.5),),
+        layers=(LayerSpec(attention=attention),),
+    )
+
+
+CHATGLM = Family(
+    "chatglm",
+    ("ChatGLMForConditionalGeneration", "ChatGLMModel"),
+    "ChatGLM 2 and 3, GLM-4-9B",
+    _hub_chatglm,
+    hub_names=TensorNames(
+        {
+            "embedding.word_embeddings": "embed_tokens",
+            "final_layernorm": "norm",
+            "output_layer": "lm_head",
+            "self_attention.dense": "self_attn.o_proj",
+            "mlp.dense_4h_to_h": "mlp.down_proj",
+        },
+        fused={
+            "self_attention.query_key_value": FUSED["self_attn.qkv_proj"],
+            "mlp.dense_h_to_4h": FUSED["mlp.gate_up_proj"],
+        },
+        pairs_adjacent=True,
+    ),
 )
 GLM4 = Family(
     "glm4",

@@ -1,7 +1,9 @@
 """Qwen 2 and 2.5: Llama with biases on queries, keys and values; and Qwen1.5 and Qwen2 with a
-mixture of experts, beside one that every token has, with a gate.
+mixture of experts, beside one that every token has, with a gate. MiMo is Qwen 2 with further layers
+that draft.
 
-Source: Yang et al., "Qwen2 technical report", 2024.
+Sources: Yang et al., "Qwen2 technical report", 2024; Xiaomi, "MiMo: unlocking the reasoning
+potential of language model", 2025.
 """
 
 from __future__ import annotations
@@ -22,11 +24,21 @@ from penstock.model.layer_spec import (
 
 
 def _hub(fields: Fields) -> ModelConfig:
+    return _model(fields, "qwen2")
+
+
+def _hub_mimo(fields: Fields) -> ModelConfig:
+    hub.only(fields, attention_bias=True, use_mrope=False)
+    fields.ignore("num_nextn_predict_layers")  # for drafts only
+    return _model(fields, "mimo")
+
+
+def _model(fields: Fields, name: str) -> ModelConfig:
     hub.activation(fields, "silu")
     sizes = hub.sizes(fields)
     windows = hub.windows_behind(fields, sizes["num_layers"])
     return ModelConfig(
-        architecture="qwen2",
+        architecture=name,
         **sizes,
         norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
         ropes=(hub.rope(fields, sizes["head_dim"]),),
@@ -56,6 +68,7 @@ QWEN2 = Family(
     gguf_also=("qwen2vl",),
     read_gguf=_gguf,
 )
+MIMO = Family("mimo", ("MiMoForCausalLM",), "MiMo", _hub_mimo)
 
 
 def _hub_moe(fields: Fields) -> ModelConfig:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import UnsupportedModel
+from penstock.families import HUB_CLASSES
 from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
@@ -92,7 +93,10 @@ def read_pooling(
     if encoder:
         # What sentence-transformers does with a folder that says nothing.
         return PoolingConfig(mode="mean", normalize=False, size=size, max_input=longest)
-    if any(name.endswith("Model") and not name.endswith("LMHeadModel") for name in names):
+    decodes = any(name in HUB_CLASSES for name in names)  # ChatGLMModel is one that does
+    if not decodes and any(
+        name.endswith("Model") and not name.endswith("LMHeadModel") for name in names
+    ):
         return default_for_decoders(config)
     return None
 

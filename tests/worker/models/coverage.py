@@ -20,6 +20,7 @@ from tests.worker.models import (
     test_recurrent_gguf,
     test_recurrent_models,
     test_recurrent_on_cpu,
+    test_twins,
 )
 from tests.worker.models.family_cases import (
     BITS_ON_DEVICE,
@@ -28,6 +29,7 @@ from tests.worker.models.family_cases import (
     RANKS_ON_DEVICE,
 )
 from tests.worker.models.recurrent_cases import RECURRENT_CASES
+from tests.worker.models.twins import TWINS
 from tests.worker.parallel import test_cpu_ranks
 
 SHOWN = ("float32 parity", "bits", "GGUF", "TP 2")
@@ -45,28 +47,37 @@ def coverage() -> dict[str, dict[str, Counter[str]]]:
                 if case not in test_parity_on_cpu.REFUSED
             )
             + _families(_cases(test_recurrent_on_cpu.test_equals_transformers))
+            + _families(_cases(test_twins.test_equals_its_twin))
             + Counter(Whisper=len(WHISPER_CASES)),
             "bits": _families(
                 _cases(test_family_bits.test_on_the_cpu_kernels)
                 + _cases(test_recurrent_on_cpu.test_rows_depend_on_their_sequence_alone)
+                + _cases(test_twins.test_on_the_cpu_kernels)
             )
             + Counter(Whisper=1),
             "GGUF": _families(case for case in gguf if case not in test_gguf_families.NOT_ON_CPU)
-            + _families(_cases(test_recurrent_gguf.test_equals_transformers)),
+            + _families(_cases(test_recurrent_gguf.test_equals_transformers))
+            + _families(_cases(test_twins.test_equals_its_twin_from_gguf)),
             "TP 2": _families(_cases(test_cpu_ranks.test_two_ranks_have_one_workers_bits)),
         },
         "reference": {
             "float32 parity": _families(
                 _cases(test_parity_families.test_equals_transformers)
                 + _cases(test_recurrent_models.test_equals_transformers)
+                + _cases(test_twins.test_equals_its_twin)
             )
             + Counter(Whisper=len(WHISPER_CASES)),
             "bits": _families(
                 _cases(test_family_bits.test_rows_depend_on_their_sequence_alone)
                 + _cases(test_recurrent_models.test_rows_depend_on_their_sequence_alone)
+                + _cases(test_twins.test_rows_depend_on_their_sequence_alone)
             )
             + Counter(Whisper=1),
-            "GGUF": _families(gguf + _cases(test_recurrent_gguf.test_equals_transformers)),
+            "GGUF": _families(
+                gguf
+                + _cases(test_recurrent_gguf.test_equals_transformers)
+                + _cases(test_twins.test_equals_its_twin_from_gguf)
+            ),
             "TP 2": _families(
                 _cases(test_cpu_ranks.test_ranks_of_the_reference)
                 + _cases(test_recurrent_over_ranks.test_tensor_parallel_ranks)
@@ -91,4 +102,5 @@ def _cases(test: Callable[..., Any]) -> list[str]:
 
 def _families(cases: Iterable[str]) -> Counter[str]:
     known = CASES | RECURRENT_CASES | test_gguf_families.OWN | test_recurrent_gguf.OWN
-    return Counter(known[case][0] for case in cases)
+    twins = {case: twin.name for case, twin in TWINS.items()}
+    return Counter(twins.get(case) or known[case][0] for case in cases)
