@@ -188,13 +188,6 @@ def test_what_it_cannot_go_on_from_is_said(server: Server) -> None:
     assert "at most 32 choices" in ask(server, CHAT, many).json()["error"]["message"]
 
 
-def test_other_endpoints_refuse_what_they_do_not_do(server: Server) -> None:
-    body = {"model": server.model, "input": "Hi", **RESUMABLE}
-    reply = ask(server, "/v1/responses", body)
-    assert reply.status_code == 400
-    assert "resumable" in reply.json()["error"]["param"]
-
-
 def test_a_key_gives_the_same_answer_again(server: Server) -> None:
     body = {"model": server.model, "messages": ASKED, "temperature": 1.5, **LONG}
 

@@ -70,6 +70,7 @@ class Messages(GenerateEndpoint[MessagesRequest]):
     request_type = MessagesRequest
     id_prefix = ID_PREFIX
     gives_receipts = True
+    replayable = True
 
     def check(self, request: MessagesRequest) -> None:
         check(request)

@@ -222,6 +222,7 @@ class MessagesFormat(WrittenAtOnce):
         self.head = head
         self.receipt: ReceiptField = UNSET
         self._parsing = parsing
+        self._draw = head.draw
         self._short_of = short_of
         self._events = EventSource()
         self._parts: AnswerParts[Block] | None = None
@@ -238,7 +239,7 @@ class MessagesFormat(WrittenAtOnce):
         self._events.out = out
         self._reply.usage = MessageUsage.of(begun)
         self._events.send("message_start", message=self._reply)
-        self._parts = AnswerParts(BlockKinds(self._events), self._parsing)
+        self._parts = self._answer(self._events)
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
         if self._parts is None:
@@ -272,13 +273,16 @@ class MessagesFormat(WrittenAtOnce):
         self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
     ) -> list[bytes]:
         [choice] = choices
-        parts: AnswerParts[Block] = AnswerParts(BlockKinds(NoEventSink()), self._parsing)
+        parts = self._answer(NoEventSink())
         parts.push("".join(choice.texts), choice.token_ids, [])
         self._finish(parts, choice.finish_reason, choice.stop_reason)
         self._reply.usage = MessageUsage.of(usage)
         self._reply.penstock_timeline = timeline
         self._reply.penstock_receipt = self.receipt
         return [encoder.encode(self._reply)]
+
+    def _answer(self, events: EventSink) -> AnswerParts[Block]:
+        return AnswerParts(BlockKinds(events), self._parsing, draw=self._draw)
 
     def _finish(
         self, parts: AnswerParts[Block], reason: str | None, stopped_by: int | str | None

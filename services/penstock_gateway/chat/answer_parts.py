@@ -47,7 +47,8 @@ class AnswerParts(Generic[Whole]):
     """The parts of one answer, in the order of its text; at most the last of them is open.
 
     parsing: how the text is read; None: it is all text.  detokenizer: a fresh one, of the request's
-    kind, where a text's log-probabilities are asked for.
+    kind, where a text's log-probabilities are asked for.  draw: what ids of calls follow from;
+    empty: from chance.
     """
 
     def __init__(
@@ -55,8 +56,10 @@ class AnswerParts(Generic[Whole]):
         kinds: PartKinds[Whole],
         parsing: Parsing | None,
         detokenizer: Detokenizer | None = None,
+        draw: bytes = b"",
     ) -> None:
         self._kinds = kinds
+        self._draw = draw
         self._parsing = parsing
         self._reader = _reader(parsing, detokenizer)
         self._reasoning = ReasoningTokens(None if parsing is None else parsing.closing)
@@ -126,7 +129,8 @@ class AnswerParts(Generic[Whole]):
         return self._begin(Reasoning, self._kinds.thoughts(self._next))
 
     def _call(self, call: CallBegin) -> AnswerPart[Whole]:
-        call_id = self._parsing.call_id(call) if self._parsing is not None else ""
+        draw = self._draw and b"%b %d" % (self._draw, self.calls)
+        call_id = self._parsing.call_id(call, draw) if self._parsing is not None else ""
         return self._kinds.call(self._next, call_id, call.name)
 
     @property

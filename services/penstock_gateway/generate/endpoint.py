@@ -101,7 +101,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     id_prefix: str
     """Prefix of the ids in its replies."""
     replayable = False
-    """Whether its answers can be had again, see generate.replay."""
+    """Whether `replays` is true of its requests, mostly."""
     stream_form = SERVER_SENT_EVENTS
     gives_receipts = False
     """Whether x-penstock-receipt means something here."""
@@ -122,6 +122,10 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         Raises InvalidRequest, and the errors of preparing media.
         """
 
+    def replays(self, request: Fields) -> bool:
+        """Whether the request's answer can be had again, see generate.replay."""
+        return self.replayable
+
     def failure(self, error: HTTPError) -> bytes:
         """The last bytes of a stream that fails before its job is prepared."""
         return failed_stream(error)
@@ -140,13 +144,15 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             request_terms(request, headers, arrived),
             session=session_of(request, headers.session_id),
         )
-        if _resumable(request) and not self.replayable:
+        replays = self.replays(request)
+        if _resumable(request) and not replays:
             raise InvalidRequest(
-                "stream_options.resumable works for chat and completions only; it must be null",
+                "stream_options.resumable works for chat, completions, messages, and responses that"
+                " are not in the background; it must be null",
                 param="stream_options.resumable",
                 code="unsupported_value",
             )
-        if self.replayable and (headers.repeats or _resumable(request)):
+        if replays and (headers.repeats or _resumable(request)):
             _replay.set(replay_of(headers, request, self.id_prefix))
         with service.answering:
             if request.stream:

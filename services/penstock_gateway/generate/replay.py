@@ -51,7 +51,7 @@ _ORIGIN = struct.Struct(">BIQ16s12s6s")
 _VERSION = 1
 _CHECK_BYTES = 6
 _TOKEN = 4 * -(-(_ORIGIN.size + _CHECK_BYTES) // 3)
-_ID = re.compile(rf"([A-Za-z0-9_=-]{{{_TOKEN}}})\.(\d{{1,9}}e?(?:-\d{{1,9}}e?)*)")
+_ID = re.compile(rf"([A-Za-z0-9_=-]{{{_TOKEN}}})\.(\d{{1,9}}e?(?:-\d{{1,9}}e?)*)(?:~(\d{{1,9}}))?")
 _LAST_EVENT_ID = "Last-Event-ID"
 
 Fields = TypeVar("Fields", bound=RequestFields)
@@ -101,10 +101,12 @@ class ReplayedRequest:
         key: bytes | None,
         origin: Origin | None,
         known: tuple[KnownTokens, ...],
+        number: int,
         resumable: bool,
     ) -> None:
         """body: digest.  key: digest of the Idempotency-Key.  origin, known: of a stream that goes
-        on, and what the client has of each choice.  resumable: events have ids."""
+        on, and what the client has of each choice.  number: of the event that comes next; 0 where
+        events have none.  resumable: events have ids."""
         drawn = hashlib.sha256(body + key).digest() if key is not None else secrets.token_bytes(32)
         self._body = body
         self._origin = origin
@@ -114,6 +116,7 @@ class ReplayedRequest:
         self._written = ""
         self._answer = b""
         """Names all that the answer depends on."""
+        self._number = number
         self.resumable = resumable
         self.known = known
 
@@ -167,7 +170,8 @@ class ReplayedRequest:
             return reply
         known = self.known or (KnownTokens(0),) * batch.choices
         goes_on = self._origin is not None
-        return ResumableReply(reply, batch, self._written, known, goes_on=goes_on)
+        number = self._number if goes_on else None
+        return ResumableReply(reply, batch, self._written, known, number)
 
 
 def replay_of(headers: TermsHeaders, request: RequestFields, kind: str) -> ReplayedRequest:
@@ -186,8 +190,9 @@ def replay_of(headers: TermsHeaders, request: RequestFields, kind: str) -> Repla
     digest = body.digest()[:12]
     origin: Origin | None = None
     known: tuple[KnownTokens, ...] = ()
+    number = 0
     if last is not None:
-        origin, known = _read(last)
+        origin, known, number = _read(last)
         if origin.body != digest:
             raise _wrong("it is of another body, or of another tenant's")
     return ReplayedRequest(
@@ -195,17 +200,19 @@ def replay_of(headers: TermsHeaders, request: RequestFields, kind: str) -> Repla
         key=None if key is None else hashlib.sha256(key.encode()).digest(),
         origin=origin,
         known=known,
+        number=number,
         resumable=resumable,
     )
 
 
-def _read(last: str) -> tuple[Origin, tuple[KnownTokens, ...]]:
+def _read(last: str) -> tuple[Origin, tuple[KnownTokens, ...], int]:
+    """The origin, what the client has, and the number of the event after it."""
     found = _ID.fullmatch(last)
     if found is None:
         raise _wrong("no event of this server has it")
     counts = found[2].split("-")
     known = tuple(KnownTokens(int(each.rstrip("e")), each.endswith("e")) for each in counts)
-    return Origin.read(found[1]), known
+    return Origin.read(found[1]), known, int(found[3] or 0)
 
 
 class ResumableReply:
@@ -218,10 +225,10 @@ class ResumableReply:
         batch: GenerationBatch,
         origin: str,
         known: tuple[KnownTokens, ...],
-        *,
-        goes_on: bool,
+        number: int | None,
     ) -> None:
-        """origin: see Origin.written.  goes_on: the stream has begun before."""
+        """origin: see Origin.written.  number: of the event that comes next; None: the stream
+        begins."""
         self._reply = reply
         self.shows_aborts = reply.shows_aborts
         self.begin = reply.begin
@@ -236,12 +243,12 @@ class ResumableReply:
         self._known = known
         self._counts = [each.tokens for each in known]
         self._ended = [each.ended for each in known]
-        self._goes_on = goes_on
+        self._number = number
         self._behind = {choice for choice, each in enumerate(known) if each.tokens or each.ended}
         """Choices whose beginning the format hasn't been told yet."""
 
     def opening(self, out: bytearray, choice: int, usage: UsageField, begun: UsageInfo) -> None:
-        if self._goes_on:
+        if self._number is not None:
             self._reply.opening(bytearray(), choice, usage, begun)
             return
         self._reply.opening(out, choice, usage, begun)
@@ -262,7 +269,16 @@ class ResumableReply:
         if len(out) > at and not out.startswith(b"id: ", at):
             counts = zip(self._counts, self._ended, strict=True)
             told = "-".join(f"{count}e" if ended else str(count) for count, ended in counts)
+            number = self._reply.numbered
+            told += f"~{number}" if number else ""
             out[at:at] = b"id: %b.%b\n" % (self._origin, told.encode())
+
+    @property
+    def numbered(self) -> int:
+        return self._reply.numbered
+
+    def renumber(self, number: int) -> None:
+        self._reply.renumber(number)
 
     def plain_chunk(self, choice: int, usage: UsageField) -> PlainChunk | None:
         return None
@@ -279,6 +295,8 @@ class ResumableReply:
             self._behind.discard(choice)
             if replayed is not None:
                 await self._tell(choice, replayed)
+            if self._number:
+                self._reply.renumber(self._number)
 
     async def _tell(self, choice: int, replayed: SequenceDelta) -> None:
         if replayed.finish_reason is not None and not self._known[choice].ended:

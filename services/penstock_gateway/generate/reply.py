@@ -202,6 +202,13 @@ class ReplyFormat(Protocol):
     def place(self, out: bytearray, choice: int) -> None:
         """Called when all of a choice's delta has been appended, also what it was split into."""
 
+    @property
+    def numbered(self) -> int:
+        """The number of the next event; 0 where they have none."""
+
+    def renumber(self, number: int) -> None:
+        """The next event has that number, whatever was written: other pieces of the same."""
+
     def usage(self, out: bytearray, usage: UsageInfo) -> None:
         """Appends the chunk that holds the usage and no choices."""
 
@@ -246,6 +253,14 @@ class Placeless:
     """The part of a ReplyFormat whose events don't say how far they are."""
 
     def place(self, out: bytearray, choice: int) -> None:
+        """Does nothing."""
+
+    @property
+    def numbered(self) -> int:
+        """Mostly, events have no numbers."""
+        return 0
+
+    def renumber(self, number: int) -> None:
         """Does nothing."""
 
 

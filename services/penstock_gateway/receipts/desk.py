@@ -260,6 +260,11 @@ class ReceiptReply:
         self.ahead = reply.ahead
         self.spliced = reply.spliced
         self.place = reply.place
+        self.renumber = reply.renumber
+
+    @property
+    def numbered(self) -> int:
+        return self._reply.numbered
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
         """Writes a delta's events, and notes its tokens."""

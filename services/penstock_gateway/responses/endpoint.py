@@ -113,11 +113,16 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
     request_type = ResponsesRequest
     id_prefix = ID_PREFIX
     gives_receipts = True
+    replayable = True
 
     def check(self, request: ResponsesRequest) -> None:
         check(request)
         if request.background:
             check_background(self._service, request)
+
+    def replays(self, request: ResponsesRequest) -> bool:
+        """One in the background is found again by its id."""
+        return not request.background
 
     def failure(self, error: HTTPError) -> bytes:
         return failure(error)

@@ -51,12 +51,13 @@ class NoEvents:
 
 
 class EventWriter:
-    """Server-sent events, numbered, each under its own name. out: taken by who writes it on."""
+    """Server-sent events, numbered, each under its own name. out: taken by who writes it on.
+    number: of the next one."""
 
     def __init__(self) -> None:
         self.splices = Splices()
         self.out = bytearray()
-        self._number = 0
+        self.number = 0
         self._latest_at = 0
 
     def send(self, kind: str, **fields: Any) -> None:
@@ -77,15 +78,15 @@ class EventWriter:
     def take_back(self) -> None:
         """Removes the latest event, which is still in `out`: another one comes in its place."""
         del self.out[self._latest_at :]
-        self._number -= 1
+        self.number -= 1
 
     def _append(self, kind: str, fields: dict[str, Any]) -> None:
         self._latest_at = len(self.out)
         self.out += f"event: {kind}\ndata: ".encode()
-        event = {"type": kind, "sequence_number": self._number, **fields}
+        event = {"type": kind, "sequence_number": self.number, **fields}
         encoder.encode_into(event, self.out, -1)
         self.out += b"\n\n"
-        self._number += 1
+        self.number += 1
 
 
 class OpenItem(ABC):

@@ -226,11 +226,13 @@ def output_items(
     shown: ThoughtsShown,
     parsing: Parsing | None,
     detokenizer: Detokenizer | None,
+    draw: bytes,
 ) -> AnswerParts[OutputItem]:
     """The items of one answer. Where nothing is parsed it is one message, which is there from the
-    beginning. base, called, shown: as AnswerKinds has them.  detokenizer: as AnswerParts has it."""
+    beginning. base, called, shown: as AnswerKinds has them.  detokenizer, draw: as AnswerParts has
+    them."""
     kinds = AnswerKinds(events, base, called, shown)
-    items: AnswerParts[OutputItem] = AnswerParts(kinds, parsing, detokenizer)
+    items: AnswerParts[OutputItem] = AnswerParts(kinds, parsing, detokenizer, draw)
     if parsing is None:
         items.begin_text()
     return items

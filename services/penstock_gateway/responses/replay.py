@@ -70,28 +70,28 @@ class LaterEvents(EventWriter):
     @property
     def latest(self) -> int:
         """The number of the latest one that was written; else `after`."""
-        return max(self._after, self._number - 1)
+        return max(self._after, self.number - 1)
 
     def _append(self, kind: str, fields: dict[str, Any]) -> None:
-        if self._number > self._after:
+        if self.number > self._after:
             super()._append(kind, fields)
         else:
-            self._number += 1
+            self.number += 1
 
     def check_end(self) -> None:
         """Looks at a whole answer before its last event. Raises InvalidRequest if no event has the
         number `after`. Of one that failed, more may have been shown than was kept."""
-        if self._after > self._number:
+        if self._after > self.number:
             raise InvalidRequest(
                 f"starting_after is {self._after}; the response's last event has the number "
-                f"{self._number}",
+                f"{self.number}",
                 param="starting_after",
                 code="invalid_value",
             )
 
     def send_last(self, kind: str, **fields: Any) -> None:
         """Written always: what was shown before may have been lost to a failure."""
-        self._number = max(self._number, self._after + 1)
+        self.number = max(self.number, self._after + 1)
         self.send(kind, **fields)
 
 

@@ -139,6 +139,7 @@ class ResponsesFormat(WrittenAtOnce):
         self._logprobs = params.logprobs is not None
         self._skips_special_tokens = params.skip_special_tokens
         self._base = head.id.removeprefix(ID_PREFIX)
+        self._draw = head.draw
         self._parsing = parsing
         self._called = tools.called
         self._shown = ThoughtsShown.asked_for(request)
@@ -175,6 +176,13 @@ class ResponsesFormat(WrittenAtOnce):
     def response(self) -> Response:
         """The response as far as it has come."""
         return self._response
+
+    @property
+    def numbered(self) -> int:
+        return self._events.number
+
+    def renumber(self, number: int) -> None:
+        self._events.number = number
 
     def is_large(self, deltas: list[SequenceDelta]) -> bool:
         return self._logprobs and sum(len(delta.token_ids) for delta in deltas) > MANY
@@ -277,7 +285,7 @@ class ResponsesFormat(WrittenAtOnce):
         if self._logprobs and self._parsing is not None:
             detokenizer = make_detokenizer(self._tokenizer, self._skips_special_tokens)
         return output_items(
-            events, self._base, self._called, self._shown, self._parsing, detokenizer
+            events, self._base, self._called, self._shown, self._parsing, detokenizer, self._draw
         )
 
     def _logprobs_of(

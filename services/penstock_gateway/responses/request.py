@@ -141,6 +141,14 @@ def check(request: ResponsesRequest) -> None:
             "all that is in it",
             param="previous_response_id",
         )
+    options = request.stream_options
+    if request.conversation is not None and options is not None and options.resumable:
+        raise InvalidRequest(
+            "stream_options.resumable can't be combined with conversation, which may be another by"
+            " the time the stream goes on",
+            param="stream_options.resumable",
+            code="unsupported_value",
+        )
     for name in request.include or ():
         if name not in INCLUDES:
             raise InvalidRequest(

@@ -20,6 +20,8 @@ MAX_ANSWER = 64 << 20
 MAX_LINE = 16 << 20
 PASSING = (502, 503, 504)
 """What a proxy or a gateway answers while those behind it are away."""
+LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete", "response.failed")
+"""Types of events after which a stream of messages or of a response has no others."""
 BETWEEN_ATTEMPTS = 0.05
 """Seconds between two attempts to go on with a stream."""
 
@@ -137,10 +139,11 @@ class HttpClient:
             waiting: list[Any] = []  # Events come once more until one of them has an id.
             try:
                 for id, event in self._events(path, body, last):
-                    if event is None:
+                    if event is not None:
+                        waiting.append(event)
+                    if event is None or _is_last(event):
                         yield from waiting
                         return
-                    waiting.append(event)
                     if id is not None:
                         yield from waiting
                         last, waiting, since = id, [], time.monotonic()
@@ -261,6 +264,10 @@ def reason_of(answer: Any) -> str:
     error = answer.get("error") if isinstance(answer, dict) else None
     message = error.get("message") if isinstance(error, dict) else error
     return str(message) if message else "no reason was given"
+
+
+def _is_last(event: Any) -> bool:
+    return isinstance(event, dict) and event.get("type") in LAST_EVENTS
 
 
 def _code(event: dict[str, Any]) -> int:

@@ -1,0 +1,109 @@
+"""Streams of responses and messages, whose events have names, go on from any of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock import resumed_events
+from penstock.cli.http_client import LAST_EVENTS
+from testing.serving import Server
+from tests.system.test_resumed_streams import ASKED, RESUMABLE, Event, ask
+
+pytestmark = pytest.mark.timeout(600)
+
+RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
+WEATHER = {"type": "object", "properties": {"where": {"type": "string", "maxLength": 12}}}
+NAMED: dict[str, tuple[str, dict[str, Any]]] = {
+    "a response": (
+        RESPONSES,
+        {"input": "Count, and say why.", "max_output_tokens": 40, "temperature": 1.2},
+    ),
+    "a response with log-probabilities": (
+        RESPONSES,
+        {
+            "input": "Count.",
+            "max_output_tokens": 30,
+            "include": ["message.output_text.logprobs"],
+            "top_logprobs": 2,
+        },
+    ),
+    "a response with a call": (
+        RESPONSES,
+        {
+            "input": "Count.",
+            "max_output_tokens": 60,
+            "tools": [{"type": "function", "name": "look", "parameters": WEATHER}],
+            "tool_choice": "required",
+        },
+    ),
+    "a message": (MESSAGES, {"messages": ASKED, "max_tokens": 40, "temperature": 0.9}),
+    "a message with a call": (
+        MESSAGES,
+        {
+            "messages": ASKED,
+            "max_tokens": 60,
+            "tools": [{"name": "look", "input_schema": WEATHER}],
+            "tool_choice": {"type": "any"},
+        },
+    ),
+}
+
+
+def named_events(reply: httpx.Response) -> list[Event]:
+    """Of a stream whose events have types."""
+    assert reply.status_code == 200, reply.text
+    found = []
+    for block in reply.text.removesuffix("\n\n").split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.split("\n") if not line.startswith(":"))
+        assert json.loads(fields["data"])["type"] == fields["event"]
+        found.append(Event(fields.get("id"), fields["data"]))
+    return found
+
+
+def told(events: list[Event]) -> list[Any]:
+    """All that they say, where pieces of the same text are one."""
+    found: list[Any] = []
+    for event in events:
+        said = json.loads(event.data)
+        said.pop("sequence_number", None)
+        said.get("response", {}).pop("completed_at", None)
+        delta, logprobs = said.pop("delta", None), said.pop("logprobs", [])
+        if isinstance(delta, dict) and str(delta.get("type")).endswith("_delta"):
+            said["kind"] = delta.pop("type")
+            (delta,) = delta.values()
+        if found and isinstance(delta, str) and found[-1][0] == said:
+            found[-1][1] += delta
+            found[-1][2].extend(logprobs)
+        else:
+            found.append([said, delta, logprobs])
+    return found
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_events_with_names_go_on_from_every_one(server: Server, name: str) -> None:
+    path, body = NAMED[name]
+    body = {"model": server.model, **body, **RESUMABLE}
+    events = named_events(ask(server, path, body))
+    places = [place for place, event in enumerate(events) if event.id is not None]
+    assert len(places) > 5
+    for place in {0, 1, len(places) // 2, len(places) - 2, len(places) - 1}:
+        had = events[: places[place] + 1]
+        rest = named_events(ask(server, path, body, had[-1].id))
+        assert told([*had, *rest]) == told(events)
+        if path == RESPONSES:
+            numbers = [json.loads(event.data)["sequence_number"] for event in [*had, *rest]]
+            assert numbers == list(range(len(numbers)))
+    heard = [Event(None, json.dumps(each)) for each in resumed_events(server.url, body, path=path)]
+    assert len(told(heard)) >= 4
+    assert json.loads(heard[-1].data)["type"] in LAST_EVENTS
+
+
+def test_what_may_change_meanwhile_is_not_gone_on_with(server: Server) -> None:
+    body = {"model": server.model, "input": "Hi", "conversation": "conv_1", **RESUMABLE}
+    reply = ask(server, RESPONSES, body)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == "stream_options.resumable"
