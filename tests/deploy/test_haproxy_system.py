@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import httpx
 import pytest
 
 from deploy.local import Balancer, answers, free_port, haproxy
+from penstock import resumed_events
 from penstock.prepare import prepare
 from testing import processes
 from testing.serving import PATIENCE, wait_until
@@ -283,3 +285,50 @@ def test_a_killed_gateway_costs_the_streams_that_had_begun_and_no_more(pair: Pai
     assert tally.cut == len(tally.failed), tally.failed
     assert 0 < tally.cut <= 16
     assert tally.finished > 32
+
+
+def resumed(url: str, seed: int, tokens: int, begun: list[int]) -> tuple[str, float]:
+    """The stream's text as a client gets it that goes on where it breaks off, and its longest
+    silence, in seconds. begun: gets the seed with the first piece."""
+    heard, longest, before = "", 0.0, time.monotonic()
+    for event in resumed_events(url, body(seed, tokens), path=PATH, patience=PATIENCE):
+        now = time.monotonic()
+        longest, before = max(longest, now - before), now
+        if not heard:
+            begun.append(seed)
+        heard += "".join(choice["text"] for choice in event["choices"])
+    return heard, longest
+
+
+def test_streams_that_go_on_outlive_every_gateway(
+    pair: Pair, request: pytest.FixtureRequest
+) -> None:
+    """Both gateways are killed, one after the other, under streams whose clients go on: each
+    answer is whole, and no token is computed twice."""
+    streams = 100 if request.config.getoption("--long") else 24
+    tokens, begun = 120, list[int]()
+
+    def generated() -> int:
+        status = httpx.get(pair.balancer.url + "/status", timeout=PATIENCE).json()
+        return int(status["engine"]["tokens_generated"])
+
+    before = generated()
+    with ThreadPoolExecutor(streams) as pool:
+        reading = [
+            pool.submit(resumed, pair.balancer.url, seed, tokens, begun) for seed in range(streams)
+        ]
+        wait_until(lambda: len(begun) == streams)
+        for number in range(2):
+            pair.end(number, signal.SIGKILL)
+            pair.start(number)
+            wait_until(lambda: pair.states() == ["UP", "UP"], message=pair.states)
+        found = [each.result(PATIENCE) for each in reading]
+    assert [heard for heard, _ in found] == [text(seed, tokens) for seed in range(streams)]
+    gaps = sorted(gap for _, gap in found)
+    wait_until(lambda: generated() - before >= streams * tokens)
+    again = generated() - before - streams * tokens
+    print(
+        f"{streams} streams through haproxy, longest silence of each: p50 "
+        f"{gaps[streams // 2]:.2f} s, p99 {gaps[-1 - streams // 100]:.2f} s; {again} tokens again"
+    )
+    assert again == 0

@@ -42,6 +42,14 @@ class Adoption:
             self._finisher.close(request)
         self._state.kept_answers.settle(now)
 
+    def gives_way(self, tenant: str) -> bool:
+        """Whether something of the tenant's has ended that nobody reads, as it may have no more
+        open: the oldest does."""
+        oldest = self._state.kept_answers.oldest_of(tenant)
+        if oldest is not None:
+            self._finisher.close(oldest)
+        return oldest is not None
+
     def adopt(self, frontend: FrontendSession, submit: Submit, now: float) -> bool:
         """Whether a request is answered by what an earlier one with an equal claim has had
         computed. The latter is the front end's from here on."""

@@ -57,15 +57,23 @@ class Submissions:
             return
         if self._adoption.adopt(frontend, submit, now):
             return
-        refusal = (
-            self._leaving(submit)
-            or self._admission.refusal(submit, now)
-            or self._grammar_refusal(submit, now)
-        )
+        refusal = self._refusal(submit, now)
+        while refusal is not None and refusal.code == "limited":
+            if not self._adoption.gives_way(submit.tenant):
+                break
+            refusal = self._refusal(submit, now)
         if refusal is not None:
             self._reject(frontend, refusal)
         else:
             self._accept(frontend, submit, now)
+
+    def _refusal(self, submit: Submit, now: float) -> Rejected | None:
+        """Returns the rejection of a valid request that isn't accepted now; None otherwise."""
+        return (
+            self._leaving(submit)
+            or self._admission.refusal(submit, now)
+            or self._grammar_refusal(submit, now)
+        )
 
     def advance(self, frontend: FrontendSession, message: Advance, now: float) -> None:
         """Begins the next step of a beam search: its new sequences wait."""

@@ -89,6 +89,10 @@ class KeptAnswers:
                 if request.kept is not None and request.kept.size:
                     self._forget(request)
 
+    def oldest_of(self, tenant: str) -> Request | None:
+        """The tenant's orphan that has waited for longest."""
+        return next((each for each in self._orphans if each.tenant == tenant), None)
+
     def over(self, now: float) -> list[Request]:
         """Takes out the orphans whose time is over."""
         found = []

@@ -211,6 +211,21 @@ def test_nobody_else_gets_it(other: dict[str, Any]) -> None:
     assert h.core.state.kept_answers.adopted == 0
 
 
+def test_it_gives_way_to_what_its_tenant_asks_for_next() -> None:
+    """Who stops a stream, and may have one open, asks the next question at once."""
+    h = Harness(tenants="one:max_requests=1")
+    front, request = begun(h, 3, tenant="one")
+    refused = h.submit(front, [9, 8, 7], tenant="one")
+    assert refused.rejected is not None
+    assert refused.rejected.code == "limited"
+    h.leave(front, request)
+    accepted = h.submit(front, [9, 8, 7], tenant="one")
+    assert accepted.accepted
+    h.run()
+    assert accepted.over
+    assert not h.core.state.frontends.orphanage.requests
+
+
 def test_it_is_preempted_while_nobody_reads_it() -> None:
     h = Harness(max_num_seqs=2)
     front = h.connect()

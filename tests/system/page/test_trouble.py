@@ -147,20 +147,51 @@ def test_a_limit_is_waited_out(open_tab: Callable[..., Tab], guarded: Server) ->
     assert chat.contents()[-1][1]
 
 
-def test_a_gateway_that_dies_costs_no_word(open_tab: Callable[..., Tab], guarded: Server) -> None:
+def kill_gateway(server: Server) -> None:
+    (gateway,) = [pid for title, pid in server.children().items() if "gateway" in title]
+    os.kill(gateway, signal.SIGKILL)
+
+
+def test_an_answer_outlives_its_gateway(open_tab: Callable[..., Tab], guarded: Server) -> None:
+    chat = with_key(open_tab(guarded.url))
+    chat.parameters(temperature="0", max_tokens="400", repetition_penalty="1", system="Write on.")
+    asked = requests(chat)
+    chat.send(LONG, wait=False)
+    chat.grown(40)
+    shown = chat.bodies()[-1]
+    kill_gateway(guarded)
+    chat.ended()
+    chat.tab.complaints.clear()
+    assert chat.page.locator(".problem").count() == 0
+    assert chat.bodies()[-1].startswith(shown)
+    body = {**asked[0], "stream": False}
+    del body["stream_options"]
+    url, headers = f"{guarded.url}/v1/chat/completions", keyring.bearer(KEY)
+    whole = httpx.post(url, json=body, headers=headers, timeout=PATIENCE).json()
+    assert chat.contents()[-1][1] == whole["choices"][0]["message"]["content"]
+
+
+def test_a_server_that_stays_away_costs_no_word(
+    open_tab: Callable[..., Tab], guarded: Server
+) -> None:
     chat = with_key(open_tab(guarded.url))
     chat.parameters(temperature="0", max_tokens="2000", repetition_penalty="1", system="Write on.")
     chat.send(LONG, wait=False)
     chat.grown(40)
     shown = chat.bodies()[-1]
-    (gateway,) = [pid for title, pid in guarded.children().items() if "gateway" in title]
-    os.kill(gateway, signal.SIGKILL)
+    # The page's time flies: it has soon waited long enough.
+    chat.page.evaluate(
+        "() => { const now = performance.now.bind(performance);"
+        " performance.now = () => 100 * now(); }"
+    )
+    chat.page.route("**/v1/chat/completions", lambda route: route.abort())
+    kill_gateway(guarded)
     chat.ended()
     chat.tab.complaints.clear()
     assert chat.bodies()[-1].startswith(shown)
     assert "connection to the server was lost" in chat.page.locator(".problem").inner_text()
+    chat.page.unroute("**/v1/chat/completions")
     kept = chat.contents()[-1][1]
-    chat.tab.load(chat.page.reload)
     wait_until(guarded.ready, 60)
     chat.tab.load(chat.page.reload)
     chat.page.locator(".problem").wait_for()

@@ -28,7 +28,7 @@ export class Generation {
     delete node.problem;
     node.state = "open";
     try {
-      for await (const chunk of by(await body, this.#abort.signal)) {
+      for await (const chunk of by(await body, this.#abort.signal, node.id)) {
         add(node, chunk, times, performance.now());
         this.changed(node);
       }

@@ -8,9 +8,10 @@ export class EventParser {
   #data = [];
   #size = 0;
   #event = "";
+  #id = "";
   #afterReturn = false;
 
-  /** The events that these bytes complete: [{event, data}]. Throws RangeError over 16 MiB. */
+  /** The events that these bytes complete: [{event, data, id}]. Throws RangeError over 16 MiB. */
   feed(bytes) {
     const events = [];
     let text = this.#decoder.decode(bytes, { stream: true });
@@ -31,10 +32,11 @@ export class EventParser {
 
   #take(line, events) {
     if (line === "") {
-      if (this.#data.length) events.push({ event: this.#event || "message", data: this.#data.join("\n") });
+      if (this.#data.length) events.push({ event: this.#event || "message", data: this.#data.join("\n"), id: this.#id });
       this.#data = [];
       this.#size = 0;
       this.#event = "";
+      this.#id = "";
       return;
     }
     const colon = line.indexOf(":");
@@ -45,5 +47,6 @@ export class EventParser {
       this.#data.push(value);
       this.#size += value.length;
     } else if (field === "event") this.#event = value;
+    else if (field === "id") this.#id = value;
   }
 }

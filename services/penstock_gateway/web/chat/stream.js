@@ -20,23 +20,59 @@ export class OtherAnswer extends Error {
   }
 }
 
+/** Milliseconds without an event after which a break is the end, and between two attempts. */
+const PATIENCE = 20_000;
+const PAUSE = 250;
+
 /**
- * Asks, and yields the chunks. Throws ApiError for an error before or within the stream,
- * ConnectionLost for a stream without end, and the signal's AbortError.
+ * Asks, and yields the chunks. key: of this answer alone; with one, the stream goes on where it
+ * breaks off, at whichever gateway answers.  Throws ApiError for an error before or within the
+ * stream, ConnectionLost for a stream without end, and the signal's AbortError.
  */
-export function ask(body, signal) {
-  return eventsOf("v1/chat/completions", {
-    headers: { "content-type": "application/json", "x-penstock-timeline": "1" },
-    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
-    signal,
-  });
+export async function* ask(body, signal, key = null) {
+  const own = { "content-type": "application/json", "x-penstock-timeline": "1" };
+  const options = { include_usage: true };
+  if (key) {
+    own["idempotency-key"] = key;
+    options.resumable = true;
+  }
+  const asked = { headers: own, body: JSON.stringify({ ...body, stream: true, stream_options: options }), signal };
+  let since = performance.now();
+  while (true) {
+    let waiting = []; // They come once more if no event with an id comes behind them.
+    try {
+      for await (const { id, chunk } of identified("v1/chat/completions", asked)) {
+        waiting.push(chunk);
+        if (key && !id) continue;
+        yield* waiting;
+        waiting = [];
+        since = performance.now();
+        if (id) own["last-event-id"] = id;
+      }
+      yield* waiting;
+      return;
+    } catch (error) {
+      if (signal.aborted || !own["last-event-id"] || !passes(error)) throw error;
+      if (performance.now() - since > PATIENCE) throw new ConnectionLost(error);
+    }
+    await new Promise((done) => setTimeout(done, PAUSE));
+  }
 }
+
+/** Whether an error says that the server is away, and not that it refuses. */
+const passes = (error) =>
+  error instanceof ConnectionLost || error.code === "unreachable" || [502, 503, 504].includes(error.status);
 
 /** The chunk behind the last words. */
 export const ended = () => ({ choices: [{ delta: {}, finish_reason: "stop" }] });
 
 /** What a path streams that is posted to. Throws as `ask` does. */
-export async function* eventsOf(path, { headers: own = {}, body, signal }) {
+export async function* eventsOf(path, asked) {
+  for await (const { chunk } of identified(path, asked)) yield chunk;
+}
+
+/** The same as {id, chunk}: of the event. */
+async function* identified(path, { headers: own = {}, body, signal }) {
   let response;
   try {
     response = await fetch(path, { method: "POST", headers: { ...own, ...headers() }, body, signal });
@@ -45,28 +81,32 @@ export async function* eventsOf(path, { headers: own = {}, body, signal }) {
     throw new ApiError("the server can't be reached", { code: "unreachable" });
   }
   if (!response.ok) throw await ApiError.of(response);
-  yield* chunksOf(response.body, signal);
+  yield* read(response.body, signal);
 }
 
 /** The chunks of an event stream, as far as [DONE]. stream: a ReadableStream of bytes. */
-export async function* chunksOf(stream, signal = null) {
+export async function* chunksOf(stream) {
+  for await (const { chunk } of read(stream, null)) yield chunk;
+}
+
+async function* read(stream, signal) {
   const parser = new EventParser();
   const reader = stream.getReader();
   try {
     for (;;) {
-      let read;
+      let piece;
       try {
-        read = await reader.read();
+        piece = await reader.read();
       } catch (error) {
         if (signal?.aborted) throw error;
         throw new ConnectionLost(error);
       }
-      if (read.done) throw new ConnectionLost(null);
-      for (const { data } of parser.feed(read.value)) {
+      if (piece.done) throw new ConnectionLost(null);
+      for (const { data, id } of parser.feed(piece.value)) {
         if (data === "[DONE]") return;
         const chunk = JSON.parse(data);
         if (chunk.error) throw new ApiError(String(chunk.error.message), { code: chunk.error.code });
-        yield chunk;
+        yield { id, chunk };
       }
     }
   } finally {
