@@ -379,22 +379,33 @@ def tasks_of(
     generates.
 
     Vectors of every token are an encoder's only, where pictures have none, and where all that one
-    step can give fits into a message. A model for late interaction gives nothing else.
+    step can give fits into a message. A model may make nothing but these, or classes of these, or
+    nothing but weights of its vocabulary.
     """
     if pooling is None:
         return ()
     first: PoolingTask = "classify" if pooling.labels else "embed"
     if not isinstance(model.config, EncoderConfig) or model.config.space is not None:
         return (first,)
-    most = FLOAT_BYTES * pooling.token_size * config.scheduler.max_num_batched_tokens
+    numbers = max(pooling.token_size, len(pooling.labels) if pooling.by_token else 0)
+    most = FLOAT_BYTES * numbers * config.scheduler.max_num_batched_tokens
     fits = 2 * most <= config.transport.max_message_bytes
-    if pooling.late is not None:
-        if not fits:
-            raise StartupError(
-                f"the vectors of a step of {config.scheduler.max_num_batched_tokens} tokens take "
-                f"{most} bytes; at most half of max_message_bytes "
-                f"({config.transport.max_message_bytes}) is allowed, so lower "
-                "max_num_batched_tokens"
-            )
-        return ("token_embed",)
-    return (first, "token_embed") if fits else (first,)
+    by_token = pooling.by_token or (pooling.late is not None and pooling.late.alone)
+    if by_token and not fits:
+        raise StartupError(
+            f"what a step of {config.scheduler.max_num_batched_tokens} tokens gives takes {most} "
+            f"bytes; at most half of max_message_bytes ({config.transport.max_message_bytes}) is "
+            "allowed, so lower max_num_batched_tokens"
+        )
+    found: list[PoolingTask] = []
+    if pooling.by_token:
+        found.append("token_classify")
+    elif pooling.sparse is not None and pooling.sparse.tokens is None:
+        return ("embed_sparse",)
+    elif pooling.late is None or not pooling.late.alone:
+        found.append(first)
+    if fits:
+        found.append("token_embed")
+    if pooling.sparse is not None:
+        found.append("embed_sparse")
+    return tuple(found)

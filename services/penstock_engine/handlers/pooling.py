@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from penstock.errors import InvalidRequest
 from penstock.model.pooling_config import PoolingConfig
-from penstock.protocol.common import Pooling, PoolingTask
+from penstock.protocol.common import Pooling, PoolingTask, Vectors
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.from_worker import Result
 from penstock.request.pooling_params import check_dimensions
@@ -104,16 +106,31 @@ def verify_vectors(step: StepInFlight, result: Result, pooling: PoolingConfig) -
         request, vectors = sequence.request, outcome.vectors
         if vectors is None or request.pooling is None or not vectors.is_sound():
             raise UnfitResult(f"slot {outcome.slot} returned invalid vectors")
+        if request.pooling.task == "embed_sparse":
+            _verify_places(vectors, pooling, outcome.slot)
+            continue
         expected = _shape(request.pooling, pooling, len(request.prompt_token_ids))
-        if vectors.shape != expected:
+        if vectors.shape != expected or vectors.places:
             raise UnfitResult(
                 f"slot {outcome.slot} returned vectors of shape {vectors.shape}, not {expected}"
             )
 
 
+def _verify_places(vectors: Vectors, pooling: PoolingConfig, slot: int) -> None:
+    """Raises UnfitResult for what isn't a sparse vector over the vocabulary."""
+    places = vectors.indexes()
+    size = 0 if pooling.sparse is None else pooling.sparse.size
+    whole = len(vectors.shape) == 1 and len(places) == vectors.shape[0]
+    ascend = all(one < other for one, other in pairwise(places))
+    if not whole or not ascend or (places and not 0 <= places[0] <= places[-1] < size):
+        raise UnfitResult(f"slot {slot} returned an invalid sparse vector")
+
+
 def _shape(asked: Pooling, pooling: PoolingConfig, tokens: int) -> tuple[int, ...]:
     if asked.task == "classify":
         return (len(pooling.labels),)
+    if asked.task == "token_classify":
+        return (tokens, len(pooling.labels))
     if asked.task == "embed":
         return (asked.dimensions or pooling.size,)
     return (tokens, asked.dimensions or pooling.token_size)

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.client.late_interaction import max_sim
-from penstock.client.pool_request import PoolResult, pooling_model
+from penstock.client.pool_request import PoolResult, compares_tokens
 from penstock.client.pooling_inputs import cosine, pair_up, scores_pairs
 from penstock.errors import InvalidRequest
 from penstock.media.sources import MediaSource
@@ -115,7 +115,7 @@ async def scores(
         )
         results = await call.pool(inputs, Pooling("classify", activate=activate))
         return [result.values()[0] for result in results], results
-    if pooling_model(call.engine.welcome).late is not None:
+    if compares_tokens(call.engine.welcome):
         return await _late_scores(call, first, second, pairs)
     inputs = await call.read_each([*first, *second])
     results = await call.pool(inputs, Pooling("embed"))

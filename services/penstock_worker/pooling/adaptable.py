@@ -56,7 +56,8 @@ def adapted_encoder(
     """Returns what adapted_decoder does, for an encoder."""
     if not setup.max_loras:
         return None
-    labels = len(setup.pooling.labels) if setup.pooling is not None else 0
+    pooling = setup.pooling
+    labels = len(pooling.labels) if pooling is not None and not pooling.by_token else 0
 
     def weights() -> Weights:
         found, _ = open_encoder(prepared, config, setup, torch.float32)

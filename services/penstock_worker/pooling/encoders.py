@@ -109,7 +109,7 @@ def open_encoder(
     head = None
     if config.space is not None:
         head = vector_head(config, config.space, weights, head_ops)
-    elif pooling is not None and pooling.labels:
+    elif pooling is not None and pooling.labels and not pooling.by_token:
         head = encoder_head(config, weights, len(pooling.labels), head_ops)
     # A head that isn't requested, and BERT's pooler, which only heads use.
     for name in found:

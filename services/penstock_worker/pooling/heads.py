@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -51,6 +52,7 @@ _ACTIVATIONS: Mapping[str, Head] = {
     "tanh": torch.tanh,
     "relu": torch.relu,
     "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": partial(torch.nn.functional.gelu, approximate="tanh"),
 }
 
 

@@ -65,12 +65,12 @@ def _pooled_vector(rows: Tensor, mode: PoolingMode) -> Tensor:
 
 
 def activated(scores: Tensor, kind: Activation) -> Tensor:
-    """`scores` is [labels]."""
+    """`scores` is [labels], or [tokens, labels]."""
     match kind:
         case "sigmoid":
             return torch.sigmoid(scores)
         case "softmax":
-            return torch.softmax(scores, 0)
+            return torch.softmax(scores, -1)
         case "identity":
             return scores
 

@@ -7,7 +7,7 @@ requests: truncation, normalisation, and probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from penstock.model.config import PreparedModel
 from penstock.model.kv_layout import ONE_GROUP, KVGroup
 from penstock.model.pooling_config import PoolingConfig
 from penstock.process import logs
+from penstock.protocol.common import PoolingTask
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_worker.batch.block_copies import NO_COPIES, Copies
@@ -27,8 +28,9 @@ from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.pooling.adapters import PoolAdapters
 from penstock_worker.pooling.bodies import Body, Hidden
-from penstock_worker.pooling.heads import ROWS, VECTORS, Head, load_dense
+from penstock_worker.pooling.heads import Head, load_dense
 from penstock_worker.pooling.pool import as_vectors, finished, scored
+from penstock_worker.pooling.row_heads import RowHead, load_row_heads
 from penstock_worker.sampler.transfers import Fetched, Transfers, transfers
 from penstock_worker.steps.feature import StepFeature
 from penstock_worker.steps.kinds import Guard, StepKind, StepStart
@@ -48,18 +50,21 @@ class Pooler:
         config: PoolingConfig,
         ways: Transfers | None = None,
         adapters: PoolAdapters | None = None,
+        row_heads: Mapping[PoolingTask, RowHead] | None = None,
     ) -> None:
         """`body` and `head` work on the same queue. `ways` copies between host and device; None for
-        the default. `adapters`: of inputs, whose heads may be others."""
+        the default. `adapters`: of inputs, whose heads may be others. `row_heads`: by the tasks
+        that they are for."""
         self._adapters = adapters or PoolAdapters()
         self.body = body
         self._head = head
         self._config = config
-        self._dense = load_dense(config.dense, VECTORS if config.late is None else ROWS)
+        self._dense = load_dense(config.dense)
+        self._row_heads = row_heads or {}
         self._transfers = ways or transfers(body.device)
 
     def launch(self, scheduled: list[SlotWork], slots: Slots) -> PoolingLaunch:
-        launch = PoolingLaunch.of(scheduled, slots, self._config, self._dense)
+        launch = PoolingLaunch.of(scheduled, slots, self._config, self._dense, self._row_heads)
         heads = [self._adapters.head_of(work.slot, self._head) for work in scheduled]
         launch.fetch(self.body.hidden(scheduled, slots), heads, self._transfers)
         launch.advance()
@@ -74,6 +79,7 @@ class PoolingLaunch:
     slots: dict[int, Slot]  # The slots of the works, as they were when queued.
     config: PoolingConfig
     dense: Head
+    row_heads: Mapping[PoolingTask, RowHead]
     _fetched: Fetched | None = None
     _places: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     """The place of each slot's numbers: (index of the fetched tensor with its numbers, row there or
@@ -81,14 +87,18 @@ class PoolingLaunch:
 
     @staticmethod
     def of(
-        works: list[SlotWork], slots: Slots, config: PoolingConfig, dense: Head
+        works: list[SlotWork],
+        slots: Slots,
+        config: PoolingConfig,
+        dense: Head,
+        row_heads: Mapping[PoolingTask, RowHead],
     ) -> PoolingLaunch:
         """Raises PlanError for a slot that asks for text."""
         for work in works:
             if slots[work.slot].pooling is None:
                 raise PlanError(f"slot {work.slot} asks a pooling model for text")
         held = {work.slot: slots[work.slot] for work in works}
-        return PoolingLaunch(works, held, config, dense)
+        return PoolingLaunch(works, held, config, dense, row_heads)
 
     def fetch(self, hidden: Hidden, heads: Sequence[Head | None], transfers: Transfers) -> None:
         """Queues what is requested of inputs that end in this step, and the copies to the host.
@@ -103,7 +113,7 @@ class PoolingLaunch:
             asked = self.slots[work.slot].pooling
             if asked is None or not self._ends(work):
                 continue
-            if asked.task == "token_embed":
+            if asked.task in self.row_heads:
                 self._places[work.slot] = (len(tensors), None)
                 tensors.append(_token_rows(hidden)[rows].float())
                 continue
@@ -144,7 +154,11 @@ class PoolingLaunch:
             return SlotResult(work.slot)
         tensor, row = place
         own = (values[tensor] if row is None else values[tensor][row]).clone()
-        if slot.pooling.task == ("embed" if self.config.late is None else "token_embed"):
+        task = slot.pooling.task
+        if task != "align" and task in self.row_heads:
+            made = self.row_heads[task](own, slot.token_ids, slot.pooling)
+            return SlotResult(work.slot, 0, vectors=made)
+        if task == "embed":
             own = self.dense(own)
         return SlotResult(
             work.slot, 0, vectors=as_vectors(finished(own, slot.pooling, self.config))
@@ -217,7 +231,8 @@ def pooling_runner(
     if shares is not None:
         body = phases.watch(body, "hidden", "forward")
         copies = phases.watch(copies, "make", "copies")
-    pooler = Pooler(body, head, setup.pooling, adapters=adapters)
+    row_heads = load_row_heads(prepared, setup.pooling)
+    pooler = Pooler(body, head, setup.pooling, adapters=adapters, row_heads=row_heads)
     kind = Pool(pooler, slots, copies=copies, features=features)
     queue = queue_of(body.device)
     if shares is None:

@@ -48,4 +48,4 @@ def pooling_fingerprint(setup: Setup) -> str:
     """What vectors depend on of the pooling. Dense layers are part of the model's digest."""
     if setup.pooling is None:
         return ""
-    return str(msgspec.structs.replace(setup.pooling, dense=(), template=None))
+    return str(msgspec.structs.replace(setup.pooling.without_files(), template=None))

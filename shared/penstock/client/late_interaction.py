@@ -38,11 +38,13 @@ class LateInput:
             if missing > 0:
                 self.prompt_token_ids = ids + [late.filling] * missing
                 self.seen = 0 if late.sees_filling else len(ids)
+        skipped = set() if role == "query" else set(late.skipped)
+        first = int(late.skips_first)
+        if not first and skipped.isdisjoint(ids):
             return
-        skipped = set(late.skipped)
-        if skipped.isdisjoint(ids):
-            return
-        self.kept = tuple(place for place, token in enumerate(ids) if token not in skipped)
+        self.kept = tuple(
+            place for place, token in enumerate(ids) if place >= first and token not in skipped
+        )
         if not self.kept:
             raise InvalidRequest(
                 "the document has only tokens that this model doesn't compare, such as punctuation",

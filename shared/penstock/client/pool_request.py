@@ -227,6 +227,13 @@ def pooling_model(welcome: Welcome) -> PoolingConfig:
     return welcome.pooling
 
 
+def compares_tokens(welcome: Welcome) -> bool:
+    """Whether texts are compared by late interaction. Raises InvalidRequest for a model that
+    generates."""
+    late = pooling_model(welcome).late
+    return late is not None and late.alone
+
+
 def check_task(task: PoolingTask | Literal["align"], welcome: Welcome) -> None:
     """Raises InvalidRequest unless the served model does that."""
     if task == "align":

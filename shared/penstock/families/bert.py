@@ -6,15 +6,23 @@ Song et al., "MPNet", 2020, which has a relative attention bias.
 
 from __future__ import annotations
 
-from penstock.families.family import ClassifierHead, EncoderFamily
+from penstock.families.family import ClassifierHead, EncoderFamily, WordHead
 
 OF_DECODERS = frozenset({"add_cross_attention", "is_encoder_decoder"})
 """Settings that would make the encoder a part of another model."""
+
+_LM_HEAD = WordHead("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias")
 
 BERT = EncoderFamily(
     "bert",
     ("bert",),
     head=ClassifierHead("pooler.dense", "classifier", "tanh"),
+    words=WordHead(
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "cls.predictions.decoder",
+        "cls.predictions.bias",
+    ),
     token_types=2,
     unserved=OF_DECODERS,
 )
@@ -24,6 +32,7 @@ ROBERTA = EncoderFamily(
     "roberta",
     ("roberta", "xlm-roberta", "camembert"),
     head=ClassifierHead("classifier.dense", "classifier.out_proj", "tanh"),
+    words=_LM_HEAD,
     first_behind_padding=True,
     token_types=2,
     unserved=OF_DECODERS,
@@ -34,6 +43,7 @@ DISTILBERT = EncoderFamily(
     "distilbert",
     ("distilbert",),
     head=ClassifierHead("pre_classifier", "classifier", "relu"),
+    words=WordHead("vocab_transform", "vocab_layer_norm", "vocab_projector"),
     keys={
         "hidden_size": "dim",
         "intermediate_size": "hidden_dim",
@@ -59,6 +69,7 @@ MPNET = EncoderFamily(
     "mpnet",
     ("mpnet",),
     head=ClassifierHead("classifier.dense", "classifier.out_proj", "tanh"),
+    words=_LM_HEAD,
     first_behind_padding=True,
     relative_buckets=32,
     tensors=(

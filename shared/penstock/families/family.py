@@ -158,6 +158,16 @@ class ClassifierHead(NamedTuple):
     """A layer norm after the activation."""
 
 
+class WordHead(NamedTuple):
+    """Tensors of the head that fills in masked words: a product, a layer norm, and the words'
+    matrix, which is the embedding where the file has none. bias: of the words, or what holds it."""
+
+    dense: str
+    norm: str
+    words: str
+    bias: str = ""
+
+
 @dataclass(frozen=True)
 class EncoderFamily:
     """A family is BERT but for what is said here."""
@@ -169,6 +179,9 @@ class EncoderFamily:
     prefixes: tuple[str, ...] = ()
     """What else a checkpoint may put there."""
     head: ClassifierHead | None = None
+    token_head: str = "classifier"
+    """The one layer that classifies tokens; empty: `head` does."""
+    words: WordHead | None = None
     both_ways_key: str = ""
     """A flag of config.json without which a model of this type is a decoder."""
     keys: Mapping[str, str] = field(default_factory=dict)

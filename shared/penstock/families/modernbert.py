@@ -7,7 +7,7 @@ and defaults: transformers' ModernBertConfig.
 from __future__ import annotations
 
 from penstock.families import hub_reading as hub
-from penstock.families.family import ClassifierHead, EncoderFamily, TensorNames
+from penstock.families.family import ClassifierHead, EncoderFamily, TensorNames, WordHead
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.llama_relatives import GGUF_FUSED
 from penstock.formats.fields import Fields
@@ -132,6 +132,8 @@ MODERNBERT = EncoderFamily(
     read_gguf=_gguf,
     gguf_names=TensorNames(fused=GGUF_FUSED),
     head=ClassifierHead("head.dense", "classifier", "gelu", norm="head.norm"),
+    token_head="",
+    words=WordHead("head.dense", "head.norm", "decoder"),
     read_layers=_layers,
     layer_names=TensorNames(
         modules={

@@ -32,6 +32,7 @@ FOLDER_FILES = (
     "config_sentence_transformers.json",
     "artifact.metadata",
     "*_Pooling/config.json",
+    "*_SpladePooling/config.json",
     "*_Dense/config.json",
 )
 SLOW_TOKENIZERS = (

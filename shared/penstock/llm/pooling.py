@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from penstock.client.late_interaction import max_sim
-from penstock.client.pool_request import PoolResult, pooling_model
+from penstock.client.pool_request import PoolResult, compares_tokens
 from penstock.client.pooling_inputs import (
     cosine,
     limit_of,
@@ -175,7 +175,7 @@ class PoolingCalls:
         if not scores_pairs(welcome):
             if not isinstance(lora_request, (LoRARequest, type(None))):
                 raise InvalidRequest("score takes one adapter for all texts", param="lora_request")
-            if pooling_model(welcome).late is not None:
+            if compares_tokens(welcome):
                 params = msgspec.structs.replace(params, truncate_prompt_tokens=cut)
                 return self._late_scores(first, second, pairs, params, lora_request, use_tqdm)
             embedded = self.embed(

@@ -65,8 +65,14 @@ class LateInteraction(msgspec.Struct, frozen=True, kw_only=True):
     query_prefix, document_prefix: what stands after the first token; None: nothing.
     query_length: tokens that a query is filled up to; 0: it isn't.  filling: the token that it is
     filled with.  sees_filling: whether other tokens see those; else they see the others only.
-    skipped: tokens of documents that aren't compared.
+    skipped: tokens of documents that aren't compared.  skips_first: nor is any text's first one.
+    dense: what makes a token's vector, of `size` numbers.  alone: whether a text has no vector of
+    its own beside them, so that texts are compared by them.
     """
+
+    dense: tuple[DenseLayer, ...]
+    size: int
+    alone: bool = True
 
     query_prefix: int | None = None
     document_prefix: int | None = None
@@ -74,11 +80,28 @@ class LateInteraction(msgspec.Struct, frozen=True, kw_only=True):
     filling: int = 0
     sees_filling: bool = False
     skipped: tuple[int, ...] = ()
+    skips_first: bool = False
 
     @property
     def hides(self) -> bool:
         """Whether a query has tokens that no token sees."""
         return self.query_length > 0 and not self.sees_filling
+
+
+class SparseWeights(msgspec.Struct, frozen=True, kw_only=True):
+    """How a weight for each token of the vocabulary is made: by the head that fills in masked words
+    (SPLADE), or of the text's own tokens, of which the largest weight counts (BGE-M3).
+
+    size: of the vocabulary.  adds: whether the text's tokens are summed up; else the largest
+    counts.  twice: whether the logarithm is taken twice.  tokens: makes the weight of a token of
+    the text; None: it is the head for words.  skipped: ids of tokens without a weight.
+    """
+
+    size: int
+    adds: bool = False
+    twice: bool = False
+    tokens: DenseLayer | None = None
+    skipped: tuple[int, ...] = ()
 
 
 class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,8 +115,9 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     dense: what an embedding goes through.  padding: of texts; None: they are as long as they are.
     answers: ids of the tokens for no and yes: the one
     label's score is what the second's logit has more than the first's.  template: of their prompt.
-    late: of a model whose embedding of a text is one vector for each token; None: it is one for the
-    whole, and `dense` is for that.
+    late: how the vectors of tokens are made that are compared one by one; None: they are the last
+    layer's output.  sparse: how weights of the vocabulary's tokens are made, if they are.
+    by_token: whether each token has a label, not the text.
     """
 
     mode: PoolingMode
@@ -108,8 +132,32 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     template: PairTemplate | None = None
     padding: TextPadding | None = None
     late: LateInteraction | None = None
+    sparse: SparseWeights | None = None
+    by_token: bool = False
 
     @property
     def token_size(self) -> int:
         """Numbers of a token's vector."""
-        return self.dense[0].inputs if self.dense and self.late is None else self.size
+        if self.late is not None:
+            return self.late.size
+        return self.dense[0].inputs if self.dense else self.size
+
+    def without_files(self) -> PoolingConfig:
+        """What is said here, but for where files are."""
+        late, sparse = self.late, self.sparse
+        if late is not None:
+            late = msgspec.structs.replace(late, dense=_bare(late.dense))
+        if sparse is not None and sparse.tokens is not None:
+            sparse = msgspec.structs.replace(sparse, tokens=_bare((sparse.tokens,))[0])
+        return msgspec.structs.replace(self, dense=_bare(self.dense), late=late, sparse=sparse)
+
+    @property
+    def files(self) -> tuple[DenseLayer, ...]:
+        """Layers that lie in files of their own."""
+        late = () if self.late is None else self.late.dense
+        tokens = None if self.sparse is None else self.sparse.tokens
+        return (*self.dense, *late, *(() if tokens is None else (tokens,)))
+
+
+def _bare(layers: tuple[DenseLayer, ...]) -> tuple[DenseLayer, ...]:
+    return tuple(msgspec.structs.replace(layer, file="") for layer in layers)

@@ -72,14 +72,13 @@ def read_late(
         raise UnsupportedModel(f"{path}: late interaction is served with encoders, not decoders")
     if not dense:
         raise UnsupportedModel(f"{path / MODULES} names no Dense module, which makes the vectors")
-    late, longest = _late(settings, tokenizer)
+    late, longest = _late(settings, tokenizer, dense)
     _check_lengths(settings, late, config)
     return PoolingConfig(
         mode="cls",
         normalize=True,
-        size=dense[-1].outputs,
+        size=late.size,
         max_input=max(longest, late.query_length),
-        dense=dense,
         late=late,
     )
 
@@ -128,7 +127,9 @@ def _of_stanford(
     raise UnsupportedModel(f"{path} has no tensor {STANFORD_TENSOR}.weight, which makes vectors")
 
 
-def _late(settings: Fields, tokenizer: HubTokenizer) -> tuple[LateInteraction, int]:
+def _late(
+    settings: Fields, tokenizer: HubTokenizer, dense: tuple[DenseLayer, ...]
+) -> tuple[LateInteraction, int]:
     """Returns also how many tokens a document may have."""
     backend = load_backend(tokenizer.json)
 
@@ -157,6 +158,8 @@ def _late(settings: Fields, tokenizer: HubTokenizer) -> tuple[LateInteraction, i
             "neither that nor an end token"
         )
     late = LateInteraction(
+        dense=dense,
+        size=dense[-1].outputs,
         query_prefix=prefix("query_prefix"),
         document_prefix=prefix("document_prefix"),
         query_length=length,

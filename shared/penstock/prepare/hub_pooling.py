@@ -22,6 +22,7 @@ from penstock.model.pooling_config import (
     DenseLayer,
     PoolingConfig,
     PoolingMode,
+    SparseWeights,
 )
 
 MODULES = "modules.json"
@@ -35,6 +36,9 @@ MAX_DENSE = 65_536
 """Outputs of a dense layer over a vector."""
 
 CLASSIFIES = "ForSequenceClassification"
+CLASSIFIES_TOKENS = "ForTokenClassification"
+
+SPLADE = "SpladePooling"
 
 _FLAGS: dict[str, PoolingMode] = {
     "pooling_mode_cls_token": "cls",
@@ -88,6 +92,16 @@ def read_pooling(
             activation=_activation(stated, len(labels)),
             max_input=longest,
         )
+    if encoder and any(name.endswith(CLASSIFIES_TOKENS) for name in names):
+        return PoolingConfig(
+            mode="cls",
+            normalize=False,
+            size=size,
+            labels=_labels(stated),
+            activation="softmax",
+            max_input=longest,
+            by_token=True,
+        )
     if (path / MODULES).is_file():
         return _from_modules(path, stated, config, longest)
     if encoder:
@@ -117,11 +131,14 @@ def default_for_decoders(config: ModelConfig | EncoderConfig) -> PoolingConfig:
 def _from_modules(
     path: Path, stated: Fields, config: ModelConfig | EncoderConfig, longest: int | None
 ) -> PoolingConfig:
+    modules = read_modules(path)
+    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
+    if SPLADE in kinds:
+        return _splade(path, modules, kinds, config, longest)
     mode: PoolingMode | None = None
     normalize = False
     dense: list[DenseLayer] = []
-    for module in read_modules(path):
-        kind = str(module.get("type", "")).rpartition(".")[2]
+    for module, kind in zip(modules, kinds, strict=True):
         if kind == "Pooling":
             mode = _mode(read_settings(_inside(path, module) / "config.json"))
         elif kind == "Normalize":
@@ -150,6 +167,34 @@ def _from_modules(
         dimensions=tuple(sorted(d for d in dimensions if 0 < d <= size)),
         max_input=longest,
         dense=tuple(dense),
+    )
+
+
+def _splade(
+    path: Path,
+    modules: list[dict[str, Any]],
+    kinds: list[str],
+    config: ModelConfig | EncoderConfig,
+    longest: int | None,
+) -> PoolingConfig:
+    others = [kind for kind in kinds if kind not in (SPLADE, "MLMTransformer", "Transformer")]
+    if others or not isinstance(config, EncoderConfig):
+        raise UnsupportedModel(
+            f"{path / MODULES}: {SPLADE} is served after an encoder alone, not with "
+            f"{', '.join(others) or 'a decoder'}"
+        )
+    fields = read_settings(_inside(path, modules[kinds.index(SPLADE)]) / "config.json")
+    strategy = fields.text("pooling_strategy", "max")
+    activation = fields.text("activation_function", "relu")
+    if strategy not in ("max", "sum"):
+        raise fields.wrong("pooling_strategy", "max or sum")
+    if activation not in ("relu", "log1p_relu"):
+        raise fields.wrong("activation_function", "relu or log1p_relu")
+    sparse = SparseWeights(
+        size=config.vocab_size, adds=strategy == "sum", twice=activation == "log1p_relu"
+    )
+    return PoolingConfig(
+        mode="cls", normalize=False, size=config.hidden_size, max_input=longest, sparse=sparse
     )
 
 

@@ -165,11 +165,9 @@ def _digest(checkpoint: Checkpoint) -> str:
     """sha256 over everything that outputs depend on. Paths and times are not part of it, so two
     machines with the same files agree; of the weights, evenly spread samples are read."""
     pooling = checkpoint.pooling
-    dense = () if pooling is None else pooling.dense
-    if pooling is not None:
-        bare = tuple(msgspec.structs.replace(layer, file="") for layer in dense)
-        pooling = msgspec.structs.replace(pooling, dense=bare)
-    settings = (checkpoint.config, checkpoint.add_bos, pooling)
+    dense = () if pooling is None else pooling.files
+    stated = None if pooling is None else pooling.without_files()
+    settings = (checkpoint.config, checkpoint.add_bos, stated)
     digest = hashlib.sha256(msgspec.json.encode(settings))
     if checkpoint.weights.quantised is not None:
         digest.update(msgspec.json.encode(checkpoint.weights.quantised))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import typing
+from array import array
 from typing import Literal
 
 import msgspec
@@ -222,7 +224,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     """Log-probabilities of `top_ids`, in the same order."""
 
 
-PoolingTask = Literal["embed", "token_embed", "classify"]
+PoolingTask = Literal["embed", "token_embed", "classify", "token_classify", "embed_sparse"]
 
 
 class Pooling(msgspec.Struct, frozen=True, array_like=True):
@@ -230,8 +232,9 @@ class Pooling(msgspec.Struct, frozen=True, array_like=True):
 
     task: PoolingTask | Literal["align"]
     """embed: one vector for the input; token_embed: one for each token; classify: a score for each
-    label. align, of a model that transcribes and no other: for each of the decoder's tokens, how
-    many of the encoder's rows had gone by when the next one began."""
+    label; token_classify: such scores for each token; embed_sparse: a weight for each token of the
+    vocabulary that has any. align, of a model that transcribes and no other: for each of the
+    decoder's tokens, how many of the encoder's rows had gone by when the next one began."""
     token_types: bytes = b""
     """One byte per token (which text of a pair it belongs to); empty if all are 0."""
     dimensions: int | None = None
@@ -252,23 +255,36 @@ class Pooling(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Vectors(msgspec.Struct, frozen=True, array_like=True):
-    """One vector, or one per token.
+    """One vector, or one per token; or the numbers of a sparse vector that aren't 0.
 
     The receiver must check that shape and data agree (`is_sound`).
     """
 
     shape: tuple[int, ...]
-    """(size,) or (tokens, size); of an alignment (tokens,)."""
+    """(size,) or (tokens, size); of an alignment (tokens,); of a sparse vector (numbers,)."""
     data: bytes
     """float32, little-endian, row by row."""
+    places: bytes = b""
+    """int32, little-endian: the index of each number of a sparse vector, ascending."""
+
+    def indexes(self) -> list[int]:
+        """The index of each number of a sparse vector."""
+        found = array("i")
+        found.frombytes(self.places)
+        if sys.byteorder == "big":
+            found.byteswap()
+        return found.tolist()
 
     def is_sound(self) -> bool:
         """Returns whether the number of bytes is that of the shape."""
         count = 1
+        least = 0 if len(self.shape) == 1 else 1  # Nothing of a sparse vector may be left.
         for size in self.shape:
-            if size < 1:
+            if size < least:
                 return False
             count *= size
+        if self.places and len(self.places) != len(self.data):
+            return False
         return 1 <= len(self.shape) <= 2 and len(self.data) == 4 * count
 
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.model.pooling_config import PoolingConfig
+from penstock.protocol.common import PoolingTask
 
 
 class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Names as in vLLM. task: embed, token_embed (each token's vector) or classify; None: the
-    method's own.  dimensions: numbers kept of each vector.  normalize: to length 1, after that.
+    """Names as in vLLM. task: embed, token_embed (each token's vector), classify, token_classify or
+    embed_sparse; None: the method's own.  dimensions: numbers kept of each vector.  normalize: to
+    length 1, after that.
     use_activation: false gives a classification head's own numbers.  None: as the model has it.
     truncate_prompt_tokens: longer inputs are cut to so many; -1: to as many as the model takes;
     None: they are refused.  input_type: query or document, of a model for late interaction; None:
     document.  Raises InvalidRequest, a ValueError."""
 
-    task: Literal["embed", "token_embed", "classify"] | None = None
+    task: PoolingTask | None = None
     dimensions: int | None = None
     normalize: bool | None = None
     use_activation: bool | None = None
@@ -34,9 +36,10 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             value = getattr(self, name)
             if value is not None and not isinstance(value, bool):
                 raise InvalidRequest(f"{name} must be true or false, not {value!r}", param=name)
-        if self.task not in (None, "embed", "token_embed", "classify"):
+        if self.task is not None and self.task not in get_args(PoolingTask):
             raise InvalidRequest(
-                f"task is {self.task!r}; allowed are embed, token_embed, classify", param="task"
+                f"task is {self.task!r}; allowed are {', '.join(get_args(PoolingTask))}",
+                param="task",
             )
         if self.input_type not in (None, "query", "document"):
             raise InvalidRequest(

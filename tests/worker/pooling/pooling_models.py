@@ -19,7 +19,7 @@ from penstock.adapters import read_adapter
 from penstock.config.model_settings import LoraSettings
 from penstock.config.settings import EngineConfig, ModelSettings, SchedulerSettings, WorkerSettings
 from penstock.prepare import load_manifest, prepare
-from penstock.protocol.common import Pooling, TokenSampling
+from penstock.protocol.common import Pooling, TokenSampling, Vectors
 from penstock.protocol.from_worker import AdapterReady, FromWorker, Result
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork, ToWorker
 from penstock.protocol.worker_resources import LoadAdapter
@@ -47,7 +47,8 @@ def save(folder: Path, kind: str, **config: Any) -> Any:
 
     torch.manual_seed(7)
     family = kind
-    for end in ("ForSequenceClassification", "ForCausalLM", "Model"):
+    ends = ("SequenceClassification", "TokenClassification", "CausalLM", "MaskedLM")
+    for end in (*(f"For{name}" for name in ends), "Model"):
         family = family.removesuffix(end)
     sizes = dict(SIZES)
     if family == "DistilBert":
@@ -178,7 +179,19 @@ def run(
     chunk: int = 0,
     adapters: Sequence[Path | None] = (),
 ) -> list[Any]:
-    """One array for each input. asked: one for all, or one each.  chunk: tokens of a step, of each
+    """One array for each input, of what run_vectors gives."""
+    found = run_vectors(loaded, inputs, *asked, chunk=chunk, adapters=adapters)
+    return [np.frombuffer(each.data, dtype="<f4").reshape(each.shape) for each in found]
+
+
+def run_vectors(
+    loaded: Loaded,
+    inputs: list[list[int]],
+    *asked: Pooling,
+    chunk: int = 0,
+    adapters: Sequence[Path | None] = (),
+) -> list[Vectors]:
+    """Vectors of each input. asked: one for all, or one each.  chunk: tokens of a step, of each
     input; 0: all.  adapters: folders of one each; None for none."""
     runner, size = loaded.runner, loaded.setup.block_size
     runner.reset()
@@ -208,8 +221,7 @@ def run(
             assert outcome.error is None, outcome.error
             if outcome.vectors is not None:
                 assert outcome.vectors.is_sound()
-                data = np.frombuffer(outcome.vectors.data, dtype="<f4")
-                found[outcome.slot] = data.reshape(outcome.vectors.shape)
+                found[outcome.slot] = outcome.vectors
     return [found[slot] for slot in range(len(inputs))]
 
 

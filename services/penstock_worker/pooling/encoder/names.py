@@ -24,6 +24,15 @@ _UNUSED = re.compile(
 _OLD_NORMS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 
 
+def bare_name(name: str) -> str:
+    """Returns a tensor's name without what the checkpoint puts in front of an encoder's tensors,
+    and without old names of norms."""
+    name = _PREFIX.sub("", name)
+    for theirs, ours in _OLD_NORMS:
+        name = name.replace(theirs, ours)
+    return name
+
+
 def encoder_name(name: str, family: str) -> str | None:
     """Returns our name for a tensor of a Hugging Face checkpoint; None for one that isn't
     needed."""
