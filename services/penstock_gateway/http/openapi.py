@@ -253,5 +253,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "/rerank": _RERANK,
     "/v1/rerank": _RERANK,
     "/v2/rerank": _RERANK,
+    "/embed_sparse": {"inputs": "A kitten sleeps."},
     "/classify": {"input": ["The film was wonderful.", "I fell asleep."]},
 }

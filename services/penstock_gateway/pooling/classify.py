@@ -2,31 +2,56 @@
 
 from __future__ import annotations
 
-import msgspec
+from functools import partial
+from typing import Literal
 
-from penstock.client.pool_request import check_task
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from penstock.client.entities import NO_ENTITY, ClassifiedToken, classified_tokens, entities_of
+from penstock.client.pool_request import check_task, pooling_model
+from penstock.errors import InvalidRequest
 from penstock.protocol.common import Pooling
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
 from penstock_gateway.pooling.fields import Flag, InputField, PoolFields, PoolUsage, inputs_of
+from penstock_gateway.request.tokenising import off_the_loop
 from penstock_gateway.service import Service
 
 
 class ClassifyRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """use_activation: false gives the head's own numbers."""
+    """use_activation: false gives the head's own numbers.  aggregation_strategy: of a model that
+    classifies tokens: none gives each token that has a label, simple entities of neighbours of one
+    label; absent: simple."""
 
     input: InputField = None
     use_activation: Flag = None
+    aggregation_strategy: Literal["none", "simple"] | None = None
     add_special_tokens: Flag = None
 
 
+class TextEntity(msgspec.Struct, frozen=True):
+    """entity_group: the label, or with aggregation_strategy none entity, as the model has it.
+    index: of the token.  start, end: characters of the input, and word is what stands there."""
+
+    score: float
+    word: str
+    start: int
+    end: int
+    entity_group: str | UnsetType = UNSET
+    entity: str | UnsetType = UNSET
+    index: int | UnsetType = UNSET
+
+
 class Class(msgspec.Struct, frozen=True):
-    """label: the likeliest.  probs: of all, in the model's order."""
+    """label: the likeliest.  probs: of all, in the model's order.  entities: of a model that
+    classifies tokens, in place of the others."""
 
     index: int
-    label: str
-    probs: list[float]
-    num_classes: int
+    label: str | UnsetType = UNSET
+    probs: list[float] | UnsetType = UNSET
+    num_classes: int | UnsetType = UNSET
+    entities: list[TextEntity] | UnsetType = UNSET
 
 
 class ClassifyReply(msgspec.Struct, frozen=True, tag_field="object", tag="list"):
@@ -43,6 +68,15 @@ class Classify(PoolEndpoint[ClassifyRequest]):
 
     async def answer(self, request: ClassifyRequest, call: Call) -> ClassifyReply:
         welcome = call.engine.welcome
+        if pooling_model(welcome).by_token:
+            return await self._entities(request, call)
+        if request.aggregation_strategy is not None:
+            raise InvalidRequest(
+                "aggregation_strategy is for models that classify tokens; this one classifies "
+                "texts",
+                param="aggregation_strategy",
+                code="unsupported_model",
+            )
         check_task("classify", welcome)
         given = inputs_of(request.input)
         inputs = await call.read(given, add_special=request.add_special_tokens is not False)
@@ -54,6 +88,55 @@ class Classify(PoolEndpoint[ClassifyRequest]):
             best = max(range(len(probs)), key=probs.__getitem__)
             data.append(Class(index, labels[best], probs, len(probs)))
         return ClassifyReply(call.id, call.created, call.model, data, usage_of(results))
+
+    async def _entities(self, request: ClassifyRequest, call: Call) -> ClassifyReply:
+        welcome, tokenizer = call.engine.welcome, call.engine.text.tokenizer
+        given = [each for each in inputs_of(request.input) if isinstance(each, str)]
+        if len(given) < len(inputs_of(request.input)) or request.add_special_tokens is False:
+            raise InvalidRequest(
+                "entities are found in texts, with the model's special tokens; /pooling gives the "
+                "classes of token ids",
+                param="input",
+            )
+        if request.use_activation is False:
+            raise InvalidRequest(
+                "use_activation is false; entities have probabilities, and /pooling gives the "
+                "head's own numbers",
+                param="use_activation",
+            )
+        results = await call.pool(await call.read([*given]), Pooling("token_classify"))
+        labels, data = pooling_model(welcome).labels, []
+        for index, (text, result) in enumerate(zip(given, results, strict=True)):
+            spans = await off_the_loop(partial(tokenizer.spans, text, limit=call.limit), len(text))
+            tokens = classified_tokens(result.rows(), spans, labels)
+            data.append(Class(index, entities=_shown(text, tokens, request.aggregation_strategy)))
+        return ClassifyReply(call.id, call.created, call.model, data, usage_of(results))
+
+
+def _shown(text: str, tokens: list[ClassifiedToken], strategy: str | None) -> list[TextEntity]:
+    if strategy == "none":
+        return [
+            TextEntity(
+                each.score,
+                text[each.start : each.end],
+                each.start,
+                each.end,
+                entity=each.label,
+                index=each.index,
+            )
+            for each in tokens
+            if each.label != NO_ENTITY
+        ]
+    return [
+        TextEntity(
+            each.score,
+            text[each.start : each.end],
+            each.start,
+            each.end,
+            entity_group=each.label,
+        )
+        for each in entities_of(tokens)
+    ]
 
 
 OPERATION = posting(

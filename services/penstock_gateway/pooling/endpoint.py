@@ -206,8 +206,8 @@ class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     """Prefix of the ids in its replies."""
 
     @abstractmethod
-    async def answer(self, request: Fields, call: Call) -> msgspec.Struct:
-        """The reply. Raises InvalidRequest, and what a request fails with."""
+    async def answer(self, request: Fields, call: Call) -> object:
+        """The reply, for msgspec. Raises InvalidRequest, and what a request fails with."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         arrived = time.monotonic()

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from penstock.client.pool_request import pooling_model
+from penstock.errors import InvalidRequest
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock.request.pooling_params import check_input_type
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.embeddings import checked_dimensions, vector_list
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of, vector_inputs
 from penstock_gateway.pooling.fields import Flag, InputField, PoolUsage, VectorFields
+from penstock_gateway.pooling.sparse import NamedWeight, named_weights
 from penstock_gateway.service import Service
 
 
 class PoolingRequest(VectorFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """task: embed, token_embed (each token's vector) or classify; absent: token_embed of a model
+    """task: embed, token_embed (each token's vector), classify, token_classify (each token's
+    classes) or embed_sparse (weights of the vocabulary's tokens); absent: token_embed of a model
     for embeddings that can, else what it is for.  use_activation: of a classification head.
     input_type: of a model for late interaction, absent: document."""
 
     input: InputField = None
-    task: Literal["embed", "token_embed", "classify"] | None = None
+    task: PoolingTask | None = None
     use_activation: Flag = None
     input_type: Literal["query", "document"] | None = None
 
 
 class PooledData(msgspec.Struct, frozen=True, tag_field="object", tag="pooling"):
-    """data: numbers, rows of numbers, or the base64 of little-endian float32."""
+    """data: numbers, rows of numbers, weights of tokens, or the base64 of little-endian float32."""
 
     index: int
-    data: list[float | list[float]] | str
+    data: list[float | list[float] | NamedWeight] | str
 
 
 class PoolingReply(msgspec.Struct, frozen=True, tag_field="object", tag="list"):
@@ -59,7 +62,16 @@ class PoolingEndpoint(PoolEndpoint[PoolingRequest]):
             normalize=request.normalize,
             activate=request.use_activation,
         )
+        if asked.task == "embed_sparse" and request.encoding_format == "base64":
+            raise InvalidRequest(
+                "encoding_format is base64; sparse vectors are written as float",
+                param="encoding_format",
+                code="unsupported_value",
+            )
         results = await call.pool(inputs, asked)
+        if asked.task == "embed_sparse":
+            weights: Any = await named_weights(results, call, PooledData)
+            return PoolingReply(call.id, call.created, call.model, weights, usage_of(results))
         base64 = request.encoding_format == "base64"
         data = await vector_list(results, call.splices, PooledData, base64=base64)
         return PoolingReply(call.id, call.created, call.model, data, usage_of(results))

@@ -12,9 +12,11 @@ Output = TypeVar("Output")
 
 @dataclass(slots=True)
 class PoolingOutput:
-    """data: float32, [size] or [tokens, size]."""
+    """data: float32, [size] or [tokens, size]; of a sparse vector, its numbers that aren't 0.
+    indices: where these are, int32, ascending; None: of another, or of none."""
 
     data: np.ndarray
+    indices: np.ndarray | None = None
 
 
 @dataclass(slots=True)

@@ -122,6 +122,21 @@ class Tokenizer:
             whole = backend.post_process(first, second, add_special)
         return whole.ids, bytes(min(kind, 255) for kind in whole.type_ids)
 
+    def spans(self, text: str, *, limit: int | None = None) -> list[tuple[int, int] | None]:
+        """Where in the text each token of `encode_typed` comes from, characters; None: it is one of
+        the special tokens around it. Raises InvalidRequest for a text that has no UTF-8 form."""
+        backend = self._backend
+        with _library_errors():
+            text = text if limit is None else _part(backend, text, limit)
+            text.encode()
+            (found,) = backend.encode_batch([text], add_special_tokens=False)
+            if limit is not None:
+                own = backend.num_special_tokens_to_add(False)
+                found.truncate(max(0, limit - own))
+            whole = backend.post_process(found, None, True)
+        ours = (number is not None for number in whole.sequence_ids)
+        return [span if own else None for span, own in zip(whole.offsets, ours, strict=True)]
+
     def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
         """Text of token ids. Ids that the vocabulary lacks have no text.  Of many ids, most of the
         time is spent outside the interpreter's lock."""

@@ -115,6 +115,26 @@ def dense_files(
     return tensors
 
 
+def splade_files(folder: Path, **settings: Any) -> None:
+    """The files that sentence-transformers writes beside naver/splade-cocondenser-ensembledistil,
+    but for other settings."""
+    kinds = ("MLMTransformer", "SpladePooling")
+    modules = [
+        {
+            "idx": number,
+            "name": str(number),
+            "path": "" if number == 0 else "1_SpladePooling",
+            "type": f"sentence_transformers.sparse_encoder.models.{kind}",
+        }
+        for number, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_SpladePooling").mkdir()
+    stated = {"pooling_strategy": "max", "activation_function": "relu"}
+    stated |= {"word_embedding_dimension": None, **settings}
+    (folder / "1_SpladePooling" / "config.json").write_text(json.dumps(stated))
+
+
 def name_words(folder: Path, words: dict[str, int]) -> None:
     """Gives some of the tokenizer's words other names."""
     file = folder / "tokenizer.json"

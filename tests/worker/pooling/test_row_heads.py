@@ -3,7 +3,6 @@ their bits in any company."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from tests.worker.pooling.pooling_models import (
     random_inputs,
     run_vectors,
     save,
+    splade_files,
 )
 
 BACKENDS = ("cpu", "reference")
@@ -57,26 +57,6 @@ def _save(folder: Path, kind: str, settings: dict[str, Any]) -> Any:
     return model
 
 
-def _splade(folder: Path, **settings: Any) -> None:
-    """The files that sentence-transformers writes beside naver/splade-cocondenser-ensembledistil,
-    but for other settings."""
-    kinds = ("MLMTransformer", "SpladePooling")
-    modules = [
-        {
-            "idx": number,
-            "name": str(number),
-            "path": "" if number == 0 else "1_SpladePooling",
-            "type": f"sentence_transformers.sparse_encoder.models.{kind}",
-        }
-        for number, kind in enumerate(kinds)
-    ]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "1_SpladePooling").mkdir()
-    stated = {"pooling_strategy": "max", "activation_function": "relu"}
-    stated |= {"word_embedding_dimension": None, **settings}
-    (folder / "1_SpladePooling" / "config.json").write_text(json.dumps(stated))
-
-
 def _loaded(folder: Path, cache: Path, backend: str, **settings: Any) -> Any:
     return load_pooling(str(folder), cache, worker={"attention_backend": backend}, **settings)
 
@@ -95,7 +75,7 @@ def _logits(model: Any, tokens: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("kind", MASKED)
 def test_weights_of_words_equal_transformers(tmp_path: Path, kind: str) -> None:
     model = _save(tmp_path / "m", kind, MASKED[kind])
-    _splade(tmp_path / "m")
+    splade_files(tmp_path / "m")
     loaded = _loaded(tmp_path / "m", tmp_path, "auto")
     inputs = random_inputs(LENGTHS)
     for tokens, found in zip(inputs, run_vectors(loaded, inputs, SPLADE), strict=True):
@@ -109,7 +89,7 @@ def test_weights_of_words_equal_transformers(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_weights_are_summed_where_the_files_say_so(tmp_path: Path, backend: str) -> None:
     model = _save(tmp_path / "m", "BertForMaskedLM", {})
-    _splade(tmp_path / "m", pooling_strategy="sum", activation_function="log1p_relu")
+    splade_files(tmp_path / "m", pooling_strategy="sum", activation_function="log1p_relu")
     loaded = _loaded(tmp_path / "m", tmp_path, backend)
     inputs = random_inputs(LENGTHS)
     for tokens, found in zip(inputs, run_vectors(loaded, inputs, SPLADE), strict=True):
@@ -139,7 +119,7 @@ def test_classes_of_tokens_equal_transformers(tmp_path: Path, kind: str, backend
 def test_an_inputs_bits_are_its_own(tmp_path: Path, task: Any) -> None:
     if task == "embed_sparse":
         _save(tmp_path / "m", "BertForMaskedLM", {})
-        _splade(tmp_path / "m")
+        splade_files(tmp_path / "m")
     else:
         _save(tmp_path / "m", "BertForTokenClassification", {"num_labels": 9})
     loaded = _loaded(tmp_path / "m", tmp_path, "cpu", threads=2)
@@ -163,7 +143,7 @@ def test_nothing_is_a_sparse_vector_too() -> None:
 
 def test_front_ends_hear_what_the_model_does(tmp_path: Path) -> None:
     _save(tmp_path / "w", "BertForMaskedLM", {})
-    _splade(tmp_path / "w")
+    splade_files(tmp_path / "w")
     _save(tmp_path / "t", "BertForTokenClassification", {"id2label": {0: "O", 1: "B-PER"}})
     words, tokens = (facts_of(str(tmp_path / name), tmp_path).welcome(1, 100) for name in "wt")
     assert words.pooling_tasks == ("embed_sparse",)
@@ -182,6 +162,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_cannot_be_computed_is_refused_by_name(tmp_path: Path, case: str) -> None:
     settings, said = WRONG[case]
     _save(tmp_path / "m", "BertForMaskedLM", {})
-    _splade(tmp_path / "m", **settings)
+    splade_files(tmp_path / "m", **settings)
     with pytest.raises(UnsupportedModel, match=said):
         prepare(str(tmp_path / "m"), cache_dir=str(tmp_path))

@@ -1,0 +1,112 @@
+"""Sparse vectors over a model's vocabulary: POST /embed_sparse, as Text Embeddings Inference has
+it, and what POST /pooling shows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.client.pool_request import PoolResult, check_task
+from penstock.protocol.common import Pooling
+from penstock_gateway.generate.chunked_reply import JsonList, Splices, paced
+from penstock_gateway.generate.reply import encoder
+from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.pooling.embeddings import NUMBERS_PER_TOKEN
+from penstock_gateway.pooling.endpoint import Call, PoolEndpoint
+from penstock_gateway.pooling.fields import Flag, PoolFields, texts_of
+from penstock_gateway.service import Service
+
+WEIGHTS = 512
+"""Weights that are written at once."""
+
+
+class TokenWeight(msgspec.Struct, frozen=True):
+    """index: the token's id."""
+
+    index: int
+    value: float
+
+
+class NamedWeight(msgspec.Struct, frozen=True):
+    """index: the token's id.  token: its text in the vocabulary."""
+
+    index: int
+    token: str
+    value: float
+
+
+async def weight_list(
+    results: Sequence[PoolResult], call: Call, *, named: bool
+) -> list[list[bytes]]:
+    """Of each result, a JSON list of its weights in pieces. named: with the tokens' texts."""
+    tokenizer = call.engine.text.tokenizer
+    found: list[list[bytes]] = []
+    async with paced(sum(result.size for result in results) // NUMBERS_PER_TOKEN) as pace:
+        for result in results:
+            places, values, made = result.vectors.indexes(), result.values(), JsonList()
+            for at in range(0, len(places), WEIGHTS):
+                ids, numbers = places[at : at + WEIGHTS], values[at : at + WEIGHTS]
+                made.add(
+                    [
+                        NamedWeight(index, name, value)
+                        for index, name, value in zip(
+                            ids, tokenizer.token_names(ids), numbers, strict=True
+                        )
+                    ]
+                    if named
+                    else [
+                        TokenWeight(index, value) for index, value in zip(ids, numbers, strict=True)
+                    ]
+                )
+                await pace.rest()
+            found.append(made.pieces())
+    return found
+
+
+class SparseRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """inputs: a text, or a list of texts.  truncate: texts that are too long are cut; else they
+    are refused."""
+
+    inputs: str | list[str]
+    truncate: Flag = None
+
+
+class EmbedSparse(PoolEndpoint[SparseRequest]):
+    request_type = SparseRequest
+    id_prefix = "sparse"
+
+    async def answer(self, request: SparseRequest, call: Call) -> object:
+        check_task("embed_sparse", call.engine.welcome)
+        if request.truncate:
+            call.limit = call.engine.welcome.limits.max_model_len
+        inputs = await call.read([*texts_of("inputs", request.inputs)])
+        results = await call.pool(inputs, Pooling("embed_sparse"))
+        whole = JsonList()
+        for pieces in await weight_list(results, call, named=False):
+            whole.add_written(pieces)
+        return call.splices.put(whole.pieces())
+
+
+async def named_weights(results: Sequence[PoolResult], call: Call, shown: type) -> object:
+    """What stands in a reply for the list of these vectors. shown: an element, of its index and its
+    weights."""
+    made = JsonList()
+    for index, pieces in enumerate(await weight_list(results, call, named=True)):
+        inner = Splices()
+        made.add_written(inner.spliced(encoder.encode(shown(index, inner.put(pieces)))))
+    return call.splices.put(made.pieces())
+
+
+OPERATION = posting(
+    "/embed_sparse",
+    "Embed texts sparsely",
+    SparseRequest,
+    list[list[TokenWeight]],
+    tag="pooling",
+    headers=("x-deadline-ms",),
+)
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    return [OPERATION.route(EmbedSparse(service))]
