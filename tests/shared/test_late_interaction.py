@@ -23,6 +23,8 @@ CLS, SEP, MASK, QUERY, DOCUMENT, POINT = (
     SPECIAL.index(word) for word in ("[CLS]", "[SEP]", "[MASK]", "[unused0]", "[unused1]", ".")
 )
 LATE = LateInteraction(
+    dense=(),
+    size=4,
     query_prefix=QUERY,
     document_prefix=DOCUMENT,
     query_length=8,
@@ -80,6 +82,9 @@ def test_a_documents_punctuation_has_no_vector(tokenizer: Tokenizer) -> None:
     assert _read(tokenizer, "w50").kept is None
     assert len(_read(tokenizer, "w50 " * 20, limit=12).prompt_token_ids) == 12
     bare = msgspec.structs.replace(LATE, document_prefix=None)
+    first = msgspec.structs.replace(bare, skips_first=True, skipped=())
+    assert _read(tokenizer, "w50", first).kept == (1, 2)
+    assert _read(tokenizer, "w50 w51", first, role="query").kept == (1, 2, 3, 4, 5, 6, 7)
     with pytest.raises(InvalidRequest, match="only tokens that this model doesn't compare"):
         _read(tokenizer, ". !", bare, add_special=False)
 

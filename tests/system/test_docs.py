@@ -34,7 +34,7 @@ from tests.shared.tiny_models import write_gguf
 from tests.system.hearing_models import write_qwen2_audio
 from tests.system.seeing_models import write_llava
 from tests.system.transcribing_models import write_whisper
-from tests.worker.pooling.pooling_models import save
+from tests.worker.pooling.pooling_models import save, splade_files
 from tests.worker.pooling.space_models import write_clip
 
 pytestmark = pytest.mark.timeout(600)
@@ -97,6 +97,18 @@ def fair() -> Iterator[FairServer]:
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("classifier")
     save(folder, "BertForSequenceClassification", num_labels=2)
+    running = Server(str(folder))
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def sparse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("sparse")
+    save(folder, "BertForMaskedLM")
+    splade_files(folder)
     running = Server(str(folder))
     try:
         yield running
@@ -194,9 +206,9 @@ def test_commands_of_a_page(page: str, server: Server, tmp_path: Path) -> None:
 
 
 def test_commands_of_the_embeddings_page(
-    minilm: Server, classifier: Server, picturing: Server, tmp_path: Path
+    minilm: Server, classifier: Server, picturing: Server, sparse: Server, tmp_path: Path
 ) -> None:
-    others = {"/classify": classifier, "image_url": picturing}
+    others = {"/classify": classifier, "image_url": picturing, "/embed_sparse": sparse}
 
     def server_of(line: str) -> Server:
         return next((others[each] for each in others if each in line), minilm)

@@ -118,6 +118,7 @@ def test_a_death_under_load_changes_no_bit(served: Server) -> None:
     assert _pooled(served, **{**body, "input": inputs[7]}) == undisturbed[0][7:8]
 
 
+@pytest.mark.long
 def test_the_library_gives_the_same(model: Model, tmp_path: Path) -> None:
     with LLM(model.folder, cache_dir=str(tmp_path)) as llm:
         scores = [out.outputs.score for out in llm.score(QUERY, DOCUMENTS, use_tqdm=False)]

@@ -32,7 +32,10 @@ from penstock_worker.weights.names import from_hub
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.weights import Weights
 
-HEADS = ("pooler.", "classifier.", "pre_classifier.", "head.", "decoder.", "dense_", "linear.")
+HEADS = (
+    *("pooler.", "classifier.", "pre_classifier.", "head.", "decoder.", "dense_"),
+    *("linear.", "sparse_linear.", "colbert_linear."),
+)
 """How the names of a head's tensors begin; of GGUF's dense layers, too."""
 
 

@@ -181,15 +181,20 @@ def load_dense(layers: tuple[DenseLayer, ...], ops: HeadOps = VECTORS) -> Head:
     return through
 
 
+def _own_name(layer: DenseLayer, name: str) -> str | None:
+    """Returns a tensor's name in a file that may hold the layer alone, or others, too."""
+    if not layer.alone:
+        return name if name.startswith(f"{layer.name}.") else None
+    return f"{layer.name}.{name}" if name in ("weight", "bias") else name
+
+
 def _dense_layer(layer: DenseLayer, ops: HeadOps) -> Head:
     own = f"{layer.name}."
     if layer.name in DENSE_TENSORS:
         of_file = named_tensors((layer.file,))
         found = {name: each for name, each in of_file.items() if name.startswith(own)}
     else:
-        found = safetensors_tensors(
-            (layer.file,), lambda name: name if layer.alone or name.startswith(own) else None
-        )
+        found = safetensors_tensors((layer.file,), partial(_own_name, layer))
     weights = Weights(found, torch.float32)
     product = _dense(weights, layer.name, layer.outputs, layer.inputs, ops, bias=layer.bias)
     weights.finish()

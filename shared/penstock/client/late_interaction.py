@@ -42,10 +42,10 @@ class LateInput:
         first = int(late.skips_first)
         if not first and skipped.isdisjoint(ids):
             return
-        self.kept = tuple(
-            place for place, token in enumerate(ids) if place >= first and token not in skipped
-        )
-        if not self.kept:
+        whole = enumerate(self.prompt_token_ids)
+        kept = tuple(place for place, token in whole if place >= first and token not in skipped)
+        self.kept = kept or None
+        if not kept and late.alone:
             raise InvalidRequest(
                 "the document has only tokens that this model doesn't compare, such as punctuation",
                 param="input",

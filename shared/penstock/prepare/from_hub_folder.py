@@ -42,6 +42,7 @@ from penstock.prepare.checkpoint_size import (
 )
 from penstock.prepare.hub_config import is_encoder, read_config, read_encoder_config
 from penstock.prepare.hub_late import read_late
+from penstock.prepare.hub_m3 import with_m3
 from penstock.prepare.hub_pooling import read_pooling
 from penstock.prepare.hub_tokenizer import HubTokenizer, tokenizer_of_folder
 from penstock.prepare.inputs import (
@@ -98,6 +99,7 @@ def read_hub_folder(
     pooling = reranker or read_late(path, stated, config, tokenizer)
     if pooling is None:
         pooling = _padded(read_pooling(path, stated, config), config, tokenizer, path)
+        pooling = with_m3(path, pooling, config, tokenizer, tokenizer_config)
     if pooling is not None and isinstance(config, ModelConfig):
         config = msgspec.structs.replace(config, vision=None, audio=None)
     generation = _generation(stated, _read_json(path / GENERATION_CONFIG), tokenizer)

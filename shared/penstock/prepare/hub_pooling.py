@@ -30,6 +30,8 @@ DENSE_WEIGHTS = "model.safetensors"
 SENTENCE_CONFIG = "sentence_bert_config.json"
 LATE_SETTINGS = "config_sentence_transformers.json"
 STANFORD_SETTINGS = "artifact.metadata"
+WEIGHTS_OF_TOKENS, VECTORS_OF_TOKENS = "sparse_linear", "colbert_linear"
+"""BGE-M3's further layers."""
 MAX_BYTES = 1 << 20
 MAX_LABELS = 65_536
 MAX_DENSE = 65_536
@@ -53,7 +55,8 @@ _ACTIVATIONS: dict[str, DenseActivation] = {"identity": "identity", "tanh": "tan
 
 def pooling_inputs(path: Path) -> list[Path]:
     """The files whose change makes a prepared folder stale."""
-    own = (MODULES, SENTENCE_CONFIG, LATE_SETTINGS, STANFORD_SETTINGS)
+    layers = [f"{name}.safetensors" for name in (WEIGHTS_OF_TOKENS, VECTORS_OF_TOKENS)]
+    own = (MODULES, SENTENCE_CONFIG, LATE_SETTINGS, STANFORD_SETTINGS, *layers)
     named = [path / name for name in own]
     folders = {*path.glob("*_*"), *_module_folders(path)}
     modules = [folder / name for folder in folders for name in ("config.json", DENSE_WEIGHTS)]

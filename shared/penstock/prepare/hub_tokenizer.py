@@ -61,7 +61,7 @@ def _found(tokenizer: Backend, content: bytes, settings: Fields) -> HubTokenizer
         adds_bos=bos_id is not None and tokenizer.encode("").ids[:1] == [bos_id],
         pad_id=_named_token(settings, "pad_token", ids),
         pads_left=_pads_left(settings),
-        mask_id=_mask_token(settings, ids),
+        mask_id=token_named(settings, "mask_token", ids),
     )
 
 
@@ -82,9 +82,10 @@ def _pads_left(settings: Fields) -> bool:
     return settings.values.get("padding_side", usual) == "left"
 
 
-def _mask_token(settings: Fields, ids: dict[str, int]) -> int | None:
-    """None also for one that the vocabulary lacks: few models need it."""
-    value = settings.values.get("mask_token")
+def token_named(settings: Fields, key: str, ids: dict[str, int]) -> int | None:
+    """The id of a token that tokenizer_config.json names; None also for one that the vocabulary
+    lacks, as few models need it."""
+    value = settings.values.get(key)
     text = value.get("content") if isinstance(value, dict) else value
     return ids.get(text) if isinstance(text, str) else None
 
