@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from penstock.config.settings import EngineConfig, ModelSettings, SchedulerSettings
+from penstock.errors import StartupError
 from penstock.model.config import (
     EncoderConfig,
     GenerationDefaults,
     PreparedModel,
     WeightFiles,
 )
-from penstock.model.pooling_config import PoolingConfig
+from penstock.model.pooling_config import LateInteraction, PoolingConfig, SparseWeights
 from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.common import Pooling, Stopping, TokenSampling, Vectors
 from penstock.protocol.from_frontend import Abort, FromFrontend, Hello, OpenSequence, Submit
@@ -37,7 +38,9 @@ VOCAB = 50
 LONGEST = 16
 
 
-def pooling_facts(longest: int = LONGEST, **scheduler: Any) -> EngineFacts:
+def pooling_facts(
+    longest: int = LONGEST, pooling: dict[str, Any] | None = None, **scheduler: Any
+) -> EngineFacts:
     model = PreparedModel(
         format_version=FORMAT_VERSION,
         name="vectors",
@@ -55,7 +58,7 @@ def pooling_facts(longest: int = LONGEST, **scheduler: Any) -> EngineFacts:
         weights=WeightFiles(format="safetensors", files=("/nowhere",), dtype="float32"),
         digest="0" * 64,
         has_chat_template=False,
-        pooling=PoolingConfig(mode="mean", normalize=False, size=2),
+        pooling=PoolingConfig(mode="mean", normalize=False, size=2, **pooling or {}),
     )
     settings: dict[str, Any] = {"max_num_seqs": 6, "max_num_batched_tokens": 20, **scheduler}
     config = EngineConfig(
@@ -76,6 +79,7 @@ class Bench:
 
     def __init__(self, facts: EngineFacts) -> None:
         self.facts = facts
+        self.meant = meant
         self.core = EngineCore(facts)
         self.now = 1.0
         self.prompts: dict[int, list[int]] = {}
@@ -118,7 +122,7 @@ class Bench:
                 assert request in self.accepted
                 assert request not in self.answers, "two terminals"
                 self.answers[request] = message.vectors
-                assert message.vectors == meant(self.prompts[request])
+                assert message.vectors == self.meant(self.prompts[request])
             case Outputs(outputs):
                 for output in outputs:
                     assert output.request not in self.answers, "two terminals"
@@ -280,7 +284,69 @@ BAD = {
     "another size": Vectors((3,), bytes(12)),
     "too few bytes": Vectors((2,), bytes(4)),
     "token vectors": Vectors((1, 2), bytes(8)),
+    "sparse vectors": Vectors((2,), bytes(8), struct.pack("<2i", 0, 1)),
 }
+
+
+def _sparse(numbers: int, *places: int) -> Vectors:
+    return Vectors((numbers,), bytes(4 * numbers), struct.pack(f"<{len(places)}i", *places))
+
+
+BAD_WEIGHTS = {
+    "falls": _sparse(2, 7, 3),
+    "twice": _sparse(2, 7, 7),
+    "beyond": _sparse(2, 7, VOCAB),
+    "before": _sparse(2, -1, 3),
+    "too few": _sparse(2, 7),
+    "none": _sparse(2),
+    "rows": Vectors((1, 1), bytes(4), struct.pack("<i", 3)),
+}
+GOOD_WEIGHTS = [_sparse(2, 0, VOCAB - 1), _sparse(1, 5), _sparse(0)]
+
+
+def _sparse_bench() -> Bench:
+    facts = pooling_facts(pooling={"sparse": SparseWeights(size=VOCAB)})
+    assert facts.welcome(1, 100).pooling_tasks == ("embed_sparse",)
+    bench = Bench(facts)
+    bench.start_worker()
+    return bench
+
+
+@pytest.mark.parametrize("case", BAD_WEIGHTS)
+def test_weights_that_do_not_fit_end_the_workers_session(case: str) -> None:
+    bench = _sparse_bench()
+    bench.submit(1, [5], pooling=Pooling("embed_sparse"))
+    bench.run_step(lambda _: BAD_WEIGHTS[case])
+    assert "invalid" in bench.dropped[0]
+    assert not bench.answers
+
+
+@pytest.mark.parametrize("case", range(len(GOOD_WEIGHTS)))
+def test_weights_are_passed_on(case: int) -> None:
+    bench = _sparse_bench()
+    bench.submit(1, [5], pooling=Pooling("embed_sparse"))
+    bench.meant = lambda _: GOOD_WEIGHTS[case]
+    bench.run_step(bench.meant)
+    assert bench.answers[1] == GOOD_WEIGHTS[case]
+
+
+def test_hidden_tokens_are_within_the_input() -> None:
+    late = LateInteraction(dense=(), size=2, query_length=8)
+    bench = Bench(pooling_facts(pooling={"late": late}))
+    bench.start_worker()
+    bench.submit(1, [5, 6], pooling=Pooling("token_embed", seen=3))
+    assert "tokens that are seen" in bench.rejected[1].message
+    bench.submit(2, [5, 6], pooling=Pooling("token_embed", seen=2))
+    bench.meant = lambda _: Vectors((2, 2), bytes(16))
+    bench.run_step(bench.meant)
+    assert 2 in bench.answers
+
+
+def test_vectors_of_a_step_fit_into_a_message() -> None:
+    late = LateInteraction(dense=(), size=1 << 20)
+    facts = pooling_facts(pooling={"late": late})
+    with pytest.raises(StartupError, match="lower max_num_batched_tokens"):
+        facts.welcome(1, 100)
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -298,6 +364,7 @@ WRONG = {
     "text": ({"pooling": None}, "is a pooling model; it generates no text"),
     "classes": ({"pooling": Pooling("classify")}, "this model supports embed, token_embed"),
     "types": ({"pooling": Pooling("embed", b"\0")}, "1 token types for 2 tokens"),
+    "hidden": ({"pooling": Pooling("embed", seen=1)}, "tokens of this model see all others"),
     "dimensions": ({"pooling": Pooling("embed", dimensions=3)}, "must lie in 1 to 2, not 3"),
 }
 
