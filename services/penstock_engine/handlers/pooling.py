@@ -110,7 +110,7 @@ def verify_vectors(step: StepInFlight, result: Result, pooling: PoolingConfig) -
             _verify_places(vectors, pooling, outcome.slot)
             continue
         expected = _shape(request.pooling, pooling, len(request.prompt_token_ids))
-        if vectors.shape != expected or vectors.places:
+        if vectors.shape != expected or vectors.places is not None:
             raise UnfitResult(
                 f"slot {outcome.slot} returned vectors of shape {vectors.shape}, not {expected}"
             )
@@ -120,9 +120,8 @@ def _verify_places(vectors: Vectors, pooling: PoolingConfig, slot: int) -> None:
     """Raises UnfitResult for what isn't a sparse vector over the vocabulary."""
     places = vectors.indexes()
     size = 0 if pooling.sparse is None else pooling.sparse.size
-    whole = len(vectors.shape) == 1 and len(places) == vectors.shape[0]
     ascend = all(one < other for one, other in pairwise(places))
-    if not whole or not ascend or (places and not 0 <= places[0] <= places[-1] < size):
+    if vectors.places is None or not ascend or (places and not 0 <= places[0] <= places[-1] < size):
         raise UnfitResult(f"slot {slot} returned an invalid sparse vector")
 
 

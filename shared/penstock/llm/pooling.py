@@ -272,8 +272,8 @@ def _cut(params: PoolingParams, truncate: int | None) -> int | None:
 
 def _array(result: PoolResult) -> PoolingOutput:
     data = np.frombuffer(result.vectors.data, dtype="<f4").reshape(result.vectors.shape)
-    places = np.frombuffer(result.vectors.places, dtype="<i4")
-    return PoolingOutput(data, places if len(places) else None)
+    places = result.vectors.places
+    return PoolingOutput(data, None if places is None else np.frombuffer(places, dtype="<i4"))
 
 
 def _output(kind: type[Any], run: _Run, outputs: Any) -> Any:

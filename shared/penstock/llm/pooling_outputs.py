@@ -13,7 +13,7 @@ Output = TypeVar("Output")
 @dataclass(slots=True)
 class PoolingOutput:
     """data: float32, [size] or [tokens, size]; of a sparse vector, its numbers that aren't 0.
-    indices: where these are, int32, ascending; None: of another, or of none."""
+    indices: where these are, int32, ascending; None: of another."""
 
     data: np.ndarray
     indices: np.ndarray | None = None

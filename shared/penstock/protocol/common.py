@@ -264,27 +264,28 @@ class Vectors(msgspec.Struct, frozen=True, array_like=True):
     """(size,) or (tokens, size); of an alignment (tokens,); of a sparse vector (numbers,)."""
     data: bytes
     """float32, little-endian, row by row."""
-    places: bytes = b""
-    """int32, little-endian: the index of each number of a sparse vector, ascending."""
+    places: bytes | None = None
+    """int32, little-endian: the index of each number of a sparse vector, ascending; None: it isn't
+    sparse."""
 
     def indexes(self) -> list[int]:
         """The index of each number of a sparse vector."""
         found = array("i")
-        found.frombytes(self.places)
+        found.frombytes(self.places or b"")
         if sys.byteorder == "big":
             found.byteswap()
         return found.tolist()
 
     def is_sound(self) -> bool:
         """Returns whether the number of bytes is that of the shape."""
+        if self.places is not None:
+            sizes = {4 * size for size in self.shape}
+            return len(self.shape) == 1 and sizes == {len(self.places)} == {len(self.data)}
         count = 1
-        least = 0 if len(self.shape) == 1 else 1  # Nothing of a sparse vector may be left.
         for size in self.shape:
-            if size < least:
+            if size < 1:
                 return False
             count *= size
-        if self.places and len(self.places) != len(self.data):
-            return False
         return 1 <= len(self.shape) <= 2 and len(self.data) == 4 * count
 
 

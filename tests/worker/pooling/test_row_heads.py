@@ -135,7 +135,7 @@ def test_an_inputs_bits_are_its_own(tmp_path: Path, task: Any) -> None:
 
 def test_nothing_is_a_sparse_vector_too() -> None:
     found = as_sparse(torch.zeros(7))
-    assert found == Vectors((0,), b"")
+    assert found == Vectors((0,), b"", b"")
     assert found.is_sound()
     with pytest.raises(ValueError, match="not finite"):
         as_sparse(torch.tensor([0.0, float("nan")]))
