@@ -68,7 +68,19 @@ FEED_FORWARD_OUTPUT_NORM = "feed_forward_output_norm"
 NORMS = (ATTENTION_NORM, ATTENTION_OUTPUT_NORM, FEED_FORWARD_NORM, FEED_FORWARD_OUTPUT_NORM)
 
 
-AttentionLike = SelfAttention | LatentAttention | Recurrence
+class AttentionBeside:
+    """Attention and a recurrent layer that read the same rows, [rows, hidden]: it gives the sum of
+    both."""
+
+    def __init__(self, attention: SelfAttention, recurrence: Recurrence) -> None:
+        self.attention = attention
+        self.recurrence = recurrence
+
+    def __call__(self, hidden: Tensor, step: Step) -> Tensor:
+        return self.attention(hidden, step) + self.recurrence(hidden, step)
+
+
+AttentionLike = SelfAttention | LatentAttention | Recurrence | AttentionBeside
 AnyFeedForward = FeedForward | MixtureOfExperts | ExpertsBeside
 
 
@@ -236,7 +248,10 @@ class _Norms:
 
 def _load_attention(parts: Parts, layer: int, spec: LayerSpec) -> AttentionLike:
     if spec.recurrent is not None:
-        return parts.ops.recurrence(parts, layer, spec.recurrent)
+        recurrence = parts.ops.recurrence(parts, layer, spec.recurrent)
+        if not spec.attends_beside:
+            return recurrence
+        return AttentionBeside(SelfAttention.load(parts, layer), recurrence)
     kind = SelfAttention if spec.attention.latent is None else LatentAttention
     return kind.load(parts, layer)
 

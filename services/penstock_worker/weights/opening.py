@@ -11,6 +11,7 @@ from torch import Tensor
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.families.finding import served_family
 from penstock.model.config import ModelConfig, WeightFiles
+from penstock_worker.weights.factors import multiply_rows
 from penstock_worker.weights.family_names import add_zero_biases, by_our_names
 from penstock_worker.weights.files import gguf_tensors, safetensors_tensors
 from penstock_worker.weights.names import ROPE_FACTORS
@@ -86,6 +87,7 @@ def open_weights(
         return kind(tensors, dtype, device)
     found = safetensors_tensors(files.files, quantised=files.quantised)
     tensors = by_our_names(found, served_family(config.architecture).hub_names, config)
+    multiply_rows(tensors, config)
     _take_head_for_embedding(tensors, config)
     kept = keep_quantised and files.quantised is not None
     return (QuantisedWeights if kept else Weights)(tensors, dtype, device)

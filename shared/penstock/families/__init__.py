@@ -8,6 +8,7 @@ from penstock.families.decilm import DECILM
 from penstock.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from penstock.families.ernie4_5_moe import ERNIE4_5_MOE
 from penstock.families.exaone4 import EXAONE3, EXAONE4, EXAONE_MOE
+from penstock.families.falcon_h1 import FALCON_H1
 from penstock.families.family import EncoderFamily, Family
 from penstock.families.gemma2 import GEMMA, GEMMA2
 from penstock.families.gemma3 import EMBEDDING_GEMMA, GEMMA3
@@ -99,6 +100,7 @@ FAMILIES: dict[str, Family] = {
         MINIMAX_M2,
         LFM2,
         LFM2_MOE,
+        FALCON_H1,
         WHISPER,
     )
 }

@@ -65,6 +65,7 @@ ABSENT: dict[str, dict[str, object]] = {
         "num_experts": 256,
         "num_experts_per_tok": 8,
     },
+    "falcon_h1": {"num_key_value_heads": 8, "mamba_d_ssm": 1024},
     "gemma2": {
         "num_key_value_heads": 4,
         "final_logit_softcapping": 30.0,

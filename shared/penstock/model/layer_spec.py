@@ -220,6 +220,15 @@ class FeedForwardSpec(msgspec.Struct, frozen=True, kw_only=True):
     experts: ExpertsSpec | None = None
 
 
+class RowFactors(msgspec.Struct, frozen=True, kw_only=True):
+    """Factors of a module's rows."""
+
+    module: str
+    """Our name of it within the layer."""
+    parts: tuple[tuple[int, float], ...]
+    """How many rows have which factor, from the first one on."""
+
+
 class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A layer: attention, then feed-forward, each added to the residual.
 
@@ -231,6 +240,9 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     attention: AttentionSpec = AttentionSpec()
     recurrent: RecurrentSpec | None = None
     """Set, it stands in the attention's place."""
+    attends_beside: bool = False
+    """Whether `recurrent` stands beside attention instead: both read the same norm of the residual,
+    and the sum of what they give is added to it (Zuo et al., "Falcon-H1", 2025)."""
     feed_forward: FeedForwardSpec = FeedForwardSpec()
     halves: Literal["both", "mixer", "feed_forward"] = "both"
     """mixer: there is no feed-forward.  feed_forward: there is neither attention nor
@@ -244,11 +256,15 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Factor of what attention and feed-forward add to the residual."""
     output_scale: bool = False
     """Whether the layer's output, with the residual, has a learned factor."""
+    weight_factors: tuple[RowFactors, ...] = ()
+    """What rows of matrices are multiplied by when they are read from a hub's files, whose code
+    multiplies inputs and outputs."""
 
     @property
     def attends(self) -> bool:
         """Whether the layer has keys and values."""
-        return self.recurrent is None and self.halves != "feed_forward"
+        mixes = self.recurrent is None or self.attends_beside
+        return mixes and self.halves != "feed_forward"
 
 
 class CrossAttentionSpec(msgspec.Struct, frozen=True, kw_only=True):

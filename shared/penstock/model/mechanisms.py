@@ -46,6 +46,8 @@ NO_FIRST_NORM = "a layer without a norm before attention"
 SHORT_CONV = "recurrent layers of short convolutions"
 GATED_DELTA = "recurrent layers of gated delta nets"
 MAMBA2 = "recurrent layers of Mamba 2"
+BESIDE_ATTENTION = "recurrent layers beside attention"
+UNNORMED_MAMBA2 = "Mamba 2 without a norm"
 ONE_HALF = "layers of attention or feed-forward alone"
 QUERY_GROWTH = "queries that grow with their position"
 OWN_HEADS = "heads whose sizes differ between layers"
@@ -129,6 +131,10 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
 def _of_layer(layer: LayerSpec) -> Iterator[str]:
     if layer.recurrent is not None:
         yield _RECURRENT[type(layer.recurrent)]
+        if isinstance(layer.recurrent, Mamba2Spec) and not layer.recurrent.normed:
+            yield UNNORMED_MAMBA2
+        if layer.attends_beside:
+            yield BESIDE_ATTENTION
     if layer.attends:
         yield from _of_attention(layer.attention)
     if layer.halves != "mixer":

@@ -84,6 +84,8 @@ class Mamba2Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     conv_bias: bool = True
     bias: bool = False
     """Whether both products have a bias."""
+    normed: bool = True
+    """Whether the result is normed after it is gated."""
     norm_groups: int = 1
     """The result is normed in so many equal parts."""
     time_step_min: float = 0.0

@@ -49,6 +49,15 @@ NEMOTRON = GROUPED | {
     "rescale_prenorm_residual": False,
 }
 
+FALCON = WHOLE | {
+    "mamba_d_ssm": 80,
+    "mamba_n_heads": 8,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 12,
+    "mamba_chunk_size": 16,
+    "mamba_norm_before_gate": False,
+}
+
 RECURRENT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": (
         "Lfm2",
@@ -97,6 +106,22 @@ RECURRENT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "time_step_limit": (0.05, 2.0),
         },
     ),
+    "falcon-h1": (
+        "FalconH1",
+        FALCON
+        | {
+            "attention_in_multiplier": 0.8,
+            "attention_out_multiplier": 0.9,
+            "key_multiplier": 0.4,
+            "embedding_multiplier": 5.5,
+            "lm_head_multiplier": 0.3,
+            "mlp_multipliers": [0.9, 0.6],
+            "ssm_in_multiplier": 1.25,
+            "ssm_out_multiplier": 0.4,
+            "ssm_multipliers": [0.35, 0.25, 0.36, 0.5, 0.34],
+        },
+    ),
+    "falcon-h1-norm": ("FalconH1", FALCON | {"mamba_rms_norm": True, "projectors_bias": False}),
     "nemotron-h": (
         "NemotronH",
         NEMOTRON | {"layers_block_type": [LINEAR, "mlp", FULL, LINEAR]},
@@ -130,7 +155,7 @@ RECURRENT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-ON_DEVICE = tuple(RECURRENT_CASES)
+ON_DEVICE = tuple(case for case in RECURRENT_CASES if not case.startswith("falcon-h1"))
 """Cases that the CUDA kernels compute, in Triton's interpreter."""
 BITS_ON_DEVICE = (
     "qwen3-next",

@@ -178,6 +178,49 @@ def of_mamba(name: str, tensor: Tensor, config: Any) -> Named:
         yield name.replace("correction_bias", "correction.bias"), tensor
 
 
+def falcon_h1(writer: Writer, config: Any) -> None:
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    head = config.hidden_size // config.num_attention_heads
+    writer.add_key_length(head)
+    writer.add_value_length(head)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_vocab_size(config.vocab_size)
+    mamba(
+        writer,
+        heads=config.mamba_n_heads,
+        inner=config.mamba_d_ssm,
+        groups=config.mamba_n_groups,
+        state=config.mamba_d_state,
+        kernel=config.mamba_d_conv,
+    )
+
+
+def of_falcon_h1(name: str, tensor: Tensor, config: Any) -> Named:
+    """The converter multiplies weights by what transformers multiplies inputs and outputs by."""
+    inputs = config.attention_in_multiplier
+    factors = {
+        "down_proj": config.mlp_multipliers[1],
+        "gate_proj": config.mlp_multipliers[0],
+        "k_proj": config.key_multiplier * inputs,
+        "q_proj": inputs,
+        "v_proj": inputs,
+        "o_proj": config.attention_out_multiplier,
+        "out_proj": config.ssm_out_multiplier,
+        "lm_head": config.lm_head_multiplier,
+        "embed_tokens": config.embedding_multiplier,
+    }
+    module = name.split(".")[-2]
+    tensor = tensor * factors.get(module, 1.0)
+    if module == "in_proj":
+        maps = config.mamba_n_groups * config.mamba_d_state
+        rows = [config.mamba_d_ssm] * 2 + [maps] * 2 + [config.mamba_n_heads]
+        parts = zip(tensor.split(rows), config.ssm_multipliers, strict=True)
+        tensor = torch.cat([part * factor * config.ssm_in_multiplier for part, factor in parts])
+    yield from of_mamba(name.replace("pre_ff_", "pre_feedforward_"), tensor, config)
+
+
 def of_granite(name: str, tensor: Tensor, config: Any) -> Named:
     if name.endswith("shared_mlp.input_linear.weight"):
         stem = name.removesuffix("shared_mlp.input_linear.weight")
@@ -275,6 +318,8 @@ CONVERSIONS = {
     "lfm2-moe": Conversion(ARCH.LFM2MOE, lfm2, of_lfm2),
     "granite-hybrid-one-size": Conversion(ARCH.GRANITE_HYBRID, granite, of_granite),
     "granite-moe-hybrid-unlimited": Conversion(ARCH.GRANITE_HYBRID, granite, of_granite),
+    "falcon-h1": Conversion(ARCH.FALCON_H1, falcon_h1, of_falcon_h1),
+    "falcon-h1-norm": Conversion(ARCH.FALCON_H1, falcon_h1, of_falcon_h1),
     "nemotron-h": Conversion(ARCH.NEMOTRON_H, nemotron_h, of_mamba),
     "nemotron-h-moe": Conversion(ARCH.NEMOTRON_H_MOE, nemotron_h, of_mamba),
     "nemotron-h-latent": Conversion(ARCH.NEMOTRON_H_MOE, nemotron_h, of_mamba),

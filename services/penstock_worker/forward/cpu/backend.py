@@ -20,6 +20,7 @@ from torch import Tensor
 
 from penstock.model.config import ModelConfig, PreparedModel
 from penstock.model.kv_layout import kv_layout
+from penstock.model.mechanisms import BESIDE_ATTENTION, UNNORMED_MAMBA2
 from penstock.model.media_facts import alignment_heads
 from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba2Spec
 from penstock.model.sharing import split_obstacle
@@ -75,7 +76,7 @@ from penstock_worker.parallel.shard import head_ranges, shard_of
 from penstock_worker.states.planning import groups_with_states, program_states
 from penstock_worker.weights.opening import open_weights
 
-MECHANISMS = COMMON
+MECHANISMS = COMMON | {BESIDE_ATTENTION, UNNORMED_MAMBA2}
 """What these kernels have beyond Llama's layers (see penstock.model.mechanisms)."""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import StreamsSpec
+from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.operands import ByHead, NormWeights
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
 from penstock_kernels.cpu.recurrent import RecurrentKind
@@ -94,9 +95,14 @@ class RecurrentLayerPhases(LayerPhases):
     """A recurrent layer, which one rank has as a whole."""
 
     def _attention(self) -> Iterator[Phase]:
-        weights = self._recurrent
-        layer, matrices = weights.layer, [matrix for matrix, _ in weights.products]
+        matrices = [matrix for matrix, _ in self._recurrent.products]
         yield self._input(self.weights.attention_norm, *matrices)
+        yield from self._features()
+        yield from self._scanned(self.weights.output)
+
+    def _features(self) -> Iterator[Phase]:
+        """INPUT's features, as QUERIES, and what of them is convolved."""
+        weights = self._recurrent
         for number, (matrix, first) in enumerate(weights.products):
             yield Phase(
                 kind=PhaseKind.PRODUCT,
@@ -110,8 +116,12 @@ class RecurrentLayerPhases(LayerPhases):
                 # Products of one input into columns of their own needn't wait for each other.
                 waits=number == len(weights.products) - 1,
             )
-        if layer.kind is not RecurrentKind.SHORT_CONV:
-            yield Phase(kind=PhaseKind.CONVOLVE, source=Buffer.QUERIES, recurrent=layer)
+        if weights.layer.kind is not RecurrentKind.SHORT_CONV:
+            yield Phase(kind=PhaseKind.CONVOLVE, source=Buffer.QUERIES, recurrent=weights.layer)
+
+    def _scanned(self, reader: PackedMatrix | None) -> Iterator[Phase]:
+        """The scan, and its result as the input of the product by `reader`."""
+        layer = self._recurrent.layer
         yield Phase(
             kind=PhaseKind.SCAN, source=Buffer.QUERIES, target=Buffer.MIXED, recurrent=layer
         )
@@ -121,7 +131,7 @@ class RecurrentLayerPhases(LayerPhases):
             target=Buffer.INPUT,
             width=layer.width,
             recurrent=layer,
-            forms=forms_of(self.weights.output),
+            forms=forms_of(reader),
             waits=False,
         )
 
@@ -130,6 +140,31 @@ class RecurrentLayerPhases(LayerPhases):
         if self.weights.recurrent is None:
             raise ValueError("a layer that isn't recurrent has no such weights")
         return self.weights.recurrent
+
+
+@dataclass(frozen=True)
+class AttentionBesidePhases(RecurrentLayerPhases):
+    """A layer whose attention and recurrence read the same normed residual, which is INPUT until
+    both have taken what they need. What attention gives is in MIXED until it is multiplied, what
+    the scan gives after that."""
+
+    def phases(self) -> Iterator[Phase]:
+        weights, output = self.weights, self.weights.recurrent_output
+        if self.spec.order != "pre" or self.spec.halves != "both" or output is None:
+            raise ValueError("no program has such a layer of attention and a recurrence")
+        features = [matrix for matrix, _ in self._recurrent.products]
+        yield self._input(weights.attention_norm, *self._heads_matrices(), *features)
+        yield self._heads()
+        yield from self._placed()
+        attend, *made_input = self._attended()
+        yield attend
+        yield from self._features()
+        yield from made_input
+        yield from self._added([self._output()], None)
+        yield from self._scanned(output)
+        product = Phase(kind=PhaseKind.PRODUCT, source=Buffer.INPUT, matrices=(output,))
+        yield from self._added([product], None)
+        yield from self._fed()
 
 
 @dataclass(frozen=True)

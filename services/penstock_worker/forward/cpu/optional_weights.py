@@ -190,6 +190,12 @@ class OptionalWeights:
         return np.ascontiguousarray(self.weights.take(name, shape, torch.float32).numpy())
 
 
+UNCHANGING_EPS, UNCHANGING_WEIGHT = 2.0**100, 2.0**50
+"""Make a norm that changes no bit of its input: the mean of squares vanishes beside the epsilon,
+whose root the weight is, and a power of two only moves exponents. Of numbers between 2 ** -76 and
+2 ** 38 in size, and of zeros, that holds; other ones lose bits or their squares count."""
+
+
 @dataclass(frozen=True)
 class RecurrentReader:
     """Reads what stands in the attention's place in one recurrent layer."""
@@ -264,13 +270,15 @@ class RecurrentReader:
             value_dim=spec.head_dim,
             norm_groups=spec.norm_groups,
             steps=(spec.time_step_min, spec.time_step_max),
-            norm_eps=self.norm_eps,
+            norm_eps=self.norm_eps if spec.normed else UNCHANGING_EPS,
             conv=self._conv(spec),
             conv_bias=self._vector("conv.bias", spec.channels) if spec.conv_bias else None,
             rate=self._rate(spec.heads),
             time_bias=self._vector("dt_bias", spec.heads),
             skip=self._vector("D", spec.heads),
-            norm=self._vector("norm.weight", spec.inner),
+            norm=self._vector("norm.weight", spec.inner)
+            if spec.normed
+            else np.full(spec.inner, UNCHANGING_WEIGHT, np.float32),
         )
         return self._whole([("in_proj", features)], layer, bias=spec.bias)
 

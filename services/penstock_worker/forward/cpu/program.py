@@ -16,6 +16,7 @@ from penstock_worker.forward.cpu.adapters import AdaptedPhases
 from penstock_worker.forward.cpu.aux_hidden import CPUAuxHidden
 from penstock_worker.forward.cpu.cross_layers import CrossLayerPhases
 from penstock_worker.forward.cpu.layer_kinds import (
+    AttentionBesidePhases,
     BesideLayerPhases,
     HeadLayerPhases,
     LatentLayerPhases,
@@ -356,6 +357,7 @@ LAYER_KINDS: tuple[tuple[Callable[[LayerWeights], bool], type[LayerPhases]], ...
     (lambda weights: weights.beside_embedding, HeadLayerPhases),
     (lambda weights: weights.streams is not None, StreamLayerPhases),
     (lambda weights: weights.beside is not None, BesideLayerPhases),
+    (lambda weights: weights.recurrent_output is not None, AttentionBesidePhases),
     (lambda weights: weights.recurrent is not None, RecurrentLayerPhases),
     (lambda weights: weights.latent is not None, LatentLayerPhases),
     (lambda weights: weights.experts_over_latents, LatentExpertsPhases),

@@ -129,6 +129,12 @@ class CPUWeights:
         own, further = self.config.kv_heads(number), self._further
         if spec.recurrent is not None:
             found = self._recurrent(spec.recurrent, f"{at}.{RECURRENT}")
+            if spec.attends_beside:
+                own_output, attends = (
+                    found.output,
+                    self._attention(spec.attention, own, f"{at}.self_attn"),
+                )
+                found = replace(attends, recurrent=found.recurrent, recurrent_output=own_output)
         elif spec.halves == "feed_forward":
             found = LayerWeights()
         elif spec.attention.latent is not None:

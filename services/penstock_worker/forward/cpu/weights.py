@@ -152,6 +152,8 @@ class LayerWeights:
     """Makes the gates of what attention gives."""
     recurrent: RecurrentWeights | None = None
     """Weights of a recurrent layer, in place of attention."""
+    recurrent_output: PackedMatrix | None = None
+    """Its output projection, where it stands beside attention."""
     up: PackedMatrix | None = None
     """Matrix of the feed-forward, or of the expert that every token has; so are `down` and
     `gate`."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from penstock.model.recurrent_spec import GatedDeltaSpec, Mamba2Spec, RecurrentSpec, ShortConvSpec
 from penstock_kernels import reference
-from penstock_worker.layers.parts import Norm, NormOfParts, Ops, Parts, RMSNorm
+from penstock_worker.layers.parts import NO_NORM, Norm, NormOfParts, Ops, Parts, RMSNorm
 from penstock_worker.layers.recurrent.interface import Mixer
 from penstock_worker.layers.step import Step
 from penstock_worker.parallel.shard import recurrent_shard
@@ -253,13 +253,15 @@ class Mamba2:
 
         features = spec.inner + spec.channels + spec.heads
         own, gathered = own_part(parts, spec)
-        norm: Norm = GroupNorm(
-            parts.ops,
-            constant("norm.weight", spec.inner),
-            parts.config.norm.eps,
-            spec.inner // spec.norm_groups,
-        )
-        if gathered:
+        norm: Norm = NO_NORM
+        if spec.normed:
+            norm = GroupNorm(
+                parts.ops,
+                constant("norm.weight", spec.inner),
+                parts.config.norm.eps,
+                spec.inner // spec.norm_groups,
+            )
+        if gathered and spec.normed:
             norm = NormOfParts(norm, parts.ranks, gathered)
         return Mamba2(
             own,

@@ -1,0 +1,49 @@
+"""Factors of matrices' rows, which a model's code multiplies by beside its weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from penstock.errors import UnsupportedModel
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import RowFactors
+from penstock_worker.quantisation.interface import BF16, F16, F32
+from penstock_worker.weights.stored import StoredTensor
+
+PLAIN = (F32.name, BF16.name, F16.name)
+
+
+def multiply_rows(tensors: dict[str, StoredTensor], config: ModelConfig) -> None:
+    """Multiplies the tensors that layers have factors of, by our names. Modifies `tensors`. Raises
+    UnsupportedModel for a tensor of other rows, and for a quantised one."""
+    for number in range(config.num_layers):
+        for factors in config.layer(number).weight_factors:
+            for kind in ("weight", "bias"):
+                name = f"layers.{number}.{factors.module}.{kind}"
+                if name in tensors:
+                    tensors[name] = _multiplied(tensors[name], factors)
+
+
+def _multiplied(stored: StoredTensor, factors: RowFactors) -> StoredTensor:
+    counts, values = zip(*factors.parts, strict=True)
+    by_row = np.repeat(np.array(values, np.float32), counts)
+    if stored.shape[:1] != by_row.shape or stored.format not in PLAIN:
+        raise UnsupportedModel(
+            f"tensor {stored.name} has shape {stored.shape} in the format {stored.format}; "
+            f"{len(by_row)} rows in one of {', '.join(PLAIN)} are expected, which are multiplied"
+        )
+    made = partial(_product, stored, by_row)
+    return replace(stored, format=F32.name, made=made)
+
+
+def _product(stored: StoredTensor, by_row: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """The bytes of the float32 product. data: the tensor's bytes in the file."""
+    numbers = data if stored.made is None else stored.made(data)
+    if stored.format == BF16.name:
+        floats = (numbers.view("<u2").astype("<u4") << 16).view("<f4")
+    else:
+        floats = numbers.view("<f4" if stored.format == F32.name else "<f2").astype("<f4")
+    return (floats.reshape(len(by_row), -1) * by_row[:, None]).view(np.uint8).reshape(-1)
