@@ -32,6 +32,7 @@ from penstock.families.llama_relatives import (
     STABLELM,
     STARCODER2,
 )
+from penstock.families.minicpm import MINICPM, MINICPM3
 from penstock.families.minimax_m2 import MINIMAX_M2
 from penstock.families.mistral import MISTRAL, MIXTRAL
 from penstock.families.modernbert import MODERNBERT
@@ -96,6 +97,8 @@ FAMILIES: dict[str, Family] = {
         INTERNLM3,
         MIMO,
         DECILM,
+        MINICPM,
+        MINICPM3,
         ARCEE,
         MINIMAX_M2,
         LFM2,

@@ -116,7 +116,7 @@ def _model(
     hub.activation(fields, "silu")
     _one_of(fields, "rope_interleave", fields.flag("rope_interleave", True), True)
     bounds.check_expert_groups(fields, experts)
-    latent = _latent(fields)
+    latent = latent_of(fields)
     # The files' heads are those of the unabsorbed form.
     fields.ignore("head_dim", "num_key_value_heads", "qk_head_dim")
     sizes = hub.sizes(fields, default_head_dim=latent.rotating)
@@ -144,7 +144,8 @@ def _model(
     )
 
 
-def _latent(fields: Fields) -> LatentSpec:
+def latent_of(fields: Fields) -> LatentSpec:
+    """Reads the sizes of latents and heads. Raises UnsupportedModel."""
     sizes = {
         "rank": fields.integer("kv_lora_rank"),
         "rotating": fields.integer("qk_rope_head_dim"),

@@ -104,6 +104,7 @@ ABSENT: dict[str, dict[str, object]] = {
     "seed_oss": {"num_key_value_heads": 8},
     "exaone4": {"sliding_window": 4096},
     "ernie4_5": {"num_key_value_heads": 2},
+    "minicpm3": {"q_lora_rank": 768, "kv_lora_rank": 256},
     "minimax_m2": {"num_key_value_heads": 8, "head_dim": 128},
     "lfm2": {"num_key_value_heads": 8},
     "lfm2_moe": {"num_key_value_heads": 8},

@@ -36,7 +36,6 @@ NOT_SERVED = {
     "copy/llama3_2_11b_vision",
     "copy/llama3_2_90b_vision",
     "copy/llava_v1.5_7b",
-    "copy/minicpm3_4b",
     "copy/phi3_v",
     "copy/phi3small",
     "copy/phimoe",

@@ -468,6 +468,25 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
         },
     ),
+    "minicpm3": (
+        "MiniCPM3",
+        LATENTS
+        | {
+            "kv_lora_rank": 32,
+            "qk_rope_head_dim": 16,
+            "qk_nope_head_dim": 24,
+            "scale_emb": 3,
+            "scale_depth": 0.9,
+            "dim_model_base": 24,
+            "rope_parameters": LONGROPE
+            | {
+                "partial_rotary_factor": 1.0,
+                "factor": 1.0,
+                "short_factor": [1.0 + each / 10 for each in range(8)],
+                "long_factor": [2.0 + each for each in range(8)],
+            },
+        },
+    ),
     "glm47-flash": (
         "Glm4MoeLite",
         LATENTS

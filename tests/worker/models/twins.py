@@ -240,6 +240,12 @@ def says_ling_gguf(writer: Writer, config: Any) -> None:
     writer.add_expert_weights_norm(True)
 
 
+def says_minicpm_gguf(writer: Writer, config: Any) -> None:
+    writer.add_embedding_scale(config.embedding_multiplier)
+    writer.add_residual_scale(config.residual_multiplier)
+    writer.add_logit_scale(config.logits_scaling)
+
+
 GROUPS = {
     "n_routed_experts": 12,
     "num_experts_per_tok": 3,
@@ -349,6 +355,20 @@ TWINS = {
         says_bailing,
         bailing,
         gguf=Conversion(ARCH.BAILINGMOE2, says_ling2_gguf, own_parts=fused_parts),
+    ),
+    "minicpm": Twin(
+        "MiniCPMForCausalLM",
+        "Granite",
+        WHOLE
+        | {
+            "embedding_multiplier": 12.0,
+            "attention_multiplier": 0.25,
+            "residual_multiplier": 1.4 / 3**0.5,
+            "logits_scaling": 96 / 40,
+        },
+        lambda config: {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 40},
+        renamed(),
+        gguf=Conversion(ARCH.MINICPM, says_minicpm_gguf, permuted=True),
     ),
     "decilm": Twin(
         "DeciLMForCausalLM",

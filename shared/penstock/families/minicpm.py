@@ -1,0 +1,110 @@
+"""MiniCPM: Llama with multipliers of embeddings, residuals and logits. MiniCPM 3 attends over
+latents besides, whose rotary pairs are half of a head apart.
+
+Source: Hu et al., "MiniCPM: unveiling the potential of small language models with scalable training
+strategies", 2024; MiniCPM team, "MiniCPM4", 2025.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from penstock.families import hub_reading as hub
+from penstock.families.deepseek import NAMES as LATENT_NAMES
+from penstock.families.deepseek import latent_of
+from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
+from penstock.formats.fields import Fields
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import AttentionSpec, LayerSpec, NormSpec
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    sizes, bias = hub.sizes(fields, tied=True), fields.flag("attention_bias", False)
+    fields.ignore("mup_denominator")  # of training
+    attention = AttentionSpec(qkv_bias=bias, output_bias=bias)
+    return ModelConfig(
+        architecture="minicpm",
+        **sizes,
+        **_multiplied(fields, sizes, attention, embedding=1.0, depth=1.0, base=1),
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
+        ropes=(hub.rope(fields, sizes["head_dim"]),),
+    )
+
+
+def _multiplied(
+    fields: Fields,
+    sizes: dict[str, Any],
+    attention: AttentionSpec,
+    *,
+    embedding: float,
+    depth: float,
+    base: int,
+) -> dict[str, Any]:
+    """Fields of ModelConfig: its layers and multipliers. The last three: what holds where
+    config.json doesn't say."""
+    hub.activation(fields, "silu")
+    by = fields.number("scale_depth", depth) / math.sqrt(sizes["num_layers"])
+    width = fields.integer("dim_model_base", base)
+    return {
+        "layers": (LayerSpec(attention=attention, residual_multiplier=by),),
+        "embedding_multiplier": fields.number("scale_emb", embedding),
+        "logits_multiplier": width / sizes["hidden_size"],
+    }
+
+
+def _hub3(fields: Fields) -> ModelConfig:
+    hub.only(fields, attention_bias=False, mlp_bias=False)
+    hidden, heads = fields.integer("hidden_size", 2560), fields.integer("num_attention_heads", 40)
+    latent = latent_of(fields.completed(v_head_dim=hidden // max(heads, 1)))
+    # The files' heads are those of the unabsorbed form.
+    fields.ignore("head_dim", "num_key_value_heads", "qk_head_dim")
+    sizes = hub.sizes(fields, default_head_dim=latent.rotating, tied=True)
+    sizes |= {"num_kv_heads": 1, "head_dim": latent.rank + latent.rotating}
+    attention = AttentionSpec(latent=latent, scale=(latent.plain + latent.rotating) ** -0.5)
+    return ModelConfig(
+        architecture="minicpm3",
+        **sizes,
+        **_multiplied(fields, sizes, attention, embedding=12.0, depth=1.4, base=256),
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
+        ropes=(hub.rope(fields, latent.rotating),),
+    )
+
+
+def _gguf(model: GGUFMetadata) -> ModelConfig:
+    sizes, keys = model.sizes(), model.keys
+    layer = LayerSpec(
+        attention=AttentionSpec(
+            qkv_bias=model.has("attn_q.bias"), output_bias=model.has("attn_output.bias")
+        ),
+        residual_multiplier=keys.number("residual_scale", 1.4 / math.sqrt(sizes["num_layers"])),
+    )
+    return ModelConfig(
+        architecture="minicpm",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.long_rope(sizes["head_dim"]),),
+        layers=(layer,),
+        embedding_multiplier=keys.number("embedding_scale", 12.0),
+        logits_multiplier=1.0 / keys.number("logit_scale", sizes["hidden_size"] / 256),
+    )
+
+
+MINICPM = Family(
+    "minicpm",
+    ("MiniCPMForCausalLM",),
+    "MiniCPM, MiniCPM4",
+    _hub,
+    gguf="minicpm",
+    read_gguf=_gguf,
+    gguf_names=TensorNames(pairs_adjacent=True),
+    unserved=frozenset({"sparse_config"}),
+)
+MINICPM3 = Family(
+    "minicpm3",
+    ("MiniCPM3ForCausalLM",),
+    "MiniCPM3",
+    _hub3,
+    hub_names=TensorNames(LATENT_NAMES.modules),
+)
