@@ -62,13 +62,15 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
 
 
 def activate(x: Tensor, kind: str) -> Tensor:
-    """gelu (Hendrycks and Gimpel, 2016), its tanh form, or relu.
+    """gelu (Hendrycks and Gimpel, 2016), its tanh form, silu, or relu.
 
-    The tanh form is computed with exp (see `gelu_mul`), because torch's tanh gives other bits in
-    the tail of a vector loop.
+    The tanh form and silu are computed with exp (see `gelu_mul`), because torch's own give other
+    bits in the tail of a vector loop.
     """
     if kind == "relu":
         return torch.relu(x)
+    if kind == "silu":
+        return x / x.neg().exp_().add_(1.0)
     if kind != "gelu_tanh":
         return functional.gelu(x)
     bent = (x * x).mul_(x).mul_(GELU_CUBE).add_(x)

@@ -37,6 +37,7 @@ from penstock.families.minimax_m2 import MINIMAX_M2
 from penstock.families.mistral import MISTRAL, MIXTRAL
 from penstock.families.modernbert import MODERNBERT
 from penstock.families.nemotron import NEMOTRON, NEMOTRON_H
+from penstock.families.nomic_bert import NOMIC_BERT
 from penstock.families.olmo2 import OLMO2, OLMO3, OLMOE
 from penstock.families.qwen2 import MIMO, QWEN2, QWEN2_MOE
 from penstock.families.qwen3 import QWEN3, QWEN3_MOE
@@ -132,6 +133,7 @@ ENCODERS: dict[str, EncoderFamily] = {
         ROBERTA,
         DISTILBERT,
         MPNET,
+        NOMIC_BERT,
         MODERNBERT,
         GTE,
         EMBEDDING_GEMMA,

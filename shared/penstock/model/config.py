@@ -191,7 +191,7 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     first_position: int = 0
     token_types: int = 0
     layer_norm_eps: float = 1e-12
-    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
+    activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
     relative_buckets: int = 0
     layers: ModelConfig | None = None
     """The decoder's layers of an encoder that isn't BERT but is made of these, which attend both
@@ -201,6 +201,8 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     """Rotates queries and keys; None: there is a table of positions."""
     gated: bool = False
     """Whether the feed-forward has a gate, and so an inner product without a bias."""
+    biases: bool = True
+    """Whether products have biases, but for that of a gated feed-forward, which never has any."""
     head_bias: bool = True
     """Whether the inner layer of the classification head has a bias."""
     causal: bool = False

@@ -43,6 +43,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "RobertaModel": {"max_position_embeddings": 82, "type_vocab_size": 1},
     "XLMRobertaModel": {"max_position_embeddings": 82, "type_vocab_size": 1},
     "DistilBertModel": {},
+    "NomicBertModel": {},
     "ModernBertModel": {
         "local_attention": 12,
         "num_hidden_layers": 4,
@@ -111,7 +112,9 @@ def test_classifiers_equal_transformers(tmp_path: Path, kind: str, backend: str)
     loaded.runner.close()
 
 
-@pytest.mark.parametrize("kind", ["BertModel", "ModernBertModel", "Gemma3TextModel"])
+@pytest.mark.parametrize(
+    "kind", ["BertModel", "NomicBertModel", "ModernBertModel", "Gemma3TextModel"]
+)
 def test_an_inputs_bits_are_its_own(tmp_path: Path, kind: str) -> None:
     """Two threads; groups of inputs begin and end anywhere, and splits of keys are several."""
     longer = {"max_position_embeddings": 700}

@@ -95,7 +95,7 @@ class EncoderCompiler:
         size, inner = config.hidden_size, config.intermediate_size
         heads = self._heads(f"{at}.attention.self")
         mixed = self._dense(f"{at}.attention.output.dense", size, size)
-        gate, up = self._inner(f"{at}.intermediate.dense")
+        gate, up = self._inner(f"{at}.intermediate")
         down = self._dense(f"{at}.output.dense", size, inner)
         yield self._input(*heads)
         yield Phase(
@@ -133,10 +133,14 @@ class EncoderCompiler:
         parts = (range(first * size, (first + 1) * size) for first in range(3))
         return tuple(self._dense(f"{at}.all", 3 * size, size, rows) for rows in parts)
 
-    def _inner(self, name: str) -> tuple[PackedMatrix | None, PackedMatrix]:
-        """The gate, which lies under what it weighs, and that. Only without a gate there is a
-        bias."""
-        size, inner = self.config.hidden_size, self.config.intermediate_size
+    def _inner(self, at: str) -> tuple[PackedMatrix | None, PackedMatrix]:
+        """The gate, which lies under what it weighs in some files, and that. Only without a gate
+        there is a bias."""
+        size, inner, name = self.config.hidden_size, self.config.intermediate_size, f"{at}.dense"
+        if self.packing.weights.has(f"{at}.gate.weight"):
+            parts = (f"{at}.{part}" for part in ("gate", "up"))
+            gate, up = (self.packing.matrix(part, inner, size, kind=self.kind) for part in parts)
+            return gate, up
         if not self.config.gated:
             return None, self._dense(name, inner, size)
         up, gate = (
@@ -163,7 +167,8 @@ class EncoderCompiler:
     def _dense(
         self, name: str, outputs: int, inputs: int, rows: range | None = None
     ) -> PackedMatrix:
-        found = self.packing.matrix(name, outputs, inputs, kind=self.kind, bias=True, rows=rows)
+        bias = self.config.biases
+        found = self.packing.matrix(name, outputs, inputs, kind=self.kind, bias=bias, rows=rows)
         if self.adapted is not None and name in self.adapted.modules:
             self.named.append((found, name))
         return found

@@ -58,7 +58,7 @@ class _Layer:
 
         def dense(names: list[str], outputs: int, inputs: int, *, bias: bool = True) -> Product:
             matrix = weights.take_stacked([(f"{name}.weight", (outputs, inputs)) for name in names])
-            added = matrix.new_zeros(outputs)
+            added = matrix.new_zeros(matrix.shape[0])
             if bias:
                 added = weights.take_stacked([(f"{name}.bias", (outputs,)) for name in names])
             product = ops.product(matrix, added)
@@ -66,16 +66,20 @@ class _Layer:
                 return product
             return adapters.adapted(product, [(name, outputs) for name in names], inputs)
 
+        gated, wide, biases = config.gated, inner * (2 if config.gated else 1), config.biases
         parts = [f"{attention}.self.{part}" for part in ("query", "key", "value")]
         if weights.has(f"{attention}.self.all.weight"):
-            self.qkv = dense([f"{attention}.self.all"], 3 * size, size)
+            self.qkv = dense([f"{attention}.self.all"], 3 * size, size, bias=biases)
         else:
-            self.qkv = dense(parts, size, size)
-        self.mixed = dense([f"{attention}.output.dense"], size, size)
+            self.qkv = dense(parts, size, size, bias=biases)
+        self.mixed = dense([f"{attention}.output.dense"], size, size, bias=biases)
         self.attention_norm = _Norm(ops, weights, f"{attention}.output.LayerNorm", size, eps)
-        gated, wide = config.gated, inner * (2 if config.gated else 1)
-        self.up = dense([f"{at}.intermediate.dense"], wide, size, bias=not gated)
-        self.down = dense([f"{at}.output.dense"], size, inner)
+        if weights.has(f"{at}.intermediate.up.weight"):
+            halves = [f"{at}.intermediate.{part}" for part in ("up", "gate")]
+            self.up = dense(halves, inner, size, bias=False)
+        else:
+            self.up = dense([f"{at}.intermediate.dense"], wide, size, bias=not gated)
+        self.down = dense([f"{at}.output.dense"], size, inner, bias=biases)
         self.norm = _Norm(ops, weights, f"{at}.output.LayerNorm", size, eps)
         self._ops = ops
         self._number = number

@@ -54,7 +54,7 @@ class EncoderOps(Protocol):
         """Returns layer_norm of x + residual, where the sum is rounded to its dtype."""
 
     def activate(self, x: Tensor, kind: str) -> Tensor:
-        """`kind` is gelu, gelu_tanh or relu."""
+        """`kind` is gelu, gelu_tanh, silu or relu."""
 
     def lay_out(
         self,

@@ -1,0 +1,126 @@
+"""Nomic BERT: BERT with rotary positions, gated feed-forwards and no biases but those of its norms.
+
+Source: Nussbaum et al., "Nomic Embed: Training a Reproducible Long Context Text Embedder", 2024;
+keys: transformers' NomicBertConfig, and those of GPT-2 that releases before it have.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import UnsupportedModel
+from penstock.families.family import EncoderFamily
+from penstock.formats.fields import Fields
+from penstock.model.config import EncoderConfig
+from penstock.model.layer_spec import RopeSpec
+
+THETA = 1000.0
+OLD_NAMES = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
+    "max_position_embeddings": "n_positions",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "hidden_act": "activation_function",
+}
+"""Keys -> those of releases before transformers had the model."""
+ONLY = {
+    "prenorm": False,
+    "causal": False,
+    "parallel_block": False,
+    "use_rms_norm": False,
+    "qkv_proj_bias": False,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "rotary_emb_interleaved": False,
+    "scale_attn_by_inverse_layer_idx": False,
+    "scale_attn_weights": True,
+    "rotary_emb_fraction": 1.0,
+    "rotary_scaling_factor": None,
+    "rotary_emb_scale_base": None,
+    "moe_every_n_layers": 0,
+}
+"""Settings of those releases of which one value is served."""
+IGNORED = (
+    "attn_pdrop",
+    "dense_seq_output",
+    "fused_bias_fc",
+    "fused_dropout_add_ln",
+    "head_dim",
+    "pad_vocab_size_multiple",
+    "parallel_block_tied_norm",
+    "reorder_and_upcast_attn",
+    "summary_activation",
+    "summary_first_dropout",
+    "summary_proj_to_labels",
+    "summary_type",
+    "summary_use_proj",
+    "use_flash_attn",
+    "use_xentropy",
+)
+
+
+def _read(fields: Fields) -> EncoderConfig:
+    for key, value in ONLY.items():
+        if fields.values.get(key, value) != value:
+            raise UnsupportedModel(
+                f"{fields.where}: {key} {fields.values[key]!r} is not served; {value} is"
+            )
+    fields.ignore(*ONLY, *IGNORED)
+    older = {key: fields.values[old] for key, old in OLD_NAMES.items() if old in fields}
+    fields.ignore(*OLD_NAMES.values())
+    stated = fields.completed(**older)
+    activation = stated.text("hidden_act", "silu")
+    if activation not in ("silu", "swiglu"):
+        raise UnsupportedModel(
+            f"{fields.where}: the activation {activation!r} is not served; silu is"
+        )
+    hidden, heads = stated.integer("hidden_size"), stated.integer("num_attention_heads")
+    if heads < 1 or hidden % heads or hidden // heads % 2:
+        raise UnsupportedModel(
+            f"{fields.where}: a hidden size of {hidden} and {heads} heads make no heads of an even "
+            "size, which rotary positions need"
+        )
+    longest = stated.integer("max_position_embeddings", 2048)
+    return EncoderConfig(
+        family="nomic_bert",
+        vocab_size=stated.integer("vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=stated.integer("intermediate_size"),
+        num_layers=stated.integer("num_hidden_layers"),
+        num_heads=heads,
+        # Beyond, the positions of older releases are stretched, unless they aren't.
+        max_position=min(longest, stated.integer("max_trained_positions", longest)),
+        token_types=stated.integer("type_vocab_size", 2),
+        layer_norm_eps=stated.number("layer_norm_eps", 1e-12),
+        activation="silu",
+        rope=RopeSpec(theta=_theta(stated), dims=hidden // heads),
+        gated=True,
+        biases=False,
+    )
+
+
+def _theta(fields: Fields) -> float:
+    section = fields.section("rope_parameters")
+    kind = section.text("rope_type", "default")
+    if kind != "default":
+        raise UnsupportedModel(f"{section.where}: rope_type {kind!r} is not served; default is")
+    return section.number("rope_theta", fields.number("rotary_emb_base", THETA))
+
+
+NOMIC_BERT = EncoderFamily(
+    "nomic_bert",
+    ("nomic_bert",),
+    prefixes=("bert",),
+    read_layers=_read,
+    tensors=(
+        ("emb_ln.", "embeddings.LayerNorm."),
+        ("encoder.layers.", "encoder.layer."),
+        (".attn.Wqkv.", ".attention.self.all."),
+        (".attn.out_proj.", ".attention.output.dense."),
+        (".mlp.fc11.", ".intermediate.up."),
+        (".mlp.fc12.", ".intermediate.gate."),
+        (".mlp.fc2.", ".output.dense."),
+        (".norm1.", ".attention.output.LayerNorm."),
+        (".norm2.", ".output.LayerNorm."),
+    ),
+)
