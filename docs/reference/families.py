@@ -52,10 +52,11 @@ CONFIG_CLASSES = {
     for name in ("Gemma3", "Gemma3n", "Gemma4", "Qwen3_5", "Qwen3_5Moe")
 } | {"WhisperForConditionalGeneration": "WhisperConfig"}
 """Where transformers' class of configurations isn't called like the model's."""
-FROM_MEMORY = {"hy_v3"}
+FROM_MEMORY = {"hy_v3", "dots1", "solar_open", "cwm"}
 """Families of which no release's config.json could be had; settings were written from memory."""
 OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "Glm4MoeForCausalLM": {"head_dim": 128},
+    "Dots1ForCausalLM": {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2},
     "DeepseekV2ForCausalLM": {"num_experts_per_tok": 6},
     "Lfm2ForCausalLM": {"full_attn_idxs": [2, 5, 8, 10, 12, 14]},
     "Lfm2MoeForCausalLM": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},

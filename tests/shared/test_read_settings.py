@@ -32,6 +32,7 @@ from penstock.prepare.hub_config import (
 NEEDED = {"num_experts_per_tok": 2, "n_routed_experts": 64, "head_dim": 128}
 """What some classes of configurations have no usable default for."""
 UNLIKELY = {
+    "CwmForCausalLM": ("rope_parameters",),
     "GptOssForCausalLM": ("rope_parameters",),
     "Ministral3ForCausalLM": ("rope_parameters",),
 }
@@ -122,6 +123,8 @@ def test_what_a_file_leaves_out_is_transformers_default(name: str) -> None:
     values = {"architectures": [name], "num_experts_per_tok": 2} | values
     if name == "Glm4MoeForCausalLM":
         values["head_dim"] = 128
+    if name == "Dots1ForCausalLM":
+        values["n_routed_experts"] = 64
     compared = 0
     for key in values.keys() - {"architectures", "model_type", *UNLIKELY.get(name, ())}:
         less = {other: value for other, value in values.items() if other != key}

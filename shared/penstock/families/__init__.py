@@ -6,6 +6,7 @@ from penstock.families.clip import CLIP, SIGLIP
 from penstock.families.cohere import COHERE, COHERE2
 from penstock.families.decilm import DECILM
 from penstock.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
+from penstock.families.dots1 import DOTS1
 from penstock.families.ernie4_5_moe import ERNIE4_5_MOE
 from penstock.families.exaone4 import EXAONE3, EXAONE4, EXAONE_MOE
 from penstock.families.falcon_h1 import FALCON_H1
@@ -14,7 +15,7 @@ from penstock.families.gemma2 import GEMMA, GEMMA2
 from penstock.families.gemma3 import EMBEDDING_GEMMA, GEMMA3
 from penstock.families.gemma3n import GEMMA3N
 from penstock.families.gemma4 import GEMMA4
-from penstock.families.glm4 import CHATGLM, GLM, GLM4, GLM4_MOE
+from penstock.families.glm4 import CHATGLM, GLM, GLM4, GLM4_MOE, SOLAR_OPEN
 from penstock.families.gpt_oss import GPT_OSS
 from penstock.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from penstock.families.gte import GTE
@@ -25,6 +26,7 @@ from penstock.families.llama import LLAMA
 from penstock.families.llama4 import LLAMA4
 from penstock.families.llama_relatives import (
     ARCEE,
+    CWM,
     ERNIE4_5,
     PHI3,
     SEED_OSS,
@@ -98,6 +100,9 @@ FAMILIES: dict[str, Family] = {
         INTERNLM3,
         MIMO,
         DECILM,
+        DOTS1,
+        SOLAR_OPEN,
+        CWM,
         MINICPM,
         MINICPM3,
         ARCEE,

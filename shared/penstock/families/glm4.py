@@ -1,6 +1,6 @@
 """GLM-4, dense: heads that rotate in part, with adjacent pairs; the releases of April 2025 have
 norms after attention and feed-forward, too. GLM-4.5 and 4.6: experts chosen by corrected sigmoid
-scores, beside one that every token has.
+scores, beside one that every token has; so is Solar Open.
 
 Sources: GLM team, "ChatGLM", 2024; the model cards of GLM-4-0414; "GLM-4.5", 2025.
 """
@@ -178,18 +178,7 @@ def _hub_moe(fields: Fields) -> ModelConfig:
     hub.activation(fields, "silu")
     sizes = hub.sizes(fields)
     fields.ignore("num_nextn_predict_layers", "num_mtp_layers")  # for drafts only
-    inner = fields.integer("moe_intermediate_size")
-    experts = ExpertsSpec(
-        **hub.expert_counts(fields, "n_routed_experts", "num_local_experts"),
-        inner=inner,
-        router="sigmoid",
-        correction=True,
-        normalised=fields.flag("norm_topk_prob", True),
-        scale=fields.number("routed_scaling_factor", 1.0),
-        shared_inner=inner * fields.integer("n_shared_experts", 1),
-        groups=fields.integer("n_group", 1),
-        active_groups=fields.integer("topk_group", 1),
-    )
+    experts = _experts(fields, fields.integer("moe_intermediate_size"))
     attention = AttentionSpec(
         qkv_bias=fields.flag("attention_bias", False),
         norm="head" if fields.flag("use_qk_norm", False) else "none",
@@ -208,6 +197,43 @@ def _hub_moe(fields: Fields) -> ModelConfig:
         norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
         ropes=(hub.rope(fields, sizes["head_dim"], share=0.5),),
         layers=hub.shared(layers),
+    )
+
+
+def _experts(fields: Fields, inner: int) -> ExpertsSpec:
+    experts = ExpertsSpec(
+        **hub.expert_counts(fields, "n_routed_experts", "num_local_experts"),
+        inner=inner,
+        router="sigmoid",
+        correction=True,
+        normalised=fields.flag("norm_topk_prob", True),
+        scale=fields.number("routed_scaling_factor", 1.0),
+        shared_inner=inner * fields.integer("n_shared_experts", 1),
+        groups=fields.integer("n_group", 1),
+        active_groups=fields.integer("topk_group", 1),
+    )
+    bounds.check_expert_groups(fields, experts)
+    return experts
+
+
+def _hub_solar(fields: Fields) -> ModelConfig:
+    """Solar Open is GLM-4.5 with experts in all layers, and heads that rotate as a whole."""
+    hub.activation(fields, "silu")
+    # There are no layers without experts, whatever some files say of them.
+    fields.ignore("intermediate_size", "first_k_dense_replace", "use_qk_norm")
+    inner = fields.integer("moe_intermediate_size", 1280)
+    experts = _experts(fields, inner)
+    sizes = hub.sizes(fields, default_head_dim=128, inner=inner)
+    layer = LayerSpec(
+        attention=AttentionSpec(qkv_bias=fields.flag("attention_bias", False)),
+        feed_forward=FeedForwardSpec(experts=experts),
+    )
+    return ModelConfig(
+        architecture="solar_open",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
+        ropes=(hub.rope(fields, sizes["head_dim"], theta=1_000_000.0, share=1.0),),
+        layers=(layer,),
     )
 
 
@@ -250,4 +276,7 @@ GLM4_MOE = Family(
         stacked=GGUF_EXPERTS.stacked,
         layers_for_drafts=True,
     ),
+)
+SOLAR_OPEN = Family(
+    "solar_open", ("SolarOpenForCausalLM",), "Solar Open", _hub_solar, hub_names=MOE_NAMES
 )

@@ -1,15 +1,16 @@
 """Families of several makers that are Llama but for one or two things.
 
 SmolLM3 has no positions in every fourth layer; Seed-OSS has biases on queries, keys and values;
-ERNIE 4.5, dense, has adjacent rotary pairs; AFM has squared relu and no gate; Phi-3, Phi-3.5 and
-Phi-4, dense, have fused projections and stretched rotary positions, and Phi-4-mini heads that
-rotate in part; StarCoder2 has layer norms, a feed-forward without a gate, biases everywhere, and a
-sliding window; StableLM 2 and StableLM 3B have layer norms, and heads of which a quarter rotates.
+ERNIE 4.5, dense, has adjacent rotary pairs; AFM has squared relu and no gate; Code World Model has
+windows in three of four layers; Phi-3, Phi-3.5 and Phi-4, dense, have fused projections and
+stretched rotary positions, and Phi-4-mini heads that rotate in part; StarCoder2 has layer norms, a
+feed-forward without a gate, biases everywhere, and a sliding window; StableLM 2 and StableLM 3B
+have layer norms, and heads of which a quarter rotates.
 
 Sources: Hugging Face, "SmolLM3", 2025; Yang et al., "RoPE to NoPE and back again", 2025; ByteDance
-Seed, 2025; Baidu, "ERNIE 4.5", 2025; Arcee, "AFM-4.5B", 2025; Abdin et al., "Phi-3 technical
-report", 2024; "Phi-4 technical report", 2024; Lozhkov et al., "StarCoder 2 and The Stack v2", 2024;
-Bellagente et al., "Stable LM 2 1.6B technical report", 2024.
+Seed, 2025; Baidu, "ERNIE 4.5", 2025; Arcee, "AFM-4.5B", 2025; Meta FAIR, "CWM", 2025; Abdin et al.,
+"Phi-3 technical report", 2024; "Phi-4 technical report", 2024; Lozhkov et al., "StarCoder 2 and The
+Stack v2", 2024; Bellagente et al., "Stable LM 2 1.6B technical report", 2024.
 """
 
 from __future__ import annotations
@@ -205,6 +206,31 @@ ARCEE = Family(
     read_gguf=_gguf_arcee,
     gguf_names=TensorNames(pairs_adjacent=True),
 )
+
+
+def _hub_cwm(fields: Fields) -> ModelConfig:
+    """Three of four layers have a window."""
+    hub.activation(fields, "silu")
+    sizes, bias = hub.sizes(fields, default_head_dim=128), fields.flag("mlp_bias", False)
+    count = sizes["num_layers"]
+    usual = [hub.SLIDING if number % 4 else hub.FULL for number in range(count)]
+    layers = [
+        LayerSpec(
+            attention=AttentionSpec(window=hub.window(fields) if kind == hub.SLIDING else None),
+            feed_forward=FeedForwardSpec(bias=bias),
+        )
+        for kind in hub.layer_kinds(fields, count, usual)
+    ]
+    return ModelConfig(
+        architecture="cwm",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
+        ropes=(hub.rope(fields, sizes["head_dim"], theta=1_000_000.0),),
+        layers=hub.shared(layers),
+    )
+
+
+CWM = Family("cwm", ("CwmForCausalLM",), "Code World Model", _hub_cwm)
 
 
 FUSED = {

@@ -104,10 +104,10 @@ TEMPLATES = {
     "poolside-Laguna-S-2.1": "",
     "poolside-Laguna-XS-2.1": "",
     "poolside-Laguna-XS.2": "",
-    "tencent-Hy3": "",
+    "tencent-Hy3": "hy_v3",
     "unsloth-Apriel-1.5": "",
     "unsloth-mistral-Devstral-Small-2507": "mistral",
-    "upstage-Solar-Open-100B": "",
+    "upstage-Solar-Open-100B": "solar_open",
 }
 """Chat templates."""
 WEIGHTS = {

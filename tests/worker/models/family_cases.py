@@ -416,6 +416,36 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "topk_group": 2,
         },
     ),
+    "dots1": (
+        "Dots1",
+        GROUPED
+        | {
+            "n_routed_experts": 12,
+            "num_experts_per_tok": 3,
+            "n_shared_experts": 2,
+            "moe_intermediate_size": 32,
+            "first_k_dense_replace": 1,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 2.5,
+            "sliding_window": 21,
+            "max_window_layers": 2,
+        },
+    ),
+    "solar-open": (
+        "SolarOpen",
+        GROUPED
+        | {
+            "n_routed_experts": 12,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "n_group": 4,
+            "topk_group": 2,
+        },
+    ),
+    "cwm": (
+        "Cwm",
+        GROUPED | {"num_hidden_layers": 4, "sliding_window": 21, "rope_parameters": LLAMA3_ROPE},
+    ),
     "hy-v3": (
         "HYV3",
         GROUPED | {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32},

@@ -214,6 +214,17 @@ def glm45(writer: Writer, config: Any) -> None:
     writer.add_expert_weights_norm(config.norm_topk_prob)
 
 
+def dots1(writer: Writer, config: Any) -> None:
+    writer.add_leading_dense_block_count(config.first_k_dense_replace)
+    writer.add_expert_count(config.n_routed_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_count(config.n_shared_experts)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_weights_scale(config.routed_scaling_factor)
+    writer.add_expert_weights_norm(config.norm_topk_prob)
+
+
 def ernie45_moe(writer: Writer, config: Any) -> None:
     writer.add_expert_count(config.moe_num_experts)
     writer.add_expert_used_count(config.moe_k)

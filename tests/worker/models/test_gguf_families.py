@@ -58,6 +58,7 @@ CONVERSIONS = {
     "exaone4-windows": Conversion(ARCH.EXAONE4, keys.exaone4),
     "ernie45-plain": Conversion(ARCH.ERNIE4_5),
     "ernie45-moe": Conversion(ARCH.ERNIE4_5_MOE, keys.ernie45_moe, own_parts=gguf_writing.of_ernie),
+    "dots1-no-window": Conversion(ARCH.DOTS1, keys.dots1),
     "exaone-moe": Conversion(ARCH.EXAONE_MOE, keys.exaone_moe),
     "deepseek-v2-lite": Conversion(ARCH.DEEPSEEK2, keys.deepseek, latents="one matrix"),
     "deepseek-v3-plain": Conversion(ARCH.DEEPSEEK2, keys.deepseek, latents="by head"),
@@ -126,6 +127,7 @@ OWN |= {
         },
     ),
 }
+OWN["dots1-no-window"] = ("Dots1", {**CASES["dots1"][1], "sliding_window": None})
 OWN["mixtral-one-by-one"] = OWN["mixtral-no-window"]
 OWN["deepseek-v3-plain"] = ("DeepseekV3", {**CASES["deepseek-v3"][1], "attention_bias": False})
 NOT_ON_CPU = ("deepseek-v3-plain",)
