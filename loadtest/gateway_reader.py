@@ -24,6 +24,9 @@ from penstock.net.listener import raise_file_limit
 from testing.board import Board
 from testing.null_engine import WORD_BYTES
 
+_END = b"\r\n0\r\n\r\n"
+"""What follows the last event: a client that left before would have its stream ended as one that
+was given up."""
 _CONTENT = re.compile(rb'"content":"([^"]+)"')
 PATIENCE = 300.0
 OPENING = 32
@@ -59,19 +62,23 @@ class Stream(asyncio.Protocol):
             reader.fail(data.decode(errors="replace"))
         data = self._rest + data
         cut = data.rfind(b"\n\n") + 2
-        if cut < 2:
-            self._rest = data
-            return
-        self._rest = data[cut:]
+        self._rest = data[cut:] if cut >= 2 else data
+        if cut >= 2:
+            self._count(data, cut, now)
+        if self._rest == _END:
+            self._transport.close()
+
+    def _count(self, data: bytes, cut: int, now: float) -> None:
+        reader = self._reader
         for content in _CONTENT.findall(data, 0, cut):
             reader.events += 1
             for _ in range(len(content) // WORD_BYTES):
                 turn = self._tokens * reader.groups + self._group
+                if self._tokens in reader.edges:
+                    reader.edges[self._tokens].append(len(reader.latencies))
                 reader.latencies.append(now - reader.times[turn])
                 self._tokens += 1
         reader.note(now)
-        if self._tokens == reader.tokens:
-            self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._reader.lost(self._tokens)
@@ -85,6 +92,8 @@ class Reader:
         self.streams, self.tokens, self.group = streams, tokens, group
         self.groups = -(-self.streams // self.group)
         self.latencies = array("d")  # seconds, of each token
+        self.edges: dict[int, list[int]] = {0: [], tokens - 1: []}
+        """Places in `latencies` of the streams' first tokens, and of their last ones."""
         self.events = 0
         self._first = self._last = self._cpu = 0.0
         self._open = self.streams
@@ -126,7 +135,19 @@ class Reader:
             "seconds": self._last - self._first,
             "client_cpu_seconds": cpu,
             **{f"{name}_ms": latencies[name] for name in ("p50", "p90", "p99", "max")},
+            **self._by_place(),
         }
+
+    def _by_place(self) -> dict[str, float]:
+        """p50 and p99 of the streams' first tokens, their last ones, and those between."""
+        at_edges = {place for places in self.edges.values() for place in places}
+        parts = {
+            "first": [self.latencies[place] for place in self.edges[0]],
+            "between": [each for n, each in enumerate(self.latencies) if n not in at_edges],
+            "last": [self.latencies[place] for place in self.edges[self.tokens - 1]],
+        }
+        found = {part: distribution(latencies, 1000) for part, latencies in parts.items()}
+        return {f"{part}_{name}_ms": found[part][name] for part in parts for name in ("p50", "p99")}
 
 
 async def read(port: int, reader: Reader) -> dict[str, Any]:

@@ -40,6 +40,9 @@ WORD = " then"
 WORD_BYTES = len(WORD)
 BOOT = b"null-eng"
 PACE = 0.0002
+"""Seconds between looks at the board."""
+LONGEST = 0.01
+"""Seconds after which it looks whether the client has read all, and a Status is due."""
 
 
 class NullEngine:
@@ -75,16 +78,25 @@ class NullEngine:
         while not self._board.ended:
             self._listen()
             if turn == turns or not self._board.go:
-                time.sleep(PACE)
+                self._rest(PACE)
                 continue
             now = time.monotonic()
             begun = begun or now
             due = self._due(turn, begun)
             if now < due:
-                time.sleep(min(PACE, due - now))
+                self._rest(due - now if self._flags.rate else PACE)
                 continue
             self._give(turn)
             turn += 1
+
+    def _rest(self, seconds: float) -> None:
+        """Waits for so long at most; the longer it may, the less processor time it takes from those
+        that are measured."""
+        milliseconds = int(1000 * min(seconds, LONGEST))
+        if milliseconds:
+            self._server.socket.poll(milliseconds)
+        else:
+            time.sleep(seconds)
 
     def _due(self, turn: int, begun: float) -> float:
         streams, rate = self._flags.streams, self._flags.rate

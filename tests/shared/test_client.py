@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
 from penstock import RepetitionDetectionParams, SamplingParams
 from penstock.client.session import AT_ONCE
+from penstock.client.session_turns import ENDS_AT_ONCE
 from penstock.errors import EngineUnavailable, InvalidRequest, Limited, Overloaded
 from penstock.protocol.common import Repetition
 from penstock.protocol.to_frontend import Outputs, Rejected, SequenceOutput
@@ -182,6 +184,31 @@ async def test_tokens_that_leave_together_are_all_written_before_one_goes_out(en
     for generation, task in following:
         generation.abort()
         await task
+
+
+async def test_ends_of_a_step_are_dealt_with_a_few_at_a_time(engine, client):
+    """Other requests' tokens go out between them."""
+    count, over = 3 * ENDS_AT_ONCE + 1, []
+
+    async def consume(generation):
+        async for _ in generation:
+            pass
+        over.append(generation)
+
+    following, ends = [], []
+    for _ in range(count):
+        generation = await client.submit(list(b"x"), SamplingParams(max_tokens=9), name="r")
+        generation.feed(lambda deltas: ends.append(deltas[0].finish_reason) or (lambda: None))
+        following.append(asyncio.create_task(consume(generation)))
+        await until(lambda made=generation: made._waited_for)
+    engine.send(Outputs([SequenceOutput(s.request, 0, finish="length") for s in engine.submits]))
+    rounds = [0]
+    while len(over) < count:
+        await asyncio.sleep(0)
+        rounds.append(len(over))
+    assert ends == ["length"] * count, "sinks are given all that came at once"
+    assert max(after - before for before, after in pairwise(rounds)) == ENDS_AT_ONCE
+    await asyncio.gather(*following)
 
 
 async def test_a_sink_gets_what_it_takes_and_the_consumer_the_rest(engine, client):

@@ -21,6 +21,7 @@ from penstock.client.routing import OpenRequest, Placement, Routing, Why
 from penstock.client.served_model import ModelText, ServedModel
 from penstock.client.session import EngineSession
 from penstock.client.session_state import count_tries
+from penstock.client.session_turns import ConsumerTurns
 from penstock.client.waiting_room import WaitingRoom
 from penstock.config.settings import TransportSettings
 from penstock.errors import PenstockError, RequestFailed
@@ -70,7 +71,7 @@ class Dispatch:
         self.model = ServedModel()
         self.connected = asyncio.Event()
         self._reading = asyncio.Lock()
-        self.due: list[Generation] = []
+        self.turns: ConsumerTurns[Generation] = ConsumerTurns()
         self.routed: Counter[tuple[int, str]] = Counter()
         self.moved = 0
         self.renumbered = 0

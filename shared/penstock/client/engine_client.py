@@ -269,7 +269,7 @@ class EngineClient(ClientView):
         )
         delivery = Delivery(
             tokenizer=text.tokenizer,
-            on_due=self._dispatch.due.append,
+            turns=self._dispatch.turns,
             observed=observed,
             timed=timed or observed.timed,
             read_at_end=read_at_end,

@@ -21,6 +21,7 @@ from penstock.client.deltas import (
 from penstock.client.generation_request import GenerationRequest, failed_early
 from penstock.client.observer import UNOBSERVED, RequestTiming, Unobserved
 from penstock.client.routing import NOWHERE, Blame, Holder, OpenRequest, Placement
+from penstock.client.session_turns import ConsumerTurns
 from penstock.errors import DeadlineExceeded, PenstockError
 from penstock.protocol.common import FinishReason, TokenLogprobs
 from penstock.protocol.from_frontend import Finish, OpenSequence, Submit
@@ -41,8 +42,8 @@ class Delivery:
     """How a request's output reaches its consumer, and who is told of it."""
 
     tokenizer: Tokenizer
-    on_due: Callable[[Generation], None]
-    """Called when a generation with a sink has deltas; its `flush` must be called soon."""
+    turns: ConsumerTurns[Generation]
+    """What calls `flush` soon when a generation with a sink has deltas, and wakes its consumer."""
     observed: Unobserved = UNOBSERVED
     timed: bool = False
     """Whether the generation keeps its timing."""
@@ -102,7 +103,7 @@ class Generation:
             delivery.read_at_end or params.output_kind is RequestOutputKind.FINAL_ONLY
         )
         self._request = request
-        self._on_due = delivery.on_due
+        self._turns = delivery.turns
         self._observed = delivery.observed
         self._sink: Sink | None = None
         self._waited_for = False
@@ -379,7 +380,7 @@ class Generation:
             self._wake.set()
         elif not self._due:
             self._due = True
-            self._on_due(self)
+            self._turns.due.append(self)
 
     def _close(self, *, keep: bool = False) -> None:
         self._open.clear()
@@ -388,7 +389,7 @@ class Generation:
             self.media.close()
         _settle(self.accepted)
         _settle(self.prepared)
-        self._wake.set()
+        self._turns.over(self._wake, at_once=not self._due)
         if not keep:
             self.holder.forget(self)
 

@@ -16,7 +16,7 @@ from penstock.client.media_sending import MediaSending
 from penstock.client.open_calls import OpenCalls
 from penstock.client.routing import OpenRequest
 from penstock.client.session_state import EngineProgress, Pacing, ReportedState
-from penstock.client.session_turns import LoopTurns
+from penstock.client.session_turns import ConsumerTurns, LoopTurns
 from penstock.config.settings import TransportSettings
 from penstock.errors import RequestFailed
 from penstock.process import logs
@@ -56,9 +56,9 @@ _decoder = msgspec.msgpack.Decoder(ToFrontend)
 
 
 class Owner(Protocol):
-    """What a session tells. due: those with a sink that this turn has given something."""
+    """What a session tells. turns: of those who read its requests."""
 
-    due: list[Generation]
+    turns: ConsumerTurns[Generation]
 
     async def session_opened(
         self, session: EngineSession, welcome: Welcome, frames: list[bytes]
@@ -281,8 +281,8 @@ class EngineSession(ReportedState):
 
     def _flush(self) -> None:
         """All are written before one goes out: system calls push code and data out of caches."""
-        puts = [put for generation in self._owner.due if (put := generation.flush()) is not None]
-        self._owner.due.clear()
+        puts = [put for each in self._owner.turns.due if (put := each.flush()) is not None]
+        self._owner.turns.due.clear()
         for put in puts:
             put()
 

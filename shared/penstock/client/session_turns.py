@@ -1,13 +1,19 @@
-"""What gives a session with an engine core its turns."""
+"""What gives a session with an engine core its turns, and the consumers of its requests theirs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import zmq
+
+ENDS_AT_ONCE = 8
+"""Ended requests whose consumers go on in one iteration of the event loop. Each takes some 0.2 ms;
+with all of a step of 256 at once, every other stream stood still for 50 ms."""
 
 
 class LoopTurns:
@@ -61,3 +67,36 @@ class LoopTurns:
         if descriptor is not None:
             loop.add_reader(descriptor, self._turn)
         self._watched = descriptor
+
+
+Due = TypeVar("Due")
+
+
+class ConsumerTurns(Generic[Due]):
+    """Who goes on with what this turn has brought.
+
+    due: requests whose sinks have deltas to write.
+    """
+
+    def __init__(self) -> None:
+        self.due: list[Due] = []
+        self._ended: deque[asyncio.Event] = deque()
+
+    def over(self, wake: asyncio.Event, *, at_once: bool) -> None:
+        """Sets the event that wakes a consumer when its request is over.
+
+        at_once: the consumer waits for deltas.  Else they go to its sink, and the rest of its work
+        stands back behind other requests' tokens: ENDS_AT_ONCE in an iteration of the event loop.
+        """
+        if at_once:
+            wake.set()
+            return
+        self._ended.append(wake)
+        if len(self._ended) == 1:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+
+    def _wake_some(self) -> None:
+        for _ in range(min(ENDS_AT_ONCE, len(self._ended))):
+            self._ended.popleft().set()
+        if self._ended:
+            asyncio.get_running_loop().call_soon(self._wake_some)
