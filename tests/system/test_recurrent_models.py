@@ -25,11 +25,15 @@ PROMPT = "Once upon a time there was a lighthouse"
 FLAGS = ["--max-num-batched-tokens", "24", "--max-num-seqs", "4", "--max-model-len", "96"]
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """The folder, and the model as transformers has it."""
+@pytest.fixture(
+    scope="module",
+    params=["qwen3-next", pytest.param("falcon-h1", marks=pytest.mark.long)],
+)
+def saved(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The folder, and the model as transformers has it: with layers of either kind, or with layers
+    that have both a state and keys and values."""
     folder = tmp_path_factory.mktemp("recurrent")
-    family, settings = RECURRENT_CASES["qwen3-next"]
+    family, settings = RECURRENT_CASES[request.param]
     theirs = make_theirs(family, settings | {"vocab_size": 700, "eos_token_id": 2})
     write_hub_folder(folder, config={})
     theirs.save_pretrained(folder)
