@@ -69,6 +69,7 @@ def _kv_heads(block: Fields, heads: int) -> int:
     for key in ("window_length", "num_sink_tokens", "sparsify"):
         if key in block:
             raise block.wrong(key, "null")
+    _nothing_else(block, "no_op", "n_heads_in_group")
     if block.flag("no_op", False):
         return 0
     shared = block.integer("n_heads_in_group")
@@ -81,12 +82,21 @@ def _inner(block: Fields, hidden: int) -> int:
     """0: there is no feed-forward."""
     if block.flag("replace_with_linear", False) or "sparsify" in block:
         raise block.wrong("replace_with_linear", "false, and sparsify null")
+    hub.activation(block, "silu")
+    _nothing_else(block, "no_op", "ffn_mult", "intermediate_size")
     if block.flag("no_op", False):
         return 0
     factor = block.number("ffn_mult")
     if not 0 < factor <= MAX_FACTOR:
         raise block.wrong("ffn_mult", f"a number up to {MAX_FACTOR:g}")
     return -(-int(2 * factor * hidden / 3) // MULTIPLE) * MULTIPLE
+
+
+def _nothing_else(block: Fields, *known: str) -> None:
+    """Raises UnsupportedModel for a part that is switched on and not known here."""
+    for key in block.not_asked():
+        if key not in known:
+            raise block.wrong(key, "null or false")
 
 
 def _layers(

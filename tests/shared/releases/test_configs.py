@@ -3,7 +3,9 @@ the table of families lacks."""
 
 from __future__ import annotations
 
+import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +19,7 @@ from penstock.errors import UnsupportedModel
 from penstock.families import ENCODER_TYPES
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig
+from penstock.prepare.hub_pooling import read_pooling
 from penstock.prepare.quantised import read_quantisation
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.weights.weights import Weights
@@ -198,6 +201,82 @@ def test_what_a_section_leaves_out_is_transformers_default(name: str) -> None:
             assert comparable(ours(whole | {section: less})) == comparable(wanted), (section, key)
             compared += 1
     assert compared > 8
+
+
+NEMOTRON = "nvidia/Llama-3_3-Nemotron-Super-49B-v1"
+
+
+def first_block(**parts: dict[str, Any]) -> dict[str, Any]:
+    """A change of the first layer of DeciLM's config.json."""
+    blocks = copy.deepcopy(RELEASES[NEMOTRON]["config"]["block_configs"])
+    for part, change in parts.items():
+        blocks[0][part] |= change
+    return {"block_configs": blocks}
+
+
+NOTHING = {"no_op": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("copy/k_exaone_236b", {"n_group": 5}, "8 of 128 experts can't be chosen from 1 of 5"),
+        ("copy/k_exaone_236b", {"is_moe_layer": [True]}, "a list of 4 times 'dense' or 'sparse'"),
+        ("copy/k_exaone_236b", {"scoring_func": "softmax"}, "scoring_func is 'softmax'"),
+        ("copy/ernie4_5_21b_a3b", {"use_bias": True}, "use_bias is True"),
+        ("copy/ernie4_5_21b_a3b", {"moe_layer_interval": 0}, "moe_layer_interval is 0"),
+        ("copy/ernie4_5_21b_a3b", {"moe_k": 65}, "num_experts_per_tok is 65"),
+        ("copy/ling_mini_2.0", {"score_function": "softmax"}, "score_function is 'softmax'"),
+        ("copy/ling_mini_2.0", {"n_group": 7}, "8 of 256 experts can't be chosen"),
+        ("copy/ling_lite_1.5", {"norm_head": True}, "norm_head is True"),
+        ("copy/glm4_9b", {"add_bias_linear": True}, "add_bias_linear is True"),
+        ("copy/glm4_9b", {"post_layer_norm": False}, "post_layer_norm is False"),
+        ("copy/minicpm4.1_8b", {"sparse_config": {"topk": 64}}, "which is not served"),
+        ("XiaomiMiMo/MiMo-7B-Base", {"attention_bias": False}, "attention_bias is False"),
+        ("copy/falcon_h1_0.5b", {"mlp_multipliers": [1.0]}, "a list of 2 numbers"),
+        ("copy/falcon_h1_0.5b", {"ssm_multipliers": [1, 1, 1, 1, "x"]}, "ssm_multipliers"),
+        ("copy/falcon_h1_0.5b", {"ssm_in_multiplier": 0}, "ssm_in_multiplier is 0; a positive"),
+        ("copy/falcon_h1_0.5b", {"mamba_d_ssm": 1500}, "don't make up the inner size 1500"),
+        ("copy/falcon_h1_0.5b", {"attention_bias": True}, "attention_bias is True"),
+        (
+            "copy/falcon_h1_0.5b",
+            {"mamba_rms_norm": True, "mamba_norm_before_gate": True},
+            "false where mamba_rms_norm is true",
+        ),
+        (NEMOTRON, {"block_configs": [{}]}, "a list of 80 blocks"),
+        (NEMOTRON, first_block(attention={"replace_with_linear": True}), "replace_with_linear"),
+        (NEMOTRON, first_block(attention={"n_heads_in_group": 7}), "a divisor of 64 heads"),
+        (NEMOTRON, first_block(attention={"window_length": 128}), "window_length is 128"),
+        (NEMOTRON, first_block(attention={"mamba": {"state": 8}}), "mamba is .* null or false"),
+        (NEMOTRON, first_block(ffn={"ffn_mult": -1.0}), "ffn_mult is -1.0"),
+        (NEMOTRON, first_block(ffn={"moe": {"experts": 8}}), "moe is .* null or false"),
+        (NEMOTRON, first_block(attention=NOTHING, ffn=NOTHING), "layer 0 has neither"),
+    ],
+)
+def test_other_variants_are_refused(name: str, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnsupportedModel, match=said):
+        ours(RELEASES[name]["config"] | change, name)
+
+
+def test_a_class_without_an_ending_may_generate(tmp_path: Path) -> None:
+    """GLM-4-9B's makers call it ChatGLMModel; other names that end so are of models that give
+    vectors."""
+    for name, generates in (("copy/glm4_9b", True), ("copy/llama3", False)):
+        config = RELEASES[name]["config"]
+        if not generates:
+            config = config | {"architectures": ["LlamaModel"]}
+        pooling = read_pooling(tmp_path, Fields(config, name), ours(config, name))
+        assert (pooling is None) == generates
+
+
+def test_layers_that_a_search_has_thinned_out() -> None:
+    config = our_reading(NEMOTRON)
+    assert isinstance(config, ModelConfig)
+    layers = [config.layer(number) for number in range(config.num_layers)]
+    assert [number for number in range(12) if not layers[number].attends] == [6, 7, 11]
+    assert sum(layer.attends for layer in layers) == 49
+    assert config.inner(0) == 14_336
+    assert config.inner(1) == 28_672
 
 
 # ---- quantisation

@@ -10,7 +10,7 @@ import torch
 from penstock.errors import UnsupportedModel
 from penstock.model.layer_spec import LayerSpec
 from penstock.model.recurrent_spec import GatedDeltaSpec
-from penstock_worker.weights.family_names import things_apart
+from penstock_worker.weights.family_names import of_kv_heads, things_apart
 from penstock_worker.weights.names import from_hub, with_head_from_hub
 from penstock_worker.weights.stored import StoredTensor
 from tests.worker.checkpoints import TINY
@@ -49,6 +49,20 @@ def test_all_heads_of_a_thing_come_together(module: str, rows: list[int]) -> Non
         ours.read_into(out)
         assert out[:, 0].tolist() == rows
         assert ours.sources().tolist() == rows
+
+
+def test_queries_keys_and_values_of_a_kv_head_lie_together() -> None:
+    """InternLM 2: here two KV heads, of which each has two query heads of two numbers."""
+    config = msgspec.structs.replace(TINY, num_heads=4, num_kv_heads=2, head_dim=2)
+    found = dict(of_kv_heads(stored(16, 5), ("q", "k", "v"), config))
+    rows = {"q": [0, 1, 2, 3, 8, 9, 10, 11], "k": [4, 5, 12, 13], "v": [6, 7, 14, 15]}
+    for module, wanted in rows.items():
+        out = torch.empty(len(wanted), 5)
+        found[module].read_into(out)
+        assert out[:, 0].tolist() == wanted
+        assert out[:, 4].tolist() == wanted
+    with pytest.raises(UnsupportedModel, match="16 rows are expected"):
+        list(of_kv_heads(stored(15), ("q", "k", "v"), config))
 
 
 def test_other_rows_are_refused() -> None:
