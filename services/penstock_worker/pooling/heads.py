@@ -197,5 +197,20 @@ def _dense_layer(layer: DenseLayer, ops: HeadOps) -> Head:
         found = safetensors_tensors((layer.file,), partial(_own_name, layer))
     weights = Weights(found, torch.float32)
     product = _dense(weights, layer.name, layer.outputs, layer.inputs, ops, bias=layer.bias)
+    beside = _beside(layer, weights, ops)
     weights.finish()
-    return lambda x: torch.tanh(product(x)) if layer.activation == "tanh" else product(x)
+
+    def through(x: Tensor) -> Tensor:
+        made = torch.tanh(product(x)) if layer.activation == "tanh" else product(x)
+        return made if beside is None else made + beside(x)
+
+    return through
+
+
+def _beside(layer: DenseLayer, weights: Weights, ops: HeadOps) -> Head | None:
+    """Returns what is added to what the layer gives; None: nothing."""
+    if not layer.residual:
+        return None
+    if layer.inputs == layer.outputs:
+        return lambda x: x
+    return _dense(weights, "residual", layer.outputs, layer.inputs, ops, bias=False)

@@ -29,6 +29,9 @@ class DenseLayer(msgspec.Struct, frozen=True, kw_only=True):
     activation: DenseActivation = "identity"
     alone: bool = True
     """Whether the file holds nothing else."""
+    residual: bool = False
+    """Whether what goes in is added to what comes out: as it is, or where sizes differ by way of
+    the matrix `residual`.weight."""
 
 
 class PairTemplate(msgspec.Struct, frozen=True, kw_only=True):

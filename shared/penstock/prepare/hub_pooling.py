@@ -235,11 +235,20 @@ def read_dense(folder: Path, inputs: int) -> DenseLayer:
         )
     if not weights.is_file():
         raise UnsupportedModel(f"{folder} holds no {DENSE_WEIGHTS}")
-    bias = fields.flag("bias", True)
-    refuse_unknown(fields, frozenset())
-    return DenseLayer(
-        file=str(weights), inputs=inputs, outputs=outputs, bias=bias, activation=_ACTIVATIONS[kind]
+    for key in ("module_input_name", "module_output_name"):
+        if fields.values.get(key) not in (None, "sentence_embedding", "token_embeddings"):
+            raise fields.wrong(key, "sentence_embedding or token_embeddings")
+    layer = DenseLayer(
+        file=str(weights),
+        inputs=inputs,
+        outputs=outputs,
+        bias=fields.flag("bias", True),
+        activation=_ACTIVATIONS[kind],
+        residual=fields.flag("use_residual", False),
     )
+    fields.ignore("module_input_name", "module_output_name")
+    refuse_unknown(fields, frozenset())
+    return layer
 
 
 def _mode(pooling: Fields) -> PoolingMode:

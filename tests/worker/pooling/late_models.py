@@ -64,10 +64,10 @@ def save_late(
     ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Dense").mkdir()
-    stated = {"in_features": 48, "out_features": outputs, "bias": False}
-    stated["activation_function"] = "torch.nn.modules.linear.Identity"
+    stated = {"in_features": SIZES["hidden_size"], "out_features": outputs, "bias": False}
+    stated |= {"activation_function": "torch.nn.modules.linear.Identity", "use_residual": False}
     (folder / "1_Dense" / "config.json").write_text(json.dumps(stated))
-    weight = torch.randn(outputs, 48)
+    weight = torch.randn(outputs, SIZES["hidden_size"])
     save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
     file = folder / "config_sentence_transformers.json"
     file.write_text(json.dumps({**SETTINGS, **settings}))

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from penstock.errors import UnsupportedModel
 from penstock.prepare import load_manifest, prepare
@@ -64,6 +66,27 @@ def test_an_inputs_bits_are_its_own(tmp_path: Path, kind: str, backend: str) -> 
         (alone,) = run(loaded, [tokens], pooling)
         assert np.array_equal(alone, one)
         assert np.array_equal(alone, other)
+    loaded.runner.close()
+
+
+@pytest.mark.parametrize("outputs", [20, 48])
+def test_what_goes_into_a_layer_is_added_where_its_file_says_so(
+    tmp_path: Path, outputs: int
+) -> None:
+    model, weight = save_late(tmp_path / "m", outputs=outputs)
+    folder = tmp_path / "m" / "1_Dense"
+    stated = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**stated, "use_residual": True}))
+    beside = torch.eye(48)
+    if outputs == 20:
+        beside = torch.randn(20, 48)
+        save_file(
+            {"linear.weight": weight, "residual.weight": beside}, folder / "model.safetensors"
+        )
+    loaded = _loaded(tmp_path / "m", tmp_path, "cpu")
+    inputs = random_inputs([9, 40])
+    for tokens, found in zip(inputs, run(loaded, inputs, TOKENS), strict=True):
+        assert np.abs(found - expected(model, weight + beside, tokens)).max() < 1e-5
     loaded.runner.close()
 
 
