@@ -60,8 +60,11 @@ class KeptAnswers:
         return request
 
     def takes_in(self, request: Request, now: float) -> bool:
-        """Whether a request that has lost its front end may go on. Then it waits from now on."""
+        """Whether a request that has lost its front end may go on. Then it waits from now on. What
+        has gained nothing may not: its client was given nothing to go on from, and asks anew."""
         if request.kept is None or request.ended or len(self._orphans) >= MOST_ORPHANS:
+            return False
+        if not any(sequence.emitted for sequence in request.sequences.values()):
             return False
         self._orphans[request] = now + self.grace
         return True

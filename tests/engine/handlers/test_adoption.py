@@ -46,7 +46,7 @@ def is_whole(h: Harness, request: RequestScore) -> None:
 
 
 @pytest.mark.parametrize("dies", [True, False])
-@pytest.mark.parametrize("steps", [0, 1, 2, 7, 23])
+@pytest.mark.parametrize("steps", [1, 2, 7, 23])
 def test_it_goes_on_wherever_its_reader_left(steps: int, dies: bool) -> None:
     h = Harness()
     front, request = begun(h, steps, n=2)
@@ -63,6 +63,18 @@ def test_it_goes_on_wherever_its_reader_left(steps: int, dies: bool) -> None:
     is_whole(h, again)
     assert tokens_computed(h) == computed_once(n=2)
     assert (h.core.state.kept_answers.adopted, h.core.state.kept_answers.recomputed) == (1, 0)
+
+
+def test_what_has_gained_nothing_ends_with_its_reader() -> None:
+    """Its client has no event to go on from, and asks anew."""
+    h = Harness()
+    front, request = begun(h, 0)
+    h.leave(front, request)
+    assert not h.core.state.frontends.orphanage.requests
+    again = h.submit(h.connect(), PROMPT, claim=AGAIN, **LONG)
+    h.run()
+    is_whole(h, again)
+    assert h.core.state.kept_answers.recomputed == 1
 
 
 @pytest.mark.parametrize("had", [0, 3, 8])
@@ -264,9 +276,9 @@ def test_its_grammar_may_still_be_compiled() -> None:
     front = h.connect()
     h.start_worker()
     options: dict[str, Any] = {"grammar": grammar, "seed": 5}
-    h.submit(front, PROMPT, claim=FIRST, **options)
-    h.disconnect(front)
+    elder = h.submit(front, PROMPT, claim=FIRST, **options)
     again = h.submit(h.connect(), PROMPT, claim=AGAIN, **options)
+    assert elder.over
     assert not again.prepared
     h.compile_at_once = True
     for number in list(h.worker.asked if h.worker is not None else []):
