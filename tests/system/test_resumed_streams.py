@@ -297,6 +297,20 @@ def test_a_broken_connection_costs_nothing(start_server: Callable[..., Server]) 
         assert prompts[0] == prompts[1]
 
 
+def test_it_goes_on_while_the_worker_is_away(start_server: Callable[..., Server]) -> None:
+    """Nobody knows then what the model is computed with, which an event's id says."""
+    server = start_server()
+    path, body = BODIES["a seed that nobody chose"]
+    body = {"model": server.model, **body, **RESUMABLE}
+    events = events_of(ask(server, path, body))
+    had = events[:10]
+    worker = server.child("worker 0")
+    os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: not server.ready())
+    rest = events_of(ask(server, path, body, had[-1].id))
+    assert gained([*had, *rest]) == gained(events)
+
+
 def kill_all(server: Server, names: list[str]) -> None:
     """Returns when others have taken their places."""
     killed = {server.child(name) for name in names}

@@ -5,6 +5,7 @@ body -> struct -> checks -> prompt ids -> Submit -> Accepted -> deltas -> reply
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from abc import abstractmethod
@@ -51,9 +52,13 @@ from penstock_gateway.request.fields import (
 from penstock_gateway.tracing import trace as tracing
 
 if TYPE_CHECKING:
+    from penstock.client import EngineClient
+    from penstock.protocol.to_frontend import Status
     from penstock_gateway.receipts.desk import ReceiptDesk
 
 Fields = TypeVar("Fields", bound=RequestFields)
+SETTLING = 10.0
+"""Seconds that a stream which goes on waits for a worker, at most."""
 RECEIPT_WISHES = ("0", "1", "digest", "logprobs")
 """Values of x-penstock-receipt: none; with token ids; with their digests alone; with
 log-probabilities, too."""
@@ -257,8 +262,8 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
 
     async def _job(self, request: Fields, asked: AskedModel, lease: MediaLease) -> Job:
         check_generates(asked.engine.welcome)
-        status = asked.client.status
         replay = _replay.get()
+        status = asked.client.status if replay is None else await _settled(asked.client)
         name = uuid.uuid4().hex if replay is None else replay.name
         head = ReplyHead.begin(
             f"{self.id_prefix}{request.request_id or name}",
@@ -321,6 +326,18 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             known=() if replay is None else replay.known,
             claims=() if replay is None else replay.claims(len(job.prompt_token_ids)),
         )
+
+
+async def _settled(client: EngineClient) -> Status | None:
+    """The engine cores' status once there is one that says what they compute with, as ids of events
+    do: a gateway that has just started has none, nor has a worker that loads. After SETTLING
+    seconds, as it is."""
+    until = time.monotonic() + SETTLING
+    while (status := client.status) is None or not (status.fingerprint or status.ready):
+        if time.monotonic() >= until:
+            break
+        await asyncio.sleep(SETTLING / 200)
+    return status
 
 
 def _resumable(request: RequestFields) -> bool:

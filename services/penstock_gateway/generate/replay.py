@@ -24,7 +24,7 @@ import msgspec
 from msgspec import UNSET
 
 from penstock.client.deltas import KnownTokens
-from penstock.errors import InvalidRequest
+from penstock.errors import EngineUnavailable, InvalidRequest
 from penstock.protocol.common import Claim
 from penstock_gateway.generate.chunked_reply import Pace, parts_of
 from penstock_gateway.request.fields import RequestFields
@@ -134,13 +134,16 @@ class ReplayedRequest:
         self, request: Fields, head: ReplyHead, default_seed: int | None
     ) -> tuple[Fields, ReplyHead]:
         """The request and the head of its reply, with nothing left to chance. default_seed: the
-        server's. Raises InvalidRequest where the model is another than the stream's was."""
+        server's. Raises InvalidRequest where the model is another than the stream's was, and
+        EngineUnavailable where nobody can tell yet."""
         seed = getattr(request, "seed", None)
         if seed is None:
             seed = self._seed if self._origin is not None or default_seed is None else default_seed
         model = hashlib.sha256(f"{head.model} {head.system_fingerprint}".encode()).digest()[:6]
         origin = Origin(self._created, seed % 2**64, self._name, self._body, model)
         if self._origin is not None and origin.model != self._origin.model:
+            if head.system_fingerprint is None:
+                raise EngineUnavailable("no worker is ready yet to go on with the stream")
             raise _wrong("the model or its weights have changed since", code="model_changed")
         self._written = origin.written()
         # A retry comes at another time, and a draw is the same with a seed of the client's.
