@@ -17,7 +17,7 @@ from penstock.families.gemma3n import GEMMA3N
 from penstock.families.gemma4 import GEMMA4
 from penstock.families.glm4 import CHATGLM, GLM, GLM4, GLM4_MOE, SOLAR_OPEN
 from penstock.families.gpt_oss import GPT_OSS
-from penstock.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
+from penstock.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE, GRANITE_MOE_SHARED
 from penstock.families.gte import GTE
 from penstock.families.hy_v3 import HY_V3
 from penstock.families.internlm import INTERNLM2, INTERNLM3
@@ -72,6 +72,7 @@ FAMILIES: dict[str, Family] = {
         OLMOE,
         GRANITE,
         GRANITE_MOE,
+        GRANITE_MOE_SHARED,
         GRANITE_HYBRID,
         CHATGLM,
         GLM,

@@ -36,10 +36,21 @@ def _hub(fields: Fields) -> ModelConfig:
 
 
 def _hub_moe(fields: Fields) -> ModelConfig:
+    return _sparse_model(fields, "granitemoe", shared_inner=0)
+
+
+def _hub_moe_shared(fields: Fields) -> ModelConfig:
+    shared = fields.integer("shared_intermediate_size", 0)
+    return _sparse_model(fields, "granitemoeshared", shared_inner=shared)
+
+
+def _sparse_model(fields: Fields, name: str, *, shared_inner: int) -> ModelConfig:
+    """Reads a model with experts in all layers, beside one that every token has where its inner
+    dimension isn't 0."""
     sizes = hub.sizes(fields)
     counts = hub.expert_counts(fields, "num_local_experts")
-    experts = ExpertsSpec(**counts, inner=sizes["intermediate_size"])
-    return model_of(fields, "granitemoe", sizes, FeedForwardSpec(experts=experts))
+    experts = ExpertsSpec(**counts, inner=sizes["intermediate_size"], shared_inner=shared_inner)
+    return model_of(fields, name, sizes, FeedForwardSpec(experts=experts))
 
 
 def model_of(
@@ -148,6 +159,19 @@ GRANITE_MOE = Family(
     gguf="granitemoe",
     read_gguf=_gguf_moe,
     gguf_names=TensorNames(stacked=GGUF_NAMES.stacked, pairs_adjacent=True),
+)
+GRANITE_MOE_SHARED = Family(
+    "granitemoeshared",
+    ("GraniteMoeSharedForCausalLM",),
+    "Granite 3 MoE with a shared expert",
+    _hub_moe_shared,
+    hub_names=TensorNames(
+        {**MOE_NAMES.modules, "shared_mlp.output_linear": "mlp.shared_expert.down_proj"},
+        fused={
+            "shared_mlp.input_linear": ("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj")
+        },
+        stacked=MOE_NAMES.stacked,
+    ),
 )
 
 

@@ -1,5 +1,5 @@
-"""Llama 2 and 3, SmolLM and relatives: grouped-query attention, rotary positions and SwiGLU; biases
-only where the config has them.
+"""Llama 2 and 3, SmolLM, XVERSE and relatives: grouped-query attention, rotary positions and
+SwiGLU; biases only where the config has them.
 
 Source: Touvron et al., "Llama 2", 2023; Grattafiori et al., "The Llama 3 herd of models", 2024.
 """
@@ -63,7 +63,7 @@ def read_gguf(model: GGUFMetadata) -> ModelConfig:
 
 LLAMA = Family(
     "llama",
-    ("LlamaForCausalLM",),
+    ("LlamaForCausalLM", "XverseForCausalLM"),
     "Llama 2 and 3, SmolLM",
     _hub,
     gguf="llama",

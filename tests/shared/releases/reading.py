@@ -40,7 +40,6 @@ NOT_SERVED = {
     "copy/phi3small",
     "copy/phimoe",
     "copy/qwen_7b",
-    "copy/xverse_7b",
     "deepseek-ai/DeepSeek-V3.2",
     "deepseek-ai/DeepSeek-V4-Flash",
     "deepseek-ai/DeepSeek-V4-Pro",

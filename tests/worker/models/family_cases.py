@@ -356,6 +356,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_multiplier": 0.2,
         },
     ),
+    "granite-moe-shared-expert": (
+        "GraniteMoeShared",
+        WHOLE
+        | {
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "shared_intermediate_size": 56,
+            "residual_multiplier": 0.5,
+            "attention_multiplier": 0.2,
+        },
+    ),
     "glm45": (
         "Glm4Moe",
         GROUPED

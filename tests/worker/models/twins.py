@@ -285,6 +285,7 @@ TWINS = {
         lambda config: {"bias": True, "qkv_bias": True},
         renamed(),
     ),
+    "xverse": Twin("XverseForCausalLM", "Llama", GROUPED, lambda config: {}, renamed()),
     "exaone": Twin(
         "ExaoneForCausalLM",
         "Llama",
