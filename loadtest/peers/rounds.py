@@ -44,7 +44,7 @@ class Rounds:
     work: Sequence[Any]
     done: int = 0
     limits: list[Limits] = field(default_factory=list)
-    """The machine's, by a probe before each round, while nothing computed."""
+    """The machine's, by a probe before each piece of work, while nothing computed."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -61,7 +61,8 @@ def take_turns(
 
     Once the budget (seconds, starts included) is over, no more work is begun.  Yields the same
     object after each piece of work on all peers, and at the end.  probes: whether the machine's
-    limits are measured before each round.
+    limits are measured before each piece of work: a shared machine's memory may be half as fast a
+    minute later.
     """
     began = time.monotonic()
     found = Rounds([Outcome(peer) for peer in peers], work)
@@ -77,7 +78,7 @@ def take_turns(
                 break
             if piece is work[0]:
                 say(f"round {number + 1} of {rounds}, {since:.0f} s since the start")
-                probes = probes and _probe(found)
+            probes = probes and _probe(found)
             for outcome, process in list(loaded):
                 if not _take(outcome, process, piece, number):
                     loaded.remove((outcome, process))
