@@ -115,7 +115,8 @@ def check_chat(request: ChatRequest) -> None:
     """What can be told without a model. Raises InvalidRequest."""
     check_unsupported(request, RULES)
     check_prompt_logprobs(request)
-    check_search(request)
+    if request.searches:
+        check_search(request)
     top = request.top_logprobs
     if top is not None and not 0 <= top <= MAX_LOGPROBS:
         raise InvalidRequest(
@@ -200,7 +201,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
             [params],
             reply,
             blame_of(request, use),
-            search_of(request),
+            search_of(request) if request.searches else None,
             prompt.media,
             await predicted_ids(request.prediction, engine),
         )

@@ -68,7 +68,8 @@ def check(request: CompletionRequest) -> None:
     """What can be told without a model. Raises InvalidRequest."""
     check_unsupported(request, RULES)
     check_prompt_logprobs(request)
-    check_search(request)
+    if request.searches:
+        check_search(request)
     count = request.logprobs
     if count is not None and not 0 <= count <= MAX_LOGPROBS:
         raise InvalidRequest(
@@ -193,9 +194,8 @@ class Completions(GenerateEndpoint[CompletionRequest]):
         reply = CompletionFormat(head, tokenizer, echo_options, known, params[0].n)
         blamed = partial(blame, field=structure_field(request))
         prediction = await predicted_ids(request.prediction, engine)
-        return Job(
-            prompt_token_ids, params, reply, blamed, search_of(request), prediction=prediction
-        )
+        search = search_of(request) if request.searches else None
+        return Job(prompt_token_ids, params, reply, blamed, search, prediction=prediction)
 
 
 def _prompt_logprobs(request: CompletionRequest) -> int | None:

@@ -343,6 +343,12 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     truncation_side: Text = None
     watermarking: Flag = None
     thinking_token_budget: Whole = None
+
+    @property
+    def searches(self) -> bool:
+        """Whether its choices may be the best of a larger number."""
+        return bool(self.use_beam_search) or self.best_of is not None
+
     stream_interval: Whole = None
     routed_experts_prompt_start: Whole = None
     kv_transfer_params: Object = None
