@@ -301,7 +301,8 @@ def _cost(runs: dict[float, list[Run]]) -> list[Document]:
 
     def ratio(done: list[Run], name: str) -> float:
         pairs = zip(without, done, strict=True)
-        return statistics.median(getattr(one, name) / getattr(other, name) for one, other in pairs)
+        ratios = [getattr(one, name) / getattr(other, name) for one, other in pairs]
+        return float(statistics.median(ratios))
 
     return [
         {
@@ -338,7 +339,8 @@ def markdown(document: Document) -> str:
         f" round, and the right tier accused.\n\n{table(faults_found, rows)}\n\nWith a smaller"
         " share, so many answers are damaged first as one of them is chosen.\n\n"
         f"{document['requests']} requests of 64 and 48 tokens; ratios to no audits, of the same"
-        f" round.\n\n{table(cost, document['cost'])}\n"
+        f" round, of which there were {len(document['cost'][0]['rounds'])}: rounds differ by more"
+        f" than small shares cost.\n\n{table(cost, document['cost'])}\n"
     )
 
 

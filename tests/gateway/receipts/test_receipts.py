@@ -258,6 +258,7 @@ def test_each_line_of_a_batch_proves_its_place(batch):
         found = checks(receipt)
         assert {standing for standing, _ in found.values()} == {"equal"}
         assert f"receipt {number} of the 4 of batch_1" in found["batch"][1]
+        assert not isinstance(receipt.batch, msgspec.UnsetType)
         roots.add(receipt.batch.said().root)
     assert len(roots) == 1
     for old, new in zip(before, after, strict=True):
@@ -287,6 +288,7 @@ def test_lines_without_receipts_stay(batch, tmp_path):
 )
 def test_another_place_in_the_batch_is_found(batch, changes, words):
     receipt = read_receipts(batch[1][0])[0]
+    assert not isinstance(receipt.batch, msgspec.UnsetType)
     place = msgspec.structs.replace(receipt.batch, **changes)
     standing, detail = checks(msgspec.structs.replace(receipt, batch=place))["batch"]
     assert standing == "differs"
