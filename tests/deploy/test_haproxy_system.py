@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,9 @@ from tests.deploy.programs import certificate, needed
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 STEP = 0.05
+
+REPORTS = 3.0
+"""Seconds: longer than an engine core leaves between two reports."""
 PATH = "/v1/completions"
 
 
@@ -56,7 +59,8 @@ def engine(folder: Path) -> Iterator[str]:
     """The endpoint of an engine core that has a worker."""
     needed("haproxy")
     model = prepare(processes.MODEL)
-    with processes.engine(folder, model, ()), processes.worker(folder, model, STEP):
+    patient = ("--resume-grace-seconds", "120")  # A busy machine is slow to connect again.
+    with processes.engine(folder, model, patient), processes.worker(folder, model, STEP):
         yield processes.front_end(folder)
 
 
@@ -300,6 +304,17 @@ def resumed(url: str, seed: int, tokens: int, begun: list[int]) -> tuple[str, fl
     return heard, longest
 
 
+def settled(count: Callable[[], int]) -> int:
+    """A count of what the engine core reports now and then, once it stays: streams that an earlier
+    test broke off may still be in it."""
+    found, since = count(), time.monotonic()
+    while time.monotonic() - since < REPORTS:
+        time.sleep(REPORTS / 20)
+        if (newer := count()) != found:
+            found, since = newer, time.monotonic()
+    return found
+
+
 def test_streams_that_go_on_outlive_every_gateway(
     pair: Pair, request: pytest.FixtureRequest
 ) -> None:
@@ -312,7 +327,7 @@ def test_streams_that_go_on_outlive_every_gateway(
         status = httpx.get(pair.balancer.url + "/status", timeout=PATIENCE).json()
         return int(status["engine"]["tokens_generated"])
 
-    before = generated()
+    before = settled(generated)
     with ThreadPoolExecutor(streams) as pool:
         reading = [
             pool.submit(resumed, pair.balancer.url, seed, tokens, begun) for seed in range(streams)

@@ -33,6 +33,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "seeded": {"temperature": 0.9, "seed": 7, "ignore_eos": True},
     "penalised": {
         "temperature": 0.8,
+        "seed": 11,
         "top_p": 0.9,
         "presence_penalty": 1.0,
         "repetition_penalty": 1.2,
@@ -41,7 +42,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "two": {"temperature": 1.0, "n": 2, "stream": True},
     "stopped": {"temperature": 0, "stop": ["is"]},
     "adapted": {"temperature": 0, "model": "mine", "ignore_eos": True},
-    "json": {"temperature": 0.7, "response_format": {"type": "json_object"}},
+    "json": {"temperature": 0.7, "seed": 5, "response_format": {"type": "json_object"}},
 }
 """What is asked for, beside LENGTH tokens."""
 ALONE = [name for name in REQUESTS if name != "adapted"]

@@ -483,7 +483,7 @@ def loading():
             wrapped()
     process.Worker.run = run
 
-process._preload = {"wrapped": wrapped, "swallowed": swallowed, "loading": loading}[sys.argv[2]]
+process.preload = {"wrapped": wrapped, "swallowed": swallowed, "loading": loading}[sys.argv[2]]
 process.main(sys.argv[1], 0)
 """
 
@@ -522,7 +522,7 @@ class Kept:
 kept = Kept()
 if sys.argv[2] == "finalised":
     weakref.finalize(kept, os.kill, os.getpid(), signal.SIGTERM)
-process._preload = lambda: None
+process.preload = lambda: None
 process.Worker = Broken
 process.main(sys.argv[1], 0)
 """
@@ -546,7 +546,7 @@ def test_a_signal_while_a_failed_worker_ends_adds_nothing(tmp_path: Path, when: 
 def test_a_worker_on_a_cpu_loads_no_triton() -> None:
     """It takes 65 MB, and half a second of each start."""
     code = (
-        "import sys; from penstock_worker.process import _preload; _preload()\n"
+        "import sys; from penstock_worker.process import preload; preload()\n"
         "import penstock_worker.forward.cpu.backend, penstock_worker.forward.backends\n"
         "print(sorted(name for name in sys.modules if name.partition('.')[0] == 'triton'))"
     )

@@ -42,7 +42,7 @@ def load_row_heads(
     """Returns what makes something of rows, by task. Raises UnsupportedModel for tensors that don't
     fit, and ModelNotFound."""
     dense = None if pooling.late is None else load_dense(pooling.late.dense, ROWS)
-    found: dict[PoolingTask, RowHead] = {"token_embed": partial(_vectors, pooling, dense)}
+    found: dict[PoolingTask, RowHead] = {"token_embed": partial(token_vectors, pooling, dense)}
     config, sparse = prepared.config, pooling.sparse
     if not isinstance(config, EncoderConfig):
         return found
@@ -56,9 +56,10 @@ def load_row_heads(
     return found
 
 
-def _vectors(
+def token_vectors(
     pooling: PoolingConfig, dense: Head | None, rows: Tensor, tokens: list[int], asked: Pooling
 ) -> Vectors:
+    """A vector of each row, [rows, size], through `dense` if there is one."""
     return as_vectors(finished(rows if dense is None else dense(rows), asked, pooling))
 
 

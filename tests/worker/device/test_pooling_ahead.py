@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import PlanError, SlotBounds, Slots
 from penstock_worker.pooling.bodies import Hidden
 from penstock_worker.pooling.pooler import Pool, Pooler
+from penstock_worker.pooling.row_heads import token_vectors
 from penstock_worker.steps.errors import DeviceLost, OutOfDeviceMemory
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.device.fake_device import FakeDevice
@@ -75,11 +77,13 @@ class Body:
 class Machine:
     def __init__(self) -> None:
         self.device, self.body = FakeDevice(), Body()
+        config = PoolingConfig(mode="mean", normalize=False, size=SIZE)
         pooler = Pooler(
             self.body,
             None,
-            PoolingConfig(mode="mean", normalize=False, size=SIZE),
+            config,
             Ways(self.device),  # type: ignore[arg-type]
+            row_heads={"token_embed": partial(token_vectors, config, None)},
         )
         slots = Slots(SlotBounds(slots=4, blocks=12, block_size=9, vocab=99, tokens=8))
         self.runner = StepRunner(self.device, Pool(pooler, slots))
