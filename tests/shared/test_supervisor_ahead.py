@@ -38,18 +38,22 @@ async def main(ahead):
     {parent}
 
 if __name__ == "__main__":
+    {before}
     ahead = ForkedAhead()
     ahead.fork({roles}, Role())
     asyncio.run(main(ahead))
 """
 
 
-def said(parent: str, child: str = "pass", roles: tuple[str, ...] = ("worker",)) -> Any:
-    """What the parent has printed, as JSON, once it has ended."""
+def said(
+    parent: str, child: str = "pass", roles: tuple[str, ...] = ("worker",), before: str = "pass"
+) -> Any:
+    """What the parent has printed, as JSON, once it has ended. before: it forks."""
     program = PROGRAM.format(
         parent=textwrap.indent(textwrap.dedent(parent), " " * 4).strip(),
         child=textwrap.indent(textwrap.dedent(child), " " * 8).strip(),
         roles=roles,
+        before=textwrap.indent(textwrap.dedent(before), " " * 4).strip(),
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -142,6 +146,34 @@ def test_one_that_has_died_is_not_taken() -> None:
         print(json.dumps(ahead.take(["broken"], [], {}) is None))
         """,
         roles=("broken",),
+    )
+
+
+def test_it_ends_where_nobody_keeps_its_code_and_nothing_is_printed_to() -> None:
+    """As under a parent that ignores SIGCHLD and closes stdout."""
+    assert (
+        said(
+            """
+        process = ahead.take(["worker"], [], {})
+        code = await process.wait()
+        os.write(told, json.dumps(code).encode())
+        """,
+            before="""
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        told, sys.stdout = os.dup(1), None
+        """,
+        )
+        == 255
+    )
+
+
+def test_few_descriptors_are_enough() -> None:
+    assert said(
+        """
+        process = ahead.take(["worker"], [0, 1], {})
+        print(json.dumps(await process.wait() == 0))
+        """,
+        before="import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))",
     )
 
 

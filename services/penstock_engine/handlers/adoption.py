@@ -11,7 +11,6 @@ from penstock.protocol.to_frontend import Accepted, Prepared, SequenceOutput
 from penstock_engine.core_state import CoreState
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.request.request import Request, worker_sampling
-from penstock_engine.request.states import SequenceState
 from penstock_engine.request.timeline import TimelineBuilder
 from penstock_engine.sessions.frontends import NOBODY, FrontendSession
 
@@ -69,6 +68,7 @@ class Adoption:
         claim, kept = submit.claim, found.kept
         read = not found.ended and found.session != NOBODY
         eos = self._state.facts.model.generation.eos_token_ids
+        wanted = {each.index for each in submit.sequences}
         return (
             claim is not None
             and kept is not None
@@ -79,6 +79,8 @@ class Adoption:
             and worker_sampling(submit.sampling, submit.stopping, eos) == found.sampling
             and array("i", submit.prompt_token_ids) == found.prompt_token_ids
             and kept.agrees(submit.sequences)
+            # One that it takes to have ended, and that goes on, is nothing it could be told of.
+            and all(s.finished or s.index in wanted for s in found.sequences.values())
         )
 
     def _hand_over(
@@ -94,10 +96,6 @@ class Adoption:
         if submit.grammar is not None and prepared:
             frontend.reply(Prepared(submit.request))
         frontend.outputs += self._outputs(request, submit)
-        wanted = {each.index for each in submit.sequences}
-        for sequence in list(request.sequences.values()):
-            if sequence.index not in wanted and not sequence.finished:
-                self._finisher.end(sequence, SequenceState.FINISHED_STOPPED)
 
     def _outputs(self, request: Request, submit: Submit) -> list[SequenceOutput]:
         """What the new reader gets at once; the number of cached tokens with the first."""

@@ -57,8 +57,12 @@ class KeptAnswer:
         if output.finish is not None:
             self._ends[output.sequence] = output
             grown += len(self._tokens[output.sequence])
-        self.size += grown
-        self._room.used += grown
+        self.grow(grown)
+
+    def grow(self, more: int) -> None:
+        """Takes so much more of the room."""
+        self.size += more
+        self._room.used += more
 
     def drop(self) -> None:
         """Gives its room back. Once."""

@@ -287,12 +287,12 @@ class Deadlines:
         if self._open.pop(request.arrival, None) is None:
             return
         if len(self._heap) > 2 * len(self._open) + 1024:
-            self._heap = [entry for entry in self._heap if entry[1] in self._open]
+            self._heap = [entry for entry in self._heap if self._stands(entry)]
             heapq.heapify(self._heap)
 
     def next(self) -> float | None:
         """The earliest deadline, or None."""
-        while self._heap and self._heap[0][1] not in self._open:
+        while self._heap and not self._stands(self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
@@ -300,7 +300,12 @@ class Deadlines:
         """Takes out those whose time is over, earliest first."""
         over = []
         while self._heap and self._heap[0][0] <= now:
-            request = self._open.pop(heapq.heappop(self._heap)[1], None)
-            if request is not None:
-                over.append(request)
+            entry = heapq.heappop(self._heap)
+            if self._stands(entry):
+                over.append(self._open.pop(entry[1]))
         return over
+
+    def _stands(self, entry: tuple[float, int]) -> bool:
+        """Not that of a request which has ended, or whose next reader has another deadline."""
+        request = self._open.get(entry[1])
+        return request is not None and request.deadline == entry[0]

@@ -16,7 +16,11 @@ MOST_ORPHANS = 1024
 """Requests that go on without a front end at once."""
 
 MOST_KEPT = 2**19
-"""Tokens of answers that have ended, and log-probabilities of all, that are kept at once."""
+"""Tokens of answers that have ended, with their prompts, and log-probabilities of all, that are
+kept at once."""
+
+EACH = 64
+"""What else is kept of an answer that has ended, in tokens."""
 
 
 class KeptAnswers:
@@ -44,7 +48,7 @@ class KeptAnswers:
             return
         earlier = self._by_claim.get(claim.digest)
         if earlier is not None:
-            self._forget(earlier)
+            self.forget(earlier)
         tokens = {index: sequence.emitted for index, sequence in request.sequences.items()}
         request.kept = KeptAnswer(claim.digest, tokens, self._room)
         self._by_claim[claim.digest] = request
@@ -55,7 +59,7 @@ class KeptAnswers:
         if request is None or request.kept is None:
             return None
         if request.ended and not request.kept.whole:
-            self._forget(request)
+            self.forget(request)
             return None
         return request
 
@@ -78,6 +82,7 @@ class KeptAnswers:
         self._orphans.pop(request, None)
         if request.kept is not None:
             self._ended[request] = now + self.grace
+            request.kept.grow(len(request.prompt_token_ids) + EACH)
 
     def settle(self, now: float) -> None:
         """Forgets ended answers whose time is over, or that there is no room for, the oldest
@@ -86,11 +91,11 @@ class KeptAnswers:
             request, until = next(iter(self._ended.items()))
             if now < until and self._room.used <= MOST_KEPT:
                 break
-            self._forget(request)
+            self.forget(request)
         if self._room.used > MOST_KEPT:
             for request in list(self._by_claim.values()):
                 if request.kept is not None and request.kept.size:
-                    self._forget(request)
+                    self.forget(request)
 
     def oldest_of(self, tenant: str) -> Request | None:
         """The tenant's orphan that has waited for longest."""
@@ -110,7 +115,7 @@ class KeptAnswers:
     def forget_ended(self) -> None:
         """What has ended is not given to anybody any more."""
         for request in list(self._ended):
-            self._forget(request)
+            self.forget(request)
 
     def check(self, orphans: Collection[Request]) -> None:
         """Proves the book. Raises BrokenState. orphans: those that have no front end."""
@@ -128,7 +133,7 @@ class KeptAnswers:
         oldest = (next(iter(each.values()), math.inf) for each in (self._orphans, self._ended))
         return min(oldest)
 
-    def _forget(self, request: Request) -> None:
+    def forget(self, request: Request) -> None:
         """Nobody gets its answer from here on. If it is open, it ends with its reader, or now."""
         kept, request.kept = request.kept, None
         self._ended.pop(request, None)

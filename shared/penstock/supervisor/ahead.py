@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -27,8 +28,6 @@ MESSAGE = 1 << 16
 """Bytes of what a process is told, at most."""
 FILES = 16
 """Files that it gets, at most."""
-LEAST_FREE = 200
-"""Descriptors from here on are nobody's: files are kept there while they change places."""
 THREADS = Path("/proc/self/task")
 
 
@@ -106,7 +105,8 @@ class ForkedAhead:
         if not _is_single_threaded() or not hasattr(os, "pidfd_open"):
             return
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+            with contextlib.suppress(AttributeError, OSError, ValueError):  # It is closed.
+                stream.flush()
         gc.freeze()  # A collection would write to what they share.
         for role in roles:
             try:
@@ -161,7 +161,11 @@ def _fork(role: str, run: Role) -> ForkedProcess:
 
 
 def _wait(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    """Its exit code; 255 where the system has thrown it away, as SIGCHLD is ignored."""
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:
+        return 255
 
 
 # The fork's side.
@@ -179,6 +183,8 @@ def _become(role: str, run: Role, theirs: socket.socket, parent: int) -> NoRetur
         if told is not None:
             START.passed("waiting for the model")
             run.run(told.words)
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(1)
 
@@ -210,7 +216,8 @@ def _hear(theirs: socket.socket) -> Told | None:
         return None
     told = msgspec.json.decode(message, type=Told)
     os.environ.update(told.environment)
-    high = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, LEAST_FREE) for file in received]
+    free = max(told.inherited, default=2) + 1  # Where files are while they change places.
+    high = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, free) for file in received]
     for file in received:
         os.close(file)
     for file, place in zip(high, told.inherited, strict=True):

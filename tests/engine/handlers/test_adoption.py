@@ -3,12 +3,15 @@ Every token and log-probability is compared with the naive model's, as all that 
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from penstock.protocol.common import Claim, Grammar
+from penstock_engine.request.request import Request
 from penstock_engine.sessions import kept_answers
+from penstock_engine.sessions.frontends import Deadlines
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore, undisturbed
 
@@ -298,8 +301,47 @@ def test_a_leaving_engine_core_does_not_wait_for_it() -> None:
     assert h.core.may_leave(h.now)
 
 
+def test_prompts_take_room_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_answers, "MOST_KEPT", 320)
+    h = Harness()
+    front = h.connect()
+    h.start_worker()
+    short = {**LONG, "logprobs": None, "max_tokens": 1}
+    for number in range(6):
+        h.submit(front, PROMPT, claim=Claim(bytes([number])), **short)
+    h.run()
+    found = [h.core.state.kept_answers.find(bytes([number])) for number in range(6)]
+    assert [each is not None for each in found] == [False, False, True, True, True, True]
+
+
+def test_a_choice_that_one_reader_does_without_is_whole_for_others() -> None:
+    h = Harness()
+    options = {**LONG, "logprobs": None}
+    front, request = begun(h, 5, n=2, logprobs=None)
+    tokens = list(request.sequences[0].tokens)
+    h.disconnect(front)
+    one = h.submit(h.connect(), PROMPT, claim=AGAIN, n=2, emitted={0: tokens}, **options)
+    h.run()
+    assert one.over
+    again = h.submit(h.connect(), PROMPT, claim=AGAIN, n=2, **options)
+    h.run()
+    for index, score in again.sequences.items():
+        assert score.tokens == undisturbed(again.submit, index, h.facts.max_model_len)[0]
+
+
+def test_only_the_newest_deadline_counts() -> None:
+    deadlines, request = Deadlines(), cast(Request, SimpleNamespace(arrival=1, deadline=110.0))
+    deadlines.watch(request)
+    deadlines.forget(request)
+    request.deadline = 200.0
+    deadlines.watch(request)
+    assert deadlines.next() == 200.0
+    assert deadlines.over(111.0) == []
+    assert deadlines.over(200.0) == [request]
+
+
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_answers, "MOST_KEPT", 100)
+    monkeypatch.setattr(kept_answers, "MOST_KEPT", 320)
     monkeypatch.setattr(kept_answers, "MOST_ORPHANS", 1)
     h = Harness()
     front = h.connect()
@@ -308,13 +350,14 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         h.submit(front, PROMPT, claim=Claim(bytes([number])), **{**LONG, "logprobs": None})
     h.run()
     found = [h.core.state.kept_answers.find(bytes([number])) for number in range(3)]
-    assert all(found), "three answers of 24 tokens fit"
+    assert all(found), "three answers of 24 tokens fit, with their prompts"
     for number in range(3):
-        h.submit(front, PROMPT, claim=Claim(bytes([9, number])), **LONG)
+        h.submit(front, PROMPT, claim=Claim(bytes([9, number])), **{**LONG, "logprobs": 5})
     for _ in range(20):
         h.run_step()
-    assert not any(h.core.state.kept_answers.find(bytes([number])) for number in range(3))
+    assert not h.core.state.kept_answers.find(bytes([0])), "log-probabilities take its room"
     h.run()
+    assert not any(h.core.state.kept_answers.find(bytes([number])) for number in range(3))
     for number in range(2):
         h.submit(front, PROMPT, claim=Claim(bytes([8, number])), **{**LONG, "logprobs": None})
     h.run_step()
