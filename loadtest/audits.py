@@ -39,7 +39,7 @@ BLOCK, PROMPT_TOKENS, ANSWER_TOKENS = 16, 200, 32
 NUMERICS = Numerics("auto", "auto")
 WAY = Way(BLOCK, 256, num_blocks=512, max_model_len=512, audit_share=1.0)
 BIT = 0x40
-"""Of a byte: the highest bit of a bfloat16's mantissa."""
+"""The bit that is flipped in a byte: the highest of a bfloat16's mantissa."""
 FLIPPED = 3
 """The prompt's block that is damaged."""
 GREEDY = TokenSampling(seed=0, temperature=0.0)

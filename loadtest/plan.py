@@ -110,7 +110,7 @@ class OtherPrograms:
         self._all, self._own = _computed()
 
     def share(self) -> float:
-        """Of all processors' time."""
+        """Returns their share of all processors' time."""
         everything, own = _computed()
         seconds = (time.monotonic() - self._begun) * (psutil.cpu_count() or 1)
         return max(0.0, (everything - self._all - own + self._own) / seconds)

@@ -38,7 +38,7 @@ class KeptAnswers:
         self._orphans: OrderedDict[Request, float] = OrderedDict()
         """Open requests without a front end, with the time until which they wait: oldest first."""
         self._ended: OrderedDict[Request, float] = OrderedDict()
-        """The same of answers that have ended."""
+        """Requests whose answer has ended, with the time until which it is kept: oldest first."""
 
     def watch(self, request: Request, submit: Submit) -> None:
         """Begins to keep the answer of a request that was accepted just now, if it has a claim and
@@ -48,7 +48,7 @@ class KeptAnswers:
             return
         earlier = self._by_claim.get(claim.digest)
         if earlier is not None:
-            self.forget(earlier)
+            self._forget(earlier)
         tokens = {index: sequence.emitted for index, sequence in request.sequences.items()}
         request.kept = KeptAnswer(claim.digest, tokens, self._room)
         self._by_claim[claim.digest] = request
@@ -59,7 +59,7 @@ class KeptAnswers:
         if request is None or request.kept is None:
             return None
         if request.ended and not request.kept.whole:
-            self.forget(request)
+            self._forget(request)
             return None
         return request
 
@@ -91,11 +91,11 @@ class KeptAnswers:
             request, until = next(iter(self._ended.items()))
             if now < until and self._room.used <= MOST_KEPT:
                 break
-            self.forget(request)
+            self._forget(request)
         if self._room.used > MOST_KEPT:
             for request in list(self._by_claim.values()):
                 if request.kept is not None and request.kept.size:
-                    self.forget(request)
+                    self._forget(request)
 
     def oldest_of(self, tenant: str) -> Request | None:
         """The tenant's orphan that has waited for longest."""
@@ -115,7 +115,7 @@ class KeptAnswers:
     def forget_ended(self) -> None:
         """What has ended is not given to anybody any more."""
         for request in list(self._ended):
-            self.forget(request)
+            self._forget(request)
 
     def check(self, orphans: Collection[Request]) -> None:
         """Proves the book. Raises BrokenState. orphans: those that have no front end."""
@@ -133,7 +133,7 @@ class KeptAnswers:
         oldest = (next(iter(each.values()), math.inf) for each in (self._orphans, self._ended))
         return min(oldest)
 
-    def forget(self, request: Request) -> None:
+    def _forget(self, request: Request) -> None:
         """Nobody gets its answer from here on. If it is open, it ends with its reader, or now."""
         kept, request.kept = request.kept, None
         self._ended.pop(request, None)

@@ -336,7 +336,7 @@ async def _settled(client: EngineClient) -> Status | None:
     while (status := client.status) is None or not (status.fingerprint or status.ready):
         if time.monotonic() >= until:
             break
-        await asyncio.sleep(SETTLING / 200)
+        await asyncio.sleep(SETTLING / 200)  # Nothing tells when a status has come.
     return status
 
 

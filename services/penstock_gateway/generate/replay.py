@@ -152,8 +152,8 @@ class ReplayedRequest:
         return fixed, msgspec.structs.replace(head, created=self._created, draw=self._name)
 
     def claims(self, prompts: int) -> list[Claim]:
-        """By what engine cores find the answers to a request's prompts again; once `fixed` was
-        called."""
+        """Returns what engine cores find the answers to a request's prompts by, one for each
+        prompt. Only once `fixed` was called."""
         goes_on, answer = self._origin is not None, self._answer
         return [Claim(_digest(b"%b %d" % (answer, prompt)), goes_on) for prompt in range(prompts)]
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock.client.entities import NO_ENTITY, ClassifiedToken, classified_tokens, entities_of
+from penstock.client.entities import (
+    NO_ENTITY,
+    ClassifiedToken,
+    Entity,
+    classified_tokens,
+    entities_of,
+)
 from penstock.client.pool_request import check_task, pooling_model
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import Pooling
@@ -91,8 +97,9 @@ class Classify(PoolEndpoint[ClassifyRequest]):
 
     async def _entities(self, request: ClassifyRequest, call: Call) -> ClassifyReply:
         welcome, tokenizer = call.engine.welcome, call.engine.text.tokenizer
-        given = [each for each in inputs_of(request.input) if isinstance(each, str)]
-        if len(given) < len(inputs_of(request.input)) or request.add_special_tokens is False:
+        inputs = inputs_of(request.input)
+        given = [each for each in inputs if isinstance(each, str)]
+        if len(given) < len(inputs) or request.add_special_tokens is False:
             raise InvalidRequest(
                 "entities are found in texts, with the model's special tokens; /pooling gives the "
                 "classes of token ids",
@@ -116,27 +123,17 @@ class Classify(PoolEndpoint[ClassifyRequest]):
 def _shown(text: str, tokens: list[ClassifiedToken], strategy: str | None) -> list[TextEntity]:
     if strategy == "none":
         return [
-            TextEntity(
-                each.score,
-                text[each.start : each.end],
-                each.start,
-                each.end,
-                entity=each.label,
-                index=each.index,
-            )
+            _text_entity(text, each, entity=each.label, index=each.index)
             for each in tokens
             if each.label != NO_ENTITY
         ]
-    return [
-        TextEntity(
-            each.score,
-            text[each.start : each.end],
-            each.start,
-            each.end,
-            entity_group=each.label,
-        )
-        for each in entities_of(tokens)
-    ]
+    return [_text_entity(text, each, entity_group=each.label) for each in entities_of(tokens)]
+
+
+def _text_entity(text: str, found: ClassifiedToken | Entity, **named: Any) -> TextEntity:
+    """named: its label, by the field for it."""
+    place = slice(found.start, found.end)
+    return TextEntity(found.score, text[place], found.start, found.end, **named)
 
 
 OPERATION = posting(

@@ -39,7 +39,7 @@ class NamedWeight(msgspec.Struct, frozen=True):
 async def weight_list(
     results: Sequence[PoolResult], call: Call, *, named: bool
 ) -> list[list[bytes]]:
-    """Of each result, a JSON list of its weights in pieces. named: with the tokens' texts."""
+    """Returns a JSON list of each result's weights, in pieces. named: with the tokens' texts."""
     tokenizer = call.engine.text.tokenizer
     found: list[list[bytes]] = []
     async with paced(sum(result.size for result in results) // NUMBERS_PER_TOKEN) as pace:

@@ -50,7 +50,8 @@ class Pooler:
         config: PoolingConfig,
         ways: Transfers | None = None,
         adapters: PoolAdapters | None = None,
-        row_heads: Mapping[PoolingTask, RowHead] | None = None,
+        *,
+        row_heads: Mapping[PoolingTask, RowHead],
     ) -> None:
         """`body` and `head` work on the same queue. `ways` copies between host and device; None for
         the default. `adapters`: of inputs, whose heads may be others. `row_heads`: by the tasks
@@ -60,7 +61,7 @@ class Pooler:
         self._head = head
         self._config = config
         self._dense = load_dense(config.dense)
-        self._row_heads = row_heads or {}
+        self._row_heads = row_heads
         self._transfers = ways or transfers(body.device)
 
     def launch(self, scheduled: list[SlotWork], slots: Slots) -> PoolingLaunch:

@@ -129,8 +129,8 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 
 def _roles(config: ServeConfig, models: tuple[ModelEntry, ...], *, http: bool) -> tuple[str, ...]:
-    """Those of the processes that will be needed whatever the model is: first the one that has most
-    to import."""
+    """Returns the role of each process that will be needed whatever the model is: first the one
+    that has most to import."""
     engines = 0 if models else config.data_parallel_size
     workers = engines * config.engine.parallel.ranks if config.executor == "local" else 0
     fronts = config.gateways if http else 0

@@ -36,7 +36,7 @@ class PoolInput(msgspec.Struct, frozen=True):
     media: PromptMedia | None = None
     """What the ids have places for."""
     seen: int = 0
-    """See Pooling."""
+    """How many of the tokens all of them see; 0: all (`Pooling.seen`)."""
     kept: tuple[int, ...] | None = None
     """Places of the tokens whose vectors are wanted; None: of all."""
 

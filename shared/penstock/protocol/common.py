@@ -72,10 +72,11 @@ class SessionTerms(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
-    """By what an answer is found again whose front end or client has gone away."""
+    """A name by which an answer is found again whose front end or client has gone away."""
 
     digest: bytes
-    """Of all that the answer depends on, and of who may have it: equal ones claim equal answers."""
+    """A digest of all that the answer depends on, and of who may have it: equal ones claim equal
+    answers."""
     goes_on: bool = False
     """Whether its reader has lost an earlier connection: whoever is given the answer there gets no
     more of it."""

@@ -111,9 +111,9 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     session: SessionTerms | None = None
     """The conversation that it is a turn of; None: of none."""
     claim: Claim | None = None
-    """By what its answer is found again: it is computed on for a while where nobody reads it any
-    more, and this request may be given what an earlier one with an equal claim has had computed.
-    None: it ends with its reader, and is computed by itself."""
+    """The name by which its answer is found again: it is computed on for a while where nobody reads
+    it any more, and this request may be given what an earlier one with an equal claim has had
+    computed. None: it ends with its reader, and is computed by itself."""
 
 
 class Advance(msgspec.Struct, frozen=True, tag="advance"):

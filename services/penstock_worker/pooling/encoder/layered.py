@@ -36,7 +36,7 @@ class WithinInputs:
     causal: bool = False
     """Whether tokens see those before them only."""
     seen: list[int] | None = None
-    """See Inputs."""
+    """How many tokens of each input its tokens see; None: all (`Inputs.seen`)."""
 
     def attend(
         self,

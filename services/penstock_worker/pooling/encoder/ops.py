@@ -101,7 +101,7 @@ class ReferenceInputs:
     bias: Tensor | None
     """[heads, longest, longest], or None."""
     seen: list[int] | None = None
-    """See Inputs."""
+    """How many tokens of each input its tokens see; None: all (`Inputs.seen`)."""
 
     def attend(
         self,
