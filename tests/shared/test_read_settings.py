@@ -38,7 +38,12 @@ UNLIKELY = {
 }
 """Classes whose default is a stretched rotation, and every file of which says by how much."""
 LLAVA = "LlavaForConditionalGeneration"
-TOWERS: dict[str, TowerFamily] = {**VISION_CLASSES, **AUDIO_CLASSES}
+TOWERS: dict[str, TowerFamily] = {
+    name: family
+    for name, family in (VISION_CLASSES | AUDIO_CLASSES).items()
+    if hasattr(transformers, name)
+}
+"""But for classes that only makers' own code has."""
 BY_TIME = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
 FITTING: dict[str, dict[str, dict[str, Any]]] = {
     "Idefics3ForConditionalGeneration": {"vision_config": {"image_size": 364, "patch_size": 14}},

@@ -172,9 +172,10 @@ class VisionModel:
 # them tells anything.
 
 _TOWER = re.compile(
-    r"^(?:model\.)?(?:vision_tower\.vision_model|vision_tower|vision_model|visual)\."
+    r"^(?:model\.)?"
+    r"(?:vision_tower\.vision_model|vision_tower|vision_model|vision_encoder|visual)\."
 )
-_PROJECTOR = re.compile(r"^(?:model\.)?(?:multi_modal_projector|connector)\.")
+_PROJECTOR = re.compile(r"^(?:model\.)?(?:multi_modal_projector|vision_projection|connector)\.")
 _LAYER = re.compile(
     r"^(?:encoder\.layers?|transformer\.layers|model\.layers|blocks)\.(\d+)\.(.+?)(\.weight|\.bias)?$"
 )

@@ -171,6 +171,8 @@ def crop_grid(image: ScannedImages, size: Size) -> tuple[int, int]:
 
 def _of_rows(image: RowImages, size: Size) -> _Runs:
     rows, columns = rows_of_patches(size, image.longest_edge, image.patch)
+    if not image.row_end:
+        return _Runs((ItemRun("", rows * columns),), image.end)
     runs = [ItemRun(image.row_end if row else "", columns) for row in range(rows)]
     return _Runs(tuple(runs), image.end)
 

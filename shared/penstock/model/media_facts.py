@@ -195,7 +195,7 @@ class FittedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
 
 class RowImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pixtral"):
     """Pixtral's: any size in whole patches, no larger than a square; a token ends each row of
-    embeddings.
+    embeddings, but for LightOnOCR's.
 
     longest_edge: side of the square, pixels.  patch: of pixels, each way, that become one
     embedding.
@@ -205,6 +205,7 @@ class RowImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     longest_edge: int
     patch: int
     row_end: str = "[IMG_BREAK]"
+    """Text between rows; empty: there is none."""
     end: str = "[IMG_END]"
     """Ends the last row."""
 

@@ -40,7 +40,14 @@ from penstock.prepare.inputs import (
     VIDEO_PREPROCESSOR,
 )
 from penstock.prepare.media_tokens import MediaTokens
-from penstock.prepare.picture_readers import in_shared_space, internvl, llama4, onevision, pixtral
+from penstock.prepare.picture_readers import (
+    in_shared_space,
+    internvl,
+    lighton_ocr,
+    llama4,
+    onevision,
+    pixtral,
+)
 from penstock.prepare.video_processor import read_video
 from penstock.text.tokenizer import Tokenizer
 
@@ -244,6 +251,8 @@ READERS: dict[str, Reader] = {
     "InternVLForConditionalGeneration": internvl,
     "Llama4ForConditionalGeneration": llama4,
     "Mistral3ForConditionalGeneration": pixtral,
+    "LightOnOcrForConditionalGeneration": lighton_ocr,
+    "LightOnOCRForConditionalGeneration": lighton_ocr,
     "LlavaOnevisionForConditionalGeneration": onevision,
     "CLIPModel": in_shared_space,
     "SiglipModel": in_shared_space,

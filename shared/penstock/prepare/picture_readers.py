@@ -1,5 +1,5 @@
 """How pictures are prepared that become tiles, rows that a token ends, or one vector: InternVL's,
-Llama 4's and LLaVA-OneVision's; Pixtral's; CLIP's and SigLIP's."""
+Llama 4's and LLaVA-OneVision's; Pixtral's and LightOnOCR's; CLIP's and SigLIP's."""
 
 from __future__ import annotations
 
@@ -53,6 +53,21 @@ def internvl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
 def pixtral(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     """Pictures of a Pixtral tower alone, or of one before a product that merges squares of its
     patches."""
+    merged = "Mistral3ForConditionalGeneration" in config.listed("architectures", str)
+    return _in_rows(settings, config, tokens, merge=2 if merged else 0)
+
+
+def lighton_ocr(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """No token stands between rows. A release's pictures are in whole squares of patches, whatever
+    patch_size says, as its own processor had them; transformers 5.17 goes by patch_size."""
+    return _in_rows(settings, config, tokens, merge=2, row_end="", end="")
+
+
+def _in_rows(
+    settings: ImageSettings, config: Fields, tokens: MediaTokens, *, merge: int, **around: str
+) -> KindFacts:
+    """merge: patches in a row of a square that becomes one embedding, where config.json doesn't
+    say; 0: none are merged. around: RowImages' texts."""
     longest = settings.section("size").integer("longest_edge", 1024)
     if not 1 <= longest <= MAX_SIDE:
         raise settings.wrong("size", f"a longest_edge of 1 to {MAX_SIDE} pixels")
@@ -60,16 +75,19 @@ def pixtral(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Kin
         raise settings.wrong("do_center_crop", "false")
     settings.ignore("crop_size")
     patch = config.section("vision_config").integer("patch_size", 16)
-    if not 1 <= patch <= 1024 or settings.side("patch_size") != (patch, patch):
-        raise settings.wrong("patch_size", f"what the vision tower has ({patch})")
-    merge = 1
-    if "Mistral3ForConditionalGeneration" in config.listed("architectures", str):
-        merge = config.integer("spatial_merge_size", 2)
+    merge = config.integer("spatial_merge_size", merge) if merge else 1
     if not 1 <= merge <= 64:
         raise config.wrong("spatial_merge_size", "1 to 64")
-    image = RowImages(pixels=pixels_of(settings), longest_edge=longest, patch=patch * merge)
+    sides = [patch] if not around else [patch, patch * merge]
+    if not 1 <= patch <= 1024 or settings.side("patch_size") not in [
+        (each, each) for each in sides
+    ]:
+        raise settings.wrong("patch_size", f"what the vision tower has ({patch})")
+    image = RowImages(
+        pixels=pixels_of(settings), longest_edge=longest, patch=patch * merge, **around
+    )
     token, token_id = tokens.named("image_token_index", "image_token_id")
-    for text in (image.row_end, image.end):
+    for text in filter(None, (image.row_end, image.end)):
         tokens.check(text)
     return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
 

@@ -159,6 +159,23 @@ def _pixtral(fast: PreTrainedTokenizerFast, merge: int) -> Any:
     return PixtralProcessor(pictures, fast, patch_size=8, spatial_merge_size=merge)
 
 
+def _lighton_ocr(fast: PreTrainedTokenizerFast) -> Any:
+    """Pictures in whole squares of patches, as the release's own processor asks for them. Its
+    module, too, asks for what needs torchvision."""
+    name = "transformers.models.pixtral.image_processing_pixtral"
+    sys.modules.setdefault(name, image_processing_pil_pixtral)
+    from transformers.models.lighton_ocr.processing_lighton_ocr import LightOnOcrProcessor
+
+    texts = {"image": "<|image_pad|>", "image_break": "[IMG_BREAK]", "image_end": "<|vision_end|>"}
+    for name, text in texts.items():
+        setattr(fast, f"{name}_token", text)
+        setattr(fast, f"{name}_token_id", fast.convert_tokens_to_ids(text))
+    pictures = PixtralImageProcessorPil(
+        size={"longest_edge": 100}, patch_size={"height": 16, "width": 16}
+    )
+    return LightOnOcrProcessor(pictures, fast, patch_size=8, spatial_merge_size=2)
+
+
 FORMS = [[24 * rows, 24 * columns] for rows in (1, 2) for columns in (1, 2, 3)]
 
 FAMILIES: dict[str, Family] = {
@@ -287,6 +304,15 @@ FAMILIES: dict[str, Family] = {
         },
         lambda fast: _pixtral(fast, 2),
         "[IMG]",
+    ),
+    "lighton_ocr": Family(
+        "LightOnOcrForConditionalGeneration",
+        lambda ids: {
+            "image_token_id": ids["<|image_pad|>"],
+            "vision_config": {"patch_size": 8},
+        },
+        _lighton_ocr,
+        "<|image_pad|>",
     ),
     "llama4": Family(
         "Llama4ForConditionalGeneration",

@@ -30,6 +30,7 @@ TEXT_HALVES = {
     "llama": CONVERSIONS["llama-plain"],
     "mistral": CONVERSIONS["mistral-small3"],
     "qwen2": CONVERSIONS["qwen2-plain"],
+    "qwen3": CONVERSIONS["qwen3-plain"],
     "gemma3_text": CONVERSIONS["gemma3-of-six"],
     "qwen2_vl_text": Conversion(gguf.MODEL_ARCH.QWEN2VL, sections),
     "qwen2_5_vl_text": Conversion(gguf.MODEL_ARCH.QWEN2VL, sections),
@@ -89,6 +90,7 @@ KINDS: dict[str, tuple[str, Callable[[Writer, Any], None]]] = {
     "llava": ("mlp", llava),
     "pixtral": ("pixtral", pixtral),
     "mistral3": ("pixtral", pixtral),
+    "lighton_ocr": ("lightonocr", pixtral),
     "qwen2_vl": ("qwen2vl_merger", lambda writer, config: None),
     "qwen2_5_vl": ("qwen2.5vl_merger", qwen2_5_vl),
     "qwen3_vl": ("qwen3vl_merger", qwen3_vl),
@@ -119,7 +121,9 @@ def write_keys(writer: Writer, config: Any) -> None:
 
 
 def kind_of(config: Any) -> str:
-    return str("pixtral" if config.vision_config.model_type == "pixtral" else config.model_type)
+    if config.model_type == "llava" and config.vision_config.model_type == "pixtral":
+        return "pixtral"
+    return str(config.model_type)
 
 
 def layers_of(config: Any) -> int:
@@ -232,6 +236,8 @@ def _as_released(name: str) -> str:
     name = name.removeprefix("model.").replace(
         "mm_input_projection_weight", "mm_input_projection.weight"
     )
+    name = name.replace("vision_encoder.", "vision_tower.")
+    name = name.replace("vision_projection.", "multi_modal_projector.")
     if name.startswith("connector"):
         return f"model.{name}"
     if name.startswith("vision_model."):

@@ -86,7 +86,8 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
         case RowImages():
             side = preparation.patch
             shape = (1, size * side, (size + 2) * side)
-            rows, grid, spans = size * (size + 2), (), (size + 2,) * size
+            rows, grid = size * (size + 2), ()
+            spans = (size + 2,) * size if preparation.row_end else (rows,)
         case AnyresImages():
             seen = 10 * size + 3, 30
             made = prepare(preparation, Image.new("RGB", (seen[1], seen[0])))["pixels"]

@@ -66,6 +66,7 @@ PREPARED: dict[str, ImagePreparation] = {
     "smolvlm": TiledImages(pixels=known(1), longest_edge=96, tile=24, rows=4),
     "pixtral": RowImages(pixels=known(3), longest_edge=64, patch=4),
     "mistral3": RowImages(pixels=known(3), longest_edge=64, patch=8),
+    "lighton-ocr": RowImages(pixels=known(3), longest_edge=64, patch=8, row_end="", end=""),
     "llava": FixedImages(pixels=known(3), height=28, width=28, rows=16, shortest_edge=28),
     "qwen2-vl": QWEN,
     "qwen2.5-vl": QWEN,

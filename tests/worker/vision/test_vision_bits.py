@@ -24,7 +24,15 @@ from tests.worker.vision.pictures import (
 )
 from tests.worker.vision.vision_cases import CASES, both
 
-QUICK = ("llava", "idefics3", "qwen2.5-vl", "qwen3-vl", "mistral3", "gemma3")
+QUICK = (
+    "llava",
+    "idefics3",
+    "qwen2.5-vl",
+    "qwen3-vl",
+    "mistral3",
+    "gemma3",
+    "lighton-ocr",
+)
 BACKENDS = ("reference", "cpu")
 WANTED = 6
 

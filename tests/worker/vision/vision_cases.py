@@ -19,12 +19,9 @@ from penstock.model.media_facts import (
     AnyresImages,
     CanvasImages,
     FittedImages,
-    FixedImages,
     ImagePreparation,
     KindFacts,
     MediaFacts,
-    PatchImages,
-    Pixels,
     RowImages,
     TiledImages,
 )
@@ -33,80 +30,23 @@ from penstock.prepare.hub_config import read_config
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.vision.sight import VisionModel, open_tower
 from penstock_worker.weights.opening import open_weights
-
-PLACEHOLDER = 190
-POSITIONS = 256
-TEXT: dict[str, Any] = {
-    "vocab_size": 199,
-    "hidden_size": 72,
-    "intermediate_size": 100,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": POSITIONS,
-    "initializer_range": 0.25,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
-SEES: dict[str, Any] = {
-    "hidden_size": 48,
-    "intermediate_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "initializer_range": 0.2,
-}
-WIDE = TEXT | {"hidden_size": 96}
-"""Where a head's size follows from the hidden one's: 16, as on the CPU kernels."""
-SECTIONS = {"rope_type": "default", "mrope_section": [2, 1, 5], "rope_theta": 100.0}
-QWEN_TOKENS = {
-    "image_token_id": PLACEHOLDER,
-    "video_token_id": 191,
-    "vision_start_token_id": 192,
-    "vision_end_token_id": 193,
-}
-QWEN_TOWER = {"num_heads": 4, "patch_size": 4, "initializer_range": 0.2}
-SECTIONS_3 = {"rope_type": "default", "mrope_section": [4, 2, 2], "rope_theta": 100.0}
-QWEN3_TOWER = QWEN_TOWER | {
-    "depth": 3,
-    "hidden_size": 48,
-    "out_hidden_size": 72,
-    "intermediate_size": 52,
-    "num_position_embeddings": 25,
-    "deepstack_visual_indexes": [0, 2],
-}
-COLOURS = Pixels(resample=3, rescale=1 / 255, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.25))
-
-
-QWEN_PATCHES = PatchImages(pixels=COLOURS, min_pixels=64, max_pixels=4096, patch=4, merge=2)
-
-
-@dataclass(frozen=True)
-class Case:
-    """transformers' class (without its end), its settings, and how pictures are prepared."""
-
-    family: str
-    settings: dict[str, Any]
-    preparation: ImagePreparation
-
-    def config(self) -> Any:
-        import transformers
-
-        def made(section: dict[str, Any]) -> Any:
-            name = section.get("class")
-            rest = {key: value for key, value in section.items() if key != "class"}
-            return rest if name is None else getattr(transformers, name)(**rest)
-
-        parts = {
-            key: made(value) if isinstance(value, dict) else value
-            for key, value in self.settings.items()
-        }
-        return getattr(transformers, f"{self.family}Config")(**parts)
-
-
-def _fixed(size: int, rows: int) -> FixedImages:
-    return FixedImages(pixels=COLOURS, height=size, width=size, rows=rows)
-
+from tests.worker.vision.case import (
+    COLOURS,
+    PLACEHOLDER,
+    POSITIONS,
+    QWEN3_TOWER,
+    QWEN_PATCHES,
+    QWEN_TOKENS,
+    QWEN_TOWER,
+    SECTIONS,
+    SECTIONS_3,
+    SEES,
+    TEXT,
+    WIDE,
+    Case,
+    fixed,
+)
+from tests.worker.vision.newer_cases import NEWER
 
 LLAMA = TEXT | {"class": "LlamaConfig", "head_dim": 16}
 MISTRAL = TEXT | {"class": "MistralConfig", "head_dim": 16}
@@ -134,7 +74,7 @@ CASES: dict[str, Case] = {
     "llava": Case(
         "Llava",
         {"text_config": LLAMA, "vision_config": CLIP, "image_token_index": PLACEHOLDER},
-        _fixed(28, 16),
+        fixed(28, 16),
     ),
     "llava-mistral-with-the-class-token": Case(
         "Llava",
@@ -145,7 +85,7 @@ CASES: dict[str, Case] = {
             "vision_feature_select_strategy": "full",
             "vision_feature_layer": -1,
         },
-        _fixed(28, 17),
+        fixed(28, 17),
     ),
     "llava-siglip": Case(
         "Llava",
@@ -156,7 +96,7 @@ CASES: dict[str, Case] = {
             "vision_feature_select_strategy": "full",
             "multimodal_projector_bias": False,
         },
-        _fixed(30, 16),
+        fixed(30, 16),
     ),
     "llava-qwen2": Case(
         "Llava",
@@ -167,7 +107,7 @@ CASES: dict[str, Case] = {
             "vision_feature_layer": 1,
             "projector_hidden_act": "gelu_pytorch_tanh",
         },
-        _fixed(28, 16),
+        fixed(28, 16),
     ),
     "idefics3": Case(
         "Idefics3",
@@ -324,9 +264,9 @@ CASES: dict[str, Case] = {
             "mm_tokens_per_image": 16,
             "image_token_index": PLACEHOLDER,
         },
-        _fixed(32, 16),
+        fixed(32, 16),
     ),
-}
+} | NEWER
 
 
 def make_theirs(case: str) -> Any:

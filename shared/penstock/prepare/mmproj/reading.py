@@ -105,10 +105,21 @@ def idefics3(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds
     return vision, of_pictures(preparation, token, token, token_id)
 
 
-# mmproj files of Pixtral and Mistral Small 3.
+# mmproj files of Pixtral, Mistral Small 3 and LightOnOCR.
 
 
 def pixtral(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    return _in_rows(found, tokens, "[IMG]")
+
+
+def lighton_ocr(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    return _in_rows(found, tokens, "<|image_pad|>", row_end="", end="")
+
+
+def _in_rows(
+    found: MmprojFile, tokens: MmprojTokens, mark: str, **around: str
+) -> tuple[VisionSpec, Kinds]:
+    """mark: the token of pictures. around: RowImages' texts."""
     image, patches = found.side()
     merge = bounded(found.keys, "spatial_merge_size", patches, 1)
     tower = found.tower(
@@ -127,13 +138,14 @@ def pixtral(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]
     if found.has("mm.patch_merger.weight"):
         norm = NormSpec(kind="rms", eps=found.text.norm.eps)
         projector = SquareMLPProjector(factor=merge, norm=norm, bias=bias, merged=True)
-    token, token_id = tokens.id_of("[IMG]")
+    token, token_id = tokens.id_of(mark)
     preparation = RowImages(
         pixels=found.pixels(3, CLIP_MEAN, CLIP_STD),
         longest_edge=image,
         patch=tower.patch * merge,
+        **around,
     )
-    for text in (preparation.row_end, preparation.end):
+    for text in filter(None, (preparation.row_end, preparation.end)):
         tokens.id_of(text)
     vision = VisionSpec(tower=tower, projector=projector)
     return vision, of_pictures(preparation, token, token, token_id)
@@ -257,6 +269,7 @@ KINDS: dict[str, MmprojKind] = {
     "gemma3": MmprojKind("Gemma 3", ("gemma3",), gemma3),
     "idefics3": MmprojKind("Idefics 3 or SmolVLM", ("llama",), idefics3),
     "pixtral": MmprojKind("Pixtral or Mistral Small 3", ("llama", "mistral"), pixtral),
+    "lightonocr": MmprojKind("LightOnOCR", ("qwen3",), lighton_ocr),
     "qwen2vl_merger": MmprojKind("Qwen2-VL", ("qwen2",), qwen2_vl),
     "qwen2.5vl_merger": MmprojKind("Qwen2.5-VL", ("qwen2",), qwen2_5_vl),
     "qwen3vl_merger": MmprojKind("Qwen3-VL", ("qwen3", "qwen3_moe"), qwen3_vl),
