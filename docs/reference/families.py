@@ -54,6 +54,8 @@ CONFIG_CLASSES = {
 """Where transformers' class of configurations isn't called like the model's."""
 FROM_MEMORY = {"hy_v3", "dots1", "solar_open", "cwm", "granitemoeshared"}
 """Families of which no release's config.json could be had; settings were written from memory."""
+TOWERS_FROM_MEMORY = {"lfm2_vl"}
+"""The same of families that see."""
 OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "Glm4MoeForCausalLM": {"head_dim": 128},
     "Dots1ForCausalLM": {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2},
@@ -164,6 +166,8 @@ def _towered(family: TowerFamily, cases: list[str]) -> str:
     behind = ", ".join(dict.fromkeys(half.family.name for half in family.halves.values()))
     count = sum(f"{case}{TOWER_CLASS}" in family.hub_classes for case in cases)
     configs = len(configs_of(family)) or "–"
+    if family.name in TOWERS_FROM_MEMORY:
+        configs = "config written from memory"
     return f"| {family.known_as} | {classes} | {behind} | {count} | {configs} |\n"
 
 

@@ -19,6 +19,7 @@ from penstock.model.tower_spec import (
     AdapterProjector,
     AnyresProjector,
     ClassProjector,
+    LearnedPositions,
     MergerProjector,
     MLPProjector,
     ProbeProjector,
@@ -30,6 +31,7 @@ from penstock_worker.media.unfit import UnfitItem
 
 PIXELS = "pixel_values"
 GRID = "grid_thw"
+SHAPES = "spatial_shapes"
 SIZE = "image_size"
 MAX_SIDE = 1 << 20
 
@@ -56,6 +58,9 @@ class Picture:
     frames: bool = False
     """Whether the tiles are frames of a video, of a tower that makes fewer rows of these."""
 
+    behind: Picture | None = None
+    """Further tiles, of another size: the whole of a picture that was cut."""
+
     @property
     def per_tile(self) -> int:
         return self.rows * self.columns
@@ -67,6 +72,9 @@ def read_picture(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture
         return _of_patches(tensors, spec, spec.projector.side)
     if isinstance(spec.projector, AnyresProjector):
         return _of_any_size(tensors, spec, spec.projector)
+    positions = spec.tower.positions
+    if isinstance(positions, LearnedPositions) and positions.stretched:
+        return _of_parts(tensors, spec)
     return _of_pixels(tensors, spec)
 
 
@@ -103,6 +111,8 @@ def _of_any_size(
 
 def rows_of(picture: Picture, spec: VisionSpec) -> int:
     """How many embeddings the picture becomes."""
+    if picture.behind is not None:
+        return rows_of(replace(picture, behind=None), spec) + rows_of(picture.behind, spec)
     projector = spec.projector
     match projector:
         case MLPProjector():
@@ -172,6 +182,32 @@ def _of_patches(tensors: Mapping[str, np.ndarray], spec: VisionSpec, side: int) 
             "values are needed"
         )
     return Picture(torch.from_numpy(pixels.copy()), frames, rows, columns)
+
+
+def _of_parts(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
+    """Tiles of one size, and behind them at most one part of another."""
+    pixels, shapes = _only(tensors, PIXELS, SHAPES)
+    tower, pixels = spec.tower, _floats(pixels, 2)
+    if shapes.dtype != np.int32 or shapes.ndim != 2 or shapes.shape[1] != 2 or not len(shapes):
+        raise UnfitPicture(f"{SHAPES} are {shapes.dtype} of shape {shapes.shape}")
+    if shapes.min() < 1 or shapes.max() > MAX_SIDE:
+        raise UnfitPicture(f"{SHAPES} are {shapes.min()} to {shapes.max()}; up to {MAX_SIDE}")
+    counts = [int(rows) * int(columns) for rows, columns in shapes]
+    if pixels.shape != (sum(counts), tower.channels * tower.patch**2):
+        raise UnfitPicture(
+            f"{PIXELS} have shape {pixels.shape}; {sum(counts)} patches of "
+            f"{tower.channels * tower.patch**2} values are needed"
+        )
+    forms = [(int(rows), int(columns)) for rows, columns in shapes]
+    alike = next((at for at, form in enumerate(forms) if form != forms[0]), len(forms))
+    if alike < len(forms) - 1:
+        raise UnfitPicture(f"{SHAPES} have parts of several sizes before the last one")
+    for form in {forms[0], forms[-1]}:
+        _check_form(*form, spec)
+    found = torch.from_numpy(pixels.copy())
+    first = sum(counts[:alike])
+    behind = None if alike == len(forms) else Picture(found[first:], 1, *forms[-1])
+    return Picture(found[:first], alike, *forms[0], behind=behind)
 
 
 def _of_pixels(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:

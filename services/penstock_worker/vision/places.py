@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from penstock.model.tower_spec import (
     LearnedPositions,
@@ -82,6 +83,14 @@ def table_rows(picture: Picture, positions: LearnedPositions) -> Tensor:
             f"a picture has {picture.rows} x {picture.columns} patches; {side} x {side} are needed"
         )
     return torch.arange(side * side)
+
+
+def stretched(table: Tensor, side: int, form: tuple[int, int]) -> Tensor:
+    """The table's vectors for a picture of so many rows and columns of patches, [rows * columns,
+    hidden], in the table's dtype."""
+    square = table.float().view(1, side, side, -1).permute(0, 3, 1, 2)
+    found = functional.interpolate(square, size=form, mode="bilinear", antialias=True)
+    return found[0].flatten(1).t().contiguous().to(table.dtype)
 
 
 def _shares(count: int, side: int) -> Tensor:

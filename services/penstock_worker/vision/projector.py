@@ -44,12 +44,17 @@ class Projector(Protocol):
 
 class _MLP:
     def __init__(
-        self, spec: MLPProjector | AnyresProjector, weights: Weights, inputs: int, outputs: int
+        self,
+        spec: MLPProjector | AnyresProjector,
+        weights: Weights,
+        inputs: int,
+        outputs: int,
+        inner: int = 0,
     ) -> None:
-        self._first = TowerProduct.load(weights, [("projector.1", outputs)], inputs, bias=spec.bias)
-        self._second = TowerProduct.load(
-            weights, [("projector.2", outputs)], outputs, bias=spec.bias
-        )
+        """inner: outputs of the first product; 0: as many as of the second."""
+        inner = inner or outputs
+        self._first = TowerProduct.load(weights, [("projector.1", inner)], inputs, bias=spec.bias)
+        self._second = TowerProduct.load(weights, [("projector.2", outputs)], inner, bias=spec.bias)
         self._activation = spec.activation
         self.row_work = self._first.size + self._second.size
 
@@ -79,9 +84,10 @@ class _SquareMLP:
     ) -> None:
         self._spec = spec
         wide = inputs * spec.factor**2
-        self._norm = TowerNorm(
-            weights, "projector.norm", inputs if spec.merged else wide, spec.norm
-        )
+        self._norm: TowerNorm | None = None
+        if spec.norm is not None:
+            size = inputs if spec.merged else wide
+            self._norm = TowerNorm(weights, "projector.norm", size, spec.norm)
         self._merging: TowerProduct | None = None
         if spec.merged:
             # The file has a square's vectors number by number: the first of each, the second, ...
@@ -90,7 +96,11 @@ class _SquareMLP:
             self._merging = TowerProduct(by_patch.contiguous(), None)
             wide = inputs
         self._inner = _MLP(
-            MLPProjector(activation=spec.activation, bias=spec.bias), weights, wide, outputs
+            MLPProjector(activation=spec.activation, bias=spec.bias),
+            weights,
+            wide,
+            outputs,
+            spec.inner,
         )
         self.row_work = self._inner.row_work
         if self._merging is not None:
@@ -98,10 +108,11 @@ class _SquareMLP:
 
     def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         factor = self._spec.factor
+        normed = self._norm or (lambda x: x)
         if self._merging is None:
-            squares = self._norm(in_squares(vectors, picture, factor))
+            squares = normed(in_squares(vectors, picture, factor))
         else:
-            apart = in_squares(self._norm(vectors), picture, factor)
+            apart = in_squares(normed(vectors), picture, factor)
             squares = yield from threads.mapped(self._merging, apart, each=self._merging.size)
         return (yield from self._inner.pieces(squares.contiguous(), picture, threads))
 

@@ -132,13 +132,15 @@ class VisionModel:
         """Millions of multiplications, more or less."""
         projectors = [self._projector, *self._mergers.values()]
         projected = rows * sum(projector.row_work for projector in projectors)
-        return -(-(self._tower.work(picture) + projected) // MILLION)
+        parts = (picture, picture.behind)
+        towered = sum(self._tower.work(part) for part in parts if part is not None)
+        return -(-(towered + projected) // MILLION)
 
     def read(self, tensors: Mapping[str, np.ndarray]) -> Picture:
         """Returns the picture that an item's tensors hold. Raises UnfitPicture."""
         picture = read_picture(tensors, self.spec)
         positions = self.spec.tower.positions
-        if isinstance(positions, LearnedPositions):
+        if isinstance(positions, LearnedPositions) and not positions.stretched:
             table_rows(picture, positions)
         return picture
 
@@ -151,6 +153,13 @@ class VisionModel:
         self, picture: Picture, layer_done: Callable[[], None] = lambda: None
     ) -> Pieces[Tensor]:
         """`encode` with pauses."""
+        rows = yield from self._part(picture, layer_done)
+        if picture.behind is None:
+            return rows
+        return torch.cat((rows, (yield from self._part(picture.behind, layer_done))))
+
+    def _part(self, picture: Picture, layer_done: Callable[[], None]) -> Pieces[Tensor]:
+        """Rows of the tiles of one size."""
         layout = lay_out(picture, self.spec)
         levels: list[Tensor] = []
 

@@ -16,7 +16,7 @@ from penstock.model.tower_spec import LearnedPositions, RotaryPositions, TowerSp
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import LAYER_OF, LayerForm, TowerLayer, TowerNorm, TowerProduct
 from penstock_worker.vision.picture import Picture
-from penstock_worker.vision.places import PatchLayout, table_rows
+from penstock_worker.vision.places import PatchLayout, stretched, table_rows
 from penstock_worker.vision.rows import ONE_THREAD, RowThreads, attention_work
 from penstock_worker.weights.weights import Weights
 
@@ -107,6 +107,8 @@ class Tower:
         positions, table = self._spec.positions, self._table
         if table is None:
             return None
+        if isinstance(positions, LearnedPositions) and positions.stretched:
+            return stretched(table, positions.side, (picture.rows, picture.columns))
         if isinstance(positions, LearnedPositions):
             places = table_rows(picture, positions) + self._spec.class_token
             return table[places.to(table.device)]
@@ -127,6 +129,9 @@ def _patch_matrix(weights: Weights, shape: tuple[int, ...]) -> Tensor:
             for frame in range(frames)
         ]
         return torch.stack(each, 2).flatten(1)
+    if len(weights.shape("patch_embedding.weight")) == 2:  # colours come last
+        flat = weights.take("patch_embedding.weight", (shape[0], prod(shape[1:])))
+        return flat.unflatten(1, (*shape[2:], shape[1])).movedim(-1, 1).flatten(1).contiguous()
     return weights.take("patch_embedding.weight", shape).flatten(1)
 
 

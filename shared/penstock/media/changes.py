@@ -17,6 +17,7 @@ from penstock.model.media_facts import (
     FixedFrames,
     MediaFacts,
     MediaKind,
+    NaflexImages,
     PatchImages,
     Preparation,
     RowImages,
@@ -43,6 +44,7 @@ _CHANGES: dict[type, dict[str, str]] = {
     TiledImages: {"do_image_splitting": "split", "longest_edge": "longest_edge"},
     CanvasImages: {"crop_to_patches": "split", "max_patches": "most"},
     FittedImages: {"max_patches": "most"},
+    NaflexImages: {"do_image_splitting": "split", "max_tiles": "most"},
     RowImages: {"longest_edge": "longest_edge"},
     ScannedImages: {
         "do_pan_and_scan": "scan",
@@ -247,6 +249,10 @@ def _check(image: Preparation, where: str) -> None:
     if isinstance(image, CanvasImages) and not image.least <= image.most <= MAX_TILES:
         raise InvalidRequest(
             f"{where}: max_patches must be {image.least} to {MAX_TILES}", param=_WHERE
+        )
+    if isinstance(image, NaflexImages) and not image.least <= image.most <= MAX_TILES:
+        raise InvalidRequest(
+            f"{where}: max_tiles must be {image.least} to {MAX_TILES}", param=_WHERE
         )
     if isinstance(image, FittedImages) and not 1 <= image.most <= MAX_TILES:
         raise InvalidRequest(f"{where}: max_patches must be 1 to {MAX_TILES}", param=where)

@@ -46,12 +46,13 @@ def by_shortest_edge(size: Size, edge: int) -> Size:
     return (long, edge) if width <= height else (edge, long)
 
 
-def whole_patches(size: Size, factor: int, least: int, most: int) -> Size:
+def whole_patches(size: Size, factor: int, least: int, most: int, smallest: int = 0) -> Size:
     """Sides that are multiples of `factor`, with `least` to `most` pixels in all, near the
-    picture's proportions. Raises BadShape for a picture that is too long."""
+    picture's proportions. smallest: to which a side is rounded at least, before pixels are counted.
+    Raises BadShape for a picture that is too long."""
     check_ratio(size)
     height, width = size
-    rounded = round(height / factor) * factor, round(width / factor) * factor
+    rounded = _rounded(height, factor, smallest), _rounded(width, factor, smallest)
     if rounded[0] * rounded[1] > most:
         shrink = math.sqrt(height * width / most)
         return (
@@ -65,6 +66,10 @@ def whole_patches(size: Size, factor: int, least: int, most: int) -> Size:
             math.ceil(width * grow / factor) * factor,
         )
     return rounded
+
+
+def _rounded(length: int, factor: int, smallest: int) -> int:
+    return max(round(length / factor) * factor, smallest)
 
 
 def whole_volume(size: Size, frames: int, factor: int, group: int, least: int, most: int) -> Size:
@@ -153,6 +158,13 @@ def canvas(size: Size, tile: int, least: int, most: int) -> Size:
         if away < nearest or larger:
             best, nearest = (rows, columns), away
     return best
+
+
+def is_large(size: Size, factor: int, smallest: int, most: float) -> bool:
+    """Whether a picture whose sides are rounded to multiples of `factor`, or to `smallest`, has
+    more than `most` pixels: LFM2-VL's rule."""
+    height, width = size
+    return _rounded(height, factor, smallest) * _rounded(width, factor, smallest) > most
 
 
 def crops(size: Size, most: int, least: int, ratio: float) -> Size:

@@ -29,6 +29,7 @@ from penstock.model.media_facts import (
     LogMel,
     MediaFacts,
     MediaKind,
+    NaflexImages,
     PatchImages,
     Preparation,
     RowImages,
@@ -108,6 +109,8 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
             return _of_fitted(preparation, _size(shape))
         case RowImages():
             return _of_rows(preparation, _size(shape))
+        case NaflexImages():
+            return _of_naflex(preparation, _size(shape))
         case AnyresImages():
             return _Runs((ItemRun("", _rows_of_anyres(preparation, _size(shape))),))
 
@@ -175,6 +178,35 @@ def _of_rows(image: RowImages, size: Size) -> _Runs:
         return _Runs((ItemRun("", rows * columns),), image.end)
     runs = [ItemRun(image.row_end if row else "", columns) for row in range(rows)]
     return _Runs(tuple(runs), image.end)
+
+
+def _of_naflex(image: NaflexImages, size: Size) -> _Runs:
+    rows, columns = naflex_grid(image, size)
+    height, width = naflex_whole(image, size)
+    whole = height // image.square * (width // image.square)
+    runs = [
+        ItemRun(f"<|img_row_{row + 1}_col_{column + 1}|>", image.tile_rows)
+        for row in range(rows)
+        for column in range(columns)
+    ]
+    if image.whole or not runs:
+        runs.append(ItemRun("<|img_thumbnail|>" if runs else "", whole))
+    return _Runs(tuple(runs), grid=(rows, columns))
+
+
+def naflex_grid(image: NaflexImages, size: Size) -> tuple[int, int]:
+    """(rows, columns) of tiles; (0, 0): the whole alone."""
+    most = image.max_rows * image.square**2 * image.large
+    if not image.split or not geometry.is_large(size, image.square, image.patch, most):
+        return 0, 0
+    return canvas(size, image.tile, image.least, image.most)
+
+
+def naflex_whole(image: NaflexImages, size: Size) -> Size:
+    """(height, width) of the whole, in pixels. Raises BadShape."""
+    side = image.square
+    pixels = [rows * side**2 for rows in (image.min_rows, image.max_rows)]
+    return whole_patches(size, side, pixels[0], pixels[1], smallest=side)
 
 
 def _rows_of_anyres(image: AnyresImages, size: Size) -> int:

@@ -14,6 +14,7 @@ from penstock.model.media_facts import (
     AnyresImages,
     FixedFrames,
     LogMel,
+    NaflexImages,
     PatchImages,
     Pixels,
     Preparation,
@@ -25,6 +26,9 @@ PIXELS = "pixels"
 """Name of a prepared picture's array: uint8 [tiles, height, width, 3]."""
 SIZE = "size"
 """Name of an AnyresImages' array: int32 [2], height and width of the picture itself."""
+SHAPES = "shapes"
+"""Name of a NaflexImages' array: int32 [parts, 2], rows and columns of patches of each tile, then
+of the whole. Its pixels are patches, uint8 [patches, patch, patch, 3]."""
 FRAMES = "frames"
 """Name of a prepared video's array: uint8 [frames, height, width, 3]."""
 
@@ -33,8 +37,9 @@ def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np
     """What transformers' image processor gives for the picture, for its model.
 
     pixel_values: float32 [tiles, 3, height, width]; for a PatchImages [patches, 3 * frames * patch
-    * patch], with grid_thw int32 [3], (1, height, width) in patches; for an AnyresImages with
-    image_size int32 [2], (height, width) of the picture itself.
+    * patch], with grid_thw int32 [3], (1, height, width) in patches; for a NaflexImages [patches, 3
+    * patch * patch], where colours come first, with spatial_shapes int32 [parts, 2]; for an
+    AnyresImages with image_size int32 [2], (height, width) of the picture itself.
     arrays: of the prepared item, see `penstock.media.prepared`.  Raises ValueError for what no
     preparation yields.
     """
@@ -47,6 +52,8 @@ def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np
             raise ValueError("a prepared picture in tiles has a size of two int32")
         values = np.stack([_numbers(tile, image.pixels) for tile in pixels])
         return {"pixel_values": values, "image_size": size}
+    if isinstance(image, NaflexImages):
+        return _of_parts(image, pixels, arrays.get(SHAPES))
     if not isinstance(image, PatchImages):
         return {"pixel_values": np.stack([_numbers(tile, image.pixels) for tile in pixels])}
     if len(pixels) != 1:
@@ -65,6 +72,19 @@ def video_inputs(
     if isinstance(video, FixedFrames):
         return {"pixel_values": np.stack([_numbers(frame, video.pixels) for frame in frames])}
     return _patched(frames, video.pixels, (video.patch, video.merge, video.group))
+
+
+def _of_parts(
+    image: NaflexImages, pixels: np.ndarray, shapes: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    if pixels.shape[1:3] != (image.patch, image.patch):
+        raise ValueError(f"a prepared picture's patches have {image.patch} pixels each way")
+    if shapes is None or shapes.dtype != np.int32 or shapes.ndim != 2 or shapes.shape[1] != 2:
+        raise ValueError("a prepared picture in parts has shapes of int32 [parts, 2]")
+    # All patches as one high picture, whose numbers are computed at once.
+    high = _numbers(pixels.reshape(1, -1, image.patch, 3)[0], image.pixels)
+    patches = high.reshape(3, len(pixels), image.patch, image.patch).transpose(1, 0, 2, 3)
+    return {"pixel_values": patches.reshape(len(pixels), -1), "spatial_shapes": shapes}
 
 
 def _bytes(array: np.ndarray | None, what: str, first: str) -> np.ndarray:

@@ -22,14 +22,22 @@ from penstock.media.geometry import (
     rows_of_patches,
     whole_tiles,
 )
-from penstock.media.layout import canvas_grid, crop_grid, patch_grid, tile_grid
-from penstock.media.pixels import PIXELS, SIZE
+from penstock.media.layout import (
+    canvas_grid,
+    crop_grid,
+    naflex_grid,
+    naflex_whole,
+    patch_grid,
+    tile_grid,
+)
+from penstock.media.pixels import PIXELS, SHAPES, SIZE
 from penstock.model.media_facts import (
     AnyresImages,
     CanvasImages,
     FittedImages,
     FixedImages,
     ImagePreparation,
+    NaflexImages,
     PatchImages,
     Pixels,
     RowImages,
@@ -59,6 +67,8 @@ def prepare(image: ImagePreparation, picture: Image.Image) -> dict[str, np.ndarr
             rows, columns = rows_of_patches(_size(picture), image.longest_edge, image.patch)
             size = rows * image.patch, columns * image.patch
             pixels = _resized(picture, size, image.pixels)[None]
+        case NaflexImages():
+            return _naflex(image, picture)
         case AnyresImages():
             size = _size(picture)
             return {PIXELS: _anyres(image, picture), SIZE: np.array(size, np.int32)}
@@ -169,6 +179,20 @@ def _anyres(image: AnyresImages, picture: Image.Image) -> np.ndarray:
     filled = np.pad(inner, (*bars, (0, 0)))
     whole = _resized(picture, (side, side), image.pixels)
     return np.concatenate([whole[None], _cut(filled, side)])
+
+
+def _naflex(image: NaflexImages, picture: Image.Image) -> dict[str, np.ndarray]:
+    """The patches of the tiles, by rows, then of the whole."""
+    size, side = _size(picture), image.tile
+    rows, columns = naflex_grid(image, size)
+    parts: list[np.ndarray] = []
+    if rows:
+        parts += [*_cut(_resized(picture, (rows * side, columns * side), image.pixels), side)]
+    if image.whole or not rows:
+        parts.append(_resized(picture, naflex_whole(image, size), image.pixels))
+    shapes = [(len(part) // image.patch, part.shape[1] // image.patch) for part in parts]
+    patches = np.concatenate([_cut(part, image.patch) for part in parts])
+    return {PIXELS: patches, SHAPES: np.array(shapes, np.int32)}
 
 
 def _cut(pixels: np.ndarray, side: int) -> np.ndarray:

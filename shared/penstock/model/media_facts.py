@@ -224,6 +224,39 @@ class AnyresImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     most: int
 
 
+class NaflexImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="lfm2_vl"):
+    """LFM2-VL's: a picture of any size, rounded to whole squares of patches, or, if it is large,
+    square tiles of it on a canvas whose form is the nearest to its own, and behind them the whole.
+
+    patch: side, pixels.  merge: patches, each way, that become one embedding.  min_rows, max_rows:
+    embeddings of the whole.  large: of how many times as many pixels as the whole may have a
+    picture is cut.  tile: side, pixels.  least, most: tiles of a canvas.  split: whether there
+    are tiles.  whole: whether the whole follows them.
+    """
+
+    pixels: Pixels
+    patch: int
+    merge: int
+    min_rows: int
+    max_rows: int
+    tile: int
+    large: float = 2.0
+    least: int = 2
+    most: int = 10
+    split: bool = True
+    whole: bool = True
+
+    @property
+    def square(self) -> int:
+        """Pixels in a row of a square of patches."""
+        return self.patch * self.merge
+
+    @property
+    def tile_rows(self) -> int:
+        """Embeddings of a tile."""
+        return (self.tile // self.square) ** 2
+
+
 class FrameSampling(msgspec.Struct, frozen=True, kw_only=True):
     """Which frames of a video file are shown.
 
@@ -332,6 +365,7 @@ ImagePreparation = (
     | FittedImages
     | RowImages
     | AnyresImages
+    | NaflexImages
 )
 VideoPreparation = VideoFrames | FixedFrames
 Preparation = ImagePreparation | VideoPreparation | LogMel

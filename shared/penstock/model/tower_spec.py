@@ -42,6 +42,10 @@ class LearnedPositions(msgspec.Struct, frozen=True, kw_only=True, tag="learned")
     fractional: bool = False
     """Whether a patch has the place that lies at the same share of its row and column: a picture
     may have another form than the square (Dehghani et al., "Patch n' Pack", 2023)."""
+    stretched: bool = False
+    """Whether the table is stretched over the picture, edge on edge: a patch has the mean of the
+    vectors near it, of all that it covers where it is larger (Tschannen et al., "SigLIP 2",
+    2025)."""
     rotary: RotaryPositions | None = None
     """Positions by which queries and keys rotate, too (Llama 4); None: they don't."""
 
@@ -127,7 +131,10 @@ class SquareMLPProjector(msgspec.Struct, frozen=True, kw_only=True, tag="square_
     activation between them (InternVL 3: Zhu et al., 2025; Mistral Small 3.1, 2025)."""
 
     factor: int
-    norm: NormSpec
+    norm: NormSpec | None
+    """None: there is none, and nothing is merged."""
+    inner: int = 0
+    """Outputs of the first product; 0: the decoder's hidden size."""
     activation: Literal["gelu", "gelu_tanh"] = "gelu"
     bias: bool = True
     """Whether both products have a bias."""

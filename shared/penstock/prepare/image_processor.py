@@ -28,6 +28,7 @@ CLASSES: dict[str, dict[str, Any]] = {
     "GotOcr2ImageProcessor": {**_CLIP, "size": {"height": 384, "width": 384}},
     "LlavaOnevisionImageProcessor": {**_CLIP, "size": {"height": 384, "width": 384}},
     "Llama4ImageProcessor": {**_SIGLIP, "resample": 2, "size": 336},
+    "Lfm2VlImageProcessor": {"resample": 2, "image_mean": HALF, "image_std": HALF},
     "PixtralImageProcessor": {**_CLIP, "patch_size": 16},
 }
 """Class -> its defaults."""

@@ -43,6 +43,7 @@ from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.picture_readers import (
     in_shared_space,
     internvl,
+    lfm2_vl,
     lighton_ocr,
     llama4,
     onevision,
@@ -249,6 +250,7 @@ READERS: dict[str, Reader] = {
     "Qwen3VLForConditionalGeneration": _qwen2_vl,
     "Qwen3VLMoeForConditionalGeneration": _qwen2_vl,
     "InternVLForConditionalGeneration": internvl,
+    "Lfm2VlForConditionalGeneration": lfm2_vl,
     "Llama4ForConditionalGeneration": llama4,
     "Mistral3ForConditionalGeneration": pixtral,
     "LightOnOcrForConditionalGeneration": lighton_ocr,

@@ -1,11 +1,12 @@
 """How pictures are prepared that become tiles, rows that a token ends, or one vector: InternVL's,
-Llama 4's and LLaVA-OneVision's; Pixtral's and LightOnOCR's; CLIP's and SigLIP's."""
+Llama 4's, LLaVA-OneVision's and LFM2-VL's; Pixtral's and LightOnOCR's; CLIP's and SigLIP's."""
 
 from __future__ import annotations
 
 import msgspec
 
 from penstock.errors import UnsupportedModel
+from penstock.families import hub_reading as hub
 from penstock.families.vision.llava import most_tiles, pinpoints
 from penstock.formats.fields import Fields
 from penstock.model.media_facts import (
@@ -14,6 +15,7 @@ from penstock.model.media_facts import (
     FittedImages,
     FixedImages,
     KindFacts,
+    NaflexImages,
     RowImages,
 )
 from penstock.prepare.image_processor import MAX_SIDE, ImageSettings, fixed_size, pixels_of
@@ -21,6 +23,8 @@ from penstock.prepare.media_tokens import MediaTokens
 
 BEGIN, END = "<img>", "</img>"
 """Around InternVL's embeddings."""
+NAFLEX_BEGIN, NAFLEX_END = "<|image_start|>", "<|image_end|>"
+"""Around LFM2-VL's."""
 MAX_TILES = 64
 _MAX_ROWS = 65_536
 
@@ -109,6 +113,65 @@ def onevision(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> K
     )
     token, token_id = tokens.named("image_token_index", "image_token_id")
     return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
+def lfm2_vl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    settings.ignore("do_pad", "size", "crop_size", "max_num_patches")  # follow from the others
+    hub.only(settings, use_image_special_tokens=True)
+    sizes = {
+        "encoder_patch_size": (16, 1024),
+        "downsample_factor": (2, 64),
+        "tile_size": (512, MAX_SIDE),
+        "min_image_tokens": (64, _MAX_ROWS),
+        "max_image_tokens": (256, _MAX_ROWS),
+        "min_tiles": (2, MAX_TILES),
+        "max_tiles": (10, MAX_TILES),
+    }
+    found = {}
+    for key, (usual, most) in sizes.items():
+        found[key] = settings.integer(key, usual)
+        if not 1 <= found[key] <= most:
+            raise settings.wrong(key, f"1 to {most}")
+    image = NaflexImages(
+        pixels=pixels_of(settings),
+        patch=found["encoder_patch_size"],
+        merge=found["downsample_factor"],
+        min_rows=found["min_image_tokens"],
+        max_rows=found["max_image_tokens"],
+        tile=found["tile_size"],
+        large=settings.number("max_pixels_tolerance", 2.0),
+        least=found["min_tiles"],
+        most=found["max_tiles"],
+        split=settings.flag("do_image_splitting", True),
+        whole=settings.flag("use_thumbnail", True),
+    )
+    vision = config.section("vision_config")
+    stated = {
+        "encoder_patch_size": (image.patch, vision.integer("patch_size", 16)),
+        "downsample_factor": (image.merge, config.integer("downsample_factor", 2)),
+    }
+    for key, (ours, model) in stated.items():
+        if ours != model:
+            raise settings.wrong(key, f"what config.json says ({model})")
+    if image.tile % image.square:
+        raise settings.wrong("tile_size", f"a multiple of {image.square}")
+    if image.min_rows > image.max_rows:
+        raise settings.wrong("min_image_tokens", f"at most {image.max_rows}")
+    if not 2 <= image.least <= image.most:
+        raise settings.wrong("min_tiles", f"2 to {image.most}")
+    if not 0.1 <= image.large <= 1000:
+        raise settings.wrong("max_pixels_tolerance", "0.1 to 1000")
+    token, token_id = tokens.named("image_token_id", "image_token_index")
+    for text in (NAFLEX_BEGIN, NAFLEX_END, "<|img_thumbnail|>", "<|img_row_1_col_1|>"):
+        tokens.check(text)
+    return KindFacts(
+        preparation=image,
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        before=NAFLEX_BEGIN,
+        behind=NAFLEX_END,
+    )
 
 
 def llama4(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:

@@ -18,6 +18,7 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2Im
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.internvl.processing_internvl import InternVLProcessor
+from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
 from transformers.models.llama4.processing_llama4 import Llama4Processor
 from transformers.models.llava.processing_llava import LlavaProcessor
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
@@ -33,6 +34,7 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.models.smolvlm import processing_smolvlm
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
+from tests.shared.media.lfm2_pictures import Lfm2Pictures
 from tests.shared.media.llama4_pictures import Llama4Pictures
 
 SPECIAL = (
@@ -58,6 +60,8 @@ SPECIAL = (
     "[IMG_END]",
     "<|image_start|>",
     "<|image_end|>",
+    "<|img_thumbnail|>",
+    *(f"<|img_row_{row}_col_{column}|>" for row in range(1, 7) for column in range(1, 7)),
     "<|image|>",
     "<|patch|>",
     "<|tile_x_separator|>",
@@ -313,6 +317,24 @@ FAMILIES: dict[str, Family] = {
         },
         _lighton_ocr,
         "<|image_pad|>",
+    ),
+    "lfm2_vl": Family(
+        "Lfm2VlForConditionalGeneration",
+        lambda ids: {
+            "image_token_id": ids["<image>"],
+            "vision_config": {"patch_size": 4},
+        },
+        lambda fast: _unchecked(Lfm2VlProcessor)(
+            Lfm2Pictures(
+                encoder_patch_size=4,
+                tile_size=16,
+                min_image_tokens=4,
+                max_image_tokens=16,
+                max_tiles=6,
+            ),
+            fast,
+        ),
+        "<image>",
     ),
     "llama4": Family(
         "Llama4ForConditionalGeneration",

@@ -20,6 +20,7 @@ from penstock.media.resize import prepare
 from penstock.model.media_facts import ImagePreparation, MediaFacts
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
+from tests.shared.media.lfm2_pictures import parts_of
 from tests.shared.media.pictures import picture
 from tests.shared.media.processors import FAMILIES, write_folder
 
@@ -108,6 +109,11 @@ def check_spans(ids: list[int], spans: Any, facts: MediaFacts, rows: list[int]) 
 
 def check_pixels(ours: list[dict[str, np.ndarray]], theirs: Any) -> None:
     values = theirs["pixel_values"]
+    if "spatial_shapes" in theirs:
+        patches, shapes = parts_of(theirs, 4)
+        assert np.array_equal(np.concatenate([one["pixel_values"] for one in ours]), patches)
+        assert np.array_equal(np.concatenate([one["spatial_shapes"] for one in ours]), shapes)
+        return
     if "image_sizes" in theirs:  # pictures of all sizes are filled up with zeros
         for one, each in zip(ours, values, strict=True):
             mine = one["pixel_values"]
@@ -172,6 +178,14 @@ WRONG: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "another patch of pixels": ("pixtral", {"patch_size": 9}, {}, "patch_size"),
     "a huge picture": ("mistral3", {"size": {"longest_edge": 1 << 40}}, {}, "longest_edge"),
     "a strange merge": ("mistral3", {}, {"spatial_merge_size": 0}, "spatial_merge_size"),
+    "tiles of another square": ("lfm2_vl", {"tile_size": 20}, {}, "tile_size"),
+    "one tile": ("lfm2_vl", {"min_tiles": 1}, {}, "min_tiles"),
+    "many tiles": ("lfm2_vl", {"max_tiles": 1 << 30}, {}, "max_tiles"),
+    "patches of another size": ("lfm2_vl", {"encoder_patch_size": 8}, {}, "encoder_patch_size"),
+    "another factor": ("lfm2_vl", {"downsample_factor": 3}, {}, "downsample_factor"),
+    "descending rows": ("lfm2_vl", {"min_image_tokens": 17}, {}, "min_image_tokens"),
+    "endless tolerance": ("lfm2_vl", {"max_pixels_tolerance": 1e300}, {}, "tolerance"),
+    "bare rows": ("lfm2_vl", {"use_image_special_tokens": False}, {}, "special_tokens"),
     "too many tiles": ("internvl", {"max_patches": 1 << 30}, {}, "max_patches"),
     "other rows": ("internvl", {}, {"image_seq_length": 9}, "image_seq_length"),
     "a tile of another size": ("internvl", {"size": {"height": 48, "width": 48}}, {}, "24"),

@@ -34,12 +34,14 @@ from penstock.model.media_facts import (
     ImagePreparation,
     KindFacts,
     MediaFacts,
+    NaflexImages,
     PatchImages,
     RowImages,
     ScannedImages,
     TiledImages,
 )
 from penstock.model.media_facts import Pixels as P
+from tests.shared.media.lfm2_pictures import Lfm2Pictures, parts_of
 from tests.shared.media.llama4_pictures import Llama4Pictures
 from tests.thinning import part
 
@@ -157,6 +159,52 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
             most=6,
         ),
     ),
+    "lfm2_vl": (
+        Lfm2Pictures(
+            encoder_patch_size=4,
+            tile_size=16,
+            min_image_tokens=4,
+            max_image_tokens=16,
+            max_tiles=6,
+        ),
+        NaflexImages(
+            pixels=pixels(2, HALF), patch=4, merge=2, min_rows=4, max_rows=16, tile=16, most=6
+        ),
+    ),
+    "lfm2_vl without tiles": (
+        Lfm2Pictures(
+            encoder_patch_size=4, min_image_tokens=6, max_image_tokens=9, do_image_splitting=False
+        ),
+        NaflexImages(
+            pixels=pixels(2, HALF),
+            patch=4,
+            merge=2,
+            min_rows=6,
+            max_rows=9,
+            tile=512,
+            split=False,
+        ),
+    ),
+    "lfm2_vl without the whole": (
+        Lfm2Pictures(
+            encoder_patch_size=4,
+            tile_size=24,
+            min_image_tokens=4,
+            max_image_tokens=16,
+            use_thumbnail=False,
+            max_pixels_tolerance=1.0,
+        ),
+        NaflexImages(
+            pixels=pixels(2, HALF),
+            patch=4,
+            merge=2,
+            min_rows=4,
+            max_rows=16,
+            tile=24,
+            large=1.0,
+            whole=False,
+        ),
+    ),
     "pixtral": (
         PixtralImageProcessorPil(size={"longest_edge": 100}, patch_size={"height": 8, "width": 8}),
         RowImages(pixels=pixels(3, CLIP), longest_edge=100, patch=8),
@@ -202,6 +250,11 @@ def test_pixels_are_those_of_transformers(case: str) -> None:
             ours = inputs(preparation, prepare(preparation, picture))
         except BadShape:
             pytest.fail(f"{picture.size} was refused")
+        if isinstance(preparation, NaflexImages):
+            patches, shapes = parts_of(theirs, preparation.patch)
+            assert np.array_equal(ours["pixel_values"], patches), picture.size
+            assert np.array_equal(ours["spatial_shapes"], shapes)
+            continue
         values = theirs["pixel_values"]
         values = values[0] if values.ndim == 5 else values
         if isinstance(preparation, AnyresImages):

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+from safetensors.torch import save_file
 from torch import Tensor
 
+from tests.worker.models import test_recurrent_gguf
 from tests.worker.models.gguf_writing import Conversion, Made, adjacent, write
 from tests.worker.models.test_gguf_families import CONVERSIONS
 
@@ -59,6 +61,11 @@ def pixtral(writer: Writer, config: Any) -> None:
         writer.add_vision_spatial_merge_size(config.spatial_merge_size)
 
 
+def lfm2_vl(writer: Writer, config: Any) -> None:
+    writer.add_vision_use_gelu(True)
+    writer.add_vision_projector_scale_factor(config.downsample_factor)
+
+
 def llava(writer: Writer, config: Any) -> None:
     writer.add_vision_use_gelu(config.vision_config.hidden_act == "gelu")
 
@@ -90,6 +97,7 @@ KINDS: dict[str, tuple[str, Callable[[Writer, Any], None]]] = {
     "llava": ("mlp", llava),
     "pixtral": ("pixtral", pixtral),
     "mistral3": ("pixtral", pixtral),
+    "lfm2_vl": ("lfm2", lfm2_vl),
     "lighton_ocr": ("lightonocr", pixtral),
     "qwen2_vl": ("qwen2vl_merger", lambda writer, config: None),
     "qwen2_5_vl": ("qwen2.5vl_merger", qwen2_5_vl),
@@ -107,6 +115,8 @@ def write_keys(writer: Writer, config: Any) -> None:
     writer.add_clip_projector_type(kind)
     writer.add_vision_projection_dim(config.text_config.hidden_size)
     image, patch = (_side(getattr(vision, key, 560)) for key in ("image_size", "patch_size"))
+    if hasattr(vision, "num_patches"):  # the converter writes that of the table of positions
+        image = int(vision.num_patches**0.5) * patch
     writer.add_vision_image_size(image)
     writer.add_vision_patch_size(patch)
     writer.add_vision_embedding_length(getattr(vision, "embed_dim", vision.hidden_size))
@@ -165,6 +175,9 @@ def _parts(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor
     kind = kind_of(config)
     if kind == "llava":
         yield from _of_old_llava(name, tensor, layers_of(config))
+    elif kind == "lfm2_vl" and name.endswith("patch_embedding.weight"):
+        patch = config.vision_config.patch_size
+        yield name, tensor.unflatten(1, (patch, patch, 3)).movedim(-1, 1)
     elif "patch_embed.proj.weight" in name:
         yield "v.patch_embd.weight", tensor[:, :, 0]
         yield "v.patch_embd.weight.1", tensor[:, :, 1]
@@ -280,6 +293,15 @@ def write_text_half(path: Path, theirs: Any, made: Made = Writer) -> None:
     inner = getattr(theirs.model, "text_model", None) or theirs.model.language_model
     weights = {f"model.{name}": tensor for name, tensor in inner.state_dict().items()}
     half = TextHalf(config, weights | {"lm_head.weight": theirs.lm_head.weight.detach()})
+    if config.model_type == "lfm2":
+        save_file(
+            {name: tensor.contiguous() for name, tensor in weights.items()},
+            path.parent / "model.safetensors",
+        )
+        test_recurrent_gguf.write(
+            path, path.parent, config, test_recurrent_gguf.CONVERSIONS["lfm2"]
+        )
+        return
     write(path, half, TEXT_HALVES[config.model_type], made)
 
 

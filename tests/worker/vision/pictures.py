@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import torch
 from PIL import Image
@@ -18,6 +19,7 @@ from penstock.media.layout import layout
 from penstock.media.pixels import inputs
 from penstock.media.prepared import write
 from penstock.media.resize import prepare
+from penstock.model.kv_layout import paged
 from penstock.model.media_facts import (
     AnyresImages,
     CanvasImages,
@@ -26,6 +28,7 @@ from penstock.model.media_facts import (
     ImagePreparation,
     KindFacts,
     MediaFacts,
+    NaflexImages,
     PatchImages,
     RowImages,
 )
@@ -35,10 +38,12 @@ from penstock.protocol.worker_resources import LoadMedia
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.slots import SlotBounds, Slots
+from penstock_worker.forward.backends import choose as choose_backend
 from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.sampler import choose
+from penstock_worker.steps.feature import StepFeature
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.vision.sight import Sight
 from tests.worker.cpu_model import CPUModel
@@ -88,6 +93,8 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
             shape = (1, size * side, (size + 2) * side)
             rows, grid = size * (size + 2), ()
             spans = (size + 2,) * size if preparation.row_end else (rows,)
+        case NaflexImages():
+            return _in_parts(preparation, size, random_)
         case AnyresImages():
             seen = 10 * size + 3, 30
             made = prepare(preparation, Image.new("RGB", (seen[1], seen[0])))["pixels"]
@@ -102,6 +109,19 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
     content = write(arrays)
     digest = hashlib.sha256(content).hexdigest()
     item = MediaItem(digest, "image", rows, len(content), digest, grid)
+    return Prepared(item, content, inputs(preparation, arrays), spans)
+
+
+def _in_parts(preparation: NaflexImages, size: int, random_: np.random.Generator) -> Prepared:
+    """A picture of 1 is whole; larger ones are tiles and the whole."""
+    noise = random_.integers(0, 256, (9 * size + 3, 20, 3), np.uint8)
+    arrays = prepare(preparation, Image.fromarray(noise))
+    facts = KindFacts(preparation=preparation, placeholder="i", token="i", token_id=1)
+    laid = layout(MediaFacts(kinds={"image": facts}), "image", noise.shape[:2])
+    content = write(arrays)
+    digest = hashlib.sha256(content).hexdigest()
+    item = MediaItem(digest, "image", laid.rows, len(content), digest, laid.grid)
+    spans = tuple(run.rows for run in laid.runs)
     return Prepared(item, content, inputs(preparation, arrays), spans)
 
 
@@ -167,6 +187,8 @@ def theirs_of(model: Any, parts: Sequence[Part], more: Sequence[int] = ()) -> to
 def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, torch.Tensor]:
     """Pictures of different sizes as a processor of transformers gives them: filled up with zeros,
     to be cut off."""
+    if "spatial_shapes" in shown[0].inputs:
+        return _parts_of(shown, model.config.vision_config.patch_size)
     pixels = [torch.from_numpy(each.inputs["pixel_values"]) for each in shown]
     sizes = [each.inputs.get("image_size") for each in shown]
     if any(size is not None for size in sizes):
@@ -183,6 +205,23 @@ def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, torch.Tensor]:
         ]
         return {"pixel_values": torch.cat(pixels), "image_sizes": own}
     return {"pixel_values": torch.cat(pixels)}
+
+
+def _parts_of(shown: Sequence[Prepared], patch: int) -> dict[str, torch.Tensor]:
+    """Pictures in parts, each filled up with zeros, whose patches have colours last."""
+    shapes = torch.cat([torch.from_numpy(each.inputs["spatial_shapes"]) for each in shown]).long()
+    patches = torch.cat([torch.from_numpy(each.inputs["pixel_values"]) for each in shown])
+    flat = patches.view(-1, 3, patch, patch).permute(0, 2, 3, 1).flatten(1)
+    counts = shapes.prod(1).tolist()
+    parts = [
+        functional.pad(each, (0, 0, 0, max(counts) - len(each))) for each in flat.split(counts)
+    ]
+    masks = [torch.arange(max(counts)) < count for count in counts]
+    return {
+        "pixel_values": torch.stack(parts),
+        "spatial_shapes": shapes,
+        "pixel_attention_mask": torch.stack(masks).int(),
+    }
 
 
 def encodings(ours: Ours, rows: int = 256) -> MediaEncodings:
@@ -219,14 +258,29 @@ def runner_of(
     media = encodings(ours, rows)
     bounds = SlotBounds(slots, blocks, 16, ours.config.vocab_size, POSITIONS)
     forward: ReferenceForward | CPUForward
-    if cpu is None:
+    more: tuple[StepFeature, ...] = ()
+    if is_recurrent(ours):
+        model = cpu or on_cpu(ours, backend="reference")
+        setup = msgspec.structs.replace(model.setup(threads=2), state_checkpoint_tokens=POSITIONS)
+        recipe = choose_backend(model.prepared(), setup, 2)
+        assert recipe.states is not None
+        with torch.inference_mode():
+            forward = cast("CPUForward", recipe.build()(blocks))
+        bounds, more = replace(bounds, groups=paged(recipe.kv_groups)), (recipe.states,)
+    elif cpu is None:
         shape = CacheShape.of(ours.config, 16, ours.decoder.dtype)
         forward = ReferenceForward(ours.decoder, ReferenceAttention(shape, blocks))
     else:
         forward = cast("CPUForward", cpu.forward(block_size=16, num_blocks=blocks, threads=2))
         bounds = replace(bounds, groups=cpu.recipe().kv_groups)
     media.see_with(Sight(ours.tower, preparation, forward.count_layer))
-    return host_runner(forward, choose(1), Slots(bounds), observer=observer, media=media)
+    return host_runner(forward, choose(1), Slots(bounds), observer=observer, media=media, more=more)
+
+
+def is_recurrent(ours: Ours) -> bool:
+    """Whether the decoder has states beside keys and values."""
+    numbers = range(ours.config.num_layers)
+    return any(ours.config.layer(number).recurrent is not None for number in numbers)
 
 
 def load(runner: StepRunner[Any], folder: Path, *shown: Prepared) -> None:

@@ -32,7 +32,10 @@ QUICK = (
     "mistral3",
     "gemma3",
     "lighton-ocr",
+    "lfm2-vl",
 )
+ATTENDING = tuple(case for case in QUICK if case != "lfm2-vl")
+"""Those without states of recurrent layers, which a prefix in KV blocks doesn't have."""
 BACKENDS = ("reference", "cpu")
 WANTED = 6
 
@@ -106,7 +109,7 @@ def test_when_it_is_preempted(backend: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("case", QUICK)
+@pytest.mark.parametrize("case", ATTENDING)
 def test_behind_a_prefix_that_ends_within_an_item(case: str, backend: str, tmp_path: Path) -> None:
     """Another sequence has the first block's keys and values, and goes on from there."""
     _, ours = both(case)

@@ -42,6 +42,9 @@ def test_encodings_equal_transformers(case: str) -> None:
                 seen = theirs.model.get_image_features(pixels, grid)
                 deep = getattr(seen, "deepstack_features", None) or ()
                 features = torch.cat((seen.pooler_output[0], *deep), 1)
+            elif "spatial_shapes" in shown.inputs:
+                given = pixels_of(theirs, [shown])
+                features = torch.cat(theirs.model.get_image_features(**given).pooler_output)
             elif hasattr(theirs.config, "scale_factor"):
                 features = theirs.model.get_image_features(pixels[None]).pooler_output.flatten(0, 1)
             elif hasattr(theirs, "vision_model"):

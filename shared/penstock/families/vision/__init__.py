@@ -6,6 +6,7 @@ The decoder after a tower is one of penstock.families.FAMILIES.
 from penstock.families.vision.gemma3 import GEMMA3_VISION
 from penstock.families.vision.idefics3 import IDEFICS3
 from penstock.families.vision.internvl import INTERNVL
+from penstock.families.vision.lfm2_vl import LFM2_VL
 from penstock.families.vision.lighton_ocr import LIGHTON_OCR
 from penstock.families.vision.llama4 import LLAMA4_VISION
 from penstock.families.vision.llava import LLAVA, LLAVA_ONEVISION
@@ -26,6 +27,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         INTERNVL,
         MISTRAL3,
         LIGHTON_OCR,
+        LFM2_VL,
         LLAMA4_VISION,
     )
 }

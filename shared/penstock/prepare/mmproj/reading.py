@@ -10,6 +10,8 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families.vision.internvl import PROJECTOR_NORM
+from penstock.families.vision.lfm2_vl import MAX_FACTOR
+from penstock.families.vision.lfm2_vl import PROJECTOR_NORM as NAFLEX_NORM
 from penstock.families.vision.reading import MAX_PIXELS, bounded
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
@@ -20,6 +22,7 @@ from penstock.model.media_facts import (
     Colour,
     FixedImages,
     MediaFacts,
+    NaflexImages,
     RowImages,
     ScannedImages,
     TiledImages,
@@ -40,7 +43,13 @@ from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 from penstock.prepare.mmproj.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
 from penstock.prepare.mmproj.sounds import qwen2_audio, voxtral
-from penstock.prepare.picture_readers import BEGIN, END, MAX_TILES
+from penstock.prepare.picture_readers import (
+    BEGIN,
+    END,
+    MAX_TILES,
+    NAFLEX_BEGIN,
+    NAFLEX_END,
+)
 
 # mmproj files with SigLIP's tower: Gemma 3's, and those of Idefics 3 and SmolVLM.
 
@@ -149,6 +158,44 @@ def _in_rows(
         tokens.id_of(text)
     vision = VisionSpec(tower=tower, projector=projector)
     return vision, of_pictures(preparation, token, token, token_id)
+
+
+# mmproj files of LFM2-VL.
+
+
+def lfm2_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    """image_size is that of the table of positions, whatever pictures have."""
+    factor = bounded(found.keys, "projector.scale_factor", MAX_FACTOR, 2)
+    inner, _ = found.shape("mm.1.weight", 2)
+    tower = found.tower(
+        "layer",
+        activation=found.activation("gelu_tanh"),
+        patch_bias=True,
+        last_norm=True,
+        positions=LearnedPositions(side=found.side()[1], stretched=True),
+    )
+    projector = SquareMLPProjector(
+        factor=factor,
+        norm=NAFLEX_NORM if found.has("mm.input_norm.weight") else None,
+        inner=inner,
+        bias=found.has("mm.1.bias"),
+    )
+    token, token_id = tokens.id_of("<image>")
+    preparation = NaflexImages(
+        pixels=found.pixels(2, HALF, HALF),
+        patch=tower.patch,
+        merge=factor,
+        min_rows=64,
+        max_rows=256,
+        tile=32 * tower.patch,
+    )
+    if preparation.tile % preparation.square:
+        raise found.keys.wrong("projector.scale_factor", "a divisor of 32")
+    for text in (NAFLEX_BEGIN, NAFLEX_END, "<|img_thumbnail|>", "<|img_row_1_col_1|>"):
+        tokens.id_of(text)
+    vision = VisionSpec(tower=tower, projector=projector)
+    kinds = of_pictures(preparation, token, token, token_id, before=NAFLEX_BEGIN, behind=NAFLEX_END)
+    return vision, kinds
 
 
 # mmproj files of LLaVA 1.5 and its like, which have CLIP's tower.
@@ -269,6 +316,7 @@ KINDS: dict[str, MmprojKind] = {
     "gemma3": MmprojKind("Gemma 3", ("gemma3",), gemma3),
     "idefics3": MmprojKind("Idefics 3 or SmolVLM", ("llama",), idefics3),
     "pixtral": MmprojKind("Pixtral or Mistral Small 3", ("llama", "mistral"), pixtral),
+    "lfm2": MmprojKind("LFM2-VL", ("lfm2", "lfm2_moe"), lfm2_vl),
     "lightonocr": MmprojKind("LightOnOCR", ("qwen3",), lighton_ocr),
     "qwen2vl_merger": MmprojKind("Qwen2-VL", ("qwen2",), qwen2_vl),
     "qwen2.5vl_merger": MmprojKind("Qwen2.5-VL", ("qwen2",), qwen2_5_vl),

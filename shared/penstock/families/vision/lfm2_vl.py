@@ -1,0 +1,127 @@
+"""LFM2-VL: SigLIP 2's tower for pictures of any form, two products over squares of patches, and
+LFM2 with its short convolutions, dense or with experts.
+
+Source: Liquid AI, "LFM2 technical report", 2025; Tschannen et al., "SigLIP 2", 2025.
+"""
+
+from __future__ import annotations
+
+import math
+
+from penstock.errors import UnsupportedModel
+from penstock.families import hub_reading as hub
+from penstock.families.bounds import layer_count
+from penstock.families.lfm2 import LFM2, LFM2_MOE
+from penstock.families.vision.reading import (
+    MAX_PATCH,
+    MAX_SIDE,
+    MAX_WIDTH,
+    TextHalf,
+    VisionFamily,
+    activation,
+    bounded,
+    heads,
+    only_colours,
+    projector_activation,
+)
+from penstock.formats.fields import Fields
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import NormSpec
+from penstock.model.tower_spec import LearnedPositions, SquareMLPProjector, TowerSpec, VisionSpec
+
+PROJECTOR_NORM = NormSpec(kind="layer", eps=1e-5, bias=True)
+MAX_FACTOR = 64
+SIZES: dict[str, object] = {
+    "vocab_size": 65_536,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 128_000,
+}
+DENSE = SIZES | {"hidden_size": 2560, "intermediate_size": 12_288}
+"""Defaults of transformers' Lfm2Config."""
+EXPERTS = SIZES | {
+    "hidden_size": 2048,
+    "intermediate_size": 7168,
+    "moe_intermediate_size": 1792,
+    "num_experts": 32,
+    "num_experts_per_tok": 4,
+}
+"""Defaults of transformers' Lfm2MoeConfig."""
+OF_PREPARATION = (
+    "do_image_splitting",
+    "encoder_patch_size",
+    "max_image_tokens",
+    "max_num_patches",
+    "max_pixels_tolerance",
+    "max_tiles",
+    "min_image_tokens",
+    "min_tiles",
+    "tile_size",
+    "use_image_special_tokens",
+    "use_thumbnail",
+)
+"""Keys that config.json of older releases repeats from the preparation."""
+
+
+def _tower(section: Fields) -> TowerSpec:
+    kind = section.text("model_type", "siglip2_vision_model")
+    if kind != "siglip2_vision_model":
+        raise UnsupportedModel(
+            f"{section.where}: model_type {kind[:80]!r} is not served; siglip2_vision_model is"
+        )
+    section = section.completed(
+        hidden_size=768,
+        intermediate_size=3072,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        patch_size=16,
+        num_patches=256,
+    )
+    hub.only(section, vision_use_head=False)
+    section.ignore("image_size")  # pictures have any
+    only_colours(section, "num_channels")
+    hidden = bounded(section, "hidden_size", MAX_WIDTH)
+    places = bounded(section, "num_patches", MAX_SIDE**2)
+    if math.isqrt(places) ** 2 != places:
+        raise section.wrong("num_patches", "a square number")
+    return TowerSpec(
+        hidden_size=hidden,
+        intermediate_size=bounded(section, "intermediate_size", MAX_WIDTH),
+        num_layers=layer_count(section, "num_hidden_layers"),
+        num_heads=heads(section, "num_attention_heads", hidden),
+        patch=bounded(section, "patch_size", MAX_PATCH),
+        norm=NormSpec(kind="layer", eps=section.number("layer_norm_eps", 1e-6), bias=True),
+        activation=activation(section, "gelu_pytorch_tanh"),
+        patch_bias=True,
+        positions=LearnedPositions(side=math.isqrt(places), stretched=True),
+        last_norm=True,
+    )
+
+
+def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    hub.only(fields, tie_embedding=text.tie_word_embeddings)
+    normed = fields.flag("projector_use_layernorm", True)
+    return VisionSpec(
+        tower=_tower(section),
+        projector=SquareMLPProjector(
+            factor=bounded(fields, "downsample_factor", MAX_FACTOR, 2),
+            norm=PROJECTOR_NORM if normed else None,
+            inner=bounded(fields, "projector_hidden_size", MAX_WIDTH, 2560),
+            activation=projector_activation(fields),
+            bias=fields.flag("projector_bias", True),
+        ),
+    )
+
+
+LFM2_VL = VisionFamily(
+    "lfm2_vl",
+    ("Lfm2VlForConditionalGeneration",),
+    "LFM2-VL, LFM2.5-VL",
+    {"lfm2": TextHalf(LFM2, DENSE), "lfm2_moe": TextHalf(LFM2_MOE, EXPERTS)},
+    _read,
+    usual="lfm2",
+    harmless=frozenset(
+        {"image_token_id", "image_token_index", "vision_feature_layer", *OF_PREPARATION}
+    ),
+)
