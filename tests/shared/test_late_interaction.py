@@ -7,7 +7,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from penstock.client import late_interaction
 from penstock.client.late_interaction import max_sim
 from penstock.client.pool_request import PoolResult
 from penstock.client.pooling_inputs import PoolInput, text_input
@@ -109,3 +112,19 @@ def test_other_models_know_no_roles() -> None:
     for role in ("query", "document"):
         with pytest.raises(InvalidRequest, match="input_type is for models for late interaction"):
             check_input_type(role, WELCOME.pooling)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 300), st.integers(0, 9))
+def test_scores_of_long_texts_are_computed_in_pieces(
+    query: int, document: int, at_once: int, seed: int
+) -> None:
+    numbers = np.random.default_rng(seed)
+    one, other = (numbers.standard_normal((rows, 4)).astype("<f4") for rows in (query, document))
+    first, second = (
+        PoolResult(Vectors(each.shape, each.tobytes()), len(each)) for each in (one, other)
+    )
+    wanted = sum(max(float(a @ b) for b in other.astype(float)) for a in one.astype(float))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(late_interaction, "PRODUCTS_AT_ONCE", at_once)
+        assert abs(max_sim(first, second) - wanted) < 1e-4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -18,6 +17,7 @@ from penstock.client.entities import (
 from penstock.client.pool_request import check_task, pooling_model
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import Pooling
+from penstock_gateway.generate.chunked_reply import paced
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
 from penstock_gateway.pooling.fields import Flag, InputField, PoolFields, PoolUsage, inputs_of
@@ -112,11 +112,17 @@ class Classify(PoolEndpoint[ClassifyRequest]):
                 param="use_activation",
             )
         results = await call.pool(await call.read([*given]), Pooling("token_classify"))
+        spans = await off_the_loop(
+            lambda: [tokenizer.spans(text, limit=call.limit) for text in given],
+            sum(len(text) for text in given),
+        )
         labels, data = pooling_model(welcome).labels, []
-        for index, (text, result) in enumerate(zip(given, results, strict=True)):
-            spans = await off_the_loop(partial(tokenizer.spans, text, limit=call.limit), len(text))
-            tokens = classified_tokens(result.rows(), spans, labels)
-            data.append(Class(index, entities=_shown(text, tokens, request.aggregation_strategy)))
+        async with paced(sum(result.prompt_tokens for result in results)) as pace:
+            for index, (text, result) in enumerate(zip(given, results, strict=True)):
+                tokens = classified_tokens(result.rows(), spans[index], labels)
+                found = _shown(text, tokens, request.aggregation_strategy)
+                data.append(Class(index, entities=found))
+                await pace.rest()
         return ClassifyReply(call.id, call.created, call.model, data, usage_of(results))
 
 

@@ -17,6 +17,9 @@ Text = str | None
 
 MAX_INPUTS = 2048
 """Texts, or pairs of them, in one request."""
+MAX_NUMBERS = 1 << 24
+"""Numbers of tokens' vectors, float32, in one reply, and in memory at once where texts are compared
+token by token."""
 
 
 class PoolFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,6 +94,17 @@ def check_count(name: str, count: int) -> None:
     if not 1 <= count <= MAX_INPUTS:
         raise InvalidRequest(
             f"{name} has {count} entries; 1 to {MAX_INPUTS} are allowed", param=name
+        )
+
+
+def check_numbers(tokens: int, size: int) -> None:
+    """Of vectors of `size` numbers, one for each of the inputs' tokens. Raises InvalidRequest for
+    too many."""
+    if tokens * size > MAX_NUMBERS:
+        raise InvalidRequest(
+            f"the input's {tokens} tokens have vectors of {size} numbers each; at most "
+            f"{MAX_NUMBERS} numbers are given in one reply, which is {MAX_NUMBERS // size} tokens",
+            param="input",
         )
 
 

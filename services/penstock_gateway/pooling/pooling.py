@@ -13,7 +13,13 @@ from penstock.request.pooling_params import check_input_type
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.embeddings import checked_dimensions, vector_list
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of, vector_inputs
-from penstock_gateway.pooling.fields import Flag, InputField, PoolUsage, VectorFields
+from penstock_gateway.pooling.fields import (
+    Flag,
+    InputField,
+    PoolUsage,
+    VectorFields,
+    check_numbers,
+)
 from penstock_gateway.pooling.sparse import NamedWeight, named_weights
 from penstock_gateway.service import Service
 
@@ -68,6 +74,8 @@ class PoolingEndpoint(PoolEndpoint[PoolingRequest]):
                 param="encoding_format",
                 code="unsupported_value",
             )
+        size = pooling_model(call.engine.welcome).row_size(asked.task)
+        check_numbers(sum(len(each.prompt_token_ids) for each in inputs), asked.dimensions or size)
         results = await call.pool(inputs, asked)
         if asked.task == "embed_sparse":
             weights: Any = await named_weights(results, call, PooledData)

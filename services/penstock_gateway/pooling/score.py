@@ -4,21 +4,26 @@ POST /rerank in the formats of Jina's and Cohere's APIs."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.client.late_interaction import max_sim
-from penstock.client.pool_request import PoolResult, compares_tokens
+from penstock.client.pool_request import PoolResult, compares_tokens, pooling_model
 from penstock.client.pooling_inputs import cosine, pair_up, scores_pairs
 from penstock.errors import InvalidRequest
 from penstock.media.sources import MediaSource
 from penstock.media.words import WORDS
 from penstock.protocol.common import Pooling
+from penstock_gateway.generate.chunked_reply import paced
 from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.pooling.embeddings import NUMBERS_PER_TOKEN
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
 from penstock_gateway.pooling.fields import (
+    MAX_NUMBERS,
     Flag,
     PoolFields,
     PoolUsage,
@@ -27,7 +32,11 @@ from penstock_gateway.pooling.fields import (
     texts_of,
 )
 from penstock_gateway.pooling.messages import ScoredParts, inputs_of_parts
+from penstock_gateway.request.tokenising import off_the_loop
 from penstock_gateway.service import Service
+
+PRODUCTS = 1000
+"""Multiply-adds that take as long as a character of a text that is tokenised, about."""
 
 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,8 +128,12 @@ async def scores(
         return await _late_scores(call, first, second, pairs)
     inputs = await call.read_each([*first, *second])
     results = await call.pool(inputs, Pooling("embed"))
-    vectors = [result.values() for result in results]
-    return [cosine(vectors[one], vectors[len(first) + two]) for one, two in pairs], results
+    found = []
+    async with paced(sum(result.size for result in results) // NUMBERS_PER_TOKEN) as pace:
+        for one, two in pairs:
+            found.append(cosine(results[one].values(), results[len(first) + two].values()))
+            await pace.rest()
+    return found, results
 
 
 async def _late_scores(
@@ -129,14 +142,50 @@ async def _late_scores(
     documents: Sequence[str | MediaSource],
     pairs: list[tuple[int, int]],
 ) -> tuple[list[float], list[PoolResult]]:
+    """Texts are computed in groups, as vectors of all tokens of many texts don't fit into memory;
+    the vectors of the one that all others meet are kept."""
     inputs = await call.read([_text(each) for each in queries], role="query")
     inputs += await call.read([_text(each) for each in documents])
-    results = await call.pool(inputs, Pooling("token_embed"))
+    size = pooling_model(call.engine.welcome).token_size
+    sizes = [size * len(each.prompt_token_ids) for each in inputs]
+    places = [(one, len(queries) + two) for one, two in pairs]
     found: list[float] = []
-    for one, two in pairs:
-        found.append(max_sim(results[one], results[len(queries) + two]))
-        await asyncio.sleep(0)  # A long document takes a millisecond.
-    return found, results
+    counted: dict[int, PoolResult] = {}
+    kept: dict[int, PoolResult] = {}
+    for group in grouped(places, sizes, MAX_NUMBERS):
+        wanted = {place: kept[place] for pair in group for place in pair if place in kept}
+        missing = [place for place in dict.fromkeys(chain(*group)) if place not in wanted]
+        results = await call.pool([inputs[place] for place in missing], Pooling("token_embed"))
+        kept = wanted | dict(zip(missing, results, strict=True))
+        for one, two in group:
+            query, document = kept[one], kept[two]
+            products = query.vectors.shape[0] * document.vectors.shape[0] * size
+            # Where few texts are worked on at once: a pair of long ones takes half a second.
+            score = await off_the_loop(partial(max_sim, query, document), products // PRODUCTS)
+            found.append(score)
+            await asyncio.sleep(0)
+        counted |= {place: kept[place].without_vectors() for place in missing}
+    return found, [counted[place] for place in sorted(counted)]
+
+
+def grouped(
+    pairs: Iterable[tuple[int, int]], sizes: Sequence[int], most: int
+) -> Iterator[list[tuple[int, int]]]:
+    """Neighbouring pairs of inputs, whose different inputs have at most `most` numbers together, or
+    a single pair. sizes: of the inputs."""
+    group: list[tuple[int, int]] = []
+    inside: set[int] = set()
+    numbers = 0
+    for pair in pairs:
+        new = {*pair} - inside
+        if group and numbers + sum(sizes[place] for place in new) > most:
+            yield group
+            group, inside, numbers, new = [], set(), 0, {*pair}
+        group.append(pair)
+        inside |= new
+        numbers += sum(sizes[place] for place in new)
+    if group:
+        yield group
 
 
 def _text(given: str | MediaSource) -> str:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Role = Literal["query", "document"]
 
+PRODUCTS_AT_ONCE = 1 << 22
+"""Products of two tokens' vectors that are in memory at once, float32."""
+
 
 class LateInput:
     """A text's tokens as such a model reads them.
@@ -69,7 +72,9 @@ def max_sim(query: PoolResult, document: PoolResult) -> float:
     import numpy as np  # Here: gateways that compare nothing do without it.
 
     one, other = (
-        np.frombuffer(bytearray(each.vectors.data), dtype="<f4").reshape(each.vectors.shape)
+        np.frombuffer(each.vectors.data, dtype="<f4").reshape(each.vectors.shape)
         for each in (query, document)
     )
-    return float((one @ other.T).max(axis=1).sum(dtype=np.float64))
+    at_once = max(1, PRODUCTS_AT_ONCE // len(other))
+    best = [(one[at : at + at_once] @ other.T).max(axis=1) for at in range(0, len(one), at_once)]
+    return float(np.concatenate(best).sum(dtype=np.float64))

@@ -62,6 +62,10 @@ class PoolResult(msgspec.Struct, frozen=True):
         vectors = Vectors((len(rows), self.size), kept)
         return msgspec.structs.replace(self, vectors=vectors)
 
+    def without_vectors(self) -> PoolResult:
+        """What it cost."""
+        return msgspec.structs.replace(self, vectors=Vectors((0,), b""))
+
     @staticmethod
     def _floats(data: bytes | memoryview) -> array[float]:
         values = array("f")

@@ -145,6 +145,12 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
             return self.late.size
         return self.dense[0].inputs if self.dense else self.size
 
+    def row_size(self, task: str) -> int:
+        """Numbers that a task gives for each token; 0: it gives none for each token."""
+        if task == "token_embed":
+            return self.token_size
+        return len(self.labels) if task == "token_classify" else 0
+
     def without_files(self) -> PoolingConfig:
         """What is said here, but for where files are."""
         late, sparse = self.late, self.sparse
