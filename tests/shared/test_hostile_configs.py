@@ -1,0 +1,58 @@
+"""A config.json of a release in which one setting is missing, or says something absurd: it is read,
+or refused by name, at once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.model.mechanisms import mechanisms
+from penstock.prepare.hub_config import read_config
+from tests.shared.test_real_configs import CONFIGS, USUAL
+
+pytestmark = pytest.mark.timeout(120)
+
+Place = tuple[str | int, ...]
+
+NUMBERS = [0, -1, 1, 1.5, 2**31, 2**63, 10**30, 1e308, float("inf"), float("nan")]
+OTHERS = ["", "x", [], {}, [[]], True, False, None, [0], [-1] * 3, {"a": 1}, [2**40] * 2]
+
+
+def _places(value: Any, place: Place = ()) -> Iterator[Place]:
+    """Of all settings, and of those of the first block where blocks are listed."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield (*place, key)
+            yield from _places(inner, (*place, key))
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        yield from _places(value[0], (*place, 0))
+
+
+PLACES = [(model, place) for model in CONFIGS for place in _places(CONFIGS[model])]
+
+
+@settings(deadline=5000, max_examples=400)
+@given(st.sampled_from(PLACES), st.sampled_from([*NUMBERS, *OTHERS, ...]))
+def test_an_absurd_setting_is_read_or_refused_by_name(chosen: tuple[str, Place], said: Any) -> None:
+    model, place = chosen
+    config = copy.deepcopy(USUAL | CONFIGS[model])
+    inner: Any = config
+    for key in place[:-1]:
+        inner = inner[key]
+    if said is ...:
+        del inner[place[-1]]
+    else:
+        inner[place[-1]] = said
+    refused = None
+    try:
+        mechanisms(read_config(Fields(config, "config.json")))
+    except UnsupportedModel as error:
+        refused = error
+    assert refused is None or "config.json" in str(refused)
