@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
-from penstock.model.tower_spec import LearnedPositions
+from penstock.model.tower_spec import LearnedPositions, RotaryPositions
 from penstock.prepare.hub_config import read_config
 from tests.shared.releases.reading import RELEASES
 
@@ -75,6 +75,150 @@ FROM_MEMORY: dict[str, dict[str, Any]] = {
         },
         "vision_feature_layer": -1,
     },
+    "granite-vision-3.2-2b": {
+        "architectures": ["LlavaNextForConditionalGeneration"],
+        "ignore_index": -100,
+        "image_grid_pinpoints": [
+            [384 * rows, 384 * columns]
+            for rows in range(1, 11)
+            for columns in range(1, 11)
+            if 1 < rows * columns <= 10
+        ],
+        "image_seq_length": 576,
+        "image_token_index": 49155,
+        "model_type": "llava_next",
+        "multimodal_projector_bias": True,
+        "pretraining_tp": 1,
+        "projector_hidden_act": "gelu",
+        "text_config": {
+            "architectures": ["GraniteForCausalLM"],
+            "attention_dropout": 0.1,
+            "attention_multiplier": 0.015625,
+            "bos_token_id": 0,
+            "embedding_multiplier": 12.0,
+            "eos_token_id": 0,
+            "hidden_size": 2048,
+            "intermediate_size": 8192,
+            "logits_scaling": 8.0,
+            "max_position_embeddings": 131072,
+            "model_type": "granite",
+            "num_hidden_layers": 40,
+            "num_key_value_heads": 8,
+            "pad_token_id": 0,
+            "residual_multiplier": 0.22,
+            "rms_norm_eps": 1e-05,
+            "rope_theta": 300000,
+            "tie_word_embeddings": True,
+            "torch_dtype": "bfloat16",
+            "vocab_size": 49156,
+        },
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "use_image_newline_parameter": True,
+        "vision_config": {
+            "hidden_size": 1152,
+            "image_size": 384,
+            "intermediate_size": 4304,
+            "model_type": "siglip_vision_model",
+            "num_attention_heads": 16,
+            "num_hidden_layers": 27,
+            "patch_size": 14,
+            "torch_dtype": "bfloat16",
+        },
+        "vision_feature_layer": [-24, -20, -12, -1],
+        "vision_feature_select_strategy": "full",
+    },
+    "llava-v1.6-mistral-7b": {
+        "architectures": ["LlavaNextForConditionalGeneration"],
+        "ignore_index": -100,
+        "image_grid_pinpoints": [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]],
+        "image_token_index": 32000,
+        "model_type": "llava_next",
+        "projector_hidden_act": "gelu",
+        "text_config": {
+            "_name_or_path": "mistralai/Mistral-7B-Instruct-v0.2",
+            "architectures": ["MistralForCausalLM"],
+            "intermediate_size": 14336,
+            "max_position_embeddings": 32768,
+            "model_type": "mistral",
+            "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-05,
+            "rope_theta": 1000000.0,
+            "sliding_window": None,
+            "torch_dtype": "bfloat16",
+            "vocab_size": 32064,
+        },
+        "torch_dtype": "float16",
+        "use_image_newline_parameter": True,
+        "vision_config": {
+            "hidden_size": 1024,
+            "image_size": 336,
+            "intermediate_size": 4096,
+            "model_type": "clip_vision_model",
+            "num_attention_heads": 16,
+            "num_hidden_layers": 24,
+            "patch_size": 14,
+            "projection_dim": 768,
+            "vocab_size": 32000,
+        },
+        "vision_feature_layer": -2,
+        "vision_feature_select_strategy": "default",
+        "vocab_size": 32064,
+    },
+    "paddleocr-vl": {
+        "architectures": ["PaddleOCRVLForConditionalGeneration"],
+        "attention_probs_dropout_prob": 0.0,
+        "auto_map": {"AutoConfig": "configuration_paddleocr_vl.PaddleOCRVLConfig"},
+        "compression_ratio": 1.0,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_dropout_prob": 0.0,
+        "hidden_size": 1024,
+        "ignored_index": -100,
+        "image_token_id": 100295,
+        "intermediate_size": 3072,
+        "max_position_embeddings": 131072,
+        "max_sequence_length": None,
+        "model_type": "paddleocr_vl",
+        "num_attention_heads": 16,
+        "num_hidden_layers": 18,
+        "num_key_value_heads": 2,
+        "pad_token_id": 0,
+        "rms_norm_eps": 1e-05,
+        "rope_is_neox_style": True,
+        "rope_scaling": {"mrope_section": [16, 24, 24], "rope_type": "default", "type": "default"},
+        "rope_theta": 500000,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "use_3d_rope": True,
+        "use_bias": False,
+        "use_cache": False,
+        "use_flash_attention": False,
+        "video_token_id": 101307,
+        "vision_config": {
+            "architectures": ["SiglipVisionModel"],
+            "attention_dropout": 0.0,
+            "hidden_act": "gelu_pytorch_tanh",
+            "hidden_size": 1152,
+            "image_size": 384,
+            "intermediate_size": 4304,
+            "layer_norm_eps": 1e-06,
+            "model_type": "paddleocr_vl",
+            "num_attention_heads": 16,
+            "num_channels": 3,
+            "num_hidden_layers": 27,
+            "pad_token_id": 0,
+            "patch_size": 14,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+            "tokens_per_second": 2,
+            "torch_dtype": "bfloat16",
+        },
+        "vision_start_token_id": 101305,
+        "vocab_size": 103424,
+        "weight_share_add_bias": True,
+    },
 }
 """What releases are known to have, where no copy of their file could be had."""
 MODELS: dict[str, dict[str, Any]] = {
@@ -103,6 +247,17 @@ def test_what_they_are_made_of() -> None:
     assert lfm.vision is not None
     assert lfm.vision.tower.positions == LearnedPositions(side=16, stretched=True)
     assert (lfm.vision.patches_in_row, lfm.vision.image_size) == (4, None)
+    granite, llava, paddle = (
+        read(model) for model in ("granite-vision-3.2-2b", "llava-v1.6-mistral-7b", "paddleocr-vl")
+    )
+    assert granite.vision is not None
+    assert granite.vision.tower.taken == (4, 8, 16, 27)
+    assert (granite.vision.tower.width, granite.vision.row_multiplier) == (4 * 1152, 12.0)
+    assert llava.vision is not None
+    assert (llava.vision.tower.num_layers, llava.vision.tower.taken) == (23, ())
+    assert paddle.vision is not None
+    assert paddle.vision.tower.positions == RotaryPositions(table=27, by_edges=True)
+    assert paddle.ropes[0].axes == (0,) * 16 + (1,) * 24 + (2,) * 24
     assert [lfm.layer(number).recurrent is None for number in (1, 2)] == [False, True]
 
 
@@ -114,6 +269,17 @@ def test_what_they_are_made_of() -> None:
         ("lighton-ocr", {"spatial_merge_size": 0}, "spatial_merge_size"),
         ("lighton-ocr", {"vision_config__model_type": "siglip_vision_model"}, "pixtral is"),
         ("lighton-ocr", {"text_config__model_type": "llama"}, "qwen3 are"),
+        ("granite-vision-3.2-2b", {"vision_feature_layer": [-24] * 17}, "1 to 16 layers"),
+        ("granite-vision-3.2-2b", {"vision_feature_layer": []}, "1 to 16 layers"),
+        ("granite-vision-3.2-2b", {"vision_feature_layer": [-24, 28]}, "layer 28"),
+        ("granite-vision-3.2-2b", {"image_grid_pinpoints": [[384, 10**9]]}, "pinpoints"),
+        ("granite-vision-3.2-2b", {"text_config__model_type": "opt"}, "granite are"),
+        ("llava-v1.6-mistral-7b", {"vision_feature_select_strategy": "full"}, "class token"),
+        ("paddleocr-vl", {"rope_is_neox_style": False}, "rope_is_neox_style"),
+        ("paddleocr-vl", {"rope_scaling__mrope_section": [16, 24]}, "mrope_section"),
+        ("paddleocr-vl", {"vision_config__image_size": 10**9}, "image_size"),
+        ("paddleocr-vl", {"vision_config__spatial_merge_size": 999}, "spatial_merge_size"),
+        ("paddleocr-vl", {"vision_config__num_attention_heads": 24 * 24}, "multiple of 4"),
         ("lfm2-vl-450m", {"downsample_factor": 10**9}, "downsample_factor"),
         ("lfm2-vl-450m", {"projector_hidden_size": 10**12}, "projector_hidden_size"),
         ("lfm2-vl-450m", {"projector_hidden_act": "silu"}, "projector_hidden_act"),

@@ -63,7 +63,7 @@ def lay_out(picture: Picture, spec: VisionSpec) -> PatchLayout:
         if tower.class_token:
             angles = _beside_class(angles, picture.tiles)
         if tower.rotary.table:
-            table = _stretched(picture, tower.rotary.table, side)
+            table = _around(picture, tower.rotary, side)
     layout = PatchLayout([each] * picture.tiles, windows, None, order, table)
     if angles is None:
         return layout
@@ -137,20 +137,22 @@ def _beside_class(angles: tuple[Tensor, Tensor], tiles: int) -> tuple[Tensor, Te
     )
 
 
-def _stretched(picture: Picture, table: int, side: int) -> tuple[Tensor, Tensor]:
-    """Returns PatchLayout.table for a table of table x table rows and patches in order of squares
-    of side x side."""
+def _around(picture: Picture, positions: RotaryPositions, side: int) -> tuple[Tensor, Tensor]:
+    """Returns PatchLayout.table for patches in order of squares of side x side."""
+    table, by_edges = positions.table, positions.by_edges
     row, column = _by_squares(picture, side)
-    rows, of_rows = _nearest(row, picture.rows, table)
-    columns, of_columns = _nearest(column, picture.columns, table)
+    rows, of_rows = _nearest(row, picture.rows, table, by_edges=by_edges)
+    columns, of_columns = _nearest(column, picture.columns, table, by_edges=by_edges)
     found = (rows[:, :, None] * table + columns[:, None, :]).flatten(1)
     return found, (of_rows[:, :, None] * of_columns[:, None, :]).flatten(1)
 
 
-def _nearest(places: Tensor, count: int, table: int) -> tuple[Tensor, Tensor]:
+def _nearest(places: Tensor, count: int, table: int, *, by_edges: bool) -> tuple[Tensor, Tensor]:
     """The two of a table's places around each of `count` places that lie over all of it, and how
-    near it is to either: each [patches, 2]."""
+    near it is to either: each [patches, 2]. by_edges: see RotaryPositions."""
     exact = places.to(torch.float32) * (table - 1) / max(count - 1, 1)
+    if by_edges:
+        exact = ((places.to(torch.float32) + 0.5) * table / count - 0.5).clamp(0, table - 1)
     below = exact.floor()
     beyond = exact - below
     low = below.to(torch.int64)

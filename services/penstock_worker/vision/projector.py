@@ -238,7 +238,7 @@ def in_squares(vectors: Tensor, picture: Picture, factor: int) -> Tensor:
 def load_projector(spec: VisionSpec, weights: Weights, outputs: int) -> Projector:
     """`outputs` is the decoder's hidden size. Raises UnsupportedModel for weights that don't
     fit."""
-    projector, inputs = spec.projector, spec.tower.hidden_size
+    projector, inputs = spec.projector, spec.tower.width
     match projector:
         case MLPProjector():
             return _MLP(projector, weights, inputs, outputs)

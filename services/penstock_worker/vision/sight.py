@@ -171,6 +171,8 @@ class VisionModel:
 
         vectors = yield from self._tower.pieces(picture, layout, after)
         rows = yield from self._projector.pieces(vectors, picture, self._threads)
+        if self.spec.row_multiplier != 1.0:
+            rows = rows * self.spec.row_multiplier
         return layout.as_they_came(torch.cat((rows, *levels), 1)).contiguous()
 
 
@@ -182,9 +184,11 @@ class VisionModel:
 
 _TOWER = re.compile(
     r"^(?:model\.)?"
-    r"(?:vision_tower\.vision_model|vision_tower|vision_model|vision_encoder|visual)\."
+    r"(?:vision_tower\.vision_model|vision_tower|vision_model|vision_encoder|visual\.vision_model|visual)\."
 )
-_PROJECTOR = re.compile(r"^(?:model\.)?(?:multi_modal_projector|vision_projection|connector)\.")
+_PROJECTOR = re.compile(
+    r"^(?:model\.)?(?:multi_modal_projector|vision_projection|mlp_AR|projector|connector)\."
+)
 _LAYER = re.compile(
     r"^(?:encoder\.layers?|transformer\.layers|model\.layers|blocks)\.(\d+)\.(.+?)(\.weight|\.bias)?$"
 )
@@ -261,6 +265,7 @@ _OF_PROJECTOR = {
     "linear_2": "projector.2",
     "layer_norm": "projector.norm",
     "norm": "projector.norm",
+    "pre_norm": "projector.norm",
     "patch_merger.merging_layer": "projector.merging",
     "modality_projection.proj": "projector",
     "mm_soft_emb_norm": "projector.norm",
@@ -269,7 +274,9 @@ _OF_PROJECTOR = {
 _OF_PICTURES = re.compile(r"^visual_projection\b")
 """CLIP's names of what makes its pictures' vectors."""
 _NEWLINE = re.compile(r"^(?:model\.)?image_newline$")
-_NOT_NEEDED = re.compile(r"(^|\.)(embeddings\.(position_ids|mask_token)|rotary_pos_emb\.inv_freq)$")
+_NOT_NEEDED = re.compile(
+    r"(^|\.)(embeddings\.(position_ids|mask_token|packing_position_embedding\.weight)|rotary_pos_emb\.inv_freq)$"
+)
 """Buffers that old checkpoints saved, although the configuration determines them; what stands for
 hidden patches in training."""
 

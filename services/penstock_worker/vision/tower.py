@@ -76,12 +76,17 @@ class Tower:
         angles = None
         if layout.angles is not None:
             angles = (layout.angles[0].to(hidden.device), layout.angles[1].to(hidden.device))
+        outputs = {0: hidden}
         for number, layer in enumerate(self._layers):
             within = layout.lengths
             if spec.windows is not None and number not in spec.windows.whole:
                 within = layout.windows
             hidden = yield from layer.pieces(hidden, within, angles)
             yield from after(number, hidden)
+            if number + 1 in spec.taken:
+                outputs[number + 1] = hidden
+        if spec.taken:
+            hidden = torch.cat([outputs[number] for number in spec.taken], 1)
         hidden = hidden if self._last is None else self._last(hidden)
         if spec.class_token and not spec.keeps_class:
             return hidden.unflatten(0, (picture.tiles, -1))[:, 1:].flatten(0, 1)

@@ -68,6 +68,17 @@ def whole_patches(size: Size, factor: int, least: int, most: int, smallest: int 
     return rounded
 
 
+def widened(size: Size, least: int) -> Size:
+    """The picture's size when it is enlarged, about in proportion, until no side is shorter than
+    `least`."""
+    height, width = size
+    if height < least:
+        height, width = least, round(width * least / height)
+    if width < least:
+        height, width = round(height * least / width), least
+    return height, width
+
+
 def _rounded(length: int, factor: int, smallest: int) -> int:
     return max(round(length / factor) * factor, smallest)
 

@@ -239,6 +239,7 @@ def _columns(width: int, *, first_row: bool) -> list[tuple[int, str]]:
 def patch_grid(image: PatchImages, size: Size) -> tuple[int, int]:
     """(height, width) in merged patches. Raises BadShape."""
     factor = image.patch * image.merge
+    size = geometry.widened(size, factor) if image.widened else size
     height, width = whole_patches(size, factor, image.min_pixels, image.max_pixels)
     return height // factor, width // factor
 

@@ -157,6 +157,9 @@ class PatchImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     patch: int
     merge: int
     frames: int = 2
+    widened: bool = False
+    """Whether a picture with a side of less than a merged patch is enlarged first until it has one
+    (PaddleOCR-VL)."""
 
 
 class CanvasImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="internvl"):

@@ -22,6 +22,9 @@ class RotaryPositions(msgspec.Struct, frozen=True, kw_only=True, tag="rotary"):
     """Side of a square table whose vectors are added to the patches before: it is stretched over
     the picture, corner on corner, and a patch has the mean of the four vectors around it, each the
     more the nearer it is (Qwen3-VL). 0: there is none."""
+    by_edges: bool = False
+    """Whether the table's edges lie on the picture's, and not its corners' vectors on its corners'
+    patches (PaddleOCR-VL)."""
     alternating: bool = False
     """Whether rows have every other frequency of a head's, from the first on, and columns those
     between them (Pixtral); else both have the same."""
@@ -97,11 +100,19 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the embedded patches are normalised."""
     last_norm: bool = False
     """Whether the last layer's output is normalised."""
+    taken: tuple[int, ...] = ()
+    """Layers whose outputs, one after the other, are a patch's vector, counted from the embedded
+    patches, 0 (Granite Vision); empty: the last layer's alone is."""
     windows: WindowSpec | None = None
 
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_heads
+
+    @property
+    def width(self) -> int:
+        """Numbers of a patch's vector."""
+        return self.hidden_size * max(len(self.taken), 1)
 
     @property
     def rotary(self) -> RotaryPositions | None:
@@ -225,6 +236,9 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Layers of the tower whose outputs have projectors of their own, mergers with a norm of whole
     squares. Those of the first one are added to the rows after the decoder's first layer, and so
     on (Meng et al., "DeepStack", 2024)."""
+    row_multiplier: float = 1.0
+    """What rows are multiplied by: a decoder's factor of embeddings, where it is for whatever
+    stands in a token's place (Granite)."""
     spans_whole: bool = False
     """Whether the rows of a span of placeholders attend to one another in both directions, so that
     they must be computed in the same step."""

@@ -29,6 +29,8 @@ CLASSES: dict[str, dict[str, Any]] = {
     "LlavaOnevisionImageProcessor": {**_CLIP, "size": {"height": 384, "width": 384}},
     "Llama4ImageProcessor": {**_SIGLIP, "resample": 2, "size": 336},
     "Lfm2VlImageProcessor": {"resample": 2, "image_mean": HALF, "image_std": HALF},
+    "LlavaNextImageProcessor": {**_CLIP, "size": {"shortest_edge": 336}, "crop_size": 336},
+    "PaddleOCRVLImageProcessor": _CLIP,
     "PixtralImageProcessor": {**_CLIP, "patch_size": 16},
 }
 """Class -> its defaults."""

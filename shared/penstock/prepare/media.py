@@ -46,6 +46,7 @@ from penstock.prepare.picture_readers import (
     lfm2_vl,
     lighton_ocr,
     llama4,
+    llava_next,
     onevision,
     pixtral,
 )
@@ -188,15 +189,42 @@ def _idefics3(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> K
     return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
 
 
+def _paddleocr_vl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """The makers' own class is called like SigLIP's, whose size means nothing here. A patch is of
+    one frame, whatever config.json says of videos."""
+    size = (384 * 384, 1536 * 1536)
+    if settings.kind == "SiglipImageProcessor":
+        settings.ignore("size", "do_center_crop")
+    else:
+        size = settings.sizes("size", *size)
+    vision = config.section("vision_config").replaced({"temporal_patch_size": 1})
+    return _in_patches(settings, vision, tokens, size, frames=1, widened=True)
+
+
 def _qwen2_vl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
-    vision, size = config.section("vision_config"), settings.sizes("size", 56 * 56, 28 * 28 * 1280)
+    size = settings.sizes("size", 56 * 56, 28 * 28 * 1280)
+    return _in_patches(settings, config.section("vision_config"), tokens, size)
+
+
+def _in_patches(
+    settings: ImageSettings,
+    vision: Fields,
+    tokens: MediaTokens,
+    size: tuple[int, int],
+    *,
+    frames: int = 2,
+    widened: bool = False,
+) -> KindFacts:
+    """size: least and most pixels, where min_pixels and max_pixels don't say. frames: of a patch,
+    where the settings don't say. widened: as PatchImages has it."""
     image = PatchImages(
         pixels=pixels_of(settings),
         min_pixels=settings.integer("min_pixels", size[0]),
         max_pixels=settings.integer("max_pixels", size[1]),
         patch=settings.integer("patch_size", 14),
         merge=settings.integer("merge_size", 2),
-        frames=settings.integer("temporal_patch_size", 2),
+        frames=settings.integer("temporal_patch_size", frames),
+        widened=widened,
     )
     stated = (
         ("patch_size", image.patch, vision.optional_integer("patch_size")),
@@ -250,6 +278,8 @@ READERS: dict[str, Reader] = {
     "Qwen3VLForConditionalGeneration": _qwen2_vl,
     "Qwen3VLMoeForConditionalGeneration": _qwen2_vl,
     "InternVLForConditionalGeneration": internvl,
+    "LlavaNextForConditionalGeneration": llava_next,
+    "PaddleOCRVLForConditionalGeneration": _paddleocr_vl,
     "Lfm2VlForConditionalGeneration": lfm2_vl,
     "Llama4ForConditionalGeneration": llama4,
     "Mistral3ForConditionalGeneration": pixtral,

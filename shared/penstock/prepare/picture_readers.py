@@ -1,5 +1,6 @@
 """How pictures are prepared that become tiles, rows that a token ends, or one vector: InternVL's,
-Llama 4's, LLaVA-OneVision's and LFM2-VL's; Pixtral's and LightOnOCR's; CLIP's and SigLIP's."""
+Llama 4's, LLaVA-OneVision's, LLaVA-NeXT's and LFM2-VL's; Pixtral's and LightOnOCR's; CLIP's and
+SigLIP's."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ import msgspec
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.vision.llava import most_tiles, pinpoints
+from penstock.families.vision.llava_next import FORMS as NEXT_FORMS
+from penstock.families.vision.llava_next import most_of
 from penstock.formats.fields import Fields
 from penstock.model.media_facts import (
     AnyresImages,
@@ -110,6 +113,31 @@ def onevision(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> K
         side=tile // patch,
         forms=forms,
         most=most_tiles(config),
+    )
+    token, token_id = tokens.named("image_token_index", "image_token_id")
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
+def llava_next(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """The middle of a tile that is cut out is all of it."""
+    vision = config.section("vision_config")
+    tile, patch = _side(vision, "image_size", 336), _side(vision, "patch_size", 14)
+    size = settings.values.get("size")
+    edge = isinstance(size, dict) and "shortest_edge" in size
+    whole = settings.section("size").integer("shortest_edge") if edge else settings.side("size")
+    crop = settings.side("crop_size") if settings.values.get("crop_size") else (tile, tile)
+    settings.ignore("crop_size", "do_center_crop", "do_pad")
+    if whole not in (tile, (tile, tile)) or crop != (tile, tile) or not 1 <= patch <= tile:
+        raise settings.wrong("size", f"what the vision tower has ({tile}), as crop_size")
+    forms = pinpoints(config, tile, NEXT_FORMS)
+    if pinpoints(settings, tile, NEXT_FORMS) != forms:
+        raise settings.wrong("image_grid_pinpoints", "what config.json says")
+    image = AnyresImages(
+        pixels=pixels_of(settings),
+        tile=tile,
+        side=tile // patch,
+        forms=forms,
+        most=most_of(forms, tile),
     )
     token, token_id = tokens.named("image_token_index", "image_token_id")
     return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)

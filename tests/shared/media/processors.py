@@ -21,10 +21,18 @@ from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
 from transformers.models.llama4.processing_llama4 import Llama4Processor
 from transformers.models.llava.processing_llava import LlavaProcessor
+from transformers.models.llava_next.image_processing_pil_llava_next import (
+    LlavaNextImageProcessorPil,
+)
+from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
     LlavaOnevisionImageProcessorPil,
 )
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import (
+    PaddleOCRVLImageProcessorPil,
+)
+from transformers.models.paddleocr_vl.processing_paddleocr_vl import PaddleOCRVLProcessor
 from transformers.models.pixtral import image_processing_pil_pixtral
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
@@ -161,6 +169,15 @@ def _pixtral(fast: PreTrainedTokenizerFast, merge: int) -> Any:
         size={"longest_edge": 100}, patch_size={"height": 8, "width": 8}
     )
     return PixtralProcessor(pictures, fast, patch_size=8, spatial_merge_size=merge)
+
+
+def _paddleocr_vl(fast: PreTrainedTokenizerFast) -> Any:
+    fast.image_token = "<|image_pad|>"
+    fast.image_token_id = fast.convert_tokens_to_ids("<|image_pad|>")
+    pictures = PaddleOCRVLImageProcessorPil(
+        size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112}
+    )
+    return PaddleOCRVLProcessor(pictures, fast)
 
 
 def _lighton_ocr(fast: PreTrainedTokenizerFast) -> Any:
@@ -335,6 +352,35 @@ FAMILIES: dict[str, Family] = {
             fast,
         ),
         "<image>",
+    ),
+    "llava_next": Family(
+        "LlavaNextForConditionalGeneration",
+        lambda ids: {
+            "image_token_index": ids["<image>"],
+            "image_grid_pinpoints": FORMS,
+            "vision_config": {"patch_size": 6, "image_size": 24},
+        },
+        lambda fast: LlavaNextProcessor(
+            LlavaNextImageProcessorPil(
+                size={"shortest_edge": 24},
+                crop_size={"height": 24, "width": 24},
+                image_grid_pinpoints=FORMS,
+            ),
+            fast,
+            patch_size=6,
+            vision_feature_select_strategy="default",
+            num_additional_image_tokens=1,
+        ),
+        "<image>",
+    ),
+    "paddleocr_vl": Family(
+        "PaddleOCRVLForConditionalGeneration",
+        lambda ids: {
+            "image_token_id": ids["<|image_pad|>"],
+            "vision_config": {"patch_size": 14, "spatial_merge_size": 2},
+        },
+        _paddleocr_vl,
+        "<|vision_start|><|image_pad|><|vision_end|>",
     ),
     "llama4": Family(
         "Llama4ForConditionalGeneration",

@@ -109,6 +109,9 @@ def check_spans(ids: list[int], spans: Any, facts: MediaFacts, rows: list[int]) 
 
 def check_pixels(ours: list[dict[str, np.ndarray]], theirs: Any) -> None:
     values = theirs["pixel_values"]
+    if values.ndim == 4 and "image_grid_thw" in theirs:
+        grids = theirs["image_grid_thw"]
+        values = in_squares(values, grids, 2)
     if "spatial_shapes" in theirs:
         patches, shapes = parts_of(theirs, 4)
         assert np.array_equal(np.concatenate([one["pixel_values"] for one in ours]), patches)
@@ -124,6 +127,18 @@ def check_pixels(ours: list[dict[str, np.ndarray]], theirs: Any) -> None:
     assert np.array_equal(np.concatenate([one["pixel_values"] for one in ours]), values)
     if "image_grid_thw" in theirs:
         assert [one["grid_thw"].tolist() for one in ours] == theirs["image_grid_thw"].tolist()
+
+
+def in_squares(patches: np.ndarray, grids: np.ndarray, side: int) -> np.ndarray:
+    """The patches of PaddleOCR-VL's pictures, which stand row by row, in order of the squares that
+    are merged: [patches, numbers]."""
+    found, start = [], 0
+    for _, rows, columns in grids:
+        part = patches[start : start + rows * columns]
+        apart = part.reshape(rows // side, side, columns // side, side, -1)
+        found.append(apart.transpose(0, 2, 1, 3, 4).reshape(rows * columns, -1))
+        start += rows * columns
+    return np.concatenate(found)
 
 
 def test_ids_that_come_tokenised(tmp_path: Path) -> None:
@@ -186,6 +201,14 @@ WRONG: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "descending rows": ("lfm2_vl", {"min_image_tokens": 17}, {}, "min_image_tokens"),
     "endless tolerance": ("lfm2_vl", {"max_pixels_tolerance": 1e300}, {}, "tolerance"),
     "bare rows": ("lfm2_vl", {"use_image_special_tokens": False}, {}, "special_tokens"),
+    "a tile of another side": ("llava_next", {"size": {"shortest_edge": 28}}, {}, "size"),
+    "other forms of tiles": (
+        "llava_next",
+        {"image_grid_pinpoints": [[24, 24]]},
+        {},
+        "pinpoints",
+    ),
+    "patches of two frames": ("paddleocr_vl", {"temporal_patch_size": 2}, {}, "temporal"),
     "too many tiles": ("internvl", {"max_patches": 1 << 30}, {}, "max_patches"),
     "other rows": ("internvl", {}, {"image_seq_length": 9}, "image_seq_length"),
     "a tile of another size": ("internvl", {"size": {"height": 48, "width": 48}}, {}, "24"),

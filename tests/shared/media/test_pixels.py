@@ -14,8 +14,14 @@ from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImagePr
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+from transformers.models.llava_next.image_processing_pil_llava_next import (
+    LlavaNextImageProcessorPil,
+)
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
     LlavaOnevisionImageProcessorPil,
+)
+from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import (
+    PaddleOCRVLImageProcessorPil,
 )
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -43,6 +49,7 @@ from penstock.model.media_facts import (
 from penstock.model.media_facts import Pixels as P
 from tests.shared.media.lfm2_pictures import Lfm2Pictures, parts_of
 from tests.shared.media.llama4_pictures import Llama4Pictures
+from tests.shared.media.test_expansion import in_squares
 from tests.thinning import part
 
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
@@ -159,6 +166,26 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
             most=6,
         ),
     ),
+    "llava_next": (
+        LlavaNextImageProcessorPil(
+            size={"shortest_edge": 24},
+            crop_size={"height": 24, "width": 24},
+            image_grid_pinpoints=[list(form) for form in FORMS],
+        ),
+        AnyresImages(pixels=pixels(3, CLIP), tile=24, side=4, forms=FORMS, most=12),
+    ),
+    "paddleocr_vl": (
+        PaddleOCRVLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112}),
+        PatchImages(
+            pixels=pixels(3, CLIP),
+            min_pixels=56 * 56,
+            max_pixels=112 * 112,
+            patch=14,
+            merge=2,
+            frames=1,
+            widened=True,
+        ),
+    ),
     "lfm2_vl": (
         Lfm2Pictures(
             encoder_patch_size=4,
@@ -256,6 +283,8 @@ def test_pixels_are_those_of_transformers(case: str) -> None:
             assert np.array_equal(ours["spatial_shapes"], shapes)
             continue
         values = theirs["pixel_values"]
+        if case == "paddleocr_vl":
+            values = in_squares(values, theirs["image_grid_thw"], 2)
         values = values[0] if values.ndim == 5 else values
         if isinstance(preparation, AnyresImages):
             assert tuple(ours["image_size"]) == tuple(theirs["image_sizes"][0])

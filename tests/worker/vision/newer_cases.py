@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.model.media_facts import NaflexImages, RowImages
-from tests.worker.vision.case import COLOURS, PLACEHOLDER, SEES, TEXT, WIDE, Case
+from penstock.model.media_facts import AnyresImages, NaflexImages, PatchImages, RowImages
+from tests.worker.vision.case import (
+    COLOURS,
+    PLACEHOLDER,
+    QWEN_TOKENS,
+    SECTIONS_3,
+    SEES,
+    TEXT,
+    WIDE,
+    Case,
+)
 
 PIXTRAL: dict[str, Any] = SEES | {
     "class": "PixtralVisionConfig",
@@ -24,6 +33,10 @@ LFM2: dict[str, Any] = {
 }
 NAFLEX = NaflexImages(
     pixels=COLOURS, patch=4, merge=2, min_rows=4, max_rows=12, tile=16, least=2, most=4
+)
+FORMS = [[24, 24], [24, 48], [48, 24], [48, 48], [24, 72]]
+ANYRES = AnyresImages(
+    pixels=COLOURS, tile=24, side=4, forms=tuple((a, b) for a, b in FORMS), most=4
 )
 NEWER: dict[str, Case] = {
     "lighton-ocr": Case(
@@ -64,5 +77,56 @@ NEWER: dict[str, Case] = {
             "projector_bias": False,
         },
         NAFLEX,
+    ),
+    "llava-next": Case(
+        "LlavaNext",
+        {
+            "text_config": TEXT | {"class": "MistralConfig", "head_dim": 16},
+            "vision_config": SEES
+            | {"class": "CLIPVisionConfig", "image_size": 24, "patch_size": 6},
+            "image_token_index": PLACEHOLDER,
+            "image_grid_pinpoints": FORMS,
+        },
+        ANYRES,
+    ),
+    "granite-vision": Case(
+        "LlavaNext",
+        {
+            "text_config": WIDE
+            | {
+                "class": "GraniteConfig",
+                "embedding_multiplier": 3.0,
+                "attention_multiplier": 0.3,
+                "residual_multiplier": 0.5,
+                "logits_scaling": 2.0,
+            },
+            "vision_config": SEES
+            | {"class": "SiglipVisionConfig", "image_size": 24, "patch_size": 6},
+            "image_token_index": PLACEHOLDER,
+            "image_grid_pinpoints": FORMS,
+            "vision_feature_layer": [-4, -2, -1],
+            "vision_feature_select_strategy": "full",
+            "tie_word_embeddings": True,
+        },
+        ANYRES,
+    ),
+    "paddleocr-vl": Case(
+        "PaddleOCRVL",
+        {
+            "text_config": TEXT
+            | {"head_dim": 16, "rope_parameters": SECTIONS_3, "tie_word_embeddings": False},
+            "vision_config": SEES | {"image_size": 20, "patch_size": 4},
+            "tie_word_embeddings": False,
+        }
+        | QWEN_TOKENS,
+        PatchImages(
+            pixels=COLOURS,
+            min_pixels=64,
+            max_pixels=4096,
+            patch=4,
+            merge=2,
+            frames=1,
+            widened=True,
+        ),
     ),
 }

@@ -171,17 +171,34 @@ def theirs_of(model: Any, parts: Sequence[Part], more: Sequence[int] = ()) -> to
         if "grid_thw" in shown[0].inputs:
             grids = [torch.from_numpy(each.inputs["grid_thw"]).long() for each in shown]
             also["image_grid_thw"] = torch.stack(grids)
+            also["pixel_values"] = as_given(model, also["pixel_values"], grids)
         elif hasattr(model.config, "scale_factor"):
             also["pixel_values"] = also["pixel_values"][None]
         kinds = (given == PLACEHOLDER).int()
         name = type(model).__name__
-        if "Qwen" in name:
+        if "Qwen" in name or "Paddle" in name:
             also["mm_token_type_ids"] = kinds
         if "Gemma" in name:
             also["token_type_ids"] = kinds
     with torch.inference_mode():
         found: torch.Tensor = model(given, **also).logits[0].float()
-    return found
+    # transformers' GraniteForCausalLM divides its logits, but no tower's class does.
+    return found / getattr(model.config.get_text_config(), "logits_scaling", 1.0)
+
+
+def as_given(model: Any, patches: torch.Tensor, grids: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The patches of pictures, one after another, as the model's own processor gives them:
+    PaddleOCR-VL's stand row by row, and are small pictures."""
+    if "Paddle" not in type(model).__name__:
+        return patches
+    side = model.config.vision_config.spatial_merge_size
+    parts = patches.split([int(grid.prod()) for grid in grids])
+    found = []
+    for part, (_, rows, columns) in zip(parts, grids, strict=True):
+        squares = part.view(int(rows) // side, int(columns) // side, side, side, -1)
+        found.append(squares.transpose(1, 2).flatten(0, 3))
+    patch = model.config.vision_config.patch_size
+    return torch.cat(found).unflatten(1, (3, patch, patch))
 
 
 def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, torch.Tensor]:

@@ -33,6 +33,8 @@ QUICK = (
     "gemma3",
     "lighton-ocr",
     "lfm2-vl",
+    "granite-vision",
+    "paddleocr-vl",
 )
 ATTENDING = tuple(case for case in QUICK if case != "lfm2-vl")
 """Those without states of recurrent layers, which a prefix in KV blocks doesn't have."""

@@ -11,6 +11,7 @@ from tests.worker.driver import Driver, LogitsOf
 from tests.worker.models.parity import RELATIVE_TOLERANCE, compare_answer, run_recorded
 from tests.worker.vision.pictures import (
     Prepared,
+    as_given,
     backend_of,
     job_of,
     load,
@@ -39,7 +40,8 @@ def test_encodings_equal_transformers(case: str) -> None:
             found = ours.tower.encode(ours.tower.read(shown.inputs))
             if "grid_thw" in shown.inputs:
                 grid = torch.from_numpy(shown.inputs["grid_thw"]).long()[None]
-                seen = theirs.model.get_image_features(pixels, grid)
+                given_pixels = as_given(theirs, pixels, list(grid))
+                seen = theirs.model.get_image_features(given_pixels, grid)
                 deep = getattr(seen, "deepstack_features", None) or ()
                 features = torch.cat((seen.pooler_output[0], *deep), 1)
             elif "spatial_shapes" in shown.inputs:
@@ -59,6 +61,7 @@ def test_encodings_equal_transformers(case: str) -> None:
                 given = pixels_of(theirs, [shown])
                 seen = theirs.model.get_image_features(**given, **said).pooler_output
                 features = torch.cat(list(seen)).flatten(0, -2)
+        features = features * ours.tower.spec.row_multiplier  # theirs are multiplied later
         width = ours.tower.spec.row_width(ours.config.hidden_size)
         assert found.shape == (shown.item.rows, width) == features.shape
         allowed = RELATIVE_TOLERANCE * features.abs().max()

@@ -288,6 +288,8 @@ def make_theirs(case: str) -> Any:
                 parameter.normal_(0 if "Gemma" in type(model).__name__ else 1, 0.3)
             elif "mm_input" in name or (("vision" in name or "visual" in name) and "embed" in name):
                 parameter.normal_(0, 0.3)
+    if CASES[case].family == "PaddleOCRVL":  # as the makers' own code has it
+        model.model.visual.vision_model.embeddings.interpolation_align_corners = False
     return model
 
 

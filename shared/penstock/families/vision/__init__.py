@@ -10,6 +10,8 @@ from penstock.families.vision.lfm2_vl import LFM2_VL
 from penstock.families.vision.lighton_ocr import LIGHTON_OCR
 from penstock.families.vision.llama4 import LLAMA4_VISION
 from penstock.families.vision.llava import LLAVA, LLAVA_ONEVISION
+from penstock.families.vision.llava_next import LLAVA_NEXT
+from penstock.families.vision.paddleocr_vl import PADDLEOCR_VL
 from penstock.families.vision.pixtral import MISTRAL3
 from penstock.families.vision.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 from penstock.families.vision.reading import HARMLESS, VISION, TextHalf, VisionFamily
@@ -28,6 +30,8 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         MISTRAL3,
         LIGHTON_OCR,
         LFM2_VL,
+        LLAVA_NEXT,
+        PADDLEOCR_VL,
         LLAMA4_VISION,
     )
 }

@@ -48,15 +48,15 @@ SELECTED = ("default", "full")
 """Values of vision_feature_select_strategy: without the class token, and with it."""
 
 
-def _tower(fields: Fields, section: Fields) -> tuple[TowerSpec, int | None]:
-    """The tower, and the size of its pictures; None: they differ."""
+def llava_tower(fields: Fields, section: Fields, layer: int) -> tuple[TowerSpec, int | None]:
+    """The tower, and the size of its pictures; None: they differ. layer: whose output is taken, as
+    in clip_tower."""
     if not section.values:
         section = section.completed(**CLIP_DEFAULTS)
     kind = section.text("model_type", "clip_vision_model")
     selected = fields.text("vision_feature_select_strategy", "default")
     if selected not in SELECTED:
         raise fields.wrong("vision_feature_select_strategy", " or ".join(SELECTED))
-    layer = fields.integer("vision_feature_layer", -2)
     match kind:
         case "clip_vision_model":
             return clip_tower(section, layer, keeps_class=selected == "full")
@@ -76,7 +76,7 @@ def _tower(fields: Fields, section: Fields) -> tuple[TowerSpec, int | None]:
 
 
 def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
-    tower, image = _tower(fields, section)
+    tower, image = llava_tower(fields, section, fields.integer("vision_feature_layer", -2))
     return VisionSpec(
         tower=tower,
         projector=MLPProjector(
@@ -126,13 +126,15 @@ MAX_TILES = 64
 _ASPECT = re.compile(r"anyres_max_([1-9]\d?)")
 
 
-def pinpoints(fields: Fields, tile: int) -> tuple[tuple[int, int], ...]:
-    """The forms, (height, width) in pixels, of tiles with sides of `tile` pixels. Raises
-    UnsupportedModel for others."""
+def pinpoints(
+    fields: Fields, tile: int, usual: tuple[tuple[int, int], ...] = FORMS
+) -> tuple[tuple[int, int], ...]:
+    """The forms, (height, width) in pixels, of tiles with sides of `tile` pixels. usual: where
+    nothing is said. Raises UnsupportedModel for others."""
     key = "image_grid_pinpoints"
     stated = fields.values.get(key)
     fields.ignore(key)
-    forms = FORMS if stated is None else stated
+    forms = usual if stated is None else stated
     if not isinstance(forms, (list, tuple)) or not 1 <= len(forms) <= MAX_FORMS:
         raise fields.wrong(key, f"1 to {MAX_FORMS} sizes")
     for form in forms:

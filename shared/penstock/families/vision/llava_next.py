@@ -1,0 +1,113 @@
+"""LLaVA-NeXT (LLaVA 1.6) and Granite Vision: a CLIP or SigLIP tower over a picture and over tiles
+of it, the outputs of one layer of it or several, and Llama, Mistral, Qwen 2 or Granite.
+
+Source: Liu et al., "LLaVA-NeXT", 2024; Granite Vision team, "Granite Vision", 2025. Logits of
+Granite are divided by logits_scaling, as of the decoder alone and in vLLM; behind a tower
+transformers 5.17 leaves this out.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.errors import UnsupportedModel
+from penstock.families.bounds import layer_count
+from penstock.families.granite import GRANITE
+from penstock.families.hub_defaults import QWEN2_DEFAULTS
+from penstock.families.llama import LLAMA
+from penstock.families.mistral import MISTRAL
+from penstock.families.qwen2 import QWEN2
+from penstock.families.vision.llava import (
+    CLIP_DEFAULTS,
+    LLAMA_DEFAULTS,
+    llava_tower,
+    pinpoints,
+)
+from penstock.families.vision.pixtral import MISTRAL_DEFAULTS
+from penstock.families.vision.reading import (
+    TextHalf,
+    VisionFamily,
+    computed_layers,
+    projector_activation,
+)
+from penstock.formats.fields import Fields
+from penstock.model.config import ModelConfig
+from penstock.model.tower_spec import AnyresProjector, VisionSpec
+
+FORMS = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
+"""Where config.json says nothing of them."""
+MAX_TAKEN = 16
+"""Layers whose outputs are taken."""
+GRANITE_DEFAULTS = LLAMA_DEFAULTS
+"""Defaults of transformers' GraniteConfig, which are LlamaConfig's."""
+
+
+def most_of(forms: tuple[tuple[int, int], ...], tile: int) -> int:
+    """Tiles of the largest form: a picture never has too many rows."""
+    return max(height * width for height, width in forms) // tile**2
+
+
+def _taken(fields: Fields, section: Fields) -> tuple[int, ...]:
+    """Layers counted from the embedded patches, 0."""
+    key = "vision_feature_layer"
+    if not isinstance(fields.values.get(key), (list, tuple)):
+        layers = [fields.integer(key, -2)]
+    else:
+        layers = fields.listed(key, int)
+    if not 1 <= len(layers) <= MAX_TAKEN:
+        raise fields.wrong(key, f"1 to {MAX_TAKEN} layers")
+    count = layer_count(section, "num_hidden_layers")
+    return tuple(computed_layers(section, layer, count) for layer in layers)
+
+
+def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    if not section.values:
+        section = section.completed(**CLIP_DEFAULTS)
+    section = section.completed(num_hidden_layers=12)
+    taken = _taken(fields, section)
+    tower, image = llava_tower(fields, section, max(taken))
+    if image is None or tower.keeps_class:
+        raise UnsupportedModel(
+            f"{fields.where}: pictures in tiles need a tower of pictures of one size, and no class "
+            "token among its outputs"
+        )
+    if len(taken) > 1:
+        tower = msgspec.structs.replace(tower, taken=taken)
+    forms = pinpoints(fields, image, FORMS)
+    return VisionSpec(
+        tower=tower,
+        projector=AnyresProjector(
+            forms=forms,
+            most=most_of(forms, image),
+            activation=projector_activation(fields),
+            bias=fields.flag("multimodal_projector_bias", True),
+        ),
+        image_size=image,
+        row_multiplier=text.embedding_multiplier,
+    )
+
+
+LLAVA_NEXT = VisionFamily(
+    "llava_next",
+    ("LlavaNextForConditionalGeneration",),
+    "LLaVA-NeXT (LLaVA 1.6), Granite Vision",
+    {
+        "llama": TextHalf(LLAMA, LLAMA_DEFAULTS),
+        "mistral": TextHalf(MISTRAL, MISTRAL_DEFAULTS),
+        "qwen2": TextHalf(QWEN2, QWEN2_DEFAULTS),
+        "granite": TextHalf(GRANITE, GRANITE_DEFAULTS),
+    },
+    _read,
+    usual="llama",
+    harmless=frozenset(
+        {
+            "ignore_index",
+            "image_seq_length",
+            "image_token_id",
+            "image_token_index",
+            "use_image_newline_parameter",
+            "vocab_size",
+        }
+    ),
+    ignored=("is_composition",),
+)
