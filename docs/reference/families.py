@@ -54,7 +54,7 @@ CONFIG_CLASSES = {
 """Where transformers' class of configurations isn't called like the model's."""
 FROM_MEMORY = {"hy_v3", "dots1", "solar_open", "cwm", "granitemoeshared"}
 """Families of which no release's config.json could be had; settings were written from memory."""
-TOWERS_FROM_MEMORY = {"lfm2_vl", "llava_next", "paddleocr_vl"}
+TOWERS_FROM_MEMORY = {"glm4v", "glm_ocr", "lfm2_vl", "llava_next", "paddleocr_vl"}
 """The same of families that see."""
 OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "Glm4MoeForCausalLM": {"head_dim": 128},

@@ -45,6 +45,7 @@ TOWERS: dict[str, TowerFamily] = {
 }
 """But for classes that only makers' own code has."""
 BY_TIME = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
+HALF_BY_TIME = BY_TIME | {"mrope_section": [8, 12, 12], "partial_rotary_factor": 0.5}
 FITTING: dict[str, dict[str, dict[str, Any]]] = {
     "Idefics3ForConditionalGeneration": {"vision_config": {"image_size": 364, "patch_size": 14}},
     "SmolVLMForConditionalGeneration": {"vision_config": {"image_size": 512, "patch_size": 16}},
@@ -58,6 +59,14 @@ FITTING: dict[str, dict[str, dict[str, Any]]] = {
     },
     "Qwen3VLForConditionalGeneration": {"vision_config": {"out_hidden_size": 4096}},
     "Qwen3VLMoeForConditionalGeneration": {"vision_config": {"out_hidden_size": 2048}},
+    "Qwen3_5ForConditionalGeneration": {"vision_config": {"out_hidden_size": 4096}},
+    "Qwen3_5MoeForConditionalGeneration": {"vision_config": {"out_hidden_size": 2048}},
+    "Glm4vForConditionalGeneration": {"text_config": {"rope_parameters": HALF_BY_TIME}},
+    "Glm4vMoeForConditionalGeneration": {
+        "text_config": {"rope_parameters": HALF_BY_TIME, "head_dim": 128}
+    },
+    "Glm46VForConditionalGeneration": {"text_config": {"rope_parameters": HALF_BY_TIME}},
+    "GlmOcrForConditionalGeneration": {"vision_config": {"out_hidden_size": 1024}},
     "Gemma3ForConditionalGeneration": {"vision_config": {"image_size": 896, "patch_size": 14}},
     "Llama4ForConditionalGeneration": {
         "vision_config": {

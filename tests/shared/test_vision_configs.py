@@ -14,6 +14,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.mechanisms import VISION, mechanisms
 from penstock.model.tower_spec import LearnedPositions, RotaryPositions, WindowSpec
 from penstock.prepare.hub_config import read_config
+from tests.shared.releases.reading import RELEASES as OF_RELEASES
 from tests.shared.test_real_configs import CONFIGS
 
 USUAL = {"torch_dtype": "bfloat16", "transformers_version": "4.46.0", "use_cache": True}
@@ -331,6 +332,8 @@ RELEASES: dict[str, dict[str, Any]] = {
         "vision_end_token_id": 151653,
         "vision_start_token_id": 151652,
     },
+    "qwen3.5-35b-a3b": OF_RELEASES["Qwen/Qwen3.5-35B-A3B"]["config"],
+    "qwen3.6-27b": OF_RELEASES["nvidia/Qwen3.6-27B-NVFP4"]["config"],
     "internvl3-1b": {
         "architectures": ["InternVLForConditionalGeneration"],
         "downsample_ratio": 0.5,
@@ -566,6 +569,12 @@ def test_what_releases_are_made_of() -> None:
     experts = read("qwen3-vl-30b-a3b").layers[0].feed_forward.experts
     assert experts is not None
     assert (experts.count, experts.active, experts.inner) == (128, 8, 768)
+    newer = read("qwen3.6-27b")
+    assert newer.vision is not None
+    assert newer.vision.tower == read("qwen3.5-35b-a3b").vision.tower  # type: ignore[union-attr]
+    assert (newer.vision.row_width(5120), newer.vision.patches_in_row) == (5120, 4)
+    assert newer.ropes[0].axes == (0, 1, 2) * 10 + (0, 1)
+    assert sum(layer.recurrent is not None for layer in newer.layers) == 48
     intern, mistral, one = (
         read(model).vision
         for model in ("internvl3-1b", "mistral-small-3.1", "llava-onevision-0.5b")
@@ -625,6 +634,13 @@ def test_what_releases_are_made_of() -> None:
         ("qwen3-vl-4b", {"text_config__num_hidden_layers": 2}, "deepstack"),
         ("qwen3-vl-4b", {"text_config__rope_scaling": {"mrope_interleaved": False}}, "interleaved"),
         ("qwen3-vl-4b", {"vision_config__out_hidden_size": 1}, "out_hidden_size"),
+        ("qwen3.6-27b", {"vision_config__deepstack_visual_indexes": [8]}, "deepstack"),
+        ("qwen3.6-27b", {"vision_config__out_hidden_size": 1}, "out_hidden_size"),
+        (
+            "qwen3.6-27b",
+            {"text_config__rope_parameters__mrope_section": [24, 20, 20]},
+            "mrope_section",
+        ),
         ("internvl3-1b", {"downsample_ratio": 0.3}, "downsample_ratio"),
         ("internvl3-1b", {"downsample_ratio": -1}, "downsample_ratio"),
         ("internvl3-1b", {"vision_config__image_size": [448, 224]}, "image_size"),

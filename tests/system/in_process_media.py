@@ -164,12 +164,20 @@ class _Parts(System):
         self.core.worker_received(self._worker, recode(answer, FromWorker), 0.0)
 
 
-def item_of(path: Path, kind: Any, tensor: str, values: np.ndarray, rows: int) -> MediaItem:
+def item_of(
+    path: Path,
+    kind: Any,
+    tensor: str,
+    values: np.ndarray,
+    rows: int,
+    grid: tuple[int, ...] = (),
+) -> MediaItem:
     """Writes a prepared item to the path."""
     data = write({tensor: values})
     path.write_bytes(data)
     digest = hashlib.sha256(data).hexdigest()
-    return MediaItem(hashlib.sha256(path.name.encode()).hexdigest(), kind, rows, len(data), digest)
+    name = hashlib.sha256(path.name.encode()).hexdigest()
+    return MediaItem(name, kind, rows, len(data), digest, grid)
 
 
 def shown(*pairs: tuple[MediaItem, int]) -> Media:

@@ -2,8 +2,8 @@
 and times of words, bit for bit.
 
 {alone, crowded} x {prefix cache on, off} x {encoder cache on, off} x {chunks of 16, 64, whole} x
-{undisturbed, worker killed, engine core killed}, of a model that sees and one that hears. All
-combinations with --long.
+{undisturbed, worker killed, engine core killed}, of a model that sees, one that sees and has
+recurrent layers, and one that hears. All combinations with --long.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tests.system.in_process import Numerics, Way
 from tests.system.in_process_media import Asked, Deaths, MediaSystem, alone, item_of, shown
 from tests.system.seeing_models import write_llava
 from tests.system.transcribing_models import FRAMES, TARGETS, write_whisper
+from tests.system.watching_models import PATCH, write_qwen3_5
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -43,6 +44,8 @@ class Model:
     folder: Path
     longest: int
     asked: dict[int, Asked]
+    checkpoints: int | None = None
+    """Tokens between two checkpoints of recurrent layers' states; None: it has no such layers."""
 
 
 def seeing(folder: Path) -> Model:
@@ -51,37 +54,49 @@ def seeing(folder: Path) -> Model:
     assert manifest.media is not None
     own = manifest.media.kinds["image"]
     rows = own.preparation.rows  # type: ignore[union-attr]
-    paths = [folder / f"picture {number}" for number in range(2)]
     side = own.preparation.height  # type: ignore[union-attr]
+    return Model(prepared, 256, shown_twice(folder, own.token_id, side, side, rows))
+
+
+def recurrent(folder: Path) -> Model:
+    prepared = prepare(str(write_qwen3_5(folder / "qwen3.5")), cache_dir=folder / "cache")
+    manifest = load_manifest(prepared)
+    assert manifest.media is not None
+    own, merged = manifest.media.kinds["image"], 2 * PATCH
+    asked = shown_twice(folder, own.token_id, 4 * merged, 5 * merged, 20, (1, 4, 5))
+    return Model(prepared, 256, asked, checkpoints=BLOCK)
+
+
+def shown_twice(
+    folder: Path, token: int, height: int, width: int, rows: int, grid: tuple[int, ...] = ()
+) -> dict[int, Asked]:
+    """Requests with one of two pictures, and with both. rows, grid: of a picture."""
+    paths = [folder / f"picture {number}" for number in range(2)]
     items = []
     for number, path in enumerate(paths):
-        pixels = np.asarray(picture(side, side, number).convert("RGB"), np.uint8)[None]
-        items.append(item_of(path, "image", "pixels", pixels, rows))
+        pixels = np.asarray(picture(width, height, number).convert("RGB"), np.uint8)[None]
+        items.append(item_of(path, "image", "pixels", pixels, rows, grid))
     rng = random.Random(4)
 
     def prompt(*places: int) -> list[int]:
         """places: words before each picture, and behind the last."""
         found: list[int] = []
         for at, words in enumerate(places):
-            found += [own.token_id] * rows if at else []
+            found += [token] * rows if at else []
             found += [rng.randrange(10, 60) for _ in range(words)]
         return found
 
-    return Model(
-        prepared,
-        256,
-        {
-            1: Asked(prompt(3, 9), 12, GREEDY, shown((items[0], 3)), (paths[0],)),
-            2: Asked(prompt(3, 20), 12, SAMPLED, shown((items[1], 3)), (paths[1],)),
-            3: Asked(
-                prompt(40, 2, 5),
-                10,
-                SAMPLED,
-                shown((items[0], 40), (items[1], 42 + rows)),
-                (paths[0], paths[1]),
-            ),
-        },
-    )
+    return {
+        1: Asked(prompt(3, 9), 12, GREEDY, shown((items[0], 3)), (paths[0],)),
+        2: Asked(prompt(3, 20), 12, SAMPLED, shown((items[1], 3)), (paths[1],)),
+        3: Asked(
+            prompt(40, 2, 5),
+            10,
+            SAMPLED,
+            shown((items[0], 40), (items[1], 42 + rows)),
+            (paths[0], paths[1]),
+        ),
+    }
 
 
 def hearing(folder: Path) -> Model:
@@ -107,7 +122,11 @@ def hearing(folder: Path) -> Model:
     return Model(prepared, TARGETS, found)
 
 
-MODELS: dict[str, Callable[[Path], Model]] = {"pictures": seeing, "sounds": hearing}
+MODELS: dict[str, Callable[[Path], Model]] = {
+    "pictures": seeing,
+    "pictures and states": recurrent,
+    "sounds": hearing,
+}
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -127,7 +146,7 @@ def results(heard: dict[int, Any], vectors: dict[int, bytes]) -> Results:
 
 def system_of(model: Model, *, deaths: Deaths | None = None, **way: Any) -> MediaSystem:
     settings: dict[str, Any] = {"max_model_len": model.longest, "budget": 2048, **way}
-    way_ = Way(BLOCK, num_blocks=256, **settings)
+    way_ = Way(BLOCK, num_blocks=256, checkpoints=model.checkpoints, **settings)
     return MediaSystem(model.folder, NUMERICS, way_, deaths or Deaths())
 
 

@@ -79,6 +79,64 @@ def write_qwen(folder: Path) -> Path:
     return write_folder(folder, model, processor, tokens, named=named, template=TEMPLATE)
 
 
+def write_qwen3_5(folder: Path) -> Path:
+    """Writes the folder of a tiny Qwen3.5, two of whose layers are recurrent."""
+    import torch
+    from transformers import Qwen3_5Config
+    from transformers import Qwen3_5ForConditionalGeneration as Qwen
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    tokens = tokenizer()
+    ids = tokens.get_vocab(with_added_tokens=True)
+    config = Qwen3_5Config(
+        text_config={
+            "vocab_size": len(ids),
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 12,
+            "linear_value_head_dim": 20,
+            "max_position_embeddings": 512,
+            "initializer_range": 0.25,
+            "bos_token_id": ids["<s>"],
+            "eos_token_id": ids["</s>"],
+            "pad_token_id": ids["</s>"],
+            "rope_parameters": {
+                "rope_type": "default",
+                "mrope_section": [2, 1, 1],
+                "rope_theta": 100.0,
+                "partial_rotary_factor": 0.5,
+            },
+        },
+        vision_config={
+            "depth": 2,
+            "hidden_size": 48,
+            "out_hidden_size": 64,
+            "intermediate_size": 52,
+            "num_heads": 4,
+            "patch_size": PATCH,
+            "num_position_embeddings": 25,
+            "initializer_range": 0.2,
+        },
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+    )
+    torch.manual_seed(37)
+    model = Qwen(config).eval()
+    size = {"shortest_edge": 16 * 16, "longest_edge": 48 * 48}
+    processor = Qwen2VLImageProcessorPil(size=size, patch_size=PATCH)
+    named = {"eos_token": "</s>"}
+    return write_folder(folder, model, processor, tokens, named=named, template=TEMPLATE)
+
+
 def write_onevision(folder: Path) -> Path:
     """Writes the folder of a tiny LLaVA-OneVision."""
     import torch

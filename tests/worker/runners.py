@@ -23,6 +23,7 @@ from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.sampler import Sampler
 from penstock_worker.sampler.interface import HostSampler
 from penstock_worker.speculation.drafting import Drafting
+from penstock_worker.states.live_states import LiveStates
 from penstock_worker.steps.feature import StepFeature
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import ShareThreads, StepRunner
@@ -60,6 +61,7 @@ def host_runner(
     threads: int = 1,
     together: bool = False,
     observer: Observer | None = None,
+    states: LiveStates | None = None,
     media: MediaEncodings | None = None,
     drafting: Drafting | None = None,
     alignment: Alignment | None = None,
@@ -71,7 +73,9 @@ def host_runner(
         "copies": copies or BlockCopies(forward.kv_blocks(), 0),
         "together": together,
         "features": [
-            each for each in (media, grammars, drafting, aligning, *more) if each is not None
+            each
+            for each in (states, media, grammars, drafting, aligning, *more)
+            if each is not None
         ],
     }
     if observer is None:

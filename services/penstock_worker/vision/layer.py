@@ -111,6 +111,7 @@ class LayerForm:
     qkv_bias: bool = True
     bias: bool = True
     query_norms: bool = False
+    head_norms: bool = False
     layer_scale: bool = False
     pairs_adjacent: bool = False
     """Whether the file's rows of queries and keys have the numbers of a rotary pair next to each
@@ -142,6 +143,11 @@ class TowerLayer:
         if form.query_norms:
             self._query_norms = [
                 TowerNorm(weights, f"{at}.{which}_norm", size, QUERY_NORM) for which in "qk"
+            ]
+        self._head_norms: list[TowerNorm] = []
+        if form.head_norms:
+            self._head_norms = [
+                TowerNorm(weights, f"{at}.{which}_norm", spec.head_dim, spec.norm) for which in "qk"
             ]
         out, bias = [(f"{at}.out_proj", size)], form.bias
         self._mixed = TowerProduct.load(weights, out, size, bias=bias)
@@ -181,13 +187,15 @@ class TowerLayer:
     def _queries(self, hidden: Tensor, *angles: Tensor) -> Tensor:
         """Queries, keys and values: [rows, 3, heads, head size]."""
         three = self._qkv(self._norms[0](hidden)).unflatten(1, (3, -1))
-        if not self._query_norms and not angles:
+        if not (self._query_norms or self._head_norms or angles):
             return three.unflatten(2, (self._spec.num_heads, -1))
         query, key, value = three.unbind(1)
         if self._query_norms:
             of_query, of_key = self._query_norms
             query, key = of_query(query.contiguous()), of_key(key.contiguous())
         heads = [each.unflatten(1, (self._spec.num_heads, -1)) for each in (query, key, value)]
+        if self._head_norms:
+            heads[:2] = (norm(each) for norm, each in zip(self._head_norms, heads, strict=False))
         if angles:
             heads[:2] = (reference.apply_rope(each, *angles) for each in heads[:2])
         return torch.stack(heads, 1)

@@ -31,12 +31,17 @@ _MODULES = {
     "v.patch_embd": "patch_embedding",
     "v.position_embd": "position_embedding",
     "v.pre_ln": "first_norm",
+    "v.norm_embd": "patch_norm",
     "v.post_ln": "last_norm",
     "mm.model.fc": "projector",
     "mm.input_projection": "projector",
     "mm.soft_emb_norm": "projector.norm",
     "mm.input_norm": "projector.norm",
     "mm.patch_merger": "projector.merging",
+    "mm.post_norm": "projector.norm",
+    "mm.gate": "projector.gate_proj",
+    "mm.up": "projector.up_proj",
+    "mm.down": "projector.down_proj",
     "mm.0": "projector.1",
     "mm.1": "projector.1",
     "mm.2": "projector.2",
@@ -64,6 +69,8 @@ class MmprojNames:
         self._modules = dict(_MODULES)
         if str(kind).endswith("vl_merger"):
             self._modules["v.post_ln"] = "projector.norm"  # that of the merger
+        if kind == "glm4v":
+            self._modules["mm.model.fc"] = "projector.1"
         self._in_layer = IN_LAYER | (_SWAPPED if _is_swapped(file) else {})
         found = {int(match[1]) for match in map(_DEEPSTACK.fullmatch, file.tensors) if match}
         self._deepstack = {layer: number for number, layer in enumerate(sorted(found))}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -35,8 +37,8 @@ class PatchLayout:
     order: Tensor | None
     """[squares] int64: which square of patches stands where; None: they stand as they came."""
     table: tuple[Tensor, Tensor] | None = None
-    """Which four rows of a stretched table each of a tile's patches has, as they came, [patches, 4]
-    int64, and how much of each, float32."""
+    """Which rows of a stretched table each of a tile's patches has, as they came, [patches, n]
+    int64, and how much of each, float32. n is 4, or 16 of a table that is stretched cubically."""
 
     def ordered(self, x: Tensor) -> Tensor:
         """Puts [patches, ...] in order."""
@@ -139,10 +141,13 @@ def _beside_class(angles: tuple[Tensor, Tensor], tiles: int) -> tuple[Tensor, Te
 
 def _around(picture: Picture, positions: RotaryPositions, side: int) -> tuple[Tensor, Tensor]:
     """Returns PatchLayout.table for patches in order of squares of side x side."""
-    table, by_edges = positions.table, positions.by_edges
+    table = positions.table
+    near: Callable[[Tensor, int, int], tuple[Tensor, Tensor]] = _nearest_four
+    if not positions.cubic:
+        near = partial(_nearest, by_edges=positions.by_edges)
     row, column = _by_squares(picture, side)
-    rows, of_rows = _nearest(row, picture.rows, table, by_edges=by_edges)
-    columns, of_columns = _nearest(column, picture.columns, table, by_edges=by_edges)
+    rows, of_rows = near(row, picture.rows, table)
+    columns, of_columns = near(column, picture.columns, table)
     found = (rows[:, :, None] * table + columns[:, None, :]).flatten(1)
     return found, (of_rows[:, :, None] * of_columns[:, None, :]).flatten(1)
 
@@ -160,6 +165,27 @@ def _nearest(places: Tensor, count: int, table: int, *, by_edges: bool) -> tuple
         torch.stack((low, (low + 1).clamp(max=table - 1)), 1),
         torch.stack((1 - beyond, beyond), 1),
     )
+
+
+CUBIC = -0.75
+"""The slope of the cubic convolution's kernel at 1, as in torch (Keys, "Cubic convolution
+interpolation for digital image processing", 1981)."""
+
+
+def _nearest_four(places: Tensor, count: int, table: int) -> tuple[Tensor, Tensor]:
+    """The four of a table's places around the middle of each of `count` places, which share all of
+    it, and the weight of each in a cubic convolution: each [patches, 4]. Beyond an edge stands what
+    is at it."""
+    middle = (places.to(torch.float32) + 0.5) / count * table - 0.5
+    below = middle.floor()
+    beyond = middle - below
+    taps = below.to(torch.int64)[:, None] + torch.arange(-1, 3)
+    far = torch.stack((beyond + 1, 2 - beyond), 1)
+    near = torch.stack((beyond, 1 - beyond), 1)
+    of_far = ((CUBIC * far - 5 * CUBIC) * far + 8 * CUBIC) * far - 4 * CUBIC
+    of_near = ((CUBIC + 2) * near - (CUBIC + 3)) * near * near + 1
+    shares = torch.stack((of_far[:, 0], of_near[:, 0], of_near[:, 1], of_far[:, 1]), 1)
+    return taps.clamp(0, table - 1), shares
 
 
 def _windows(picture: Picture, side: int, window: int) -> tuple[Tensor, list[int]]:

@@ -14,6 +14,7 @@ from penstock.model.tower_spec import (
     AdapterProjector,
     AnyresProjector,
     ClassProjector,
+    GatedMergerProjector,
     MergerProjector,
     MLPProjector,
     PoolProjector,
@@ -205,6 +206,35 @@ class _Merger:
         return self._second(reference.plain_activation(self._first(squares), "gelu"))
 
 
+class _GatedMerger:
+    def __init__(
+        self, spec: GatedMergerProjector, weights: Weights, inputs: int, outputs: int
+    ) -> None:
+        shape = (outputs, inputs, spec.side, spec.side)
+        kernel = weights.take("projector.merging.weight", shape).permute(0, 2, 3, 1).flatten(1)
+        bias = weights.take("projector.merging.bias", (outputs,))
+        self._wide = kernel.shape[1]
+        self._merging = TowerProduct(kernel.contiguous(), bias)
+        first, down = [("projector.1", outputs)], [("projector.down_proj", outputs)]
+        self._first = TowerProduct.load(weights, first, outputs, bias=False)
+        self._norm = TowerNorm(weights, "projector.norm", outputs, spec.norm)
+        up = [("projector.gate_proj", spec.inner), ("projector.up_proj", spec.inner)]
+        self._up = TowerProduct.load(weights, up, outputs, bias=False)
+        self._down = TowerProduct.load(weights, down, spec.inner, bias=False)
+        self._activation = spec.activation
+        products = (self._merging, self._first, self._up, self._down)
+        self.row_work = sum(product.size for product in products)
+
+    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
+        squares = vectors.reshape(-1, self._wide)
+        return (yield from threads.mapped(self._of_squares, squares, each=self.row_work))
+
+    def _of_squares(self, squares: Tensor) -> Tensor:
+        rows = self._norm(self._first(self._merging(squares)))
+        rows = self._up(reference.plain_activation(rows, "gelu"))
+        return self._down(reference.gated_activation(rows, self._activation))
+
+
 class _Pool:
     def __init__(self, spec: PoolProjector, weights: Weights, inputs: int, outputs: int) -> None:
         weight = weights.take("projector.weight", (inputs, outputs))
@@ -250,6 +280,8 @@ def load_projector(spec: VisionSpec, weights: Weights, outputs: int) -> Projecto
             return _Adapter(projector, weights, inputs, outputs)
         case AnyresProjector():
             return _Anyres(spec, projector, weights, inputs, outputs)
+        case GatedMergerProjector():
+            return _GatedMerger(projector, weights, inputs, outputs)
         case MergerProjector():
             return _Merger(projector, weights, inputs, outputs)
         case PoolProjector():

@@ -35,11 +35,15 @@ class Tower:
         rows = _rows_of_table(spec)
         self._table = _table(weights, rows, size) if rows else None
         self._first = TowerNorm(weights, "first_norm", size, spec.norm) if spec.first_norm else None
+        self._patch_norm = (
+            TowerNorm(weights, "patch_norm", size, spec.norm) if spec.patch_norm else None
+        )
         form = LayerForm(
             spec.gated,
             spec.qkv_bias,
             spec.bias,
             spec.query_norms,
+            spec.head_norms,
             spec.layer_scale,
             pairs_adjacent=spec.rotary is not None and spec.rotary.adjacent,
         )
@@ -96,6 +100,8 @@ class Tower:
         # Cloned, because the alignment of memory may affect BLAS's order of summation.
         patches = self._patches.given(picture.patches).clone()
         hidden = yield from self._threads.mapped(self._patches, patches, each=self._patches.size)
+        if self._patch_norm is not None:
+            hidden = self._patch_norm(hidden)
         places = self._places(picture, layout)
         tiles = hidden.unflatten(0, (picture.tiles, -1))
         if places is not None:
@@ -120,7 +126,11 @@ class Tower:
         if layout.table is None:
             return None
         rows, shares = (each.to(table.device) for each in layout.table)
-        return (table[rows] * shares[:, :, None]).sum(1).to(table.dtype)
+        # One vector after another: all of them together would take many times the picture's memory.
+        found = table[rows[:, 0]] * shares[:, :1]
+        for nth in range(1, rows.shape[1]):
+            found += table[rows[:, nth]] * shares[:, nth, None]
+        return found.to(table.dtype)
 
 
 def _patch_matrix(weights: Weights, shape: tuple[int, ...]) -> Tensor:

@@ -193,7 +193,8 @@ def _ordered(
     config: ModelConfig,
     layer: LayerSpec,
 ) -> StoredTensor:
-    if not names.pairs_adjacent:
+    sections = any(rope.sections for rope in config.ropes)
+    if not names.pairs_adjacent or (names.pairs_adjacent == "without sections" and sections):
         return stored
     if config.latent is not None:
         return _latent_ordered(stored, module, config, config.latent)

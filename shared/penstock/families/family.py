@@ -116,9 +116,10 @@ class TensorNames:
     others that have some: theirs are zeros."""
     unit_norms: bool = False
     """Whether norms of queries and keys have no weights in the file: theirs are ones."""
-    pairs_adjacent: bool = False
+    pairs_adjacent: bool | Literal["without sections"] = False
     """Whether the rows of q and k, and the weights of their norms, are ordered so that the numbers
-    of a rotary pair are adjacent."""
+    of a rotary pair are adjacent; `without sections`: in files of models whose positions are one
+    number (see RopeSpec.sections)."""
 
 
 @dataclass(frozen=True)

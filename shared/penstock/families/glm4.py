@@ -7,6 +7,7 @@ Sources: GLM team, "ChatGLM", 2024; the model cards of GLM-4-0414; "GLM-4.5", 20
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from penstock.families import bounds
@@ -69,13 +70,13 @@ def _gguf_glm4(model: GGUFMetadata) -> ModelConfig:
 
 
 def _gguf_model(model: GGUFMetadata, name: str, order: Literal["pre", "sandwich"]) -> ModelConfig:
-    sizes = model.sizes()
+    sizes = model.sizes() | {"num_layers": bounds.layers_without_drafts(model.keys)}
     attention = AttentionSpec(qkv_bias=model.has("attn_q.bias", "attn_qkv.bias"))
     return ModelConfig(
         architecture=name,
         **sizes,
         norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
+        ropes=(model.with_sections(model.rope(sizes["head_dim"])),),
         layers=(LayerSpec(attention=attention, order=order),),
     )
 
@@ -155,10 +156,10 @@ GLM4 = Family(
     ("Glm4ForCausalLM",),
     "GLM-4-0414",
     _hub4,
-    hub_names=NAMES,
+    hub_names=replace(NAMES, layers_for_drafts=True),  # GLM-OCR has one
     gguf="glm4",
     read_gguf=_gguf_glm4,
-    gguf_names=GGUF_NAMES,
+    gguf_names=replace(GGUF_NAMES, pairs_adjacent="without sections", layers_for_drafts=True),
 )
 
 
@@ -258,7 +259,7 @@ def _gguf_moe(model: GGUFMetadata) -> ModelConfig:
         architecture="glm4_moe",
         **sizes,
         norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
+        ropes=(model.with_sections(model.rope(sizes["head_dim"])),),
         layers=hub.shared(layers),
     )
 

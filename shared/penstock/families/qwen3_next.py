@@ -1,4 +1,4 @@
-"""Qwen3-Next and Qwen3.5 (its text half): three of four layers are gated delta nets, and the others
+"""Qwen3-Next and the decoder of Qwen3.5: three of four layers are gated delta nets, and the others
 attend, with a gate of the output and a quarter of each head rotating.
 
 Source: Qwen team, "Qwen3-Next", 2025; Yang et al., "Gated delta networks", 2024.
@@ -148,7 +148,6 @@ def _gguf(model: GGUFMetadata, name: str, *, tiled: bool) -> ModelConfig:
     """tiled: whether the converter has dealt out value heads in turn to key heads, in all matrices.
     Its norms have the 1 added."""
     keys = model.keys
-    keys.ignore("rope.dimension_sections")  # of media
     count, every = bounds.layers_without_drafts(keys), keys.integer("full_attention_interval", 4)
     kinds = recurrent.every_nth(every, count, keys.where)
     delta, feed_forward = _gguf_delta(keys, tiled=tiled), FeedForwardSpec()
@@ -175,7 +174,7 @@ def _gguf(model: GGUFMetadata, name: str, *, tiled: bool) -> ModelConfig:
         architecture=name,
         **sizes,
         norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
+        ropes=(model.with_sections(model.rope(sizes["head_dim"]), interleaved=True),),
         layers=hub.shared(layers),
     )
 

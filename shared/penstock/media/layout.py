@@ -240,7 +240,11 @@ def patch_grid(image: PatchImages, size: Size) -> tuple[int, int]:
     """(height, width) in merged patches. Raises BadShape."""
     factor = image.patch * image.merge
     size = geometry.widened(size, factor) if image.widened else size
-    height, width = whole_patches(size, factor, image.min_pixels, image.max_pixels)
+    least, most = image.min_pixels, image.max_pixels
+    if image.of_all:
+        height, width = whole_volume(size, image.frames, factor, image.frames, least, most)
+    else:
+        height, width = whole_patches(size, factor, least, most)
     return height // factor, width // factor
 
 

@@ -160,6 +160,9 @@ class PatchImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     widened: bool = False
     """Whether a picture with a side of less than a merged patch is enlarged first until it has one
     (PaddleOCR-VL)."""
+    of_all: bool = False
+    """Whether the bounds are of the repeated pictures together, and a picture with a short side is
+    enlarged first (GLM-4.1V)."""
 
 
 class CanvasImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="internvl"):

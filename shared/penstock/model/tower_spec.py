@@ -25,6 +25,9 @@ class RotaryPositions(msgspec.Struct, frozen=True, kw_only=True, tag="rotary"):
     by_edges: bool = False
     """Whether the table's edges lie on the picture's, and not its corners' vectors on its corners'
     patches (PaddleOCR-VL)."""
+    cubic: bool = False
+    """Whether the table is stretched edge on edge instead, so that a patch has a sum of the sixteen
+    vectors around it, weighed by cubic convolution (GLM-4.1V)."""
     alternating: bool = False
     """Whether rows have every other frequency of a head's, from the first on, and columns those
     between them (Pixtral); else both have the same."""
@@ -88,6 +91,8 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a layer's other products have a bias."""
     query_norms: bool = False
     """Whether queries, and keys, are normalised over all heads together."""
+    head_norms: bool = False
+    """Whether queries, and keys, are normalised head by head."""
     layer_scale: bool = False
     """Whether learned factors weigh what attention and feed-forward add (Touvron et al., "Going
     deeper with image transformers", 2021)."""
@@ -98,6 +103,8 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the class token's output is given to the decoder, too."""
     first_norm: bool = False
     """Whether the embedded patches are normalised."""
+    patch_norm: bool = False
+    """Whether they are normalised before a table's vectors are added."""
     last_norm: bool = False
     """Whether the last layer's output is normalised."""
     taken: tuple[int, ...] = ()
@@ -187,6 +194,16 @@ class MergerProjector(msgspec.Struct, frozen=True, kw_only=True, tag="merger"):
     """Whether the norm is one of all the square's patches together."""
 
 
+class GatedMergerProjector(MergerProjector, frozen=True, kw_only=True, tag="gated_merger"):
+    """One row for each square of side x side patches: a product with a bias, and what is a
+    feed-forward without one: a product, a layer norm and gelu, and activation(gate) * up
+    (GLM-V team, "GLM-4.1V-Thinking", 2025). `norm` is of rows of the decoder's size."""
+
+    inner: int
+    """Outputs of the gate."""
+    activation: Literal["gelu", "gelu_tanh", "quick_gelu", "silu"] = "silu"
+
+
 class PoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="pool"):
     """The mean of each square of patches, normalised by the root mean square with a factor 1 +
     weight, and a product (Gemma team, "Gemma 3 technical report", 2025)."""
@@ -218,6 +235,7 @@ Projector = (
     | AdapterProjector
     | AnyresProjector
     | MergerProjector
+    | GatedMergerProjector
     | PoolProjector
     | ClassProjector
     | ProbeProjector

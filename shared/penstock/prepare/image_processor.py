@@ -17,6 +17,9 @@ MAX_SIDE = 8192
 _CLIP = {"resample": 3, "image_mean": CLIP_MEAN, "image_std": CLIP_STD}
 _CENTRED = {**_CLIP, "size": {"shortest_edge": 224}, "crop_size": 224, "do_center_crop": True}
 _SIGLIP = {"image_mean": HALF, "image_std": HALF, "size": 224, "do_center_crop": False}
+_GLM = {**_CLIP, "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15_000}}
+OF_REPEATED = ("Glm4vImageProcessor", "Glm46VImageProcessor")
+"""Classes whose bounds on pixels are of a picture's repetitions together (PatchImages.of_all)."""
 CLASSES: dict[str, dict[str, Any]] = {
     "CLIPImageProcessor": _CENTRED,
     "LlavaImageProcessor": _CENTRED,
@@ -25,6 +28,8 @@ CLASSES: dict[str, dict[str, Any]] = {
     "Idefics3ImageProcessor": {"resample": 1, "image_mean": HALF, "image_std": HALF},
     "SmolVLMImageProcessor": {"resample": 1, "image_mean": HALF, "image_std": HALF},
     "Qwen2VLImageProcessor": _CLIP,
+    "Glm4vImageProcessor": _GLM,
+    "Glm46VImageProcessor": _GLM,
     "GotOcr2ImageProcessor": {**_CLIP, "size": {"height": 384, "width": 384}},
     "LlavaOnevisionImageProcessor": {**_CLIP, "size": {"height": 384, "width": 384}},
     "Llama4ImageProcessor": {**_SIGLIP, "resample": 2, "size": 336},

@@ -27,6 +27,7 @@ from penstock.model.media_facts import (
 )
 from penstock.model.tower_spec import AudioSpec
 from penstock.prepare.image_processor import (
+    OF_REPEATED,
     ImageSettings,
     check_all_read,
     fixed_size,
@@ -225,6 +226,7 @@ def _in_patches(
         merge=settings.integer("merge_size", 2),
         frames=settings.integer("temporal_patch_size", frames),
         widened=widened,
+        of_all=settings.kind in OF_REPEATED,
     )
     stated = (
         ("patch_size", image.patch, vision.optional_integer("patch_size")),
@@ -277,6 +279,12 @@ READERS: dict[str, Reader] = {
     "Qwen2_5_VLForConditionalGeneration": _qwen2_vl,
     "Qwen3VLForConditionalGeneration": _qwen2_vl,
     "Qwen3VLMoeForConditionalGeneration": _qwen2_vl,
+    "Qwen3_5ForConditionalGeneration": _qwen2_vl,
+    "Qwen3_5MoeForConditionalGeneration": _qwen2_vl,
+    "Glm4vForConditionalGeneration": _qwen2_vl,
+    "Glm4vMoeForConditionalGeneration": _qwen2_vl,
+    "Glm46VForConditionalGeneration": _qwen2_vl,
+    "GlmOcrForConditionalGeneration": _qwen2_vl,
     "InternVLForConditionalGeneration": internvl,
     "LlavaNextForConditionalGeneration": llava_next,
     "PaddleOCRVLForConditionalGeneration": _paddleocr_vl,

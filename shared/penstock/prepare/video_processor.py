@@ -88,6 +88,8 @@ FAMILIES: dict[str, VideoFamily] = {
     "Qwen2_5_VLForConditionalGeneration": VideoFamily("Qwen2VLVideoProcessor", timed=True),
     "Qwen3VLForConditionalGeneration": VideoFamily("Qwen3VLVideoProcessor", stamped=True),
     "Qwen3VLMoeForConditionalGeneration": VideoFamily("Qwen3VLVideoProcessor", stamped=True),
+    "Qwen3_5ForConditionalGeneration": VideoFamily("Qwen3VLVideoProcessor", stamped=True),
+    "Qwen3_5MoeForConditionalGeneration": VideoFamily("Qwen3VLVideoProcessor", stamped=True),
 }
 """Families of models that take videos, by config.json's architecture."""
 

@@ -14,6 +14,8 @@ from transformers import PreTrainedTokenizerFast
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
+from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
+from transformers.models.glm46v.processing_glm46v import Glm46VProcessor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
@@ -117,7 +119,7 @@ def _gemma3(fast: PreTrainedTokenizerFast) -> Any:
     return Gemma3Processor(pictures, fast, image_seq_length=4)
 
 
-def _without_videos(processor: Any) -> Any:
+def without_videos(processor: Any) -> Any:
     """The class, without a processor of videos, which needs torchvision."""
 
     def check(self: Any, name: str, argument: Any) -> Any:
@@ -141,7 +143,7 @@ def _smolvlm(fast: PreTrainedTokenizerFast) -> Any:
     pictures = SmolVLMImageProcessorPil(
         size={"longest_edge": 64}, max_image_size={"longest_edge": 16}
     )
-    return _without_videos(processing_smolvlm.SmolVLMProcessor)(pictures, fast, None, 4)
+    return without_videos(processing_smolvlm.SmolVLMProcessor)(pictures, fast, None, 4)
 
 
 def _internvl(fast: PreTrainedTokenizerFast) -> Any:
@@ -155,7 +157,7 @@ def _internvl(fast: PreTrainedTokenizerFast) -> Any:
         setattr(fast, name, text)
         setattr(fast, f"{name}_id", fast.convert_tokens_to_ids(text))
     pictures = GotOcr2ImageProcessorPil(size={"height": 24, "width": 24}, max_patches=6)
-    return _without_videos(InternVLProcessor)(pictures, fast, image_seq_length=4)
+    return without_videos(InternVLProcessor)(pictures, fast, image_seq_length=4)
 
 
 def _pixtral(fast: PreTrainedTokenizerFast, merge: int) -> Any:
@@ -265,7 +267,7 @@ FAMILIES: dict[str, Family] = {
             "image_token_id": ids["<|image_pad|>"],
             "vision_config": {"patch_size": 14, "spatial_merge_size": 2},
         },
-        lambda fast: _without_videos(Qwen2VLProcessor)(
+        lambda fast: without_videos(Qwen2VLProcessor)(
             Qwen2VLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112}),
             fast,
         ),
@@ -277,26 +279,52 @@ FAMILIES: dict[str, Family] = {
             "image_token_id": ids["<|image_pad|>"],
             "vision_config": {"patch_size": 14, "spatial_merge_size": 2},
         },
-        lambda fast: _without_videos(Qwen2_5_VLProcessor)(
+        lambda fast: without_videos(Qwen2_5_VLProcessor)(
             Qwen2VLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112}),
             fast,
         ),
         "<|vision_start|><|image_pad|><|vision_end|>",
     ),
-    "qwen3_vl": Family(
-        "Qwen3VLForConditionalGeneration",
-        lambda ids: {
-            "image_token_id": ids["<|image_pad|>"],
-            "vision_config": {"patch_size": 16, "spatial_merge_size": 2},
-        },
-        lambda fast: _without_videos(Qwen3VLProcessor)(
-            Qwen2VLImageProcessorPil(
-                size={"shortest_edge": 64 * 64, "longest_edge": 128 * 128}, patch_size=16
+    **{
+        name: Family(
+            architecture,
+            lambda ids: {
+                "image_token_id": ids["<|image_pad|>"],
+                "vision_config": {"patch_size": 16, "spatial_merge_size": 2},
+            },
+            lambda fast: without_videos(Qwen3VLProcessor)(
+                Qwen2VLImageProcessorPil(
+                    size={"shortest_edge": 64 * 64, "longest_edge": 128 * 128}, patch_size=16
+                ),
+                fast,
             ),
-            fast,
-        ),
-        "<|vision_start|><|image_pad|><|vision_end|>",
-    ),
+            "<|vision_start|><|image_pad|><|vision_end|>",
+        )
+        for name, architecture in (
+            ("qwen3_vl", "Qwen3VLForConditionalGeneration"),
+            ("qwen3_5", "Qwen3_5ForConditionalGeneration"),
+        )
+    },
+    **{
+        name: Family(
+            architecture,
+            lambda ids: {
+                "image_token_id": ids["<|image|>"],
+                "vision_config": {"patch_size": 14, "spatial_merge_size": 2},
+            },
+            lambda fast: without_videos(Glm46VProcessor)(
+                Glm46VImageProcessorPil(
+                    size={"shortest_edge": 2 * 56 * 56, "longest_edge": 2 * 112 * 112}
+                ),
+                fast,
+            ),
+            "<|image|>",
+        )
+        for name, architecture in (
+            ("glm4v", "Glm4vForConditionalGeneration"),
+            ("glm_ocr", "GlmOcrForConditionalGeneration"),
+        )
+    },
     "internvl": Family(
         "InternVLForConditionalGeneration",
         lambda ids: {
@@ -401,7 +429,7 @@ FAMILIES: dict[str, Family] = {
             "vision_aspect_ratio": "anyres_max_2",
             "vision_config": {"patch_size": 6, "image_size": 24},
         },
-        lambda fast: _without_videos(LlavaOnevisionProcessor)(
+        lambda fast: without_videos(LlavaOnevisionProcessor)(
             LlavaOnevisionImageProcessorPil(
                 size={"height": 24, "width": 24}, image_grid_pinpoints=FORMS
             ),

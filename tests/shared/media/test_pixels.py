@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
@@ -244,6 +245,17 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
             image_std=HALF[1],
         ),
         AnyresImages(pixels=pixels(3, HALF), tile=24, side=4, forms=FORMS, most=4),
+    ),
+    "glm4v": (
+        Glm4vImageProcessorPil(size={"shortest_edge": 2 * 57 * 57, "longest_edge": 2 * 99 * 113}),
+        PatchImages(
+            pixels=pixels(3, CLIP),
+            min_pixels=2 * 57 * 57,
+            max_pixels=2 * 99 * 113,
+            patch=14,
+            merge=2,
+            of_all=True,
+        ),
     ),
     "qwen3_vl": (
         Qwen2VLImageProcessorPil(

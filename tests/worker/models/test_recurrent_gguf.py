@@ -133,11 +133,12 @@ def qwen(writer: Writer, config: Any) -> None:
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
     rope = config.rope_parameters
-    writer.add_rope_dimension_count(int(config.head_dim * rope["partial_rotary_factor"]))
-    writer.add_rope_dimension_sections([11, 11, 10, 0])
+    rotating = int(config.head_dim * rope["partial_rotary_factor"])
+    writer.add_rope_dimension_count(rotating)
+    writer.add_rope_dimension_sections([*rope.get("mrope_section", (rotating // 2, 0, 0)), 0])
     writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_full_attention_interval(4)
+    writer.add_full_attention_interval(1 + config.layer_types.index("full_attention"))
     mamba(
         writer,
         heads=config.linear_num_value_heads,

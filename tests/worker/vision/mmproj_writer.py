@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.worker.models import test_recurrent_gguf
+from tests.worker.models import gguf_keys as keys
+from tests.worker.models import test_recurrent_gguf as recurrent
 from tests.worker.models.gguf_writing import Conversion, Made, adjacent, write
 from tests.worker.models.test_gguf_families import CONVERSIONS
 
@@ -28,6 +30,11 @@ def qwen3_vl_text(writer: Writer, config: Any) -> None:
     writer.add_num_deepstack_layers(2)
 
 
+def glm4v_moe_text(writer: Writer, config: Any) -> None:
+    sections(writer, config)
+    keys.glm45(writer, config)
+
+
 TEXT_HALVES = {
     "llama": CONVERSIONS["llama-plain"],
     "mistral": CONVERSIONS["mistral-small3"],
@@ -37,6 +44,26 @@ TEXT_HALVES = {
     "qwen2_vl_text": Conversion(gguf.MODEL_ARCH.QWEN2VL, sections),
     "qwen2_5_vl_text": Conversion(gguf.MODEL_ARCH.QWEN2VL, sections),
     "qwen3_vl_text": Conversion(gguf.MODEL_ARCH.QWEN3VL, qwen3_vl_text),
+}
+
+
+def halves_apart(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Any:
+    """Of GLM-4, whose heads of 16 numbers rotate by 8, with adjacent pairs."""
+    if ".q_proj." in name or ".k_proj." in name:
+        heads = tensor.unflatten(0, (-1, 16))
+        turning = heads[:, :8]
+        tensor = torch.cat((turning[:, 0::2], turning[:, 1::2], heads[:, 8:]), 1).flatten(0, 1)
+    yield name, tensor
+
+
+TEXT_HALVES |= {
+    "glm4v_text": Conversion(gguf.MODEL_ARCH.GLM4, sections, own_parts=halves_apart),
+    "glm4v_moe_text": Conversion(gguf.MODEL_ARCH.GLM4_MOE, glm4v_moe_text),
+}
+RECURRENT_HALVES = {
+    "lfm2": recurrent.CONVERSIONS["lfm2"],
+    "qwen3_5_text": recurrent.CONVERSIONS["qwen35"],
+    "qwen3_5_moe_text": recurrent.CONVERSIONS["qwen35-moe-of-four"],
 }
 MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.3, 0.25]
 
@@ -80,8 +107,12 @@ def qwen3_vl(writer: Writer, config: Any) -> None:
     vision = config.vision_config
     writer.add_vision_use_gelu(True)
     writer.add_vision_spatial_merge_size(vision.spatial_merge_size)
-    levels = vision.deepstack_visual_indexes
+    levels = getattr(vision, "deepstack_visual_indexes", ())
     writer.add_vision_is_deepstack_layers([layer in levels for layer in range(vision.depth)])
+
+
+def glm4v(writer: Writer, config: Any) -> None:
+    writer.add_vision_use_silu(True)
 
 
 def internvl(writer: Writer, config: Any) -> None:
@@ -102,9 +133,15 @@ KINDS: dict[str, tuple[str, Callable[[Writer, Any], None]]] = {
     "qwen2_vl": ("qwen2vl_merger", lambda writer, config: None),
     "qwen2_5_vl": ("qwen2.5vl_merger", qwen2_5_vl),
     "qwen3_vl": ("qwen3vl_merger", qwen3_vl),
+    "qwen3_5": ("qwen3vl_merger", qwen3_vl),
+    "glm4v": ("glm4v", glm4v),
+    "glm4v_moe": ("glm4v", glm4v),
     "internvl": ("internvl", internvl),
 }
 """clip.projector_type and the family's own keys, by the model_type of the whole."""
+
+QWEN3 = ("qwen3_vl", "qwen3_5")
+GLM = ("glm4v", "glm4v_moe")
 
 
 def write_keys(writer: Writer, config: Any) -> None:
@@ -124,10 +161,14 @@ def write_keys(writer: Writer, config: Any) -> None:
     writer.add_vision_feed_forward_length(getattr(vision, "intermediate_size", vision.hidden_size))
     writer.add_vision_block_count(layers_of(config))
     writer.add_vision_head_count(_first(vision, "num_attention_heads", "num_heads"))
-    writer.add_vision_attention_layernorm_eps(getattr(vision, "layer_norm_eps", 1e-5))
+    writer.add_vision_attention_layernorm_eps(_eps(vision))
     writer.add_vision_image_mean(MEAN)
     writer.add_vision_image_std(STD)
     own(writer, config)
+
+
+def _eps(vision: Any) -> float:
+    return float(getattr(vision, "layer_norm_eps", getattr(vision, "rms_norm_eps", 1e-5)))
 
 
 def kind_of(config: Any) -> str:
@@ -183,11 +224,12 @@ def _parts(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor
         yield "v.patch_embd.weight.1", tensor[:, :, 1]
     elif "patch_embed.proj.bias" in name:
         yield "v.patch_embd.bias", tensor
-    elif ".attn.qkv." in name and kind != "qwen3_vl":
+    elif ".attn.qkv." in name and kind not in QWEN3 + GLM:
         for part, rows in zip("qkv", tensor.chunk(3), strict=True):
             yield name.replace("qkv", part), rows
-    elif kind == "qwen3_vl" and "merger" in name:
-        yield _of_merger(name, config.vision_config.deepstack_visual_indexes), tensor
+    elif kind in QWEN3 and "merger" in name:
+        levels = getattr(config.vision_config, "deepstack_visual_indexes", [])
+        yield _of_merger(name, levels), tensor
     elif kind == "internvl":
         yield _of_internvl(name), tensor
     else:
@@ -292,16 +334,16 @@ def write_text_half(path: Path, theirs: Any, made: Made = Writer) -> None:
     config = theirs.config.text_config
     inner = getattr(theirs.model, "text_model", None) or theirs.model.language_model
     weights = {f"model.{name}": tensor for name, tensor in inner.state_dict().items()}
-    half = TextHalf(config, weights | {"lm_head.weight": theirs.lm_head.weight.detach()})
-    if config.model_type == "lfm2":
-        save_file(
-            {name: tensor.contiguous() for name, tensor in weights.items()},
-            path.parent / "model.safetensors",
-        )
-        test_recurrent_gguf.write(
-            path, path.parent, config, test_recurrent_gguf.CONVERSIONS["lfm2"]
-        )
+    if config.model_type in RECURRENT_HALVES:
+        folder = path.parent / "text half"
+        folder.mkdir(exist_ok=True)
+        if not config.tie_word_embeddings:
+            weights["lm_head.weight"] = theirs.lm_head.weight.detach()
+        saved = {name: tensor.contiguous() for name, tensor in weights.items()}
+        save_file(saved, folder / "model.safetensors")
+        recurrent.write(path, folder, config, RECURRENT_HALVES[config.model_type])
         return
+    half = TextHalf(config, weights | {"lm_head.weight": theirs.lm_head.weight.detach()})
     write(path, half, TEXT_HALVES[config.model_type], made)
 
 

@@ -19,7 +19,7 @@ from penstock.media.layout import layout
 from penstock.media.pixels import inputs
 from penstock.media.prepared import write
 from penstock.media.resize import prepare
-from penstock.model.kv_layout import paged
+from penstock.model.kv_layout import KVGroup, paged
 from penstock.model.media_facts import (
     AnyresImages,
     CanvasImages,
@@ -43,7 +43,7 @@ from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.sampler import choose
-from penstock_worker.steps.feature import StepFeature
+from penstock_worker.states.live_states import LiveStates
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.vision.sight import Sight
 from tests.worker.cpu_model import CPUModel
@@ -176,7 +176,7 @@ def theirs_of(model: Any, parts: Sequence[Part], more: Sequence[int] = ()) -> to
             also["pixel_values"] = also["pixel_values"][None]
         kinds = (given == PLACEHOLDER).int()
         name = type(model).__name__
-        if "Qwen" in name or "Paddle" in name:
+        if any(each in name for each in ("Qwen", "Paddle", "Glm")):
             also["mm_token_type_ids"] = kinds
         if "Gemma" in name:
             also["token_type_ids"] = kinds
@@ -275,15 +275,10 @@ def runner_of(
     media = encodings(ours, rows)
     bounds = SlotBounds(slots, blocks, 16, ours.config.vocab_size, POSITIONS)
     forward: ReferenceForward | CPUForward
-    more: tuple[StepFeature, ...] = ()
+    states: LiveStates | None = None
     if is_recurrent(ours):
-        model = cpu or on_cpu(ours, backend="reference")
-        setup = msgspec.structs.replace(model.setup(threads=2), state_checkpoint_tokens=POSITIONS)
-        recipe = choose_backend(model.prepared(), setup, 2)
-        assert recipe.states is not None
-        with torch.inference_mode():
-            forward = cast("CPUForward", recipe.build()(blocks))
-        bounds, more = replace(bounds, groups=paged(recipe.kv_groups)), (recipe.states,)
+        forward, states, groups = with_states(cpu or on_cpu(ours, backend="reference"), blocks)
+        bounds = replace(bounds, groups=paged(groups))
     elif cpu is None:
         shape = CacheShape.of(ours.config, 16, ours.decoder.dtype)
         forward = ReferenceForward(ours.decoder, ReferenceAttention(shape, blocks))
@@ -291,7 +286,23 @@ def runner_of(
         forward = cast("CPUForward", cpu.forward(block_size=16, num_blocks=blocks, threads=2))
         bounds = replace(bounds, groups=cpu.recipe().kv_groups)
     media.see_with(Sight(ours.tower, preparation, forward.count_layer))
-    return host_runner(forward, choose(1), Slots(bounds), observer=observer, media=media, more=more)
+    return host_runner(
+        forward, choose(1), Slots(bounds), observer=observer, media=media, states=states
+    )
+
+
+def with_states(
+    model: CPUModel, blocks: int, every: int = POSITIONS
+) -> tuple[Any, LiveStates | None, tuple[KVGroup, ...]]:
+    """The forward pass of a model with recurrent layers, their states and all KV groups. every:
+    tokens between two checkpoints."""
+    setup = msgspec.structs.replace(
+        model.setup(block_size=16, num_blocks=blocks, threads=2), state_checkpoint_tokens=every
+    )
+    recipe = choose_backend(model.prepared(), setup, 2)
+    assert isinstance(recipe.states, LiveStates)
+    with torch.inference_mode():
+        return recipe.build()(blocks), recipe.states, recipe.kv_groups
 
 
 def is_recurrent(ours: Ours) -> bool:

@@ -55,6 +55,7 @@ def known(pixels: int) -> Pixels:
 
 
 QWEN = PatchImages(pixels=known(3), min_pixels=3136, max_pixels=12_845_056, patch=4, merge=2)
+GLM: dict[str, Any] = {"min_pixels": 12_544, "max_pixels": 11_760_000, "of_all": True}
 PREPARED: dict[str, ImagePreparation] = {
     "gemma3": ScannedImages(
         pixels=known(2),
@@ -73,6 +74,9 @@ PREPARED: dict[str, ImagePreparation] = {
     "qwen2-vl": QWEN,
     "qwen2.5-vl": QWEN,
     "qwen3-vl": msgspec.structs.replace(QWEN, min_pixels=65_536, max_pixels=16_777_216),
+    "qwen3.5": msgspec.structs.replace(QWEN, min_pixels=65_536, max_pixels=16_777_216),
+    "glm4v": msgspec.structs.replace(QWEN, **GLM),
+    "glm4v-moe": msgspec.structs.replace(QWEN, **GLM),
     "internvl": CanvasImages(pixels=known(3), tile=24, rows=4, most=6),
 }
 

@@ -39,7 +39,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 VIDEO = 191
 """config.video_token_id of the cases."""
 FRAMES = VideoFrames(pixels=COLOURS, min_pixels=64, max_pixels=4096, patch=4, merge=2)
-QWEN = ("qwen2-vl", "qwen2.5-vl", "qwen3-vl")
+QWEN = ("qwen2-vl", "qwen2.5-vl", "qwen3-vl", "qwen3.5")
+STAMPED = ("qwen3-vl", "qwen3.5")
 BACKENDS = ("reference", "cpu")
 WANTED = 8
 Parts = list[list[int] | Prepared]
@@ -142,7 +143,7 @@ def asked_of(case: str) -> tuple[list[Parts], float]:
     longer side: there transformers counts on in another way (see test_slot_media)."""
     timed, seconds = case == "qwen2.5-vl", 1.0
     step = (2, 1) if timed else ()
-    stamped = case == "qwen3-vl"
+    stamped = case in STAMPED
     short = video(4, 2, 4, 1, *step, stamped=stamped)
     long = video(5, 3, 5, 2, *step, stamped=stamped)
     shown = picture(CASES[case].preparation, 2, 3)

@@ -29,6 +29,8 @@ QUICK = (
     "idefics3",
     "qwen2.5-vl",
     "qwen3-vl",
+    "qwen3.5",
+    "glm4v",
     "mistral3",
     "gemma3",
     "lighton-ocr",
@@ -36,7 +38,7 @@ QUICK = (
     "granite-vision",
     "paddleocr-vl",
 )
-ATTENDING = tuple(case for case in QUICK if case != "lfm2-vl")
+ATTENDING = tuple(case for case in QUICK if case not in ("lfm2-vl", "qwen3.5"))
 """Those without states of recurrent layers, which a prefix in KV blocks doesn't have."""
 BACKENDS = ("reference", "cpu")
 WANTED = 6

@@ -47,6 +47,7 @@ from tests.worker.vision.case import (
     fixed,
 )
 from tests.worker.vision.newer_cases import NEWER
+from tests.worker.vision.patch_cases import OF_PATCHES
 
 LLAMA = TEXT | {"class": "LlamaConfig", "head_dim": 16}
 MISTRAL = TEXT | {"class": "MistralConfig", "head_dim": 16}
@@ -70,203 +71,207 @@ LLAMA4 = TEXT | {
     "floor_scale": 16,
 }
 FORMS = [[24, 24], [24, 48], [48, 24], [48, 48], [24, 72]]
-CASES: dict[str, Case] = {
-    "llava": Case(
-        "Llava",
-        {"text_config": LLAMA, "vision_config": CLIP, "image_token_index": PLACEHOLDER},
-        fixed(28, 16),
-    ),
-    "llava-mistral-with-the-class-token": Case(
-        "Llava",
-        {
-            "text_config": MISTRAL | {"sliding_window": 21},
-            "vision_config": CLIP | {"hidden_act": "gelu"},
-            "image_token_index": PLACEHOLDER,
-            "vision_feature_select_strategy": "full",
-            "vision_feature_layer": -1,
-        },
-        fixed(28, 17),
-    ),
-    "llava-siglip": Case(
-        "Llava",
-        {
-            "text_config": LLAMA,
-            "vision_config": SIGLIP,
-            "image_token_index": PLACEHOLDER,
-            "vision_feature_select_strategy": "full",
-            "multimodal_projector_bias": False,
-        },
-        fixed(30, 16),
-    ),
-    "llava-qwen2": Case(
-        "Llava",
-        {
-            "text_config": WIDE | {"class": "Qwen2Config"},
-            "vision_config": CLIP,
-            "image_token_index": PLACEHOLDER,
-            "vision_feature_layer": 1,
-            "projector_hidden_act": "gelu_pytorch_tanh",
-        },
-        fixed(28, 16),
-    ),
-    "idefics3": Case(
-        "Idefics3",
-        {
-            "text_config": LLAMA,
-            "vision_config": SEES | {"image_size": 32, "patch_size": 4},
-            "image_token_id": PLACEHOLDER,
-        },
-        TiledImages(pixels=COLOURS, longest_edge=96, tile=24, rows=9),
-    ),
-    "smolvlm": Case(
-        "SmolVLM",
-        {
-            "text_config": LLAMA,
-            "vision_config": SEES | {"image_size": 24, "patch_size": 4},
-            "image_token_id": PLACEHOLDER,
-            "scale_factor": 3,
-            "tie_word_embeddings": True,
-        },
-        TiledImages(pixels=COLOURS, longest_edge=96, tile=24, rows=4),
-    ),
-    "qwen2-vl": Case(
-        "Qwen2VL",
-        {
-            "text_config": WIDE | {"rope_parameters": SECTIONS},
-            "vision_config": QWEN_TOWER
-            | {"depth": 2, "embed_dim": 48, "hidden_size": 96, "mlp_ratio": 2},
-        }
-        | QWEN_TOKENS,
-        QWEN_PATCHES,
-    ),
-    "qwen2.5-vl": Case(
-        "Qwen2_5_VL",
-        {
-            "text_config": WIDE | {"rope_parameters": SECTIONS},
-            "vision_config": QWEN_TOWER
-            | {
-                "depth": 3,
-                "hidden_size": 48,
-                "out_hidden_size": 96,
-                "intermediate_size": 52,
-                "window_size": 16,
-                "fullatt_block_indexes": [1],
-            },
-        }
-        | QWEN_TOKENS,
-        QWEN_PATCHES,
-    ),
-    "qwen3-vl": Case(
-        "Qwen3VL",
-        {
-            "text_config": TEXT | {"head_dim": 16, "rope_parameters": SECTIONS_3},
-            "vision_config": QWEN3_TOWER,
-        }
-        | QWEN_TOKENS,
-        QWEN_PATCHES,
-    ),
-    "qwen3-vl-moe": Case(
-        "Qwen3VLMoe",
-        {
-            "text_config": TEXT
-            | {
-                "head_dim": 16,
-                "rope_parameters": SECTIONS_3,
-                "num_experts": 5,
-                "num_experts_per_tok": 2,
-                "moe_intermediate_size": 40,
-                "mlp_only_layers": [1],
-            },
-            "vision_config": QWEN3_TOWER
-            | {"num_position_embeddings": 9, "depth": 2}
-            | {"deepstack_visual_indexes": [0]},
-        }
-        | QWEN_TOKENS,
-        QWEN_PATCHES,
-    ),
-    "internvl": Case(
-        "InternVL",
-        {
-            "text_config": WIDE | {"class": "Qwen2Config"},
-            "vision_config": INTERNVIT | {"attention_bias": True},
-            "image_token_id": PLACEHOLDER,
-        },
-        CanvasImages(pixels=COLOURS, tile=24, rows=4),
-    ),
-    "internvl-with-norms-of-queries": Case(
-        "InternVL",
-        {
-            "text_config": TEXT | {"class": "Qwen3Config", "head_dim": 16},
-            "vision_config": INTERNVIT | {"use_qk_norm": True, "norm_type": "rms_norm"},
-            "image_token_id": PLACEHOLDER,
-            "projector_hidden_act": "gelu_pytorch_tanh",
-            "vision_feature_layer": -2,
-        },
-        CanvasImages(pixels=COLOURS, tile=24, rows=4),
-    ),
-    "pixtral": Case(
-        "Llava",
-        {
-            "text_config": MISTRAL,
-            "vision_config": PIXTRAL,
-            "image_token_index": PLACEHOLDER,
-            "vision_feature_select_strategy": "full",
-            "vision_feature_layer": -1,
-        },
-        RowImages(pixels=COLOURS, longest_edge=64, patch=4),
-    ),
-    "mistral3": Case(
-        "Mistral3",
-        {
-            "text_config": MISTRAL,
-            "vision_config": PIXTRAL | {"hidden_act": "silu"},
-            "image_token_index": PLACEHOLDER,
-        },
-        RowImages(pixels=COLOURS, longest_edge=64, patch=8),
-    ),
-    "llava-onevision": Case(
-        "LlavaOnevision",
-        {
-            "text_config": WIDE | {"class": "Qwen2Config"},
-            "vision_config": SIGLIP | {"image_size": 24, "patch_size": 6},
-            "image_token_index": PLACEHOLDER,
-            "image_grid_pinpoints": FORMS,
-            "vision_aspect_ratio": "anyres_max_2",
-        },
-        AnyresImages(
-            pixels=COLOURS, tile=24, side=4, forms=tuple((a, b) for a, b in FORMS), most=2
+CASES: dict[str, Case] = (
+    {
+        "llava": Case(
+            "Llava",
+            {"text_config": LLAMA, "vision_config": CLIP, "image_token_index": PLACEHOLDER},
+            fixed(28, 16),
         ),
-    ),
-    "llama4": Case(
-        "Llama4",
-        {
-            "text_config": LLAMA4,
-            "vision_config": SEES
-            | {
-                "image_size": 24,
-                "patch_size": 4,
-                "intermediate_size": 192,
-                "projector_input_dim": 56,
-                "projector_output_dim": 56,
-                "vision_output_dim": 56,
-                "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+        "llava-mistral-with-the-class-token": Case(
+            "Llava",
+            {
+                "text_config": MISTRAL | {"sliding_window": 21},
+                "vision_config": CLIP | {"hidden_act": "gelu"},
+                "image_token_index": PLACEHOLDER,
+                "vision_feature_select_strategy": "full",
+                "vision_feature_layer": -1,
             },
-            "image_token_index": PLACEHOLDER,
-        },
-        FittedImages(pixels=msgspec.structs.replace(COLOURS, rounded=True), tile=24, rows=9),
-    ),
-    "gemma3": Case(
-        "Gemma3",
-        {
-            "text_config": TEXT
-            | {"class": "Gemma3TextConfig", "head_dim": 16, "sliding_window": 11},
-            "vision_config": SIGLIP | {"image_size": 32, "patch_size": 4},
-            "mm_tokens_per_image": 16,
-            "image_token_index": PLACEHOLDER,
-        },
-        fixed(32, 16),
-    ),
-} | NEWER
+            fixed(28, 17),
+        ),
+        "llava-siglip": Case(
+            "Llava",
+            {
+                "text_config": LLAMA,
+                "vision_config": SIGLIP,
+                "image_token_index": PLACEHOLDER,
+                "vision_feature_select_strategy": "full",
+                "multimodal_projector_bias": False,
+            },
+            fixed(30, 16),
+        ),
+        "llava-qwen2": Case(
+            "Llava",
+            {
+                "text_config": WIDE | {"class": "Qwen2Config"},
+                "vision_config": CLIP,
+                "image_token_index": PLACEHOLDER,
+                "vision_feature_layer": 1,
+                "projector_hidden_act": "gelu_pytorch_tanh",
+            },
+            fixed(28, 16),
+        ),
+        "idefics3": Case(
+            "Idefics3",
+            {
+                "text_config": LLAMA,
+                "vision_config": SEES | {"image_size": 32, "patch_size": 4},
+                "image_token_id": PLACEHOLDER,
+            },
+            TiledImages(pixels=COLOURS, longest_edge=96, tile=24, rows=9),
+        ),
+        "smolvlm": Case(
+            "SmolVLM",
+            {
+                "text_config": LLAMA,
+                "vision_config": SEES | {"image_size": 24, "patch_size": 4},
+                "image_token_id": PLACEHOLDER,
+                "scale_factor": 3,
+                "tie_word_embeddings": True,
+            },
+            TiledImages(pixels=COLOURS, longest_edge=96, tile=24, rows=4),
+        ),
+        "qwen2-vl": Case(
+            "Qwen2VL",
+            {
+                "text_config": WIDE | {"rope_parameters": SECTIONS},
+                "vision_config": QWEN_TOWER
+                | {"depth": 2, "embed_dim": 48, "hidden_size": 96, "mlp_ratio": 2},
+            }
+            | QWEN_TOKENS,
+            QWEN_PATCHES,
+        ),
+        "qwen2.5-vl": Case(
+            "Qwen2_5_VL",
+            {
+                "text_config": WIDE | {"rope_parameters": SECTIONS},
+                "vision_config": QWEN_TOWER
+                | {
+                    "depth": 3,
+                    "hidden_size": 48,
+                    "out_hidden_size": 96,
+                    "intermediate_size": 52,
+                    "window_size": 16,
+                    "fullatt_block_indexes": [1],
+                },
+            }
+            | QWEN_TOKENS,
+            QWEN_PATCHES,
+        ),
+        "qwen3-vl": Case(
+            "Qwen3VL",
+            {
+                "text_config": TEXT | {"head_dim": 16, "rope_parameters": SECTIONS_3},
+                "vision_config": QWEN3_TOWER,
+            }
+            | QWEN_TOKENS,
+            QWEN_PATCHES,
+        ),
+        "qwen3-vl-moe": Case(
+            "Qwen3VLMoe",
+            {
+                "text_config": TEXT
+                | {
+                    "head_dim": 16,
+                    "rope_parameters": SECTIONS_3,
+                    "num_experts": 5,
+                    "num_experts_per_tok": 2,
+                    "moe_intermediate_size": 40,
+                    "mlp_only_layers": [1],
+                },
+                "vision_config": QWEN3_TOWER
+                | {"num_position_embeddings": 9, "depth": 2}
+                | {"deepstack_visual_indexes": [0]},
+            }
+            | QWEN_TOKENS,
+            QWEN_PATCHES,
+        ),
+        "internvl": Case(
+            "InternVL",
+            {
+                "text_config": WIDE | {"class": "Qwen2Config"},
+                "vision_config": INTERNVIT | {"attention_bias": True},
+                "image_token_id": PLACEHOLDER,
+            },
+            CanvasImages(pixels=COLOURS, tile=24, rows=4),
+        ),
+        "internvl-with-norms-of-queries": Case(
+            "InternVL",
+            {
+                "text_config": TEXT | {"class": "Qwen3Config", "head_dim": 16},
+                "vision_config": INTERNVIT | {"use_qk_norm": True, "norm_type": "rms_norm"},
+                "image_token_id": PLACEHOLDER,
+                "projector_hidden_act": "gelu_pytorch_tanh",
+                "vision_feature_layer": -2,
+            },
+            CanvasImages(pixels=COLOURS, tile=24, rows=4),
+        ),
+        "pixtral": Case(
+            "Llava",
+            {
+                "text_config": MISTRAL,
+                "vision_config": PIXTRAL,
+                "image_token_index": PLACEHOLDER,
+                "vision_feature_select_strategy": "full",
+                "vision_feature_layer": -1,
+            },
+            RowImages(pixels=COLOURS, longest_edge=64, patch=4),
+        ),
+        "mistral3": Case(
+            "Mistral3",
+            {
+                "text_config": MISTRAL,
+                "vision_config": PIXTRAL | {"hidden_act": "silu"},
+                "image_token_index": PLACEHOLDER,
+            },
+            RowImages(pixels=COLOURS, longest_edge=64, patch=8),
+        ),
+        "llava-onevision": Case(
+            "LlavaOnevision",
+            {
+                "text_config": WIDE | {"class": "Qwen2Config"},
+                "vision_config": SIGLIP | {"image_size": 24, "patch_size": 6},
+                "image_token_index": PLACEHOLDER,
+                "image_grid_pinpoints": FORMS,
+                "vision_aspect_ratio": "anyres_max_2",
+            },
+            AnyresImages(
+                pixels=COLOURS, tile=24, side=4, forms=tuple((a, b) for a, b in FORMS), most=2
+            ),
+        ),
+        "llama4": Case(
+            "Llama4",
+            {
+                "text_config": LLAMA4,
+                "vision_config": SEES
+                | {
+                    "image_size": 24,
+                    "patch_size": 4,
+                    "intermediate_size": 192,
+                    "projector_input_dim": 56,
+                    "projector_output_dim": 56,
+                    "vision_output_dim": 56,
+                    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+                },
+                "image_token_index": PLACEHOLDER,
+            },
+            FittedImages(pixels=msgspec.structs.replace(COLOURS, rounded=True), tile=24, rows=9),
+        ),
+        "gemma3": Case(
+            "Gemma3",
+            {
+                "text_config": TEXT
+                | {"class": "Gemma3TextConfig", "head_dim": 16, "sliding_window": 11},
+                "vision_config": SIGLIP | {"image_size": 32, "patch_size": 4},
+                "mm_tokens_per_image": 16,
+                "image_token_index": PLACEHOLDER,
+            },
+            fixed(32, 16),
+        ),
+    }
+    | OF_PATCHES
+    | NEWER
+)
 
 
 def make_theirs(case: str) -> Any:

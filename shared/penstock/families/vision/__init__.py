@@ -4,6 +4,7 @@ The decoder after a tower is one of penstock.families.FAMILIES.
 """
 
 from penstock.families.vision.gemma3 import GEMMA3_VISION
+from penstock.families.vision.glm4v import GLM4V, GLM_OCR
 from penstock.families.vision.idefics3 import IDEFICS3
 from penstock.families.vision.internvl import INTERNVL
 from penstock.families.vision.lfm2_vl import LFM2_VL
@@ -13,6 +14,7 @@ from penstock.families.vision.llava import LLAVA, LLAVA_ONEVISION
 from penstock.families.vision.llava_next import LLAVA_NEXT
 from penstock.families.vision.paddleocr_vl import PADDLEOCR_VL
 from penstock.families.vision.pixtral import MISTRAL3
+from penstock.families.vision.qwen3_5 import QWEN3_5_VISION
 from penstock.families.vision.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 from penstock.families.vision.reading import HARMLESS, VISION, TextHalf, VisionFamily
 
@@ -25,6 +27,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         QWEN2_VL,
         QWEN2_5_VL,
         QWEN3_VL,
+        QWEN3_5_VISION,
         GEMMA3_VISION,
         INTERNVL,
         MISTRAL3,
@@ -33,6 +36,8 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         LLAVA_NEXT,
         PADDLEOCR_VL,
         LLAMA4_VISION,
+        GLM4V,
+        GLM_OCR,
     )
 }
 

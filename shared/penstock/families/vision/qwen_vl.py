@@ -262,7 +262,8 @@ def _experts(fields: Fields) -> ModelConfig:
     )
 
 
-def _read_qwen3(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+def table_tower(section: Fields, text: ModelConfig) -> VisionSpec:
+    """What Qwen3-VL and Qwen3.5 see with, without levels of DeepStack."""
     section = section.completed(
         depth=27,
         hidden_size=1152,
@@ -270,7 +271,6 @@ def _read_qwen3(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpe
         intermediate_size=4304,
         patch_size=16,
         num_position_embeddings=2304,
-        deepstack_visual_indexes=[8, 16, 24],
     )
     same_size(section, "out_hidden_size", text)
     tower = vision_tower(
@@ -285,9 +285,14 @@ def _read_qwen3(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpe
     if math.isqrt(places) ** 2 != places:
         raise section.wrong("num_position_embeddings", "a square number")
     positions = RotaryPositions(theta=_theta(tower.positions), table=math.isqrt(places))
-    spec = vision_spec(section, msgspec.structs.replace(tower, positions=positions))
+    return vision_spec(section, msgspec.structs.replace(tower, positions=positions))
+
+
+def _read_qwen3(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    section = section.completed(deepstack_visual_indexes=[8, 16, 24])
+    spec = table_tower(section, text)
     return msgspec.structs.replace(
-        spec, deepstack_layers=_deepstack_layers(section, tower.num_layers, text)
+        spec, deepstack_layers=_deepstack_layers(section, spec.tower.num_layers, text)
     )
 
 

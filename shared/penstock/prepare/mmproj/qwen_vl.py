@@ -57,15 +57,15 @@ def qwen2_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds
     inner = rows if columns == found.hidden_size() else columns
     if not 1 <= inner <= MAX_WIDTH:
         raise UnsupportedModel(f"{found.file.path}: v.blk.0.ffn_up has {inner} outputs")
-    tower = _tower(found, "layer", activation=found.activation("gelu"), inner=inner)
+    tower = patch_tower(found, "layer", activation=found.activation("gelu"), inner=inner)
     return _seen(found, tokens, tower, QWEN2)
 
 
 def qwen2_5_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
-    tower = _tower(found, "rms", activation=found.activation("gelu"), gated=True)
+    tower = patch_tower(found, "rms", activation=found.activation("gelu"), gated=True)
     every = bounded(found.keys, "n_wa_pattern", tower.num_layers)
     pixels = bounded(found.keys, "window_size", MAX_WINDOW, 112)
-    merge = _merge(found)
+    merge = merge_of(found)
     squares = pixels // merge // tower.patch
     if squares < 1:
         raise found.keys.wrong("window_size", f"{merge * tower.patch} pixels at least")
@@ -82,7 +82,7 @@ def qwen3_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds
         raise UnsupportedModel(
             f"{found.file.path}: v.position_embd has {places} rows; a square number is needed"
         )
-    tower = _tower(
+    tower = patch_tower(
         found,
         "layer",
         activation=found.activation("gelu_tanh"),
@@ -106,27 +106,32 @@ def _deepstack_layers(found: MmprojFile, layers: int) -> tuple[int, ...]:
     return numbers
 
 
-def _tower(found: MmprojFile, norm: Literal["layer", "rms"], **parts: Any) -> TowerSpec:
+def patch_tower(
+    found: MmprojFile, norm: Literal["layer", "rms"], eps: float | None = EPS, **parts: Any
+) -> TowerSpec:
+    """The tower of pictures of any form, before a decoder whose tokens have positions of three
+    numbers. eps: of its norms; None: as the file says."""
     if not all(rope.sections for rope in found.text.ropes):
         raise UnsupportedModel(
             f"{found.file.path} belongs to a decoder whose tokens have positions of three numbers; "
             "this one's don't (rope.dimension_sections)"
         )
     parts = {"positions": RotaryPositions()} | parts
-    tower: TowerSpec = found.tower(norm, eps=EPS, frames=FRAMES, **parts)
+    tower: TowerSpec = found.tower(norm, eps=eps, frames=FRAMES, **parts)
     if tower.head_dim % 4:
         raise found.keys.wrong("attention.head_count", "heads of a multiple of 4 numbers")
     return tower
 
 
-def _merge(found: MmprojFile) -> int:
+def merge_of(found: MmprojFile) -> int:
+    """Patches, each way, of a square that becomes a row."""
     return bounded(found.keys, "spatial_merge_size", MAX_MERGE, 2)
 
 
 def _seen(
     found: MmprojFile, tokens: MmprojTokens, tower: TowerSpec, release: Release
 ) -> tuple[VisionSpec, Kinds]:
-    merge = _merge(found)
+    merge = merge_of(found)
     vision = VisionSpec(tower=tower, projector=MergerProjector(side=merge, norm=tower.norm))
     pixels = found.pixels(3, release.mean, release.std)
     least = bounded(found.keys, "image_min_pixels", MAX_PICTURE, release.pixels[0])

@@ -41,6 +41,7 @@ from penstock.model.tower_spec import (
 from penstock.prepare.checkpoint import odd_values_refused
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
+from penstock.prepare.mmproj.glm4v import glm4v
 from penstock.prepare.mmproj.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
 from penstock.prepare.mmproj.sounds import qwen2_audio, voxtral
 from penstock.prepare.picture_readers import (
@@ -320,7 +321,10 @@ KINDS: dict[str, MmprojKind] = {
     "lightonocr": MmprojKind("LightOnOCR", ("qwen3",), lighton_ocr),
     "qwen2vl_merger": MmprojKind("Qwen2-VL", ("qwen2",), qwen2_vl),
     "qwen2.5vl_merger": MmprojKind("Qwen2.5-VL", ("qwen2",), qwen2_5_vl),
-    "qwen3vl_merger": MmprojKind("Qwen3-VL", ("qwen3", "qwen3_moe"), qwen3_vl),
+    "qwen3vl_merger": MmprojKind(
+        "Qwen3-VL or Qwen3.5", ("qwen3", "qwen3_moe", "qwen3_5", "qwen3_5_moe"), qwen3_vl
+    ),
+    "glm4v": MmprojKind("GLM-4.1V, 4.5V or GLM-OCR", ("glm4", "glm4_moe"), glm4v),
     "internvl": MmprojKind("InternVL 3", ("qwen2", "qwen3", "qwen3_moe", "llama"), internvl),
     "qwen2a": MmprojKind("Qwen2-Audio", ("qwen2",), qwen2_audio, hears=True),
     "voxtral": MmprojKind("Voxtral", ("llama",), voxtral, hears=True),

@@ -1,0 +1,190 @@
+"""GLM-4.1V, 4.5V and 4.6V: a tower for pictures of any form with a table of positions that is
+stretched cubically, and GLM-4, dense or with experts, whose tokens have positions of three numbers.
+GLM-OCR: the same without the table, with norms of queries and keys, and biases the other way round.
+
+Sources: GLM-V team, "GLM-4.1V-Thinking", 2025; the model card of GLM-OCR, 2026.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.families.family import Family
+from penstock.families.glm4 import GLM4, GLM4_MOE
+from penstock.families.vision.qwen_vl import MAX_MERGE, same_size, vision_tower, with_sections
+from penstock.families.vision.reading import (
+    MAX_PIXELS,
+    MAX_WIDTH,
+    TextHalf,
+    VisionFamily,
+    bounded,
+    patches_in_row,
+)
+from penstock.formats.fields import Fields
+from penstock.model.config import ModelConfig
+from penstock.model.layer_spec import NormSpec
+from penstock.model.tower_spec import (
+    GatedMergerProjector,
+    RotaryPositions,
+    TowerSpec,
+    VisionSpec,
+)
+
+SECTIONS = (8, 12, 12)
+"""Where config.json says nothing of them."""
+PROJECTOR_NORM = NormSpec(kind="layer", eps=1e-5, bias=True)
+"""Whatever config.json says of the tower's norms."""
+COLOURS = 3
+DENSE: dict[str, object] = {
+    "vocab_size": 151_552,
+    "hidden_size": 4096,
+    "intermediate_size": 13_696,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "head_dim": -1,  # hidden size / heads
+    "max_position_embeddings": 32_768,
+    "rms_norm_eps": 1e-5,
+    "partial_rotary_factor": 1.0,
+}
+"""Defaults of transformers' Glm4vTextConfig."""
+EXPERTS: dict[str, object] = {
+    "vocab_size": 151_424,
+    "hidden_size": 4096,
+    "intermediate_size": 10_944,
+    "num_hidden_layers": 46,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 8,
+    "head_dim": -1,
+    "max_position_embeddings": 65_536,
+    "moe_intermediate_size": 1408,
+    "num_experts_per_tok": 8,
+    "n_routed_experts": 128,
+    "attention_bias": True,
+}
+"""Defaults of transformers' Glm4vMoeTextConfig."""
+OF_OCR: dict[str, object] = DENSE | {
+    "vocab_size": 59_392,
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131_072,
+}
+"""Defaults of transformers' GlmOcrTextConfig."""
+ABOUT_PICTURES = frozenset(
+    {
+        "image_end_token_id",
+        "image_start_token_id",
+        "image_token_id",
+        "video_end_token_id",
+        "video_start_token_id",
+        "video_token_id",
+    }
+)
+
+
+def _half(family: Family, defaults: dict[str, object], **always: object) -> TextHalf:
+    """always: settings that have one value in this family, whatever config.json says of them."""
+
+    def read(fields: Fields) -> ModelConfig:
+        fields.ignore(*always, "num_nextn_predict_layers")
+        return with_sections(fields.replaced(always), family, SECTIONS)
+
+    return TextHalf(
+        Family(
+            family.name,
+            (),
+            family.known_as,
+            read,
+            hub_names=family.hub_names,
+            unserved=family.unserved,
+        ),
+        defaults,
+    )
+
+
+def _tower(section: Fields, text: ModelConfig, inner: int, **parts: Any) -> TowerSpec:
+    """inner: the feed-forward's size."""
+    same_size(section, "out_hidden_size", text)
+    tower = vision_tower(
+        section,
+        bounded(section, "hidden_size", MAX_WIDTH),
+        "rms",
+        "silu",
+        intermediate_size=inner,
+        gated=True,
+        patch_bias=True,
+        qkv_bias=section.flag("attention_bias"),
+        last_norm=True,
+        **parts,
+    )
+    eps = section.number("rms_norm_eps", 1e-5)
+    return msgspec.structs.replace(tower, norm=msgspec.structs.replace(tower.norm, eps=eps))
+
+
+def _spec(section: Fields, tower: TowerSpec, inner: int) -> VisionSpec:
+    """inner: the projector's."""
+    side = bounded(section, "spatial_merge_size", MAX_MERGE, 2)
+    return VisionSpec(
+        tower=tower,
+        projector=GatedMergerProjector(
+            side=side, norm=PROJECTOR_NORM, inner=inner, activation=tower.activation
+        ),
+    )
+
+
+def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    section = section.completed(
+        depth=24, hidden_size=1536, num_heads=12, attention_bias=False, intermediate_size=13_696
+    )
+    tower = _tower(section, text, text.hidden_size, bias=False, patch_norm=True)
+    image = bounded(section, "image_size", MAX_PIXELS, 336)
+    positions = RotaryPositions(
+        theta=tower.rotary.theta if tower.rotary is not None else 10_000.0,
+        table=patches_in_row(section, image, tower.patch),
+        cubic=True,
+    )
+    inner = bounded(section, "intermediate_size", MAX_WIDTH)
+    return _spec(section, msgspec.structs.replace(tower, positions=positions), inner)
+
+
+def _read_ocr(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    section.ignore("image_size")  # There is no table.
+    section = section.completed(
+        depth=24, hidden_size=1024, num_heads=16, attention_bias=True, intermediate_size=4096
+    )
+    inner = bounded(section, "intermediate_size", MAX_WIDTH)
+    bias = section.flag("attention_bias")
+    tower = _tower(section, text, inner, bias=bias, head_norms=True)
+    return _spec(section, tower, COLOURS * text.hidden_size)
+
+
+GLM4V = VisionFamily(
+    "glm4v",
+    (
+        "Glm4vForConditionalGeneration",
+        "Glm4vMoeForConditionalGeneration",
+        "Glm46VForConditionalGeneration",
+    ),
+    "GLM-4.1V, 4.5V, 4.6V",
+    {
+        "glm4v_text": _half(GLM4, DENSE, attention_bias=True),
+        "glm4v_moe_text": _half(GLM4_MOE, EXPERTS, use_qk_norm=False),
+    },
+    _read,
+    usual="glm4v_text",
+    harmless=ABOUT_PICTURES,
+)
+GLM_OCR = VisionFamily(
+    "glm_ocr",
+    ("GlmOcrForConditionalGeneration",),
+    "GLM-OCR",
+    {"glm_ocr_text": _half(GLM4, OF_OCR, attention_bias=False)},
+    _read_ocr,
+    usual="glm_ocr_text",
+    harmless=ABOUT_PICTURES,
+)

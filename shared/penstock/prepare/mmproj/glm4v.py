@@ -1,0 +1,80 @@
+"""mmproj files of GLM-4.1V, 4.5V and 4.6V, and of GLM-OCR."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from penstock.errors import UnsupportedModel
+from penstock.families.vision.glm4v import PROJECTOR_NORM
+from penstock.families.vision.reading import MAX_WIDTH
+from penstock.model.media_facts import PatchImages
+from penstock.model.tower_spec import GatedMergerProjector, RotaryPositions, VisionSpec
+from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD
+from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
+from penstock.prepare.mmproj.qwen_vl import FRAMES, merge_of, patch_tower
+
+PICTURE = "<|image|>"
+PIXELS = (112 * 112, 28 * 28 * 15_000)
+"""The fewest and the most that a picture has, as in transformers; the file doesn't say."""
+
+
+def glm4v(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    """The file's feed_forward_length is the projector's size in some models, and the tower's in
+    others. GLM-OCR has no table of positions."""
+    tower = patch_tower(
+        found,
+        "rms",
+        None,
+        activation=found.activation("gelu"),
+        inner=_outputs(found, "v.blk.0.ffn_up.weight"),
+        gated=True,
+        patch_bias=True,
+        qkv_bias=found.has("v.blk.0.attn_qkv.bias"),
+        bias=found.has("v.blk.0.attn_out.bias"),
+        head_norms=found.has("v.blk.0.attn_q_norm.weight"),
+        patch_norm=found.has("v.norm_embd.weight"),
+        last_norm=True,
+    )
+    if found.has("v.position_embd.weight"):
+        positions = RotaryPositions(table=_side_of_table(found), cubic=True)
+        tower = msgspec.structs.replace(tower, positions=positions)
+    merge = merge_of(found)
+    projector = GatedMergerProjector(
+        side=merge,
+        norm=PROJECTOR_NORM,
+        inner=_outputs(found, "mm.gate.weight"),
+        activation=tower.activation,
+    )
+    preparation = PatchImages(
+        pixels=found.pixels(3, CLIP_MEAN, CLIP_STD),
+        min_pixels=PIXELS[0],
+        max_pixels=PIXELS[1],
+        patch=tower.patch,
+        merge=merge,
+        frames=FRAMES,
+        of_all=True,
+    )
+    token, token_id = tokens.id_of(PICTURE)
+    return VisionSpec(tower=tower, projector=projector), of_pictures(
+        preparation, token, token, token_id
+    )
+
+
+def _outputs(found: MmprojFile, name: str) -> int:
+    """Outputs of a product that must be there."""
+    rows, _ = found.shape(name, 2)
+    if not 1 <= rows <= MAX_WIDTH:
+        raise UnsupportedModel(f"{found.file.path}: {name} has {rows} outputs")
+    return rows
+
+
+def _side_of_table(found: MmprojFile) -> int:
+    places, _ = found.shape("v.position_embd.weight", 2)
+    side = math.isqrt(places)
+    if side * side != places:
+        raise UnsupportedModel(
+            f"{found.file.path}: v.position_embd has {places} rows; a square number is needed"
+        )
+    return side

@@ -1,0 +1,116 @@
+"""Tiny models that see pictures of any form as patches: Qwen3.5's and GLM-4.1V's relatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.worker.vision.case import (
+    PLACEHOLDER,
+    QWEN3_TOWER,
+    QWEN_PATCHES,
+    QWEN_TOKENS,
+    QWEN_TOWER,
+    SECTIONS,
+    TEXT,
+    WIDE,
+    Case,
+)
+
+DELTA: dict[str, Any] = TEXT | {
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 20,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "rope_parameters": {
+        "rope_type": "default",
+        "mrope_section": [2, 1, 1],
+        "rope_theta": 100.0,
+        "partial_rotary_factor": 0.5,
+    },
+}
+QWEN35_TOWER = {key: value for key, value in QWEN3_TOWER.items() if "deepstack" not in key}
+HALF = {"partial_rotary_factor": 0.5}
+GLM_TOKENS = {"image_token_id": PLACEHOLDER, "video_token_id": 191}
+GLM_TOWER = QWEN_TOWER | {
+    "depth": 2,
+    "hidden_size": 48,
+    "out_hidden_size": 96,
+    "intermediate_size": 52,
+    "image_size": 24,
+}
+OF_PATCHES: dict[str, Case] = {
+    "qwen3.5": Case(
+        "Qwen3_5",
+        {"text_config": DELTA, "vision_config": QWEN35_TOWER} | QWEN_TOKENS,
+        QWEN_PATCHES,
+    ),
+    "qwen3.5-moe": Case(
+        "Qwen3_5Moe",
+        {
+            "text_config": DELTA
+            | {
+                "num_experts": 6,
+                "num_experts_per_tok": 3,
+                "moe_intermediate_size": 24,
+                "shared_expert_intermediate_size": 40,
+            },
+            "vision_config": QWEN35_TOWER | {"num_position_embeddings": 9, "depth": 2},
+        }
+        | QWEN_TOKENS,
+        QWEN_PATCHES,
+    ),
+    "glm4v": Case(
+        "Glm4v",
+        {
+            "text_config": WIDE
+            | {"rope_parameters": SECTIONS | {"mrope_section": [2, 1, 1]} | HALF},
+            "vision_config": GLM_TOWER,
+        }
+        | GLM_TOKENS,
+        QWEN_PATCHES,
+    ),
+    "glm4v-moe": Case(
+        "Glm4vMoe",
+        {
+            "text_config": TEXT
+            | {
+                "head_dim": 16,
+                "rope_parameters": SECTIONS | {"mrope_section": [2, 1, 1]} | HALF,
+                "n_routed_experts": 8,
+                "num_experts_per_tok": 3,
+                "moe_intermediate_size": 24,
+                "n_shared_experts": 1,
+                "first_k_dense_replace": 1,
+                "routed_scaling_factor": 1.5,
+            },
+            "vision_config": GLM_TOWER
+            | {"out_hidden_size": 72, "attention_bias": True, "image_size": 16},
+        }
+        | GLM_TOKENS,
+        QWEN_PATCHES,
+    ),
+    "glm4.6v": Case(
+        "Glm46V",
+        {
+            "text_config": WIDE
+            | {
+                "class": "Glm4vTextConfig",
+                "rope_parameters": SECTIONS | {"mrope_section": [2, 1, 1]} | HALF,
+            },
+            "vision_config": GLM_TOWER | {"class": "Glm4vVisionConfig", "rms_norm_eps": 0.01},
+        }
+        | GLM_TOKENS,
+        QWEN_PATCHES,
+    ),
+    "glm-ocr": Case(
+        "GlmOcr",
+        {
+            "text_config": TEXT | {"head_dim": 16, "rope_parameters": SECTIONS},
+            "vision_config": GLM_TOWER | {"out_hidden_size": 72, "attention_bias": True},
+        }
+        | GLM_TOKENS,
+        QWEN_PATCHES,
+    ),
+}
