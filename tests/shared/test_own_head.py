@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.families import FAMILIES
-from penstock.families.family import BESIDE_THE_LAYERS, LAYER_BEHIND_THE_LAST, OwnHead
+from penstock.families.family import (
+    BESIDE_THE_LAYERS,
+    LAYER_BEHIND_THE_LAST,
+    LAYERS_OF_THEIR_OWN,
+    OwnHead,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +36,24 @@ from penstock.families.family import BESIDE_THE_LAYERS, LAYER_BEHIND_THE_LAST, O
 )
 def test_tensors_of_a_head_by_our_names(head: OwnHead, name: str, ours: str | None) -> None:
     assert head.our_name(name, layers=61) == ours
+
+
+@pytest.mark.parametrize(
+    ("head", "name", "ours"),
+    [
+        (LAYER_BEHIND_THE_LAST, "layers.62.eh_proj.weight", "eh_proj.weight"),
+        (LAYER_BEHIND_THE_LAST, "layers.61.eh_proj.weight", None),
+        (BESIDE_THE_LAYERS, "mtp.fc.weight", "eh_proj.weight"),
+        (BESIDE_THE_LAYERS, "mtp.layers.1.mlp.norm.weight", "layers.0.mlp.norm.weight"),
+        (BESIDE_THE_LAYERS, "mtp.layers.0.mlp.norm.weight", None),
+        (LAYERS_OF_THEIR_OWN, "mtp_layers.1.input_proj.weight", "eh_proj.weight"),
+        (LAYERS_OF_THEIR_OWN, "mtp_layers.1.mlp.up_proj.weight", "layers.0.mlp.up_proj.weight"),
+        (LAYERS_OF_THEIR_OWN, "mtp_layers.0.input_proj.weight", None),
+        (LAYERS_OF_THEIR_OWN, "layers.1.mlp.up_proj.weight", None),
+    ],
+)
+def test_tensors_of_its_second_layer(head: OwnHead, name: str, ours: str | None) -> None:
+    assert head.our_name(name, layers=61, draft=1) == ours
 
 
 def test_what_joins_is_named_as_in_the_file() -> None:

@@ -7,6 +7,7 @@ import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import pytest
 
@@ -23,6 +24,12 @@ __all__ = ["eager"]
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("eager")]
 
 
+class Models(Protocol):
+    """Writes a model with a head, once."""
+
+    def __call__(self, kind: str, head: str, layers: int = 1) -> Served: ...
+
+
 @dataclass(frozen=True)
 class Case:
     """budget, mode, checkpoints: see Way.  blocks: so few that sequences are preempted."""
@@ -35,6 +42,7 @@ class Case:
     before: tuple[str, ...] = ()
     blocks: int = 14
     checkpoints: int | None = None
+    layers: int = 1  # Of the head.
 
 
 CASES = {
@@ -42,7 +50,12 @@ CASES = {
     "suffix before eagle3, swapped": Case("Llama", "eagle3", 64, "swap", before=("suffix",)),
     "eagle3 by reference": Case("Llama", "eagle3", 64, "recompute", backend="reference"),
     "mtp, swapped": Case("DeepseekV3", "mtp", 64, "swap"),
+    "three layers": Case("DeepseekV3", "mtp", 64, "recompute", layers=3),
+    "two layers beside the model's": Case("MiMo", "mtp", 64, "swap", layers=2),
     "recurrent": Case("Qwen3Next", "mtp", 96, "recompute", blocks=36, checkpoints=32),
+    "recurrent, three layers": Case(
+        "Qwen3Next", "mtp", 96, "recompute", blocks=36, checkpoints=32, layers=3
+    ),
     "recurrent, swapped": Case("Qwen3_5", "mtp", 64, "swap", blocks=32, checkpoints=32),
     "recurrent, suffix before": Case(
         "Qwen3_5Moe", "mtp", 64, "recompute", before=("suffix",), blocks=36, checkpoints=32
@@ -54,24 +67,26 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Served]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     @functools.cache
-    def write(kind: str, head: str) -> Served:
-        return written(kind, head, tmp_path_factory.mktemp("models"), counts=True)
+    def write(kind: str, head: str, layers: int = 1) -> Served:
+        folder = tmp_path_factory.mktemp("models")
+        return written(kind, head, folder, counts=True, layers=layers)
 
     return write
 
 
 @pytest.fixture(scope="module")
-def undisturbed(models: Callable[[str, str], Served]) -> Callable[[str, str, str], Results]:
+def undisturbed(models: Models) -> Callable[[str, str, str, int], Results]:
     """What a model says to each request by itself, without drafts."""
 
     @functools.cache
-    def run(kind: str, head: str, backend: str) -> Results:
+    def run(kind: str, head: str, backend: str, layers: int) -> Results:
         found: Results = {}
         for number, ours in OURS.items():
             way = Way(BLOCK, 2048, 128, prefix_caching=False, steps=1, checkpoints=256)
-            system = System(models(kind, head).folder, Numerics(backend, "float32"), way)
+            folder = models(kind, head, layers).folder
+            system = System(folder, Numerics(backend, "float32"), way)
             system.submit(number, *ours)
             system.run()
             found |= results(system)
@@ -83,10 +98,11 @@ def undisturbed(models: Callable[[str, str], Served]) -> Callable[[str, str, str
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_no_bit_depends_on_a_head(
     case: Case,
-    models: Callable[[str, str], Served],
-    undisturbed: Callable[[str, str, str], Results],
+    models: Models,
+    undisturbed: Callable[[str, str, str, int], Results],
 ) -> None:
-    true, model = undisturbed(case.kind, case.head, case.backend), models(case.kind, case.head)
+    true = undisturbed(case.kind, case.head, case.backend, case.layers)
+    model = models(case.kind, case.head, case.layers)
     asked = model.said | {"num_speculative_tokens": 3}
     asked["method"] = [*case.before, asked["method"]]
     way = Way(
@@ -115,13 +131,19 @@ def test_no_bit_depends_on_a_head(
 
 
 @pytest.mark.parametrize(
-    ("kind", "head", "most"),
-    [("Llama", "eagle3", 1), ("DeepseekV3", "mtp", 4), ("Qwen3Next", "mtp", 4)],
+    ("kind", "head", "layers", "most"),
+    [
+        ("Llama", "eagle3", 1, 1),
+        ("DeepseekV3", "mtp", 1, 4),
+        ("DeepseekV3", "mtp", 3, 4),
+        ("Qwen3Next", "mtp", 1, 4),
+        ("Qwen3Next", "mtp", 3, 3),
+    ],
 )
 def test_a_head_that_knows_its_model_is_mostly_right(
-    kind: str, head: str, most: int, models: Callable[[str, str], Served]
+    kind: str, head: str, layers: int, most: int, models: Models
 ) -> None:
-    model = models(kind, head)
+    model = models(kind, head, layers)
     asked = model.said | {"num_speculative_tokens": most, "prompt_lookup_max": 64}
     way = Way(BLOCK, 2048, 64, speculation=json.dumps(asked))
     system = System(model.folder, Numerics("cpu", "float32"), way)
@@ -132,15 +154,18 @@ def test_a_head_that_knows_its_model_is_mostly_right(
     assert system.kept > 0.9 * system.drafted
 
 
-@pytest.mark.parametrize(("kind", "head"), [("Llama", "eagle3"), ("Qwen3Next", "mtp")])
+@pytest.mark.parametrize(
+    ("kind", "head", "layers"), [("Llama", "eagle3", 1), ("Qwen3Next", "mtp", 2)]
+)
 def test_a_new_worker_goes_on_where_the_last_one_was(
     kind: str,
     head: str,
-    models: Callable[[str, str], Served],
-    undisturbed: Callable[[str, str, str], Results],
+    layers: int,
+    models: Models,
+    undisturbed: Callable[[str, str, str, int], Results],
 ) -> None:
     """It has neither keys and values nor hidden states of what was computed before."""
-    model = models(kind, head)
+    model = models(kind, head, layers)
     asked = json.dumps(model.said | {"num_speculative_tokens": 3})
     way = Way(BLOCK, 64, 64 if head == "eagle3" else 256, speculation=asked)
     system = System(model.folder, Numerics("cpu", "float32"), way)
@@ -152,5 +177,5 @@ def test_a_new_worker_goes_on_where_the_last_one_was(
     system.core.worker_opened(WORKER, WorkerHello(list(PROTOCOL_VERSIONS), 0, 0), 0.0)
     kept = system.kept
     system.run()
-    assert results(system) == undisturbed(kind, head, "cpu")
+    assert results(system) == undisturbed(kind, head, "cpu", layers)
     assert system.kept > kept

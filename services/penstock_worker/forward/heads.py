@@ -32,8 +32,9 @@ class OpenHead(Protocol):
 
 
 class HeadForward(Protocol):
-    """The weights and the KV cache of a head. Its row i is made of the model's hidden state at
-    position i and of the token after it, and says what follows that token."""
+    """The weights and the KV cache of one layer of a head. Row i of the first layer is made of the
+    model's hidden state at position i and of the token after it, and says what follows that token.
+    Row i of a further one is made of row i of the layer before it, and of one token later."""
 
     @property
     def layers_done(self) -> int:
@@ -53,12 +54,15 @@ class HeadForward(Protocol):
         """Maps what was taken of the model, [rows, width], to hidden states as `step` reads them,
         [rows, hidden]."""
 
-    def step(self, batch: Batch, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+    def step(
+        self, batch: Batch, hidden: Tensor, rows: np.ndarray, onward: np.ndarray
+    ) -> tuple[Tensor, Tensor]:
         """Computes every row of the batch, of which `hidden` has the hidden states, and stores its
         keys and values. `batch.tokens` are the tokens after each.
 
-        `rows` is [n] int64 and may be empty. Returns their logits, [n, ids of the model] float32,
-        and hidden states to go on with, [n, hidden].
+        `rows`, [n], and `onward`, [m], are numbers of rows, int64, and may be empty. Returns logits
+        of `rows`, [n, ids of the model] float32, and of `onward` the hidden states that the next
+        layer, or the next draft, is made of, [m, hidden].
         """
 
 
@@ -88,7 +92,7 @@ class DeviceHeadBuild(Protocol):
 
 @dataclass(frozen=True)
 class HeadRecipe:
-    """How a head will be computed."""
+    """How a layer of a head will be computed."""
 
     dtype: str  # For logs.
     block_bytes: int
@@ -99,7 +103,7 @@ class HeadRecipe:
 
 @dataclass(frozen=True)
 class DeviceHeadRecipe(HeadRecipe):
-    """How a head will be computed on a device with a queue."""
+    """How a layer of a head will be computed on a device with a queue."""
 
     build: Callable[[], DeviceHeadBuild]
 

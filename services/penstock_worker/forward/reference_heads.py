@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from penstock_worker.forward.heads import (
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.models.draft_head import DraftHeadModel
+from penstock_worker.weights.heads import SharedEnds
 
 
 class ReferenceHead(LayerByLayer):
@@ -45,7 +47,9 @@ class ReferenceHead(LayerByLayer):
     def hidden(self, taken: Tensor) -> Tensor:
         return self._model.to_hidden(_padded(taken.to(self._model.dtype)))[: len(taken)]
 
-    def step(self, batch: Batch, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+    def step(
+        self, batch: Batch, hidden: Tensor, rows: np.ndarray, onward: np.ndarray
+    ) -> tuple[Tensor, Tensor]:
         model, count = self._model, len(batch.tokens)
         padding = (0, padded_rows(count) - count)
         layout = BatchLayout(batch.tables, batch.starts, batch.counts)
@@ -54,10 +58,13 @@ class ReferenceHead(LayerByLayer):
             _padded(hidden),
             torch.from_numpy(np.pad(layout.positions, padding)),
             self._attention.plan(layout),
-        )[torch.from_numpy(rows)]
+        )
         self._count_layer()
-        logits = in_served_vocabulary(model.logits(found), model.ids, model.config.served_vocab)
-        return logits, model.onward(found)
+        logits = model.logits(found[torch.from_numpy(rows)])
+        return (
+            in_served_vocabulary(logits, model.ids, model.config.served_vocab),
+            model.onward(found[torch.from_numpy(onward)]),
+        )
 
 
 def _padded(rows: Tensor) -> Tensor:
@@ -70,9 +77,10 @@ def head_recipe(
     opening: OpenHead,
     setup: Setup,
     threads: int,
+    ends: SharedEnds[Any],
 ) -> HeadRecipe:
-    """`files`: the head's. `opening` opens its weights. `setup`: its own. Raises StartupError for
-    settings that can't be followed."""
+    """`files`: the head's. `opening` opens its weights. `setup`: its own. `ends`: of all layers of
+    the head. Raises StartupError for settings that can't be followed."""
     dtype = compute_dtype(setup.dtype, files)
     cache = cache_dtype(setup.kv_cache_dtype, dtype)
     layout = kv_layout(config, setup.max_model_len)
@@ -80,7 +88,7 @@ def head_recipe(
 
     def build() -> Callable[[int], HeadForward]:
         positions = min(setup.max_model_len, config.max_position)
-        model = DraftHeadModel(config, opening(dtype), positions)
+        model = DraftHeadModel(config, opening(dtype), positions, ends=ends)
 
         def with_blocks(blocks: int) -> HeadForward:
             return ReferenceHead(model, ReferenceAttention(shape, blocks))

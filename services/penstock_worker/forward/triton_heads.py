@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -44,6 +45,7 @@ from penstock_worker.forward.triton_limits import (
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.layers.triton_ops import TritonOps
 from penstock_worker.models.draft_head import DraftHeadModel
+from penstock_worker.weights.heads import SharedEnds
 
 
 class TritonHead(LayerByLayer):
@@ -79,14 +81,18 @@ class TritonHead(LayerByLayer):
             self._memory.release()
             raise
 
-    def step(self, batch: Batch, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+    def step(
+        self, batch: Batch, hidden: Tensor, rows: np.ndarray, onward: np.ndarray
+    ) -> tuple[Tensor, Tensor]:
         try:
-            return self._step(batch, hidden, rows)
+            return self._step(batch, hidden, rows, onward)
         except torch.OutOfMemoryError:
             self._memory.release()
             raise
 
-    def _step(self, batch: Batch, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+    def _step(
+        self, batch: Batch, hidden: Tensor, rows: np.ndarray, onward: np.ndarray
+    ) -> tuple[Tensor, Tensor]:
         model, attention = self._model, self._attention
         layout = BatchLayout(batch.tables, batch.starts, batch.counts)
         host = HostStep(batch.tokens, layout.positions, rows, attention.lay_out(layout))
@@ -94,10 +100,20 @@ class TritonHead(LayerByLayer):
         computed = model.hidden(step.tokens.long(), hidden, step.positions, step.attention)
         self._count_layer()
         found, count = computed.index_select(0, step.wanted), model.config.served_vocab
+        results = found if onward is rows else _rows_of(computed, onward, len(batch.tokens))
+        if len(onward):
+            results = model.onward(results)
         if not len(rows):
-            return found.new_empty(0, count, dtype=torch.float32), found
-        logits = in_served_vocabulary(model.logits(found), self._ids, count)
-        return logits, model.onward(found)
+            return found.new_empty(0, count, dtype=torch.float32), results
+        return in_served_vocabulary(model.logits(found), self._ids, count), results
+
+
+def _rows_of(computed: Tensor, numbers: np.ndarray, rows: int) -> Tensor:
+    """Returns some of a pass's rows, which are none or all in their order: nothing is sent to the
+    device. Raises ValueError for others."""
+    if len(numbers) not in (0, rows):
+        raise ValueError(f"{len(numbers)} of {rows} rows are to go on; none or all can")
+    return computed[: len(numbers)]
 
 
 @dataclass(frozen=True)
@@ -149,14 +165,21 @@ class TritonHeadBuild:
             counts=counts,
         )
         hidden = head.like.new_zeros(rows, head.like.shape[1])
-        head.step(batch, hidden, np.arange(min(self.setup.max_num_seqs, rows)))
+        wanted = np.arange(min(self.setup.max_num_seqs, rows))
+        head.step(batch, hidden, wanted, np.arange(rows))
 
 
 def head_recipe(
-    config: HeadConfig, files: WeightFiles, opening: OpenHead, setup: Setup, threads: int
+    config: HeadConfig,
+    files: WeightFiles,
+    opening: OpenHead,
+    setup: Setup,
+    threads: int,
+    ends: SharedEnds[Any],
 ) -> DeviceHeadRecipe:
-    """`files`: the head's. `opening` opens its weights. `setup`: its own. Raises Unable for a head
-    that the kernels can't run, and StartupError for settings that can't be followed."""
+    """`files`: the head's. `opening` opens its weights. `setup`: its own. `ends`: of all layers of
+    the head. Raises Unable for a head that the kernels can't run, and StartupError for settings
+    that can't be followed."""
     device = kernel_device(setup)
     as_filed = setup.quantization == "none"
     kept = as_filed and stays_quantised(setup.dtype, files)
@@ -182,7 +205,8 @@ def head_recipe(
             device, dtype, batch_invariant=setup.batch_invariant, quantization=setup.quantization
         )
         positions = min(setup.max_model_len, config.max_position)
-        model = DraftHeadModel(config, opening(dtype, device, keep_quantised=keep), positions, ops)
+        weights = opening(dtype, device, keep_quantised=keep)
+        model = DraftHeadModel(config, weights, positions, ops, ends)
         ids = None if model.ids is None else model.ids.to(device)
         taken = (NUM_AUX_LAYERS if config.beside else 1) * config.served_hidden
         own = msgspec.structs.replace(setup, max_model_len=positions)

@@ -3,6 +3,8 @@ output head."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -25,25 +27,28 @@ from penstock_worker.layers.vocabulary import Head, LogitsRule, TokenEmbedding
 from penstock_worker.models.decoder import EMBEDDING, HEAD
 from penstock_worker.parallel.ranks import ALONE
 from penstock_worker.parallel.shard import shard_of
-from penstock_worker.weights.heads import drafted_ids
-from penstock_worker.weights.weights import Weights
+from penstock_worker.weights.heads import SharedEnds, drafted_ids
+from penstock_worker.weights.weights import Matrix, Weights
 
 
 class JoinedFront:
     """A product joins embedding and hidden state, each normed by itself (DeepSeek-AI, "DeepSeek-V3
     technical report", 2024, section 2.2)."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, *, hidden_first: bool) -> None:
+        """`hidden_first`: see HeadConfig."""
         width = parts.config.hidden_size
         self._embedding_norm = parts.norm("enorm", width)
         self._hidden_norm = parts.norm("hnorm", width)
         self._join = parts.product([("eh_proj", width)], 2 * width, bias=False)
         self.to_hidden = parts.norm("served_norm", width)
         self._layer: Layer = load_layer(parts, 0)
+        self._hidden_first = hidden_first
 
     def __call__(self, embedded: Tensor, hidden: Tensor, step: Step) -> Tensor:
         """Maps [rows, hidden] of each to the layer's residual."""
-        both = torch.cat((self._embedding_norm(embedded), self._hidden_norm(hidden)), 1)
+        pair = self._embedding_norm(embedded), self._hidden_norm(hidden)
+        both = torch.cat(pair[::-1] if self._hidden_first else pair, 1)
         residual = self._join(both)
         update = self._layer(None, residual, step)
         return residual if update is None else residual + update
@@ -77,20 +82,35 @@ class DraftHeadModel:
     """Loads its weights when it is constructed, and is read-only from then on."""
 
     def __init__(
-        self, config: HeadConfig, weights: Weights, positions: int, ops: DecoderOps = REFERENCE
+        self,
+        config: HeadConfig,
+        weights: Weights,
+        positions: int,
+        ops: DecoderOps = REFERENCE,
+        ends: SharedEnds[Any] | None = None,
     ) -> None:
-        """Raises UnsupportedModel for weights that don't fit the configuration."""
+        """`ends`: of other layers of the same head. Raises UnsupportedModel for weights that don't
+        fit the configuration."""
         self.config = config
         self.dtype = weights.dtype
         shard, width = shard_of(config, ALONE.place), config.hidden_size
         parts = Parts(config, weights, ops, shard)
         self._rotaries = [Rotary.load(spec, weights, positions) for spec in config.ropes]
-        table = ops.table(weights.take_matrix([(EMBEDDING, (config.served_vocab, width))]))
+        ends = SharedEnds() if ends is None else ends
+
+        def end(name: str, rows: int) -> Matrix:
+            return weights.take_matrix([(name, (rows, width))])
+
+        table = ends.get(weights, EMBEDDING, lambda: ops.table(end(EMBEDDING, config.served_vocab)))
         self._embed = TokenEmbedding(table, shard, ALONE)
-        self._front = BesideFront(parts, config) if config.beside else JoinedFront(parts)
+        self._front = (
+            BesideFront(parts, config)
+            if config.beside
+            else JoinedFront(parts, hidden_first=config.hidden_first)
+        )
         self.ids = drafted_ids(weights, config) if config.beside else None
         self._norm = parts.norm("norm", width)
-        head = ops.head(weights.take_matrix([(HEAD, (config.vocab_size, width))]))
+        head = ends.get(weights, HEAD, lambda: ops.head(end(HEAD, config.vocab_size)))
         self._head = Head(head, shard, ALONE, LogitsRule.of(config, None))
         weights.finish()
 

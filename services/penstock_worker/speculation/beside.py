@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,6 +30,24 @@ class DraftPass(Protocol):
 
     def kv_blocks(self) -> list[np.ndarray]:
         """Returns the KV memory of the drafting model's layers (see Forward)."""
+
+
+@dataclass(frozen=True)
+class HeadLayers:
+    """The layers of a head as one DraftPass."""
+
+    layers: Sequence[HeadForward]
+
+    @property
+    def layers_done(self) -> int:
+        return sum(each.layers_done for each in self.layers)
+
+    def cancel(self) -> None:
+        for each in self.layers:
+            each.cancel()
+
+    def kv_blocks(self) -> list[np.ndarray]:
+        return [part for each in self.layers for part in each.kv_blocks()]
 
 
 def note_nothing(batch: Batch) -> None:
@@ -82,6 +100,7 @@ class HiddenNotes:
     """Keeps the target model's hidden states of each pass, from which its draft head drafts."""
 
     head: HeadForward
+    """Its first layer."""
     aux_hidden: AuxHidden
     hidden: HiddenRows
     together: bool

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from torch import Tensor
 
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import Slot, Slots
-from penstock_worker.forward.interface import Batch, Forward
+from penstock_worker.forward.interface import Forward
 from penstock_worker.sampler.interface import QueuedSampler
 from penstock_worker.speculation.drafter import Asked, DraftLimits, DraftRows, Followed, PassDrafter
 
@@ -95,13 +94,23 @@ class DraftModel(PassDrafter[DraftedSlot, _Chunk]):
         asked.state.end = asked.end
         asked.state.tail = asked.drafts[: asked.passed]
 
-    def _first_pass(
-        self, asked: list[_Chunk], batch: Batch, drafting: list[_Chunk], rows: np.ndarray
-    ) -> Tensor:
-        return self._forward.logits(batch, rows)
-
-    def _further_pass(self, drafting: list[_Chunk], batch: Batch) -> Tensor:
-        logits = self._forward.logits(batch, np.arange(len(drafting)))
-        for chunk in drafting:
-            chunk.passed += 1
-        return logits
+    def _draft(self, asked: list[_Chunk]) -> None:
+        """Computes the rows that aren't computed yet in one pass, which gives the first drafts,
+        then one pass for each further draft."""
+        tokens = [token for own in asked for token in own.slot.token_ids[own.start : own.stop]]
+        starts = np.array([own.start for own in asked], dtype=np.int64)
+        counts = np.array([own.stop - own.start for own in asked], dtype=np.int64)
+        drafting = [own for own in asked if own.most > 0]
+        last = (np.cumsum(counts) - 1)[[own.most > 0 for own in asked]]
+        logits = self._forward.logits(self._batch(asked, tokens, starts, counts), last)
+        while drafting:
+            drafting = self._sampled(drafting, logits)
+            if not drafting:
+                break
+            newest = [own.drafts[-1] for own in drafting]
+            places = np.array([own.stop + len(own.drafts) - 1 for own in drafting], dtype=np.int64)
+            ones = np.ones(len(drafting), dtype=np.int64)
+            batch = self._batch(drafting, newest, places, ones)
+            logits = self._forward.logits(batch, np.arange(len(drafting)))
+            for own in drafting:
+                own.passed += 1

@@ -129,6 +129,11 @@ class Asked(Generic[AnyFollowed]):
         """How many of the rows come out of DraftLimits.catch_up."""
         return self.stop - self.start
 
+    @property
+    def reached(self) -> int:
+        """Rows that stay computed now, from the first one on."""
+        return self.stop
+
     def succeed(self) -> None:
         """Called after passes that have all computed what they should."""
 
@@ -144,9 +149,6 @@ AnyAsked = TypeVar("AnyAsked", bound=Asked[Any])
 class PassDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
     """A proposer that computes its drafts. May be called from several threads at once, with works
     that have no slot in common, where its passes may."""
-
-    ahead = 0
-    """How many tokens a row's own token is after the row's position."""
 
     def __init__(
         self,
@@ -174,15 +176,9 @@ class PassDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
         """Returns what is to be computed for a work. `spare`: rows that may be caught up with."""
 
     @abstractmethod
-    def _first_pass(
-        self, asked: list[AnyAsked], batch: Batch, drafting: list[AnyAsked], rows: np.ndarray
-    ) -> Tensor:
-        """Computes all rows that are asked for. Returns logits of `rows`, the last ones of those
-        that are drafted for, [rows, vocab]."""
-
-    @abstractmethod
-    def _further_pass(self, drafting: list[AnyAsked], batch: Batch) -> Tensor:
-        """Computes a row of the newest draft of each. Returns their logits, [rows, vocab]."""
+    def _draft(self, asked: list[AnyAsked]) -> None:
+        """Computes all rows that are asked for, and appends drafts to those that are drafted
+        for."""
 
     def take(self, plan: Plan) -> None:
         """Takes note of a plan that was applied to the slots."""
@@ -233,8 +229,9 @@ class PassDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
 
     def _note(self, asked: AnyAsked) -> None:
         state = asked.state
-        state.computed = max(state.computed, asked.stop)
-        self._rows.note(asked.slot.blocks, min(asked.start, state.noted), asked.end, state.computed)
+        first = min(asked.start, state.noted, state.computed)
+        state.computed = max(state.computed, asked.reached)
+        self._rows.note(asked.slot.blocks, first, asked.end, state.computed)
         state.noted = asked.end
 
     def _state(self, work: SlotWork, slot: Slot) -> AnyFollowed:
@@ -248,32 +245,11 @@ class PassDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
     def _room(self, end: int) -> int:
         return max(0, self._limits.positions - end)
 
-    def _draft(self, asked: list[AnyAsked]) -> None:
-        """Computes the rows that aren't computed yet in one pass, which gives the first drafts,
-        then one pass for each further draft."""
-        tokens = [
-            token
-            for own in asked
-            for token in own.slot.token_ids[own.start + self.ahead : own.stop + self.ahead]
-        ]
-        starts = np.array([own.start for own in asked], dtype=np.int64)
-        counts = np.array([own.stop - own.start for own in asked], dtype=np.int64)
-        drafting = [own for own in asked if own.most > 0]
-        last = (np.cumsum(counts) - 1)[[own.most > 0 for own in asked]]
-        batch = self._batch(asked, tokens, starts, counts)
-        logits = self._first_pass(asked, batch, drafting, last)
-        while drafting:
-            drafting = self._sampled(drafting, logits)
-            if not drafting:
-                break
-            newest = [own.drafts[-1] for own in drafting]
-            places = np.array([own.stop + len(own.drafts) - 1 for own in drafting], dtype=np.int64)
-            ones = np.ones(len(drafting), dtype=np.int64)
-            logits = self._further_pass(drafting, self._batch(drafting, newest, places, ones))
-
     def _batch(
-        self, asked: list[AnyAsked], tokens: list[int], starts: np.ndarray, counts: np.ndarray
+        self, asked: Sequence[AnyAsked], tokens: list[int], starts: np.ndarray, counts: np.ndarray
     ) -> Batch:
+        """Returns the rows of each that begin at `starts`, [slots], `counts` of each. tokens: of
+        all rows."""
         widths = -(-(starts + counts) // self._slots.bounds.block_size)
         numbers = [own.number for own in asked]
         tables = self._slots.tables.of(numbers, widths.tolist())

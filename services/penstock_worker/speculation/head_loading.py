@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
+from typing import Any
 
 import msgspec
 
@@ -32,12 +33,12 @@ from penstock_worker.forward.interface import (
 from penstock_worker.models.aux_hidden import AuxHidden
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.sampler.interface import QueuedSampler
-from penstock_worker.speculation.beside import Beside, HiddenNotes
+from penstock_worker.speculation.beside import Beside, HeadLayers, HiddenNotes
 from penstock_worker.speculation.draft_head import PENDING, DraftHead
 from penstock_worker.speculation.drafter import DraftLimits, DraftRows
 from penstock_worker.speculation.hidden_rows import HiddenRows
-from penstock_worker.speculation.on_device import BuildWithHead, DeviceBeside
-from penstock_worker.weights.heads import eagle3_weights, mtp_weights
+from penstock_worker.speculation.on_device import BuildWithHead, DeviceBeside, DeviceHeadLayers
+from penstock_worker.weights.heads import OwnHeadFiles, SharedEnds, eagle3_weights
 
 
 class HeadLoader:
@@ -53,7 +54,7 @@ class HeadLoader:
         self._method = setup.speculation.method
         self._drafts = setup.speculation.num_speculative_tokens
         self._aux_hidden = _checked(served, prepared, setup, ranks)
-        config, files, opening = _described(prepared, setup)
+        described = _described(prepared, setup)
         own = msgspec.structs.replace(
             setup,
             dtype=setup.dtype if self._method == "mtp" else "auto",
@@ -65,67 +66,76 @@ class HeadLoader:
             lora_whole_matrices=False,
             lora_experts=False,
         )
+        config, files, backend = described.config, described.files, _backend(served.backend)
+        ends: SharedEnds[Any] = SharedEnds()
         try:
-            recipe = _backend(served.backend).head_recipe(config, files, opening, own, threads)
+            self._recipes: list[HeadRecipe] = [
+                backend.head_recipe(config, files, opening, own, threads, ends)
+                for opening in described.layers
+            ]
         except Unable as error:
             raise StartupError(f"speculative_config: the head can't be computed: {error}") from None
-        self._recipe: HeadRecipe = recipe
         self._ends = frozenset(prepared.generation.eos_token_ids)
         self._vocab = prepared.decoder.vocab_size
         self._positions = min(setup.max_model_len, config.max_position)
         self._setup = setup
         self._served = served
         self._together = ranks.place.ranks > 1
-        self._loaded: tuple[HeadForward, HiddenRows, int] | None = None
+        self._loaded: tuple[Sequence[HeadForward], HiddenRows, int] | None = None
         self.served_parts = 0
 
     @property
     def told(self) -> dict[str, str]:
         """What the log says of the drafts."""
-        return {"draft": self._method, "draft_dtype": self._recipe.dtype}
+        layers = {"draft_layers": str(len(self._recipes))} if self._recipes[1:] else {}
+        return {"draft": self._method, "draft_dtype": self._recipes[0].dtype, **layers}
 
     def recipe(self) -> Recipe:
         """Returns the recipe of both."""
-        served, each = self._served, self._recipe.block_bytes
-        return replace(served, block_bytes=served.block_bytes + each, build=self._build)
+        served, own = self._served, sum(each.block_bytes for each in self._recipes)
+        return replace(served, block_bytes=served.block_bytes + own, build=self._build)
 
     def _build(self) -> Callable[[int], Forward]:
-        served, recipe = self._served, self._recipe
-        if isinstance(served, DeviceRecipe) and isinstance(recipe, DeviceHeadRecipe):
-            return self._build_on_device(served, recipe)
-        build, head = served.build(), recipe.build()
+        served, recipes = self._served, self._recipes
+        on_device = [each for each in recipes if isinstance(each, DeviceHeadRecipe)]
+        if isinstance(served, DeviceRecipe) and on_device:
+            return self._build_on_device(served, on_device)
+        build, heads = served.build(), [each.build() for each in recipes]
 
         def with_blocks(blocks: int) -> Forward:
-            forward = head(blocks)
-            both = Beside(build(blocks), forward, note=self._notes(forward, blocks))
+            layers = [head(blocks) for head in heads]
+            both = Beside(build(blocks), HeadLayers(layers), note=self._notes(layers, blocks))
             self.served_parts = len(both.served.kv_blocks())
             return both
 
         return with_blocks
 
-    def _build_on_device(self, served: DeviceRecipe, recipe: DeviceHeadRecipe) -> BuildWithHead:
-        build, head, most = served.build(), recipe.build(), self._setup.max_num_batched_tokens
+    def _build_on_device(
+        self, served: DeviceRecipe, recipes: list[DeviceHeadRecipe]
+    ) -> BuildWithHead:
+        build, heads = served.build(), [each.build() for each in recipes]
 
         def with_blocks(blocks: int) -> DeviceForward:
-            forward = head(blocks)
-            note, model = self._notes(forward, blocks), build(blocks)
+            layers = [head(blocks) for head in heads]
+            note, model = self._notes(layers, blocks), build(blocks)
             self.served_parts = len(model.blocks())
-            return DeviceBeside(model, forward, note=note, captured=(model,))
+            return DeviceBeside(model, DeviceHeadLayers(layers), note=note, captured=(model,))
 
-        waiting = most + PENDING * self._setup.max_num_seqs
-        return BuildWithHead(build, head, self._aux_hidden, with_blocks, most, waiting)
+        most = self._setup.max_num_batched_tokens
+        waiting = len(heads) * (most + PENDING * self._setup.max_num_seqs)
+        return BuildWithHead(build, heads[0], self._aux_hidden, with_blocks, most, waiting)
 
-    def _notes(self, forward: HeadForward, blocks: int) -> Callable[[Batch], None]:
-        hidden = HiddenRows(forward.like)
-        self._loaded = forward, hidden, blocks
-        return HiddenNotes(forward, self._aux_hidden, hidden, self._together).note
+    def _notes(self, layers: Sequence[HeadForward], blocks: int) -> Callable[[Batch], None]:
+        hidden = HiddenRows(layers[0].like)
+        self._loaded = layers, hidden, blocks
+        return HiddenNotes(layers[0], self._aux_hidden, hidden, self._together).note
 
     def proposer(self, slots: Slots, sampler: QueuedSampler, host_blocks: int) -> DraftHead:
         """Returns the proposer, once the recipe's forward pass has been made. `sampler`: that of
         the served model."""
         if self._loaded is None:
             raise RuntimeError("the head has not been loaded")
-        forward, hidden, blocks = self._loaded
+        layers, hidden, blocks = self._loaded
         limits = DraftLimits(
             self._drafts,
             self._positions,
@@ -134,7 +144,7 @@ class HeadLoader:
             self._setup.max_num_batched_tokens,
         )
         rows = DraftRows(blocks, host_blocks, self._setup.block_size)
-        return DraftHead(forward, hidden, sampler, slots, rows, limits)
+        return DraftHead(layers, hidden, sampler, slots, rows, limits)
 
 
 def _backend(name: str) -> ModuleType:
@@ -178,14 +188,27 @@ def _checked(served: Recipe, prepared: PreparedModel, setup: Setup, ranks: Ranks
     return served.aux_hidden
 
 
-def _described(prepared: PreparedModel, setup: Setup) -> tuple[HeadConfig, WeightFiles, OpenHead]:
-    """Returns what a head is, its files, and what opens them. Raises StartupError, or ModelNotFound
-    or UnsupportedModel."""
+@dataclass(frozen=True)
+class _Described:
+    """What a head is."""
+
+    config: HeadConfig
+    """Of each of its layers."""
+    files: WeightFiles
+    layers: list[OpenHead]
+    """Opens the weights of each layer."""
+
+
+def _described(prepared: PreparedModel, setup: Setup) -> _Described:
+    """Raises StartupError, or ModelNotFound or UnsupportedModel."""
     said, served = setup.speculation, prepared.decoder
     if said is not None and said.method == "mtp":
-        config = mtp_head(served)
-        files = prepared.weights
-        return config, files, partial(mtp_weights, files, served, config)
+        files = OwnHeadFiles(prepared.weights, served)
+        config = mtp_head(served, hidden_first=files.layout.hidden_first)
+        # More drafts than tokens are asked for are never made.
+        count = min(files.layers, said.num_speculative_tokens)
+        opening = [partial(files.weights, draft, config) for draft in range(count)]
+        return _Described(config, prepared.weights, [*opening])
     folder = "" if said is None else said.model
     head = load_manifest(folder)
     if not isinstance(head.config, HeadConfig):
@@ -196,12 +219,13 @@ def _described(prepared: PreparedModel, setup: Setup) -> tuple[HeadConfig, Weigh
     own = head.config
     _check_sizes(own, served, head.name, prepared.name)
     both = prepared.weights, served
-    return own, head.weights, partial(eagle3_weights, head.weights, both, own)
+    return _Described(own, head.weights, [partial(eagle3_weights, head.weights, both, own)])
 
 
-def mtp_head(served: ModelConfig) -> HeadConfig:
-    """Returns what the head of a model's own checkpoint is: one more layer like the last one that
-    attends (DeepSeek-AI, "DeepSeek-V3 technical report", 2024)."""
+def mtp_head(served: ModelConfig, *, hidden_first: bool = False) -> HeadConfig:
+    """Returns what each layer of the head of a model's own checkpoint is: one like the last one
+    that attends (DeepSeek-AI, "DeepSeek-V3 technical report", 2024). `hidden_first`: of its
+    files."""
     layers = [served.layer(number) for number in range(served.num_layers)]
     fields = {name: getattr(served, name) for name in ModelConfig.__struct_fields__}
     fields |= {
@@ -217,6 +241,7 @@ def mtp_head(served: ModelConfig) -> HeadConfig:
         served_hidden=served.hidden_size,
         aux_layers=(served.num_layers,),
         normed_result=served_family(served.architecture).own_head.normed_result,
+        hidden_first=hidden_first,
     )
 
 

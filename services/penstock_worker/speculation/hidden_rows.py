@@ -1,4 +1,5 @@
-"""Hidden states of the served model that its head hasn't read yet."""
+"""Hidden states that a layer of a head hasn't read yet: the served model's, or those of the layer
+before it."""
 
 from __future__ import annotations
 
@@ -24,12 +25,14 @@ class _Held:
 
 class HiddenRows:
     """The hidden states of each slot's consecutive positions, up to the last one that was computed.
-    A head reads them soon, so there are few: those of one step, and some more of each slot. Threads
-    may call it at once, for different slots."""
+    They are read soon, so there are few: those of one step, and some more of each slot. Threads may
+    call it at once, for different slots."""
 
-    def __init__(self, like: Tensor) -> None:
-        """`like`: a tensor of no rows, [0, hidden], of the hidden states' dtype."""
+    def __init__(self, like: Tensor, ahead: int = 0) -> None:
+        """`like`: a tensor of no rows, [0, hidden], of the hidden states' dtype. `ahead`: how many
+        tokens the last token that a row was computed from is after the row's position."""
         self._like = like
+        self._ahead = ahead
         self._held: dict[int, _Held] = {}
 
     def note(self, batch: Batch, hidden: Tensor) -> None:
@@ -51,14 +54,21 @@ class HiddenRows:
         held.tokens = np.concatenate((held.tokens[:kept], tokens))
         held.rows = torch.cat((held.rows[:kept], rows))
 
-    def read(self, number: int, token_ids: Sequence[int], start: int, stop: int) -> Tensor:
-        """Returns those of positions [start, stop) of a slot with these tokens, [stop - start,
-        hidden]; zeros for those that aren't held."""
+    def read(
+        self,
+        number: int,
+        token_ids: Sequence[int],
+        start: int,
+        stop: int,
+        drafts: Sequence[int] = (),
+    ) -> Tensor:
+        """Returns those of positions [start, stop) of a slot with these tokens, and these drafts
+        after them, [stop - start, hidden]; zeros for those that aren't held."""
         found = self._like.new_zeros(stop - start, self._like.shape[1])
         held = self._held.get(number)
         if held is not None:
             low = max(start, held.first)
-            high = min(stop, held.first + _right(held, token_ids))
+            high = min(stop, held.first + self._right(held, token_ids, drafts))
             if low < high:
                 found[low - start : high - start] = held.rows[low - held.first : high - held.first]
         return found
@@ -82,11 +92,12 @@ class HiddenRows:
         """Rows that are held."""
         return sum(len(held.tokens) for held in list(self._held.values()))
 
-
-def _right(held: _Held, token_ids: Sequence[int]) -> int:
-    """Returns how many are of the slot's tokens, and not of drafts that were wrong. A token that
-    only the device knew then, an id below 0, was the slot's own."""
-    own = np.array(token_ids[held.first : held.first + len(held.tokens)], dtype=np.int64)
-    theirs = held.tokens[: len(own)]
-    wrong = np.flatnonzero((theirs != own) & (theirs >= 0))
-    return int(wrong[0]) if len(wrong) else len(own)
+    def _right(self, held: _Held, token_ids: Sequence[int], drafts: Sequence[int]) -> int:
+        """Returns how many are of these tokens, and not of other drafts, which were wrong. A token
+        that only the device knew then, an id below 0, was the slot's own."""
+        first, count = held.first + self._ahead, len(held.tokens)
+        known = [*token_ids[first : first + count], *drafts][:count]
+        own = np.array(known, dtype=np.int64)
+        theirs = held.tokens[: len(own)]
+        wrong = np.flatnonzero((theirs != own) & (theirs >= 0))
+        return int(wrong[0]) if len(wrong) else len(own)

@@ -6,7 +6,7 @@ the device waited for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from penstock_worker.device.memory import DeviceMemory
-from penstock_worker.forward.heads import DeviceHeadBuild
+from penstock_worker.forward.heads import DeviceHead, DeviceHeadBuild
 from penstock_worker.forward.interface import DeviceBuild, DeviceForward
 from penstock_worker.models.aux_hidden import AuxHidden
-from penstock_worker.speculation.beside import Beside, DraftPass
+from penstock_worker.speculation.beside import Beside, DraftPass, HeadLayers
 
 
 class DeviceDraftPass(DraftPass, Protocol):
@@ -25,6 +25,16 @@ class DeviceDraftPass(DraftPass, Protocol):
 
     def blocks(self) -> list[Tensor]:
         """Returns the device's KV memory (see DeviceForward.blocks)."""
+
+
+@dataclass(frozen=True)
+class DeviceHeadLayers(HeadLayers):
+    """The layers of a head on a device as one DeviceDraftPass."""
+
+    layers: Sequence[DeviceHead]
+
+    def blocks(self) -> list[Tensor]:
+        return [part for each in self.layers for part in each.blocks()]
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,7 @@ class BuildWithHead:
 
     served: DeviceBuild
     head: DeviceHeadBuild
+    """Of a layer of the head, each of which is like the others."""
     aux_hidden: AuxHidden
     together: Callable[[int], DeviceForward]
     """Makes the forward passes of both."""

@@ -1,22 +1,24 @@
 """The tensors of heads that draft, by our names.
 
-A head has `layers.0`, `norm`, `lm_head` and `embed_tokens` as a model of one layer has them. One of
-EAGLE-3 has `fc` in front, and norms `layers.0.hidden_norm` and `layers.0.input_layernorm` of the
-two halves of what its attention reads; `ids`, int64, are differences between the served model's
-ids and its own. One of the checkpoint's own (MTP) has `enorm`, `hnorm` and `eh_proj` in front, and
-`served_norm`, that after the served model's last layer.
+A head has `layers.0`, `norm`, `lm_head` and `embed_tokens` as a model of one layer has them, and so
+has each layer of a head with several. One of EAGLE-3 has `fc` in front, and norms
+`layers.0.hidden_norm` and `layers.0.input_layernorm` of the two halves of what its attention reads;
+`ids`, int64, are differences between the served model's ids and its own. One of the checkpoint's
+own (MTP) has `enorm`, `hnorm` and `eh_proj` in front, and `served_norm`, that after the served
+model's last layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 
 from penstock.errors import StartupError, UnsupportedModel
-from penstock.families.family import JOIN, LAYER_BEHIND_THE_LAST, TensorNames
+from penstock.families.family import LAYER_BEHIND_THE_LAST, TensorNames
 from penstock.families.finding import served_family
 from penstock.model.config import HeadConfig, ModelConfig, WeightFiles
 from penstock_worker.weights.family_names import by_our_names
@@ -36,41 +38,91 @@ _MIDDLE = "midlayer."
 """What SpecForge's files call the layer."""
 
 
-def mtp_weights(
-    files: WeightFiles,
-    served: ModelConfig,
-    config: HeadConfig,
-    dtype: torch.dtype,
-    device: torch.device = CPU,
-    *,
-    keep_quantised: bool = False,
-) -> Weights:
-    """Opens the head that a checkpoint has of its own. With `keep_quantised`, matrices of quantised
-    types are not unpacked. Raises StartupError if the files have none."""
-    family = served_family(config.architecture)
-    if files.format == "gguf":
-        # llama.cpp's converter gives all of them the names of DeepSeek's.
-        layout, names, found = LAYER_BEHIND_THE_LAST, family.gguf_names, named_tensors(files.files)
-    else:
-        layout, names = family.own_head, family.hub_names
-        found = safetensors_tensors(files.files, with_head_from_hub, files.quantised)
-    own: dict[str, StoredTensor] = {}
-    for name, stored in found.items():
-        ours = layout.our_name(name, served.num_layers)
-        if ours is not None:
-            own[ours] = stored
-    if f"{JOIN}.weight" not in own:
-        raise StartupError(
-            f"speculative_config: method mtp needs a head of the checkpoint's own, and it has no"
-            f" {layout.join(served.num_layers)}; method suffix is allowed with every model"
-        )
-    head = EMBEDDING if served.tie_word_embeddings else HEAD
-    _share(own, found, {EMBEDDING: EMBEDDING, HEAD: head, SERVED_NORM: NORM})
-    names = replace(names, layers_for_drafts=False)
-    quantised = files.quantised is not None or any(each.format in LAYOUTS for each in own.values())
-    kind = QuantisedWeights if keep_quantised and quantised else Weights
-    named = gguf_by_our_names if files.format == "gguf" else by_our_names
-    return kind(named(own, names, config), dtype, device)
+class OwnHeadFiles:
+    """The head that a checkpoint has of its own (MTP), layer by layer."""
+
+    def __init__(self, files: WeightFiles, served: ModelConfig) -> None:
+        """Reads headers only. Raises StartupError if the files have no head."""
+        family = served_family(served.architecture)
+        self._quantised = files.quantised is not None
+        self._of_gguf = files.format == "gguf"
+        if self._of_gguf:
+            # llama.cpp's converter gives all of them the names of DeepSeek's.
+            self.layout, self._names = LAYER_BEHIND_THE_LAST, family.gguf_names
+            self._found = named_tensors(files.files)
+        else:
+            self.layout, self._names = family.own_head, family.hub_names
+            self._found = safetensors_tensors(files.files, with_head_from_hub, files.quantised)
+        self._served = served
+        join = self.layout.join(served.num_layers)
+        if f"{join}.weight" not in self._found:
+            raise StartupError(
+                f"speculative_config: method mtp needs a head of the checkpoint's own, and it has"
+                f" no {join}; method suffix is allowed with every model"
+            )
+
+    @property
+    def layers(self) -> int:
+        """How many layers the head has."""
+        count = 1
+        while self._has(count):
+            count += 1
+        return count
+
+    def _has(self, draft: int) -> bool:
+        begins = self.layout.begins(self._served.num_layers, draft)
+        return any(name.startswith(begins) for name in self._found)
+
+    def _of_layer(self, draft: int) -> dict[str, StoredTensor]:
+        """The tensors of a layer, by our names but for those that the family names."""
+        layers, found = self._served.num_layers, self._found.items()
+        named = ((self.layout.our_name(name, layers, draft), stored) for name, stored in found)
+        return {ours: stored for ours, stored in named if ours is not None}
+
+    def weights(
+        self,
+        draft: int,
+        config: HeadConfig,
+        dtype: torch.dtype,
+        device: torch.device = CPU,
+        *,
+        keep_quantised: bool = False,
+    ) -> Weights:
+        """Opens a layer. With `keep_quantised`, matrices of quantised types are not unpacked."""
+        served, found = self._served, self._found
+        own = self._of_layer(draft)
+        if self._of_gguf and draft:
+            # What all layers have in common stands beside the first of them.
+            common = served_family(served.architecture).own_head.common
+            own = {n: each for n, each in self._of_layer(0).items() if n in common} | own
+        head = EMBEDDING if served.tie_word_embeddings else HEAD
+        _share(own, found, {EMBEDDING: EMBEDDING, HEAD: head, SERVED_NORM: NORM})
+        names = replace(self._names, layers_for_drafts=False)
+        quantised = self._quantised or any(each.format in LAYOUTS for each in own.values())
+        kind = QuantisedWeights if keep_quantised and quantised else Weights
+        named = gguf_by_our_names if self._of_gguf else by_our_names
+        return kind(named(own, names, config), dtype, device)
+
+
+AnyMade = TypeVar("AnyMade")
+
+
+class SharedEnds(Generic[AnyMade]):
+    """What was made of embeddings and output heads, which the layers of a head mostly have in
+    common: of each tensor once."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, int], tuple[StoredTensor | None, AnyMade]] = {}
+
+    def get(self, weights: Weights, name: str, make: Callable[[], AnyMade]) -> AnyMade:
+        """Returns what `make` has made of this tensor, by our name, for whoever asked first."""
+        stored = weights.tensors.get(name)
+        key = name, id(stored)  # which stays the tensor's own while it is held here
+        if key in self._made:
+            weights.ignore(name)
+        else:
+            self._made[key] = stored, make()
+        return self._made[key][1]
 
 
 def eagle3_weights(

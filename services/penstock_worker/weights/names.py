@@ -138,7 +138,7 @@ _OTHER_HALVES = re.compile(
 )
 """What a model has beside its decoder: what sees or hears, or makes drafts (mtp)."""
 
-_OWN_HEAD = re.compile(r"^(?:model\.)?(?=mtp\.)")
+_OWN_HEAD = re.compile(r"^(?:model\.)?(?=mtp(?:_\w+)?\.)")
 """In front of the names of what makes drafts."""
 
 _ENCODER = re.compile(r"^model\.encoder\.")
@@ -170,7 +170,8 @@ def from_hub(name: str) -> str | None:
 
 
 def with_head_from_hub(name: str) -> str | None:
-    """Returns what `from_hub` does, but what makes drafts keeps its name, `mtp.…`."""
+    """Returns what `from_hub` does, but what makes drafts keeps its name, `mtp.…` or
+    `mtp_layers.…`."""
     return _OWN_HEAD.sub("", name) if _OWN_HEAD.match(name) else from_hub(name)
 
 

@@ -19,7 +19,11 @@ nothing."""
 
 SERVED: tuple[DraftMethod, ...] = typing.get_args(DraftMethod)
 ALIASES: dict[str, DraftMethod] = dict.fromkeys(
-    ("deepseek_mtp", "glm4_moe_mtp", "glm4_moe_lite_mtp", "qwen3_next_mtp", "qwen3_5_mtp"), "mtp"
+    (
+        *("deepseek_mtp", "glm4_moe_mtp", "glm4_moe_lite_mtp"),
+        *("mimo_mtp", "qwen3_next_mtp", "qwen3_5_mtp"),
+    ),
+    "mtp",
 )
 """vLLM's names of methods, by ours."""
 MAX_DRAFT = 64

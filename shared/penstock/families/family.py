@@ -18,69 +18,101 @@ JOIN = "eh_proj"
 
 @dataclass(frozen=True)
 class OwnHead:
-    """The head of a family's checkpoints: a layer like the model's last one that attends, and what
-    stands beside it. Its embedding and its output head are the model's where it has none."""
+    """The head of a family's checkpoints: one or several layers like the model's last one that
+    attends, and what stands beside them. Embedding and output head are the model's where a layer
+    has none of its own. `{}` stands for a layer's number in all names."""
 
+    layer: str
+    """What the names of a layer's tensors begin with."""
     modules: Mapping[str, str]
-    """The file's name of a module that stands beside the layer -> ours."""
-    prefix: str | None = None
-    """What its tensors' names begin with; its layers are named `layers.0`, … after that. None: it
-    is the layer after the model's last one, with everything."""
+    """The file's name of a module that is in no model's layer -> ours. Without a number, all of the
+    head's layers have it in common."""
+    behind_the_last: bool = False
+    """Whether the head's layers are counted on after the model's; else from 0."""
     normed_result: bool = False
     """Whether further drafts are made of the output of the head's norm (see HeadConfig)."""
+    hidden_first: bool = False
+    """Whether the product that joins reads the hidden state in front of the embedding."""
 
-    def begins(self, layers: int) -> str:
-        """What its tensors' names begin with, in a checkpoint of so many layers."""
-        return f"layers.{layers}." if self.prefix is None else self.prefix
+    @property
+    def common(self) -> frozenset[str]:
+        """Our names of weights that all of the head's layers have in common."""
+        named = self.modules.items()
+        return frozenset(f"{ours}.weight" for theirs, ours in named if "{}" not in theirs)
 
-    def join(self, layers: int) -> str:
-        """The file's name of the product that joins embedding and hidden state."""
+    def join(self, layers: int, draft: int = 0) -> str:
+        """The file's name of the product that joins embedding and hidden state, of one of the
+        head's layers in the checkpoint of a model of so many layers."""
         theirs = next(theirs for theirs, ours in self.modules.items() if ours == JOIN)
-        return self.begins(layers) + theirs
+        return theirs.format(self._number(layers, draft))
 
-    def our_name(self, name: str, layers: int) -> str | None:
-        """Maps a tensor's name in a checkpoint of so many layers to ours, but for those of the
-        layer, which stay as the family's files have them. None: it is none of the head's, or of a
-        further layer of it."""
-        begins = self.begins(layers)
-        if not name.startswith(begins):
-            return None
-        own = name.removeprefix(begins)
-        module, _, kind = own.rpartition(".")
-        if module in self.modules:
-            return f"{self.modules[module]}.{kind}"
-        if self.prefix is None:
-            return f"layers.0.{own}"
-        further = own.startswith("layers.") and not own.startswith("layers.0.")
-        return None if further else own
+    def begins(self, layers: int, draft: int) -> str:
+        """What the names of the tensors of one of the head's layers begin with."""
+        return self.layer.format(self._number(layers, draft))
+
+    def our_name(self, name: str, layers: int, draft: int = 0) -> str | None:
+        """Maps a tensor's name in the checkpoint of a model of so many layers to ours in one of the
+        head's layers, but for those of the layer itself, which stay as the family's files have
+        them. None: it belongs to something else."""
+        module, _, kind = name.rpartition(".")
+        number = self._number(layers, draft)
+        for theirs, ours in self.modules.items():
+            if module == theirs.format(number):
+                return f"{ours}.{kind}"
+        begins = self.begins(layers, draft)
+        if name.startswith(begins):
+            return f"layers.0.{name.removeprefix(begins)}"
+        around, _, _ = self.layer.partition("layers.{}.")
+        own = name.removeprefix(around)
+        unknown = around and own != name and not own.startswith("layers.")
+        return own if unknown else None
+
+    def _number(self, layers: int, draft: int) -> int:
+        return layers + draft if self.behind_the_last else draft
 
 
 LAYER_BEHIND_THE_LAST = OwnHead(
+    "layers.{}.",
     {
-        "enorm": "enorm",
-        "hnorm": "hnorm",
-        "eh_proj": JOIN,
-        "embed_tokens": "embed_tokens",
-        "shared_head.head": "lm_head",
-        "shared_head.norm": "norm",
-    }
+        "layers.{}.enorm": "enorm",
+        "layers.{}.hnorm": "hnorm",
+        "layers.{}.eh_proj": JOIN,
+        "layers.{}.embed_tokens": "embed_tokens",
+        "layers.{}.shared_head.head": "lm_head",
+        "layers.{}.shared_head.norm": "norm",
+    },
+    behind_the_last=True,
 )
 """The head of DeepSeek-V3 and GLM-4.5, and of GGUF files of any family (DeepSeek-AI, "DeepSeek-V3
 technical report", 2024, section 2.2)."""
 
 BESIDE_THE_LAYERS = OwnHead(
+    "mtp.layers.{}.",
     {
-        "pre_fc_norm_embedding": "enorm",
-        "pre_fc_norm_hidden": "hnorm",
-        "fc": JOIN,
-        "embed_tokens": "embed_tokens",
-        "norm": "norm",
+        "mtp.pre_fc_norm_embedding": "enorm",
+        "mtp.pre_fc_norm_hidden": "hnorm",
+        "mtp.fc": JOIN,
+        "mtp.embed_tokens": "embed_tokens",
+        "mtp.norm": "norm",
     },
-    prefix="mtp.",
     normed_result=True,
 )
-"""The head of Qwen3-Next and Qwen3.5 (Qwen team, "Qwen3-Next", 2025; what it computes, as vLLM's
-models qwen3_next_mtp and qwen3_5_mtp have it)."""
+"""The head of Qwen3-Next and Qwen3.5, whose layers have all but themselves in common (Qwen team,
+"Qwen3-Next", 2025; what it computes, as vLLM's models qwen3_next_mtp and qwen3_5_mtp have it)."""
+
+LAYERS_OF_THEIR_OWN = OwnHead(
+    "mtp_layers.{}.",
+    {
+        "mtp_layers.{}.token_layernorm": "enorm",
+        "mtp_layers.{}.hidden_layernorm": "hnorm",
+        "mtp_layers.{}.input_proj": JOIN,
+        "mtp_layers.{}.final_layernorm": "norm",
+    },
+    normed_result=True,
+    hidden_first=True,
+)
+"""The head of MiMo (Xiaomi, "MiMo: unlocking the reasoning potential of language model", 2025; what
+it computes, as vLLM's model mimo_mtp has it)."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ potential of language model", 2025.
 from __future__ import annotations
 
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family, TensorNames
+from penstock.families.family import LAYERS_OF_THEIR_OWN, Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.qwen3 import GGUF_NAMES
 from penstock.formats.fields import Fields
@@ -68,7 +68,7 @@ QWEN2 = Family(
     gguf_also=("qwen2vl",),
     read_gguf=_gguf,
 )
-MIMO = Family("mimo", ("MiMoForCausalLM",), "MiMo", _hub_mimo)
+MIMO = Family("mimo", ("MiMoForCausalLM",), "MiMo", _hub_mimo, own_head=LAYERS_OF_THEIR_OWN)
 
 
 def _hub_moe(fields: Fields) -> ModelConfig:

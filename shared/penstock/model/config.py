@@ -143,6 +143,8 @@ class HeadConfig(ModelConfig, frozen=True, kw_only=True, tag="head"):
     normed_result: bool = False
     """Whether further drafts are made of its norm's output (Qwen3-Next); else of that norm's
     input."""
+    hidden_first: bool = False
+    """Whether the product reads the hidden state in front of the embedding (MiMo)."""
 
     @property
     def attention_inputs(self) -> int:

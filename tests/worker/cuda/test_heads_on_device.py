@@ -32,17 +32,20 @@ pytestmark = pytest.mark.timeout(300)
 GIB = 1 << 30
 
 CASES = [
-    ("Llama", "eagle3"),
-    ("Qwen3", "eagle3, normed"),
-    ("Glm4Moe", "mtp"),
-    ("DeepseekV3", "mtp"),
-    ("Qwen3Next", "mtp"),
+    ("Llama", "eagle3", 1),
+    ("Qwen3", "eagle3, normed", 1),
+    ("Glm4Moe", "mtp", 2),
+    ("DeepseekV3", "mtp", 1),
+    ("Qwen3Next", "mtp", 1),
 ]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=[f"{kind}, {head}" for kind, head in CASES])
+@pytest.fixture(
+    scope="module", params=CASES, ids=[f"{kind}, {head}, {count}" for kind, head, count in CASES]
+)
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
-    return written(*request.param, tmp_path_factory.mktemp("heads"))
+    kind, head, layers = request.param
+    return written(kind, head, tmp_path_factory.mktemp("heads"), layers=layers)
 
 
 def test_drafts_are_those_of_the_definition(served: Served) -> None:

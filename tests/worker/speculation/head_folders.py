@@ -29,7 +29,9 @@ from tests.worker.speculation.slow_heads import (
     POSITIONS,
     VOCAB,
     Eagle3,
-    QwenMTP,
+    MiMoLayer,
+    MTPLayer,
+    QwenLayer,
     Reference,
     circle,
 )
@@ -70,8 +72,7 @@ HYBRID = GROUPED | {
     "linear_value_head_dim": 20,
     "rope_parameters": QUARTER | {"partial_rotary_factor": 0.5},
 }
-HYBRID_LAYERS = [LINEAR, FULL, LINEAR, LINEAR, FULL]
-"""The fifth is a head's, which the model doesn't have."""
+HYBRID_LAYERS = [LINEAR, FULL, LINEAR, LINEAR]
 HYBRID_EXPERTS = {
     "num_experts_per_tok": 3,
     "moe_intermediate_size": 32,
@@ -81,13 +82,15 @@ HYBRIDS = ("Qwen3Next", "Qwen3_5", "Qwen3_5Moe")
 SERVED = {
     "Llama": GROUPED,
     "Qwen3": GROUPED,
+    "MiMo": GROUPED,
     "Glm4Moe": GROUPED | EXPERTS | {"use_qk_norm": True},
     "DeepseekV3": LATENTS | EXPERTS,
     "Qwen3Next": HYBRID | {"num_experts": 8, **HYBRID_EXPERTS},
     "Qwen3_5": HYBRID | {"tie_word_embeddings": True},
     "Qwen3_5Moe": HYBRID | {"num_experts": 6, **HYBRID_EXPERTS},
 }
-"""What is served, by the first part of transformers' class."""
+"""What is served, by the first part of transformers' class; MiMo, which is Qwen 2."""
+HEADS = dict.fromkeys(HYBRIDS, QwenLayer) | {"MiMo": MiMoLayer}
 
 
 def randomise(module: torch.nn.Module, seed: int) -> None:
@@ -117,40 +120,45 @@ def count_on(hub: Any) -> None:
         hub.lm_head.weight.data.copy_(embeddings @ step)
 
 
-def served_model(kind: str, folder: Path, *, drafts: bool, counts: bool = False) -> Reference:
-    """Writes a model in the hub's format. `drafts`: one more layer than it has is its head's.
+def served_model(kind: str, folder: Path, *, drafts: int, counts: bool = False) -> Reference:
+    """Writes a model in the hub's format. `drafts`: so many layers behind its own are its head's.
     `counts`: it mostly says the next id."""
     settings = COMMON | SERVED[kind] | {"num_hidden_layers": LAYERS + drafts}
     if kind in HYBRIDS:
-        settings["layer_types"] = HYBRID_LAYERS[: LAYERS + drafts]
-    config = config_class(kind)(**settings, attn_implementation="eager")
-    hub = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+        settings["layer_types"] = HYBRID_LAYERS + [FULL] * drafts
+    theirs = "Qwen2" if kind == "MiMo" else kind
+    config = config_class(theirs)(**settings, attn_implementation="eager")
+    hub = getattr(transformers, f"{theirs}ForCausalLM")(config).eval()
     with torch.no_grad():
         randomise(hub, 1)
         if counts:
             count_on(hub)
     hub.save_pretrained(folder)
-    if drafts:
-        path = folder / "config.json"
-        said = json.loads(path.read_text())
-        said["num_hidden_layers"] = LAYERS
-        said.pop("mlp_layer_types", None)
-        if kind in HYBRIDS:
-            said["layer_types"] = said["layer_types"][:LAYERS]
-            rename_layer(folder)
-        else:
-            said["num_nextn_predict_layers"] = 1
-        path.write_text(json.dumps(said))
+    path = folder / "config.json"
+    said = json.loads(path.read_text()) | {"num_hidden_layers": LAYERS}
+    said.pop("mlp_layer_types", None)
+    if "layer_types" in said:
+        said["layer_types"] = said["layer_types"][:LAYERS]
+    if kind in HYBRIDS:
+        rename_layers(folder, drafts, "mtp.layers")
+        said["mtp_num_hidden_layers"] = drafts
+    elif kind == "MiMo":
+        rename_layers(folder, drafts, "model.mtp_layers")
+        said |= {"architectures": ["MiMoForCausalLM"], "model_type": "mimo"}
+    if drafts and kind not in HYBRIDS:
+        said["num_nextn_predict_layers"] = drafts
+    path.write_text(json.dumps(said))
     return Reference(hub)
 
 
-def rename_layer(folder: Path) -> None:
-    """The last layer's tensors are called like those of a head beside the layers."""
+def rename_layers(folder: Path, drafts: int, name: str) -> None:
+    """The last layers' tensors are called like those of a head beside the layers."""
     path = folder / "model.safetensors"
-    last = f"model.layers.{LAYERS}."
-    save_file(
-        {name.replace(last, "mtp.layers.0."): each for name, each in load_file(path).items()}, path
-    )
+    tensors = load_file(path)
+    for draft in range(drafts):
+        last = f"model.layers.{LAYERS + draft}."
+        tensors = {n.replace(last, f"{name}.{draft}."): each for n, each in tensors.items()}
+    save_file(tensors, path)
 
 
 def add_tensors(folder: Path, tensors: dict[str, Tensor]) -> None:
@@ -191,13 +199,13 @@ class Served:
     """The setting that asks for the head."""
 
 
-def written(kind: str, head: str, folder: Path, *, counts: bool = False) -> Served:
-    """`head`: mtp, or eagle3, or `eagle3, normed`. `counts`: what either says is mostly the next
-    id."""
+def written(kind: str, head: str, folder: Path, *, counts: bool = False, layers: int = 1) -> Served:
+    """`head`: mtp, with so many layers, or eagle3, or `eagle3, normed`. `counts`: what either says
+    is mostly the next id."""
     hub, mtp = folder / "hub", head == "mtp"
-    reference = served_model(kind, hub, drafts=mtp, counts=counts)
+    reference = served_model(kind, hub, drafts=layers if mtp else 0, counts=counts)
     slow: Eagle3 | MTP = (
-        (QwenMTP if kind in HYBRIDS else MTP)(reference)
+        MTP(reference, HEADS.get(kind, MTPLayer), layers)
         if mtp
         else Eagle3(reference, own=295 if counts else 100, normed=head == "eagle3, normed")
     )

@@ -4,7 +4,7 @@ own layers."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -73,17 +73,26 @@ class Reference:
 
 
 HeadRows = Callable[[list[int], Tensor], tuple[int, Tensor]]
-"""Maps the tokens behind, and hidden states of as many rows, to a draft and the last row to go on
-with."""
+"""Maps the tokens behind, and hidden states of as many rows, to the last row's draft and to what
+further drafts are made of, of all rows."""
 
 
-def drafts_of(rows: HeadRows, tokens: list[int], hidden: Tensor, most: int) -> list[int]:
+def drafts_of(
+    layers: Sequence[HeadRows], tokens: list[int], hidden: Tensor, most: int
+) -> list[int]:
     """What a head says greedily behind `tokens`, of which all but the last have hidden states. All
-    of its rows anew for each draft."""
+    of its rows anew for each draft.
+
+    Row i of layer k, counted from 0, is made of row i of the layer before, and of token i + k + 1.
+    When all layers have said a token, the last one goes on from its own last row."""
     drafts: list[int] = []
-    for _ in range(most):
-        draft, last = rows([*tokens[1:], *drafts], hidden)
-        hidden = torch.cat((hidden, last[None]))
+    results = hidden
+    for number in range(most):
+        if number < len(layers):
+            hidden, behind = results, [*tokens[number + 1 :], *drafts]
+        else:
+            hidden, behind = torch.cat((hidden, results[-1:])), [*behind, drafts[-1]]
+        draft, results = layers[min(number, len(layers) - 1)](behind, hidden)
         drafts.append(draft)
     return drafts
 
@@ -179,9 +188,13 @@ class Eagle3:
         inner = rms(residual, self._layer("post_attention_layernorm"))
         gate = torch.nn.functional.silu(inner @ self._layer("mlp.gate_proj").T)
         made = gate * (inner @ self._layer("mlp.up_proj").T)
-        last = (residual + made @ self._layer("mlp.down_proj").T)[-1]
-        logits = rms(last, self.tensors["norm.weight"]) @ self.tensors["lm_head.weight"].T
-        return int(self.ids[int(logits.argmax())]), last
+        found = residual + made @ self._layer("mlp.down_proj").T
+        logits = rms(found[-1], self.tensors["norm.weight"]) @ self.tensors["lm_head.weight"].T
+        return int(self.ids[int(logits.argmax())]), found
+
+    @property
+    def layers(self) -> list[HeadRows]:
+        return [self.rows]
 
     def _attention(self, both: Tensor) -> Tensor:
         rows, size = both.shape[0], 16
@@ -211,16 +224,22 @@ def _turned(x: Tensor) -> Tensor:
     )
 
 
-class MTP:
-    """A head after DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 2.2: the layer behind
-    the model's last, by transformers' code."""
+class MTPLayer:
+    """A layer of a head after DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 2.2: one
+    behind the model's last, by transformers' code, and what is in front of it."""
 
     plus: ClassVar = 0.0
     """Is added to the weights of norms."""
+    hidden_first: ClassVar = False
+    """Whether what joins reads the hidden state in front of the embedding."""
+    normed: ClassVar = False
+    """Whether further drafts are made of what is behind its norm."""
 
-    def __init__(self, reference: Reference, seed: int = 5) -> None:
+    def __init__(self, reference: Reference, number: int) -> None:
+        """`number`: of the head's layers, from 0."""
         self.reference = reference
-        generator = torch.Generator().manual_seed(seed)
+        self.number = number
+        generator = torch.Generator().manual_seed(5 + number)
         shapes = {
             "enorm": (HIDDEN,),
             "hnorm": (HIDDEN,),
@@ -236,18 +255,19 @@ class MTP:
         self.eps = reference.hub.config.rms_norm_eps
 
     def count_on(self) -> None:
-        """Makes the head count on: half by the embedding, half by the hidden state."""
+        """Makes the layer count on: half by the embedding, half by the hidden state."""
         _, step = circle()
         for name in ("enorm", "hnorm", "shared_head.norm"):
             self._own(name).fill_(1.0 - self.plus)
-        joined = torch.cat((torch.eye(HIDDEN), step), 1)
-        self._own("eh_proj").mul_(0.02).add_(joined)
+        halves = torch.eye(HIDDEN), step
+        self._own("eh_proj").mul_(0.02).add_(torch.cat(halves[:: self._order], 1))
 
-    def taken(self, tokens: list[int]) -> Tensor:
-        return self.reference.hub.model.norm(self.reference.hidden(tokens)[-1])
+    @property
+    def _order(self) -> int:
+        return -1 if self.hidden_first else 1
 
     def _name(self, name: str) -> str:
-        return f"model.layers.{LAYERS}.{name}.weight"
+        return f"model.layers.{LAYERS + self.number}.{name}.weight"
 
     def _own(self, name: str) -> Tensor:
         return self.tensors[self._name(name)]
@@ -255,22 +275,20 @@ class MTP:
     def _normed(self, x: Tensor, name: str) -> Tensor:
         return rms(x, self.plus + self._own(name), self.eps)
 
-    def _last(self, tokens: list[int], hidden: Tensor) -> Tensor:
-        """Returns the layer's result for the last row."""
-        embedded = self._normed(self.reference.embedded(tokens), "enorm")
-        both = torch.cat((embedded, self._normed(hidden, "hnorm")), -1)
-        layer = self.reference.hub.model.layers[LAYERS]
-        return self.reference.through(both @ self._own("eh_proj").T, [layer])[-1][-1]
-
     def rows(self, tokens: list[int], hidden: Tensor) -> tuple[int, Tensor]:
-        last = self._last(tokens, hidden)
-        normed = self._normed(last, "shared_head.norm")
-        return int(self.reference.hub.lm_head(normed).argmax()), last
+        embedded = self._normed(self.reference.embedded(tokens), "enorm")
+        halves = embedded, self._normed(hidden, "hnorm")
+        joined = torch.cat(halves[:: self._order], -1) @ self._own("eh_proj").T
+        layer = self.reference.hub.model.layers[LAYERS + self.number]
+        found = self.reference.through(joined, [layer])[-1]
+        normed = self._normed(found, "shared_head.norm")
+        draft = int(self.reference.hub.lm_head(normed[-1]).argmax())
+        return draft, normed if self.normed else found
 
 
-class QwenMTP(MTP):
-    """A head as Qwen3-Next's and Qwen3.5's checkpoints have it: that layer under names of its own,
-    norms around 0, and further drafts made of what is behind its norm."""
+class QwenLayer(MTPLayer):
+    """A layer as Qwen3-Next's and Qwen3.5's checkpoints have it: under names of its own, norms
+    around 0, and all but the layer itself in common with the others."""
 
     names: ClassVar = {
         "enorm": "pre_fc_norm_embedding",
@@ -279,10 +297,47 @@ class QwenMTP(MTP):
         "eh_proj": "fc",
     }
     plus: ClassVar = 1.0
+    normed: ClassVar = True
 
     def _name(self, name: str) -> str:
         return f"mtp.{self.names[name]}.weight"
 
-    def rows(self, tokens: list[int], hidden: Tensor) -> tuple[int, Tensor]:
-        normed = self._normed(self._last(tokens, hidden), "shared_head.norm")
-        return int(self.reference.hub.lm_head(normed).argmax()), normed
+
+class MiMoLayer(MTPLayer):
+    """A layer as MiMo's checkpoints have it."""
+
+    names: ClassVar = {
+        "enorm": "token_layernorm",
+        "hnorm": "hidden_layernorm",
+        "shared_head.norm": "final_layernorm",
+        "eh_proj": "input_proj",
+    }
+    hidden_first: ClassVar = True
+    normed: ClassVar = True
+
+    def _name(self, name: str) -> str:
+        return f"model.mtp_layers.{self.number}.{self.names[name]}.weight"
+
+
+class MTP:
+    """A head of one layer or several."""
+
+    def __init__(self, reference: Reference, kind: type[MTPLayer], count: int) -> None:
+        self.reference = reference
+        self._each = [kind(reference, number) for number in range(count)]
+        self.tensors: dict[str, Tensor] = {}
+        for each in self._each:
+            each.tensors = {n: self.tensors.get(n, own) for n, own in each.tensors.items()}
+            self.tensors |= each.tensors
+
+    def count_on(self) -> None:
+        common = len(self._each[0].tensors) == len(self.tensors)
+        for each in self._each[:1] if common else self._each:
+            each.count_on()
+
+    def taken(self, tokens: list[int]) -> Tensor:
+        return self.reference.hub.model.norm(self.reference.hidden(tokens)[-1])
+
+    @property
+    def layers(self) -> list[HeadRows]:
+        return [each.rows for each in self._each]

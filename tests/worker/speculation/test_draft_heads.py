@@ -31,21 +31,31 @@ GREEDY = TokenSampling(0, temperature=0.0)
 
 
 ATTENDING = [
-    ("Llama", "eagle3"),
-    ("Qwen3", "eagle3, normed"),
-    ("Glm4Moe", "mtp"),
-    ("DeepseekV3", "mtp"),
+    ("Llama", "eagle3", 1),
+    ("Qwen3", "eagle3, normed", 1),
+    ("Glm4Moe", "mtp", 1),
+    ("Glm4Moe", "mtp", 3),
+    ("DeepseekV3", "mtp", 1),
+    ("DeepseekV3", "mtp", 2),
+    ("MiMo", "mtp", 2),
 ]
-CASES = [*ATTENDING, ("Qwen3Next", "eagle3"), *((kind, "mtp") for kind in HYBRIDS)]
+CASES = [
+    *ATTENDING,
+    ("Qwen3Next", "eagle3", 1),
+    *((kind, "mtp", 1) for kind in HYBRIDS),
+    ("Qwen3Next", "mtp", 2),
+    ("Qwen3_5", "mtp", 3),
+]
 
 
-def named(cases: list[tuple[str, str]]) -> list[str]:
-    return [f"{kind}, {head}" for kind, head in cases]
+def named(cases: list[tuple[str, str, int]]) -> list[str]:
+    return [f"{kind}, {head}, {layers}" for kind, head, layers in cases]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=named(CASES))
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
-    return written(*request.param, tmp_path_factory.mktemp("heads"))
+    kind, head, layers = request.param
+    return written(kind, head, tmp_path_factory.mktemp("heads"), layers=layers)
 
 
 class Run:
@@ -104,6 +114,11 @@ class Run:
         self.states.keep(number, tokens)
 
 
+def waiting(run: Run) -> int:
+    """Hidden states that the head's first layer hasn't read yet."""
+    return run.proposer._hidden[0].count
+
+
 def follow(
     run: Run, served: Served, prompt: int, first: int, blocks: list[int], asked: list[int]
 ) -> None:
@@ -122,7 +137,7 @@ def follow(
         work = [SlotWork(0, len(tokens) - 1, 1, draft=most)]
         with torch.inference_mode():
             hidden = served.slow.taken(tokens[:-1])
-            wanted = drafts_of(served.slow.rows, tokens, hidden, most)
+            wanted = drafts_of(served.slow.layers, tokens, hidden, most)
         (drafts,) = run.plan(work)
         assert drafts == wanted
         # Wrong drafts are computed, too, and their hidden states are of no use.
@@ -142,7 +157,7 @@ def follow(
 def test_drafts_are_those_of_the_definition(served: Served, backend: str) -> None:
     run = Run(served, backend)
     follow(run, served, 37, 20, list(range(5, 17)), [0, 3, 3, 3] * 3)
-    assert run.proposer._hidden.count < 40
+    assert waiting(run) < 40
 
 
 @pytest.mark.parametrize("served", ATTENDING, ids=named(ATTENDING), indirect=True)
@@ -163,7 +178,7 @@ def test_rows_come_along_with_blocks(served: Served) -> None:
     run.slots[1].append(tokens[70])
     with torch.inference_mode():
         hidden = served.slow.taken(tokens[:70])
-        wanted = drafts_of(served.slow.rows, tokens[:71], hidden, 3)
+        wanted = drafts_of(served.slow.layers, tokens[:71], hidden, 3)
     assert run.plan([SlotWork(1, 70, 1, draft=3)]) == [wanted]
     # Of the second's last blocks, the head has no rows.
     third = NewSequence(2, tokens[:90], 90, 0, GREEDY, [0, 1, 2, 10, 20, 21])
@@ -174,8 +189,10 @@ def test_rows_come_along_with_blocks(served: Served) -> None:
     run.slots[2].append(5)
     (drafts,) = run.plan([SlotWork(2, 90, 1, draft=3)])
     assert len(drafts) == 3
-    # They are computed now, and the same is said again.
-    assert run.proposer._followed[2].computed == 90
+    # They are computed now, but for those that drafts were read for, and the same is said again.
+    computed = 91 - len(served.slow.layers)
+    assert run.proposer._followed[2].computed == computed
+    assert run.proposer._rows.leading(run.slots[2].blocks, 91) == computed
     assert run.proposer.propose([SlotWork(2, 90, 1, draft=3)]) == [drafts]
 
 
@@ -192,15 +209,15 @@ def test_a_pass_that_failed_costs_its_drafts_only(
         raise OSError("no head")
 
     with monkeypatch.context() as broken:
-        broken.setattr(run.proposer._head, "step", fail)
+        broken.setattr(run.proposer._heads[0], "step", fail)
         with pytest.raises(OSError, match="no head"):
             run.plan([SlotWork(0, 50, 1, draft=3)])
     with torch.inference_mode():
         hidden = served.slow.taken(tokens)
-        wanted = drafts_of(served.slow.rows, [*tokens, 3], hidden, 3)
+        wanted = drafts_of(served.slow.layers, [*tokens, 3], hidden, 3)
     assert run.proposer.propose([SlotWork(0, 50, 1, draft=3)]) == [wanted]
     with monkeypatch.context() as broken:
-        broken.setattr(run.proposer._head, "hidden", fail)
+        broken.setattr(run.proposer._heads[0], "hidden", fail)
         assert torch.isfinite(run.compute([SlotWork(0, 50, 1)])).all()
 
 
@@ -217,19 +234,19 @@ def test_a_head_that_fails_in_every_step_holds_few_hidden_states(
 
     held = []
     with monkeypatch.context() as broken:
-        broken.setattr(run.proposer._head, "step", fail)
+        broken.setattr(run.proposer._heads[0], "step", fail)
         for end in range(60, 80):
             run.slots[0].append(end % VOCAB)
             with pytest.raises(OSError, match="no head"):
                 run.plan([SlotWork(0, end, 1, draft=3)])
             run.compute([SlotWork(0, end, 1)])
-            held.append(run.proposer._hidden.count)
+            held.append(waiting(run))
     assert held[0] == 61  # One failure may be the only one.
     assert max(held[1:]) == PENDING + 1
     run.slots[0].append(1)
     [drafts] = run.plan([SlotWork(0, 80, 1, draft=3)])
     assert len(drafts) == 3
-    assert run.proposer._hidden.count == 1
+    assert waiting(run) == 1
 
 
 def test_a_token_that_only_the_device_knew_was_the_sequences_own() -> None:

@@ -29,7 +29,7 @@ from tests.worker.speculation.test_exactness import same
 from tests.worker.speculation.test_head_loading import setup_for
 
 BESIDE = {
-    "mtp.layers.0.": f"model.layers.{LAYERS}.",
+    **{f"mtp.layers.{draft}.": f"model.layers.{LAYERS + draft}." for draft in range(2)},
     "mtp.fc.": f"model.layers.{LAYERS}.eh_proj.",
     "mtp.pre_fc_norm_embedding.": f"model.layers.{LAYERS}.enorm.",
     "mtp.pre_fc_norm_hidden.": f"model.layers.{LAYERS}.hnorm.",
@@ -41,7 +41,8 @@ RECURRENT = {
     "Qwen3_5": recurrent.CONVERSIONS["qwen35"],
     "Qwen3_5Moe": recurrent.CONVERSIONS["qwen35-moe-of-four"],
 }
-KINDS = ["Glm4Moe", "DeepseekV3", *RECURRENT]
+KINDS = [("DeepseekV3", 1), ("Glm4Moe", 2), ("Qwen3_5", 2), ("Qwen3Next", 1), ("Qwen3_5Moe", 1)]
+"""With so many layers of a head."""
 ATTENDING = {
     "Glm4Moe": attending.CONVERSIONS["glm45"],
     "DeepseekV3": attending.CONVERSIONS["deepseek-v3-plain"],
@@ -81,7 +82,7 @@ def write(kind: str, served: Served, hub: Path, path: Path) -> None:
     def with_head(says: Any) -> Any:
         def both(writer: gguf.GGUFWriter, config: Any) -> None:
             says(writer, config)
-            writer.add_nextn_predict_layers(1)
+            writer.add_nextn_predict_layers(len(served.slow.layers))
 
         return both
 
@@ -118,15 +119,16 @@ def gguf_folder(path: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=KINDS, ids=[f"{kind}, {count}" for kind, count in KINDS])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
     folder = tmp_path_factory.mktemp("heads")
     with pytest.MonkeyPatch.context() as patch:
         # GGUF files say only which layer attends: every fourth.
-        patch.setattr(head_folders, "HYBRID_LAYERS", [LINEAR, LINEAR, LINEAR, FULL, FULL])
-        made = written(request.param, "mtp", folder)
+        patch.setattr(head_folders, "HYBRID_LAYERS", [LINEAR, LINEAR, LINEAR, FULL])
+        kind, layers = request.param
+        made = written(kind, "mtp", folder, layers=layers)
     path = folder / "model.gguf"
-    write(request.param, made, folder / "hub", path)
+    write(kind, made, folder / "hub", path)
     return replace(made, folder=gguf_folder(path, folder / "of gguf"))
 
 

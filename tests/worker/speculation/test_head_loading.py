@@ -21,6 +21,7 @@ from penstock_worker.parallel.ranks import ALONE
 from penstock_worker.speculation.beside import Beside
 from penstock_worker.speculation.head_loading import mtp_head
 from penstock_worker.speculation.loaders import draft_loader
+from penstock_worker.weights.heads import EMBEDDING, HEAD, OwnHeadFiles, SharedEnds
 from tests.worker.speculation.draft_folders import SERVED, draft_setup, write_folder
 from tests.worker.speculation.head_folders import written
 from tests.worker.speculation.slow_heads import Eagle3, Reference
@@ -162,19 +163,51 @@ def test_what_has_no_head_says_so(served: Path) -> None:
 
 
 def test_a_head_beside_the_layers_is_read_by_its_own_names(tmp_path: Path) -> None:
-    """One more layer of it isn't read, and what isn't known is refused."""
+    """And what isn't known is refused."""
     model = written("Qwen3_5", "mtp", tmp_path)
     path = tmp_path / "hub" / "model.safetensors"
     tensors = load_file(path)
     config = load_manifest(model.folder).decoder
     assert mtp_head(config).layers == (config.layer(1),)
     setup = setup_for(model.folder, None)
-    further = {name.replace("layers.0", "layers.1"): each.clone() for name, each in tensors.items()}
-    save_file(tensors | {n: each for n, each in further.items() if n.startswith("mtp.")}, path)
-    load(setup).runner.close()
     save_file(tensors | {"mtp.gate.weight": torch.ones(HIDDEN)}, path)
     with pytest.raises(UnsupportedModel, match="gate"):
         load(setup)
     save_file({name: each for name, each in tensors.items() if name != "mtp.fc.weight"}, path)
     with pytest.raises(StartupError, match=r"it has no mtp\.fc; method suffix"):
         load(setup)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize(("kind", "drafts", "layers"), [("Glm4Moe", 4, 3), ("Qwen3_5", 2, 2)])
+def test_each_layer_has_keys_and_values_of_its_own(
+    kind: str, drafts: int, layers: int, backend: str, tmp_path: Path
+) -> None:
+    """There are no more layers than drafts, and they hold embedding and output head once."""
+    model = written(kind, "mtp", tmp_path, layers=3)
+    setup = setup_for(model.folder, None, backend)
+    said = SpeculativeConfig(method="mtp", num_speculative_tokens=drafts)
+    setup = msgspec.structs.replace(setup, speculation=said)
+    manifest = load_manifest(model.folder)
+    own = choose(manifest, setup, 1)
+    loader = draft_loader(manifest, own, setup, 1, ALONE)
+    assert loader is not None
+    assert loader.told.get("draft_layers") == str(layers)
+    both = loader.recipe()
+    parts = both.build()(8).kv_blocks()
+    assert sum(part.shape[1] for part in parts) == both.block_bytes
+    each, rest = divmod(both.block_bytes - own.block_bytes, layers)
+    assert each > 0
+    assert rest == 0
+
+
+def test_ends_that_are_the_same_tensor_are_made_once(tmp_path: Path) -> None:
+    model = written("Glm4Moe", "mtp", tmp_path, layers=2)
+    manifest = load_manifest(model.folder)
+    files = OwnHeadFiles(manifest.weights, manifest.decoder)
+    each = [files.weights(draft, mtp_head(manifest.decoder), torch.float32) for draft in range(2)]
+    ends: SharedEnds[object] = SharedEnds()
+    first, again = (ends.get(weights, EMBEDDING, object) for weights in each)
+    assert first is again
+    assert ends.get(each[0], HEAD, object) is not first
+    assert ends.get(each[0], "norm.weight", object) is not ends.get(each[1], "norm.weight", object)

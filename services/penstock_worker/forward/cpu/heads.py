@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ from penstock_worker.forward.heads import (
 )
 from penstock_worker.forward.interface import Batch, StepCancelled
 from penstock_worker.models.aux_hidden import AuxHidden
-from penstock_worker.weights.heads import drafted_ids
+from penstock_worker.weights.heads import SharedEnds, drafted_ids
 from penstock_worker.weights.weights import Weights
 
 # The programs of heads that draft.
@@ -54,6 +55,7 @@ class JoinedEntry:
     of_embedding: PackedMatrix
     """The product's columns that multiply the embedding."""
     of_hidden: PackedMatrix
+    """Those that multiply the hidden state."""
 
     def begin(self) -> Iterator[Phase]:
         yield Phase(kind=PhaseKind.EMBED, matrices=(self.embedding,))
@@ -201,15 +203,17 @@ class CPUHead:
         rows = np.zeros(len(taken), dtype=np.int32)
         return torch.from_numpy(self._front.to_hidden(rows, taken.numpy()))
 
-    def step(self, batch: Batch, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+    def step(
+        self, batch: Batch, hidden: Tensor, rows: np.ndarray, onward: np.ndarray
+    ) -> tuple[Tensor, Tensor]:
         step = replace(step_of(batch), given=all_given(self._given(batch.tokens, hidden.numpy())))
         logits = self._decoder.logits(step, np.ascontiguousarray(rows, dtype=np.int32))
         if self._decoder.cancelled:
             raise StepCancelled
         self._keep.keep()
-        found = self._aux_hidden.taken(len(batch.tokens))[torch.from_numpy(rows)]
-        if self._front.onward is not None and len(rows):
-            none = np.zeros(len(rows), dtype=np.int32)
+        found = self._aux_hidden.taken(len(batch.tokens))[torch.from_numpy(onward)]
+        if self._front.onward is not None and len(onward):
+            none = np.zeros(len(onward), dtype=np.int32)
             found = torch.from_numpy(self._front.onward(none, found.numpy()))
         served = self._config.served_vocab
         return in_served_vocabulary(torch.from_numpy(logits), self._ids, served), found
@@ -232,6 +236,7 @@ class _Loader:
     kind: MatrixKind | None
     setup: Setup
     threads: int
+    ends: SharedEnds[PackedMatrix]
 
     def load(self) -> tuple[ModelWeights, _Front, Tensor | None]:
         """Returns the layer and its ends, what lies in front, and `CPUHead.ids`."""
@@ -241,7 +246,8 @@ class _Loader:
 
     def _read(self) -> ModelWeights:
         positions = min(self.setup.max_model_len, self.config.max_position)
-        return CPUWeights(self.config, self.weights, self.kind, self.threads).read(positions)
+        reader = CPUWeights(self.config, self.weights, self.kind, self.threads, ends=self.ends)
+        return reader.read(positions)
 
     def _beside(
         self, packing: CPUPacking, norms: NormReader
@@ -270,10 +276,11 @@ class _Loader:
         found = [norms.norm(name, width) for name in ("enorm", "hnorm", "served_norm")]
         matrix = packing.tensor("eh_proj.weight", (width, 2 * width))
         halves = [self._packed(matrix[:, :width]), self._packed(matrix[:, width:])]
+        of_embedding, of_hidden = halves[::-1] if self.config.hidden_first else halves
         read = self._read()
         if read.embedding is None or read.norm is None:
             raise ValueError("a head has an embedding, and a norm behind its layer")
-        entry = JoinedEntry(width, read.embedding, found[0], found[1], *halves)
+        entry = JoinedEntry(width, read.embedding, found[0], found[1], of_embedding, of_hidden)
         onward = self._rows(normed(read.norm, width)) if self.config.normed_result else None
         return read, _Front(entry, self._rows(normed(found[2], width)), onward=onward), None
 
@@ -294,15 +301,17 @@ def head_recipe(
     opening: OpenHead,
     setup: Setup,
     threads: int,
+    ends: SharedEnds[Any],
 ) -> HeadRecipe:
-    """`files`: the head's. `opening` opens its weights. `setup`: its own. Raises Unable for a head
+    """`files`: the head's. `opening` opens its weights. `setup`: its own. `ends`: of all layers of
+    the head. Raises Unable for a head
     that the kernels can't compute, and StartupError for settings that can't be followed."""
     shapes, layout = shapes_of(config, setup), kv_layout(config, setup.max_model_len)
     dtype = dtype_of(setup, files.dtype)
     cache = cache_of(setup.kv_cache_dtype, dtype)
 
     def build() -> Callable[[int], HeadForward]:
-        loader = _Loader(config, opening(torch.float32), kind_of(dtype), setup, threads)
+        loader = _Loader(config, opening(torch.float32), kind_of(dtype), setup, threads, ends)
         read, front, ids = loader.load()
         aux_hidden = AuxHidden((1,))
         keep = CPUAuxHidden(aux_hidden, config.hidden_size)

@@ -32,6 +32,7 @@ from penstock_worker.layers.recurrent.mixers import NAME as RECURRENT
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.parallel.shard import Shard
 from penstock_worker.weights.cut import Cut
+from penstock_worker.weights.heads import SharedEnds
 from penstock_worker.weights.weights import Weights
 
 
@@ -58,6 +59,8 @@ class CPUWeights:
     """Which outputs of matrices are packed."""
     shard: Shard | None = None
     """This rank's place among several; only its stage is read."""
+    ends: SharedEnds[PackedMatrix] = field(default_factory=SharedEnds)
+    """Embeddings and output heads that others have packed."""
 
     def __post_init__(self) -> None:
         self._packing = CPUPacking(self.weights, self.threads, self.arena)
@@ -112,7 +115,9 @@ class CPUWeights:
         return head.with_bias(self._part("lm_head", bias))
 
     def _ends_matrix(self, name: str, rows: int, kind: MatrixKind | None) -> PackedMatrix:
-        return self._matrix(name, rows, self.config.hidden_size, kind=kind)
+        width = self.config.hidden_size
+        make = partial(self._matrix, name, rows, width, kind=kind)
+        return self.ends.get(self.weights, f"{name}.weight", make)
 
     def _part(self, name: str, values: np.ndarray) -> np.ndarray:
         """Returns the part of a vector that belongs to the outputs of a matrix that are packed."""
