@@ -110,8 +110,7 @@ class Embeddings(PoolEndpoint[EmbeddingRequest]):
     id_prefix = "embd"
 
     async def answer(self, request: EmbeddingRequest, call: Call) -> EmbeddingReply:
-        special = request.add_special_tokens is not False
-        inputs = await vector_inputs(request.input, request.messages, call, add_special=special)
+        inputs = await vector_inputs(request.input, request.messages, call, request)
         asked = Pooling(
             "embed", dimensions=checked_dimensions(request, call), normalize=request.normalize
         )

@@ -13,13 +13,14 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.client.late_interaction import Role
-from penstock.client.pool_request import pooling_model
+from penstock.client.pool_request import check_input, pooling_model
 from penstock.client.pooling_inputs import (
     PoolInput,
     check_pictures,
     ids_input,
     limit_of,
     picture_input,
+    refuse_cut,
     text_input,
 )
 from penstock.errors import InvalidRequest
@@ -28,13 +29,22 @@ from penstock.media.sources import MediaSource
 from penstock.model.media_facts import MediaFacts
 from penstock.protocol.common import Pooling
 from penstock.request.terms import Terms
+from penstock_gateway.chat.messages import Message
+from penstock_gateway.chat.prompt import ChatMedia, chat_prompt
 from penstock_gateway.generate.chunked_reply import Splices
 from penstock_gateway.generate.reply import encoder
 from penstock_gateway.http.events import while_connected
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.models.backend import AskedModel
-from penstock_gateway.pooling.fields import Given, InputField, PoolFields, PoolUsage, inputs_of
+from penstock_gateway.pooling.fields import (
+    Given,
+    InputField,
+    PoolFields,
+    PoolUsage,
+    VectorFields,
+    inputs_of,
+)
 from penstock_gateway.pooling.messages import PoolMessage, input_of
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import check_request_id, request_terms, terms_headers
@@ -87,6 +97,27 @@ class Call:
         if isinstance(given, str):
             return await self.read([given], add_special=add_special)
         return [await self._picture(facts, given)]
+
+    async def read_chat(
+        self,
+        messages: list[PoolMessage],
+        *,
+        add_generation_prompt: bool | None,
+        add_special: bool | None,
+    ) -> PoolInput:
+        """A conversation in the model's own format, with its media. Raises InvalidRequest, and what
+        preparing media raises."""
+        refuse_cut(self.limit)
+        made = await chat_prompt(
+            self.engine,
+            msgspec.convert(msgspec.to_builtins(messages), list[Message]),
+            add_generation_prompt=bool(add_generation_prompt),
+            add_special_tokens=add_special,
+            variables={},
+            with_media=ChatMedia(self._desk, self._lease, self._changes),
+        )
+        check_input(made.prompt_token_ids, self.engine.welcome)
+        return PoolInput(made.prompt_token_ids, media=made.media)
 
     async def read_each(self, given: Sequence[str | MediaSource]) -> list[PoolInput]:
         """Texts and pictures, in order. Raises as `read_message`."""
@@ -187,16 +218,23 @@ async def vector_inputs(
     input: InputField,
     messages: list[PoolMessage] | None,
     call: Call,
-    *,
-    add_special: bool,
+    fields: VectorFields,
     role: Role = "document",
 ) -> list[PoolInput]:
     """Inputs of what a body has: input or messages, but not both. Raises InvalidRequest."""
+    add_special, media = fields.add_special_tokens is not False, call.engine.welcome.media
     if messages is None:
         return await call.read(inputs_of(input), add_special=add_special, role=role)
     if input is not None:
         raise InvalidRequest("give either input or messages", param="input")
-    return await call.read_message(input_of(messages), add_special=add_special)
+    if media is None or media.alone:
+        return await call.read_message(input_of(messages), add_special=add_special)
+    one = await call.read_chat(
+        messages,
+        add_generation_prompt=fields.add_generation_prompt,
+        add_special=fields.add_special_tokens,
+    )
+    return [one]
 
 
 class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):

@@ -43,11 +43,13 @@ class PoolFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 class VectorFields(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """messages: an input as chats have it, in place of `input`: a text, or one picture, of a model
-    that makes vectors of both.  encoding_format: base64 is that of little-endian float32.
-    dimensions: numbers kept of each vector.  normalize: to length 1, after that; absent: as the
-    model has it."""
+    that makes vectors of both; a conversation with pictures, of a decoder that sees.
+    add_generation_prompt: whether the template opens an answer behind that.
+    encoding_format: base64 is that of little-endian float32.  dimensions: numbers kept of each
+    vector.  normalize: to length 1, after that; absent: as the model has it."""
 
     messages: list[PoolMessage] | None = None
+    add_generation_prompt: Flag = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Whole = None
     normalize: Flag = None

@@ -56,11 +56,10 @@ class PoolingEndpoint(PoolEndpoint[PoolingRequest]):
     id_prefix = "pool"
 
     async def answer(self, request: PoolingRequest, call: Call) -> PoolingReply:
-        special = request.add_special_tokens is not False
         role = request.input_type
         check_input_type(role, pooling_model(call.engine.welcome))
         inputs = await vector_inputs(
-            request.input, request.messages, call, add_special=special, role=role or "document"
+            request.input, request.messages, call, request, role or "document"
         )
         asked = Pooling(
             request.task or default_task(call.engine.welcome.pooling_tasks),

@@ -9,6 +9,7 @@ import torch
 
 from penstock.errors import StartupError
 from penstock.model.config import ModelConfig, PreparedModel
+from penstock.model.media_facts import MediaFacts
 from penstock.process import logs
 from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
@@ -35,7 +36,7 @@ def load_pooling(
     prepared: PreparedModel, setup: Setup, threads: int, begun: float, phases: Phases
 ) -> Loaded:
     """Loads a pooling model as `load` does. begun: by time.monotonic().  Raises StartupError."""
-    prepared = text_only(prepared)
+    prepared = without_ears(prepared)
     recipe = choose_pooling(prepared, with_own_files(prepared, setup), threads)
     with torch.inference_mode():
         parts = recipe.load(phases)
@@ -82,16 +83,20 @@ def choose_pooling(prepared: PreparedModel, setup: Setup, threads: int) -> Pooli
     return found
 
 
-def text_only(prepared: PreparedModel) -> PreparedModel:
-    """Vectors are made of text. Raises StartupError for an encoder-decoder model, whose prompts
-    all begin with a sound."""
+def without_ears(prepared: PreparedModel) -> PreparedModel:
+    """Vectors are made of texts and pictures: what hears is left out. Raises StartupError for an
+    encoder-decoder model, whose prompts all begin with a sound."""
     config = prepared.config
     if prepared.encoder_rows:
         raise StartupError(f"{prepared.name} is an encoder-decoder model and gives no vectors")
     if not isinstance(config, ModelConfig) or not config.takes_media:
         return prepared
-    config = msgspec.structs.replace(config, vision=None, audio=None)
-    return msgspec.structs.replace(prepared, config=config, media=None)
+    kinds = {} if prepared.media is None else dict(prepared.media.kinds)
+    kinds.pop("audio", None)
+    sees = config.vision is not None and bool(kinds)
+    config = msgspec.structs.replace(config, vision=config.vision if sees else None, audio=None)
+    media = MediaFacts(kinds=kinds) if sees else None
+    return msgspec.structs.replace(prepared, config=config, media=media)
 
 
 def with_own_files(prepared: PreparedModel, setup: Setup) -> Setup:

@@ -18,6 +18,7 @@ from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import PlanError, Slots
 from penstock_worker.device.memory import memory_of
 from penstock_worker.forward.interface import Forward
+from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.pooling.adapters import PoolAdapters
 
 
@@ -57,10 +58,15 @@ class DecoderBody:
     the last token's vector is the result."""
 
     def __init__(
-        self, forward: Forward, device: torch.device, adapters: PoolAdapters | None = None
+        self,
+        forward: Forward,
+        device: torch.device,
+        adapters: PoolAdapters | None = None,
+        media: MediaEncodings | None = None,
     ) -> None:
         """`forward` has the model's last norm in place of its head, so that its "logits" are hidden
-        vectors. `adapters`: those of sequences."""
+        vectors. `adapters`: those of sequences. `media`: what their placeholders stand for."""
+        self._media = () if media is None else (media,)
         self.device = device
         self._forward = forward
         self._adapters = adapters or PoolAdapters()
@@ -70,7 +76,8 @@ class DecoderBody:
         return self._forward.layers_done
 
     def hidden(self, works: list[SlotWork], slots: Slots) -> Hidden:
-        batch = replace(prepare_inputs(works, slots), adapters=self._adapters.of_batch(works))
+        batch = prepare_inputs(works, slots, self._media)
+        batch = replace(batch, adapters=self._adapters.of_batch(works))
         vectors = self._forward.logits(batch, np.cumsum(batch.counts) - 1)
         return Hidden(vectors.float(), None)
 

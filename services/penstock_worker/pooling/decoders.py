@@ -108,18 +108,25 @@ def decoder_recipe(
         runner = pooling_runner(
             prepared,
             setup,
-            DecoderBody(forward, device, adapters),
+            DecoderBody(forward, device, adapters, inner.media),
             vectors.head,
             blocks,
             phases,
             shares=None if isinstance(inner, DeviceRecipe) else shares,
             kv_groups=inner.kv_groups,
             copies=copies,
+            media=inner.media,
             adapters=adapters,
         )
         seconds = copies.seconds()
         return PoolingParts(
-            runner, blocks, copies.host_blocks, copies.device_bytes, seconds, inner.kv_groups
+            runner,
+            blocks,
+            copies.host_blocks,
+            copies.device_bytes,
+            seconds,
+            inner.kv_groups,
+            media=inner.media,
         )
 
     return PoolingRecipe(

@@ -11,7 +11,7 @@ from penstock.client.late_interaction import LateInput, Role, room_for_text
 from penstock.client.pool_request import PoolResult, check_input, pooling_model
 from penstock.errors import InvalidRequest
 from penstock.media.items import PreparedItems, PromptMedia
-from penstock.media.prompt import by_itself
+from penstock.media.prompt import MediaPrompt, by_itself
 from penstock.model.media_facts import MediaFacts
 from penstock.protocol.common import Pooling
 from penstock.protocol.to_frontend import Welcome
@@ -126,12 +126,27 @@ def picture_input(items: PreparedItems) -> PoolInput:
     return PoolInput(ids, media=media)
 
 
+def media_input(prompt: MediaPrompt, welcome: Welcome) -> PoolInput:
+    """A prompt of text and media. Raises InvalidRequest for one that is too long."""
+    ids, media = prompt
+    check_input(ids, welcome)
+    return PoolInput(ids, media=media)
+
+
+def refuse_cut(limit: int | None) -> None:
+    """Raises InvalidRequest where an input is to be cut that has media, which can't be."""
+    if limit is not None:
+        raise InvalidRequest(
+            "an input with media can't be truncated", param="truncate_prompt_tokens"
+        )
+
+
 def check_pictures(welcome: Welcome) -> MediaFacts:
     """How pictures are prepared that are inputs by themselves. Raises InvalidRequest where none
     are."""
     if welcome.media is None or not welcome.media.alone:
         raise InvalidRequest(
-            "this model embeds only texts; models such as CLIP embed images",
+            "no picture is an input by itself for this model; models such as CLIP embed images",
             param="model",
             code="unsupported_model",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,7 +15,9 @@ from penstock.client.pooling_inputs import (
     check_pictures,
     ids_input,
     limit_of,
+    media_input,
     picture_input,
+    refuse_cut,
     text_input,
 )
 from penstock.errors import EngineUnavailable, InvalidRequest, Overloaded
@@ -26,8 +28,10 @@ from penstock.llm.media_given import (
     source_of_part,
     sources_of,
 )
+from penstock.llm.media_prompts import library_prompt
 from penstock.llm.prompts import Prompt, with_salt
 from penstock.media.desk import MediaDesk, not_taken
+from penstock.media.items import PreparedItems
 from penstock.media.sources import MediaSource
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock.protocol.to_frontend import Welcome
@@ -45,13 +49,15 @@ MAX_WAIT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PoolJob:
-    """One request, checked. source: the picture that its input is, which is prepared when it is
-    about to run.  changes: how, beyond the model's own way."""
+    """One request, checked. sources: its media, which are prepared when it is about to run.
+    finish: makes the input of them; without any it is `given`.  changes: how they are prepared,
+    beyond the model's own way."""
 
     given: PoolInput
     pooling: Pooling
     terms: Terms
-    source: MediaSource | None = None
+    sources: tuple[MediaSource, ...] = ()
+    finish: Callable[[PreparedItems], PoolInput] = picture_input
     changes: dict[str, Any] | None = None
 
 
@@ -71,14 +77,14 @@ class Started(Protocol):
 
 
 async def pooled(client: EngineClient, desk: MediaDesk, job: PoolJob, name: str) -> PoolResult:
-    """Prepares the job's picture, if it is one, and runs it."""
+    """Prepares the job's media, if it has some, and runs it."""
     with desk.lease(job.terms.tenant, job.terms.deadline) as lease:
         given = job.given
-        if job.source is not None:
+        if job.sources:
             facts = client.welcome.media if client.welcome is not None else None
-            items = await desk.prepare(facts, [job.source], lease, job.changes)
+            items = await desk.prepare(facts, job.sources, lease, job.changes)
             if items is not None:
-                given = picture_input(items)
+                given = job.finish(items)
         result = await client.pool(
             given.prompt_token_ids, job.pooling, name=name, terms=job.terms, media=given.media
         )
@@ -129,11 +135,34 @@ def jobs_for(
         activate=params.use_activation,
     )
     return [
-        _picture_job(prompt, welcome, asked, with_salt(prompt, terms))
+        _media_job(prompt, text, welcome, asked, limit, with_salt(prompt, terms))
         if has_media(prompt)
         else job_of(_read(prompt, text, welcome, limit, role), asked, with_salt(prompt, terms))
         for prompt in prompts
     ]
+
+
+def _media_job(
+    prompt: Any,
+    text: ModelText,
+    welcome: Welcome,
+    asked: Pooling,
+    limit: int | None,
+    terms: Terms,
+) -> PoolJob:
+    """The job of a prompt with media. Raises InvalidRequest."""
+    if welcome.media is None or welcome.media.alone:
+        return _picture_job(prompt, welcome, asked, terms)
+    refuse_cut(limit)
+    found = library_prompt(prompt, text)
+
+    def finish(items: PreparedItems) -> PoolInput:
+        if found.finish is None:
+            return PoolInput(found.prompt_token_ids)
+        return media_input(found.finish(items), welcome)
+
+    given = PoolInput(found.prompt_token_ids)
+    return PoolJob(given, asked, terms, found.sources, finish, found.changes)
 
 
 def _picture_job(prompt: Any, welcome: Welcome, asked: Pooling, terms: Terms) -> PoolJob:
@@ -149,7 +178,8 @@ def _picture_job(prompt: Any, welcome: Welcome, asked: Pooling, terms: Terms) ->
             'text, or one picture with the prompt ""'
         )
     token = [own.token_id for own in facts.kinds.values()]
-    return PoolJob(PoolInput(token), asked, terms, sources[0], processor_changes(prompt))
+    changes = processor_changes(prompt)
+    return PoolJob(PoolInput(token), asked, terms, (sources[0],), changes=changes)
 
 
 def _read(

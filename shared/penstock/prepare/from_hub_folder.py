@@ -69,7 +69,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 def read_hub_folder(
     path: Path, model_impl: ModelImpl = "auto", *, language_model_only: bool = False
 ) -> Checkpoint:
-    """language_model_only: what a model sees with is left out. So it is of a pooling model.
+    """language_model_only: what a model sees with is left out.
 
     Raises ModelNotFound if files are missing, UnsupportedModel if what they hold isn't
     served."""
@@ -101,7 +101,7 @@ def read_hub_folder(
         pooling = _padded(read_pooling(path, stated, config), config, tokenizer, path)
         pooling = with_m3(path, pooling, config, tokenizer, tokenizer_config)
     if pooling is not None and isinstance(config, ModelConfig):
-        config = msgspec.structs.replace(config, vision=None, audio=None)
+        config = _pooled(config, pooling)
     generation = _generation(stated, _read_json(path / GENERATION_CONFIG), tokenizer)
     check_token_ids(generation, config, tokenizer.highest_id, str(path))
     return Checkpoint(
@@ -114,6 +114,14 @@ def read_hub_folder(
         pooling=pooling,
         media=_media(path, stated, config, tokenizer.json),
     )
+
+
+def _pooled(config: ModelConfig, pooling: PoolingConfig) -> ModelConfig:
+    """Without what vectors aren't made of: sounds, and pictures too where the inputs are pairs of
+    texts, or a text's tokens have vectors of their own."""
+    if pooling.labels or pooling.late is not None or pooling.template is not None:
+        config = msgspec.structs.replace(config, vision=None)
+    return msgspec.structs.replace(config, audio=None)
 
 
 def _padded(

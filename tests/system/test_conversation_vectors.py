@@ -1,0 +1,182 @@
+"""A decoder that sees, served for vectors: of texts, and of conversations with pictures, over HTTP
+and in the library, beside transformers."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLForConditionalGeneration
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
+
+from penstock import LLM
+from testing.serving import Server
+from tests.shared.media.pictures import picture
+from tests.shared.media.processors import tokenizer, without_videos
+from tests.system.hub_folders import write_folder
+from tests.worker.pooling.pooling_models import sentence_files
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+CLOSE = 1e-4
+MARK = "<|vision_start|><|image_pad|><|vision_end|>"
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}:{% if m['content'] is string %}{{ m['content'] }}"
+    "{% else %}{% for c in m['content'] %}{% if c['type'] == 'image' %}" + MARK + "{% else %}"
+    "{{ c['text'] }}{% endif %}{% endfor %}{% endif %};{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+class Seeing:
+    """The folder of a tiny Qwen3-VL whose last token is pooled, and what transformers makes."""
+
+    def __init__(self, folder: Path) -> None:
+        tokens = tokenizer()
+        ids = tokens.get_vocab(with_added_tokens=True)
+        config = Qwen3VLConfig(
+            text_config={
+                "vocab_size": len(ids),
+                "hidden_size": 64,
+                "intermediate_size": 96,
+                "num_hidden_layers": 3,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "head_dim": 16,
+                "max_position_embeddings": 512,
+                "initializer_range": 0.2,
+                "bos_token_id": ids["<s>"],
+                "eos_token_id": ids["</s>"],
+                "pad_token_id": ids["</s>"],
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "mrope_section": [4, 2, 2],
+                    "rope_theta": 100.0,
+                },
+            },
+            vision_config={
+                "depth": 2,
+                "hidden_size": 48,
+                "out_hidden_size": 64,
+                "intermediate_size": 52,
+                "num_heads": 4,
+                "patch_size": 4,
+                "num_position_embeddings": 25,
+                "deepstack_visual_indexes": [0],
+                "initializer_range": 0.2,
+            },
+            image_token_id=ids["<|image_pad|>"],
+            video_token_id=ids["<|video_pad|>"],
+            vision_start_token_id=ids["<|vision_start|>"],
+            vision_end_token_id=ids["<|vision_end|>"],
+        )
+        torch.manual_seed(41)
+        self.model = Qwen3VLForConditionalGeneration(config).eval()
+        size = {"shortest_edge": 16 * 16, "longest_edge": 48 * 48}
+        pictures = Qwen2VLImageProcessorPil(size=size, patch_size=4)
+        named = {"eos_token": "</s>"}
+        self.folder = write_folder(
+            folder, self.model, pictures, tokens, named=named, template=TEMPLATE
+        )
+        sentence_files(folder, "lasttoken", normalize=True)
+        fast = PreTrainedTokenizerFast(tokenizer_object=tokens, eos_token="</s>")
+        self._processor = without_videos(Qwen3VLProcessor)(pictures, fast)
+
+    def vector(self, text: str, *shown: Image.Image) -> np.ndarray:
+        """Of a filled template, with length 1."""
+        given = self._processor(
+            text=[text],
+            images=list(shown) or None,
+            return_tensors="pt",
+            return_mm_token_type_ids=True,
+        )
+        with torch.inference_mode():
+            last = self.model.model(**given).last_hidden_state[0, -1].float()
+        found: np.ndarray = (last / last.norm()).numpy()
+        return found
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Seeing:
+    return Seeing(tmp_path_factory.mktemp("seeing") / "m")
+
+
+@pytest.fixture(scope="module")
+def server(model: Seeing) -> Iterator[Server]:
+    with Server(str(model.folder), "--max-num-batched-tokens", "48") as running:
+        yield running
+
+
+def part(shown: Image.Image) -> dict[str, Any]:
+    file = io.BytesIO()
+    shown.save(file, "png")
+    data = base64.b64encode(file.getvalue()).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def embedded(server: Server, **body: Any) -> np.ndarray:
+    status, answer = server.post("/v1/embeddings", body)
+    assert status == 200, answer
+    return np.array([each["embedding"] for each in answer["data"]])
+
+
+ONE, OTHER = picture(40, 30, 1), picture(33, 47, 2)
+CONVERSATION = [
+    {"role": "system", "content": [said("ab")]},
+    {"role": "user", "content": [part(ONE), said("abc ab"), part(OTHER)]},
+]
+FILLED = f"system:ab;user:{MARK}abc ab{MARK};"
+
+
+def test_texts_and_conversations_with_pictures(server: Server, model: Seeing) -> None:
+    texts = ["abc", "a longer text, abcabc"]
+    for vector, text in zip(embedded(server, input=texts), texts, strict=True):
+        assert np.abs(vector - model.vector(text)).max() < CLOSE
+    (alone,) = embedded(server, messages=CONVERSATION)
+    assert np.abs(alone - model.vector(FILLED, ONE, OTHER)).max() < CLOSE
+    (opened,) = embedded(server, messages=CONVERSATION, add_generation_prompt=True)
+    assert np.abs(opened - model.vector(f"{FILLED}assistant:", ONE, OTHER)).max() < CLOSE
+    (plain,) = embedded(server, messages=[{"role": "user", "content": "abc"}])
+    assert np.abs(plain - model.vector("user:abc;")).max() < CLOSE
+    with ThreadPoolExecutor(6) as crowd:
+        other = [{"role": "user", "content": [part(OTHER), said("ab")]}]
+        asked = [CONVERSATION, other, CONVERSATION, other, CONVERSATION, other]
+        found = list(crowd.map(lambda each: embedded(server, messages=each)[0], asked))
+    for vector in found[::2]:
+        assert vector.tobytes() == alone.tobytes()
+
+
+def test_what_can_not_be_followed_is_refused(server: Server) -> None:
+    for body, named in (
+        ({"messages": CONVERSATION, "truncate_prompt_tokens": 8}, "can't be truncated"),
+        ({"messages": CONVERSATION, "input": "ab"}, "either input or messages"),
+        ({"messages": []}, "messages is empty"),
+        ({"messages": [{"role": "user", "content": [said("abc " * 400)]}]}, "at most 512"),
+    ):
+        status, answer = server.post("/v1/embeddings", body)
+        assert status == 400, answer
+        assert named in answer["error"]["message"]
+
+
+def test_the_library_embeds_prompts_with_pictures(model: Seeing) -> None:
+    text = f"ab {MARK} abc {MARK}"
+    prompt = {"prompt": text, "multi_modal_data": {"image": [ONE, OTHER]}}
+    with LLM(str(model.folder), max_model_len=256, num_kv_blocks=64) as llm:
+        outputs = llm.embed([prompt, "abc", prompt])
+    vectors = [np.array(each.outputs.embedding) for each in outputs]
+    assert np.abs(vectors[0] - model.vector(text, ONE, OTHER)).max() < CLOSE
+    assert np.abs(vectors[1] - model.vector("abc")).max() < CLOSE
+    assert vectors[0].tobytes() == vectors[2].tobytes()
