@@ -106,6 +106,7 @@ class FrontendSide(CoreUnderTest):
         timeline: bool = False,
         media: Media | None = None,
         prediction: list[int] | None = None,
+        claimed: bool = False,
         adapter: AdapterFile | None = None,
         gathered: bool = False,
         session: SessionTerms | None = None,
@@ -143,6 +144,7 @@ class FrontendSide(CoreUnderTest):
             gathered=gathered,
             session=session,
             claim=claim or self.next_claim,
+            claimed=claimed,
         )
         left = None if time_left_ms is None else time_left_ms / 1000
         # Also after a trial that failed, until a worker is told of the former weights again.

@@ -56,6 +56,7 @@ class Request:
         "beams",
         "cached_reported",
         "cached_tokens",
+        "claimed",
         "closed",
         "deadline",
         "draft_scope",
@@ -112,6 +113,7 @@ class Request:
         # Four bytes a token: a full queue holds millions of them.
         self.prompt_token_ids = array("i", submit.prompt_token_ids)
         self.prediction = array("i", submit.prediction)  # see Submit
+        self.claimed = submit.claimed  # likewise
         self.stopping: Stopping = submit.stopping
         # Ids that end a sequence: the model's own, and the request's.
         self.eos = frozenset(() if submit.stopping.ignore_eos else eos_token_ids)

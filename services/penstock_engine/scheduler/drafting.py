@@ -10,6 +10,10 @@ from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.speculation.draft_policy import MAX_DRAFTS, Offer
 from penstock_engine.speculation.history import SequenceDrafts
 
+MAX_CLAIMED = 127
+"""Most tokens of a claimed output in a step: with the one before them, as many rows as workers have
+logits of (`Drafting`)."""
+
 
 class Drafter:
     """Gives out what a step has left, once all else has got what it wants.
@@ -29,14 +33,16 @@ class Drafter:
             return
         slots: list[int] = []
         offers: list[Offer] = []
-        for slot, (sequence, _, end, _) in builder.items.items():
+        for slot, (sequence, _, end, _) in list(builder.items.items()):
             drafts = sequence.drafts
             if drafts is None or not drafts.hoped or builder.starts(sequence):
                 continue
+            if sequence.request.claimed:
+                self._draft_claimed(slot, builder)
+                continue
             # While a step is under way for it, what is known of its proposals is one step old.
-            most = self._most(
-                sequence, end, drafts.hoped if sequence.progress.in_flight else drafts.proposed
-            )
+            proposed = drafts.hoped if sequence.progress.in_flight else drafts.proposed
+            most = self._most(sequence, end, min(proposed, MAX_DRAFTS))
             if most > 0:
                 slots.append(slot)
                 offers.append(Offer(drafts, most))
@@ -55,7 +61,9 @@ class Drafter:
 
     def wants_proposed(self, builder: StepBuilder) -> bool:
         """Whether it is worth the worker's time to say what could be drafted after the step."""
-        return self._state.draft_policy.wants_proposed(len(builder.items))
+        if self._state.draft_policy.wants_proposed(len(builder.items)):
+            return True
+        return any(sequence.request.claimed for sequence, *_ in builder.items.values())
 
     def _most(self, sequence: Sequence, end: int, proposed: int) -> int:
         """Drafts that a sequence may have if its tokens up to `end` are computed: the one that is
@@ -64,7 +72,17 @@ class Drafter:
         if end != progress.expected:
             return 0
         longest = min(sequence.most_tokens, self._state.longest)
-        return min(proposed, MAX_DRAFTS, longest - end - progress.drafts - 1)
+        return min(proposed, longest - end - progress.drafts - 1)
+
+    def _draft_claimed(self, slot: int, builder: StepBuilder) -> None:
+        """Gives a slot as much of its claimed output as fits: nobody has to find out whether that
+        pays."""
+        sequence, _, end, _ = builder.items[slot]
+        request = sequence.request
+        rest = len(request.prediction) - (end - len(request.prompt_token_ids))
+        most = self._most(sequence, end, min(rest, MAX_CLAIMED, builder.left))
+        if most > 0:
+            self._draft(slot, most, builder)
 
     def _draft(self, slot: int, count: int, builder: StepBuilder) -> None:
         """Gives a slot at most `count` drafts, as far as there are blocks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -91,6 +92,17 @@ class SequenceAdjustments:
         """Returns the adjustments of another sequence of the same request, which has emitted
         `output`."""
         return SequenceAdjustments(self._request, output)
+
+    def after(self, token: int) -> SequenceAdjustments | None:
+        """Returns a copy that has been advanced by a token; None with rules of transcripts, whose
+        state isn't copied."""
+        if self.speech is not None:
+            return None
+        other = copy(self)
+        if self.penalties is not None:
+            other.penalties = self.penalties.copy()
+        other.advance(token)
+        return other
 
     @property
     def bias(self) -> dict[int, float]:

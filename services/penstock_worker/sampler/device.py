@@ -83,6 +83,7 @@ class DeviceSampler:
     """
 
     fingerprint = "triton"
+    in_order = True
 
     def __init__(
         self, device: torch.device, vocab: int, max_slots: int, *, batch_invariant: bool = False

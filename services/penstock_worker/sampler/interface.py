@@ -155,6 +155,9 @@ class QueuedSampler(Protocol):
     What a slot's later tokens need of earlier ones (counts for penalties) is kept on the device.
     """
 
+    in_order: bool
+    """Whether so a slot's tokens have to be sampled one after another."""
+
     @property
     def fingerprint(self) -> str:
         """Everything but the logits and requests that results depend on."""
@@ -192,6 +195,8 @@ class HostSamples:
 
 class HostSampler:
     """Keeps no state between steps, because the host knows all tokens."""
+
+    in_order = False
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler

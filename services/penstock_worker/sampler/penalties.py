@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 
@@ -54,6 +55,14 @@ class Penalties:
         self._ids[:known] = prompt.ids
         for token, count in counts.items():
             self._counts[self._find(token)] = count
+
+    def copy(self) -> Penalties:
+        """Returns the same counts, which are advanced by themselves."""
+        other = copy(self)
+        other._own = dict(self._own)
+        other._ids = self._ids.copy()
+        other._counts = self._counts.copy()
+        return other
 
     @property
     def ids(self) -> np.ndarray:

@@ -40,6 +40,7 @@ from penstock_worker.steps.kinds import Guard, StepKind, StepStart, Value
 from penstock_worker.steps.launch import Launch, drafted_tokens, sample_request, sampling_rows
 from penstock_worker.steps.plans import failure
 from penstock_worker.steps.prompt_logprobs import PromptLogprobs
+from penstock_worker.steps.sampled_ahead import RowsAhead
 
 log = logs.get(__name__)
 
@@ -127,6 +128,8 @@ class Generate(StepKind[Launch]):
                 drafted_from = LogitsRows(logits, self._sampler, self._queue)
             if drafts:
                 launch.drafted = drafted_tokens(numbers, drafts)
+                if isinstance(drafted_from, LogitsRows) and not self._sampler.in_order:
+                    drafted_from = RowsAhead(drafted_from, launch.drafted)
         if self._newest is None or drafts:
             launch.know_all(self.slots)
         launch.advance(self.slots, grammars)

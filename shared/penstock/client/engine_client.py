@@ -225,6 +225,7 @@ class EngineClient(ClientView):
         media: PromptMedia | None = None,
         speech: SpeechRules | None = None,
         prediction: Sequence[int] = (),
+        claimed: bool = False,
         sequences: tuple[OpenSequence, ...] = (),
         read_at_end: bool = False,
         known: Sequence[KnownTokens] = (),
@@ -232,11 +233,11 @@ class EngineClient(ClientView):
         """Returns once an engine has accepted the request, and compiled its grammar if it has one;
         with media, once they were loaded.
 
-        media: what placeholders of the prompt stand for, of whose bytes references are held until
-        the request ends.  speech: what its tokens may be where it transcribes.  prediction: token
-        ids that the output is expected to resemble.  sequences: of its n, those that run, each
-        after what it has emitted; empty: all from their beginning.  read_at_end: nobody reads
-        tokens before the end, so they may come together.  known: what the consumer has of each.
+        media: what the prompt's placeholders stand for; references to its bytes are held until the
+        request ends.  speech: what its tokens may be where it transcribes.  prediction, claimed:
+        see Submit.  sequences: of its n, those that run, each after what it has emitted; empty: all
+        from their beginning.  read_at_end: nobody reads tokens before the end, so they may come
+        together.  known: what the consumer has of each.
 
         Raises InvalidRequest, Overloaded (with retry_after; Limited is one), DeadlineExceeded or
         EngineUnavailable, and what the observer refuses with.  When the caller is cancelled while
@@ -248,23 +249,20 @@ class EngineClient(ClientView):
         check_generates(welcome)
         check_prompt(prompt_token_ids, welcome)
         wanted = params.structured_outputs
-        grammar = (
-            None
-            if wanted is None
-            else wanted.grammar_within(
-                welcome.limits.max_grammar_bytes, welcome.limits.grammar_kinds
-            )
-        )
+        limits, grammar = welcome.limits, None
+        if wanted is not None:
+            grammar = wanted.grammar_within(limits.max_grammar_bytes, limits.grammar_kinds)
         request = GenerationRequest(
             name=name,
             prompt_token_ids=prompt_token_ids,
             params=params,
-            sampling=token_sampling(params, welcome.seed, text.tokenizer, welcome.limits, speech),
-            stopping=stopping(params, len(prompt_token_ids), welcome.limits),
+            sampling=token_sampling(params, welcome.seed, text.tokenizer, limits, speech),
+            stopping=stopping(params, len(prompt_token_ids), limits),
             terms=terms,
             grammar=grammar,
             media=None if media is None else PreparedMedia(media),
             prediction=prediction,
+            claimed=claimed,
             sequences=sequences,
         )
         delivery = Delivery(

@@ -178,6 +178,7 @@ class Generation:
             session=self.terms.session,
             gathered=self._read_at_end,
             claim=self.terms.claim_of(again=self.accepted.done()),
+            claimed=asked.claimed,
         )
 
     def take_accepted(self) -> None:

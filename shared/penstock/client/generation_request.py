@@ -140,6 +140,8 @@ class GenerationRequest:
     """What placeholders of the prompt stand for, which engine cores may ask for."""
     prediction: Sequence[int] = ()
     """Token ids that the output is expected to resemble."""
+    claimed: bool = False
+    """See Submit."""
     sequences: tuple[OpenSequence, ...] = ()
     """What runs in place of all n sequences from their beginning: some of them, each after what it
     has emitted."""

@@ -114,6 +114,9 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     """The name by which its answer is found again: it is computed on for a while where nobody reads
     it any more, and this request may be given what an earlier one with an equal claim has had
     computed. None: it ends with its reader, and is computed by itself."""
+    claimed: bool = False
+    """Whether `prediction` is what somebody claims the output to be, and this is to find out: then
+    as many of its tokens as fit are computed in each step, whatever was learnt of drafts."""
 
 
 class Advance(msgspec.Struct, frozen=True, tag="advance"):

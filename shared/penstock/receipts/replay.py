@@ -76,6 +76,7 @@ class Replay:
             name=f"verify-{next(_NUMBERS)}",
             terms=self._terms,
             prediction=output[:MAX_PREDICTION_TOKENS],
+            claimed=True,
             sequences=(OpenSequence(claimed.sequence),),
         )
         try:

@@ -73,6 +73,32 @@ def test_a_step_with_drafts_is_followed_from_wherever_it_ends() -> None:
     assert (score.sequences[0].drafted, score.sequences[0].kept) == (10, 10)
 
 
+class Reluctant(DraftPolicy):
+    """Nobody gets any, and nobody is asked."""
+
+    def choose(self, offers: list[Offer], size: StepSize, left: int) -> list[int]:
+        return [0] * len(offers)
+
+    def wants_proposed(self, decodes: int) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(("budget", "drafts"), [(64, [63, 55]), (512, [119])])
+def test_of_a_claimed_output_a_step_has_all_that_fits(budget: int, drafts: list[int]) -> None:
+    """Whatever the policy thinks of drafts, and beside others, who get none. The harness compares
+    with runs alone."""
+    h = drafting(max_num_batched_tokens=budget, max_model_len=256, max_steps_in_flight=1)
+    h.core.state.scheduling.draft_policy = Reluctant()
+    h.start_worker(64)
+    claimed = ask(h, [5, 6], tokens=121, prediction=[7] * 120, claimed=True)
+    h.run()
+    assert len(claimed.sequences[0].tokens) == 121
+    assert [found for (found,) in allotted(h) if found] == drafts
+    other = ask(h, [8, 9], tokens=121, prediction=[7] * 120)
+    h.run()
+    assert other.sequences[0].drafted == 0
+
+
 def test_who_has_no_proposals_keeps_two_steps_in_flight() -> None:
     h = drafting(proposed=0)
     h.start_worker()

@@ -184,6 +184,7 @@ class FakeSampler:
     """
 
     fingerprint = "reference"
+    in_order = True
 
     def __init__(self, device: FakeDevice) -> None:
         self._device = device
