@@ -14,6 +14,7 @@ import msgspec
 from penstock.config.settings import (
     CacheSettings,
     EngineConfig,
+    LoraSettings,
     ModelSettings,
     PreemptionMode,
     SchedulerSettings,
@@ -28,13 +29,11 @@ from penstock.protocol.from_worker import (
     FetchedKV,
     FoundKV,
     FromWorker,
-    GrammarFailed,
-    GrammarReady,
     WorkerHello,
 )
 from penstock.protocol.to_frontend import Outputs, ToFrontend
 from penstock.protocol.to_worker import FetchKV, LookUpKV, Plan, SaveKV, Setup, ToWorker
-from penstock.protocol.worker_resources import CompileGrammar
+from penstock.protocol.worker_resources import CompileGrammar, LoadAdapter
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_worker.loading.load import load
@@ -102,6 +101,8 @@ class Way:
     """The file of the key that blocks are encrypted with; empty: they aren't."""
     audit_share: float = 0.0
     """Of requests whose answers are computed again."""
+    max_loras: int = 0
+    """Adapters at a time; 0: none are served."""
 
 
 class System:
@@ -162,8 +163,8 @@ class System:
         if isinstance(message, Setup):
             self.loaded = load(message)
             answer: FromWorker = self.loaded.ready
-        elif isinstance(message, CompileGrammar):
-            answer = self._compiled(message)
+        elif isinstance(message, CompileGrammar | LoadAdapter):
+            answer = self._made(message)
         elif isinstance(message, SaveKV):
             assert self.loaded is not None
             self.loaded.runner.receive(message, self._answer)
@@ -183,9 +184,9 @@ class System:
     def _answer(self, answer: FromWorker) -> None:
         self.core.worker_received(WORKER, recode(answer, FromWorker), self.now)
 
-    def _compiled(self, message: CompileGrammar) -> GrammarReady | GrammarFailed:
+    def _made(self, message: CompileGrammar | LoadAdapter) -> FromWorker:
         assert self.loaded is not None
-        answers: queue.SimpleQueue[GrammarReady | GrammarFailed] = queue.SimpleQueue()
+        answers: queue.SimpleQueue[FromWorker] = queue.SimpleQueue()
         self.loaded.runner.features.hear(message, (), answers.put)
         return answers.get(timeout=60)
 
@@ -237,6 +238,7 @@ def make_facts(folder: Path, numerics: Numerics, way: Way, tokenizer: bytes) -> 
             kv_endpoint=way.endpoint or None,
             kv_peers=way.peers,
         ),
+        lora=LoraSettings(enable_lora=way.max_loras > 0, max_loras=max(1, way.max_loras)),
         speculation=SpeculativeSettings(speculative_config=way.speculation),
         scheduler=SchedulerSettings(
             max_num_seqs=way.max_num_seqs,
