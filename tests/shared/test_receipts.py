@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -9,6 +10,7 @@ import os
 import stat
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -21,8 +23,9 @@ from penstock.errors import InvalidRequest, StartupError
 from penstock.receipts import statement as reading
 from penstock.receipts.signing import SigningKey
 from penstock.receipts.statement import ids_digest, read_receipts, read_statement, told_params
-from penstock.receipts.verify import SignedReceipt, pinned_key
+from penstock.receipts.verify import ModelHere, SignedReceipt, pinned_key
 from penstock.request.sampling_params import SamplingParams
+from penstock.request.terms import Terms
 
 STATEMENT: dict[str, Any] = {
     "receipt": 1,
@@ -229,6 +232,27 @@ def test_a_receipt_of_digests_can_only_be_attributed(key):
     found = {**receipt(key), "tokens": None}
     told = standings(found)
     assert (told["signature"][0], told["tokens"][0]) == ("equal", "untold")
+
+
+class Starting:
+    """A library whose engine takes three looks to say how it computes."""
+
+    def __init__(self) -> None:
+        self._told = [None, SimpleNamespace(arithmetic=()), None]
+        words = {"tokenizer_sha256": "t", "template_sha256": "", "limits": None}
+        self.welcome, self.client = SimpleNamespace(**words), None
+
+    @property
+    def status(self) -> Any:
+        return self._told.pop() if self._told else SimpleNamespace(arithmetic=("cpu",))
+
+
+def test_bits_are_compared_once_it_is_known_how_the_engine_computes(key):
+    (one,) = read_receipts(json.dumps({**receipt(key, outputs=[]), "tokens": None}).encode())
+    llm: Any = Starting()
+    checks = asyncio.run(ModelHere(llm, {}, Terms()).checks(SignedReceipt(one), None))
+    (arithmetic,) = (check for check in checks if check.what == "arithmetic")
+    assert arithmetic.standing == "equal"
 
 
 def test_a_key_is_made_once_and_for_its_owner_alone(tmp_path):

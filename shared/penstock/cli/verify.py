@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 UNTOLD = 3
 MAX_SAMPLE = 1_000_000
+MAX_SHOWN = 400
+"""Characters of what a receipt says that are shown at a time."""
 
 
 def add(parser: Parser) -> None:
@@ -67,9 +69,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.sample is not None and not 1 <= arguments.sample <= MAX_SAMPLE:
         raise InvalidRequest(f"--sample must lie in [1, {MAX_SAMPLE}]")
     pinned = _pinned(arguments.key)
-    given = read_receipts(_read(arguments.receipt, MAX_BYTES + 1))
-    receipts = [SignedReceipt(each, pinned) for each in given]
-    return asyncio.run(_verify(arguments, receipts))
+    data = _read(arguments.receipt, MAX_BYTES + 1)
+    try:
+        receipts = [SignedReceipt(each, pinned) for each in read_receipts(data)]
+        return asyncio.run(_verify(arguments, receipts))
+    except InvalidRequest as error:
+        raise InvalidRequest(shown(str(error))) from error
 
 
 async def _verify(arguments: argparse.Namespace, receipts: list[SignedReceipt]) -> int:
@@ -169,8 +174,11 @@ def _pinned(given: str | None) -> PublicKey | None:
 
     if given is None:
         return None
-    path = Path(given)
-    return pinned_key(_read(given, 16_384).decode("utf-8", "replace") if path.is_file() else given)
+    try:
+        is_file = Path(given).is_file()
+    except OSError:  # Its name would be too long: it is the key itself.
+        is_file = False
+    return pinned_key(_read(given, 16_384).decode("utf-8", "replace") if is_file else given)
 
 
 WORDS = {"equal": "equal", "differs": "DIFFERS", "untold": "?"}
@@ -182,8 +190,16 @@ VERDICTS = {
 
 
 def _text(verdict: Verdict) -> str:
-    rows = [f"{verdict.id}: {VERDICTS[verdict.standing]}"]
+    rows = [f"{shown(verdict.id)}: {VERDICTS[verdict.standing]}"]
     rows += [
-        f"  {each.what:<12} {WORDS[each.standing]:<8} {each.detail}" for each in verdict.checks
+        f"  {each.what:<12} {WORDS[each.standing]:<8} {shown(each.detail)}"
+        for each in verdict.checks
     ]
     return "\n".join(rows)
+
+
+def shown(text: str) -> str:
+    """On one line, without orders to a terminal: whoever wrote the receipt chose its names, and may
+    have wished for a line that says that all is equal."""
+    kept = "".join(each if each.isprintable() else "?" for each in text[:MAX_SHOWN])
+    return kept if len(text) <= MAX_SHOWN else f"{kept}…"

@@ -4,16 +4,18 @@ parsed and written by others; token ids lie beside it, and the statement has the
 from __future__ import annotations
 
 import hashlib
+import io
+import json
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.errors import InvalidRequest
-from penstock.request.sampling_params import SamplingParams
+from penstock.request.sampling_params import MAX_N, SamplingParams
 
 VERSION = 1
 MAX_BYTES = 64 * 2**20
@@ -90,16 +92,19 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     prompts: list[PromptClaim]
     outputs: list[OutputClaim]
 
-    def sampling(self, prompt: int) -> SamplingParams:
-        """All parameters of a prompt. Raises InvalidRequest."""
-        unknown = sorted(self.params.keys() - set(SamplingParams.__struct_fields__))
+    def sampling(self) -> list[SamplingParams]:
+        """All parameters of each prompt. Raises InvalidRequest."""
+        told = set(SamplingParams.__struct_fields__) - set(UNTOLD)
+        unknown = sorted(self.params.keys() - told)
         if unknown:
             raise InvalidRequest(f"the receipt has the parameter {unknown[0][:40]!r}, unknown here")
-        claim = self.prompts[prompt]
-        params = {**self.params, "seed": claim.seed, "max_tokens": claim.max_tokens}
         try:
-            return msgspec.convert(params, SamplingParams, str_keys=True)
-        except ValueError as error:
+            params = msgspec.convert(self.params, SamplingParams, str_keys=True)
+            return [
+                msgspec.structs.replace(params, seed=each.seed, max_tokens=each.max_tokens)
+                for each in self.prompts
+            ]
+        except (ValueError, RecursionError) as error:
             raise InvalidRequest(f"the receipt's params are wrong: {error}") from None
 
 
@@ -153,9 +158,11 @@ class TreePlace(msgspec.Struct, frozen=True, kw_only=True):
     def said(self) -> TreeStatement:
         """What was signed. Raises InvalidRequest."""
         try:
-            return msgspec.json.decode(self.statement, type=TreeStatement)
+            said = msgspec.json.decode(self.statement, type=TreeStatement)
         except (msgspec.DecodeError, RecursionError) as error:
             raise InvalidRequest(f"what the receipt says of its batch is wrong: {error}") from None
+        _refuse_twice(self.statement)
+        return said
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,21 +207,36 @@ def read_receipts(data: bytes) -> list[Receipt]:
         text = data.decode()
     except UnicodeDecodeError:
         raise InvalidRequest("the receipt is no UTF-8 text") from None
-    whole = _parsed(text)
-    if whole is not None:
-        found = [whole]
-    else:
-        lines = (line.removeprefix("data:").strip() for line in text.splitlines())
-        found = [each for line in lines if line.startswith("{") and (each := _parsed(line))]
-    if not found:
+    objects, given = 0, []
+    for found in _objects(text):
+        objects += 1
+        if (inner := _receipt_in(found)) is not None:
+            given.append(inner)
+    if not objects:
         raise InvalidRequest("the receipt is no JSON object, and no lines or events of them")
-    given = [each for each in map(_receipt_in, found) if each is not None]
     if not given:
         raise InvalidRequest(
             "there is no receipt in it: expected `statement`, `signature` and `key`, or a reply"
             " with `penstock_receipt`"
         )
     return [_converted(each) for each in given]
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """Yields the whole text, if it is an object, or each of its lines that begins as one. Raises
+    InvalidRequest for such a line that is none: what was damaged isn't passed over."""
+    whole = _parsed(text)
+    if whole is not None:
+        yield whole
+        return
+    # By line feeds alone: JSON's strings may hold what Python, too, takes for the end of a line.
+    for number, line in enumerate(io.StringIO(text, newline="\n"), start=1):
+        said = line.removeprefix("data:").strip()
+        if said.startswith("{"):
+            found = _parsed(said)
+            if found is None:
+                raise InvalidRequest(f"line {number} of the receipt is no JSON object")
+            yield found
 
 
 def read_statement(receipt: Receipt) -> Statement:
@@ -229,14 +251,41 @@ def read_statement(receipt: Receipt) -> Statement:
         )
     try:
         statement = msgspec.convert(said, Statement)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         raise InvalidRequest(f"the receipt's statement is wrong: {error}") from None
+    _refuse_twice(receipt.statement)
+    seen: set[tuple[int, int]] = set()
     for output in statement.outputs:
+        where = output.prompt, output.sequence
         if not 0 <= output.prompt < len(statement.prompts):
             raise InvalidRequest(
                 f"the receipt has an output of prompt {output.prompt}, which it hasn't"
             )
+        if not 0 <= output.sequence < MAX_N:
+            raise InvalidRequest(
+                f"the receipt has the sequence {output.sequence}; allowed are 0 to {MAX_N - 1}"
+            )
+        if where in seen:
+            raise InvalidRequest(f"the receipt has sequence {where[1]} of prompt {where[0]} twice")
+        seen.add(where)
     return statement
+
+
+def _refuse_twice(text: str) -> None:
+    """Raises InvalidRequest if an object in what is signed has a name twice: then one reader may
+    take the first value and another the last, and both were signed. text: JSON."""
+
+    def once(pairs: list[tuple[str, Any]]) -> None:
+        names = set()
+        for name, _ in pairs:
+            if name in names:
+                raise InvalidRequest(f"the receipt's statement has {name[:40]!r} twice")
+            names.add(name)
+
+    try:
+        json.loads(text, object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"the receipt's statement is wrong: {error}") from None
 
 
 def _parsed(text: str) -> dict[str, Any] | None:

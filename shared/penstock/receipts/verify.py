@@ -4,8 +4,8 @@ were signed; that the model here is the one it names; and that its outputs are w
 
 from __future__ import annotations
 
+import asyncio
 import base64
-import binascii
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -41,6 +41,9 @@ BOUND = 1.0
 rounding was seen to change at most, on any token (docs/guides/receipts.md)."""
 LOOKED_AT = 32
 """Further positions that are sampled once an output has been found to differ."""
+
+REPORTED_IN, BETWEEN_LOOKS = 30.0, 0.05
+"""Seconds that an engine has to say how it computes, and between two looks whether it has."""
 
 Standing = Literal["equal", "differs", "untold"]
 
@@ -131,7 +134,7 @@ class SignedReceipt:
         tokens = self._receipt.tokens
         if tokens is None:
             return []
-        params = [self.statement.sampling(at) for at in range(len(self.statement.prompts))]
+        params = self.statement.sampling()
         return [
             Claimed(
                 prompt=tokens.prompts[each.prompt],
@@ -201,7 +204,7 @@ class ModelHere:
                 f"computed by Penstock {version}; this is {__version__}, which may compute others"
             )
             found.append(Check("version", "untold", told))
-        here = self._computing(receipt.statement.computing)
+        here = self._computing(receipt.statement.computing, await self._arithmetic())
         found.append(here)
         if any(check.what == "tokenizer" and check.standing == "differs" for check in found):
             return found  # Its ids mean something else.
@@ -246,15 +249,24 @@ class ModelHere:
         other = [name for name, digest in claim.weights.items() if digest not in ours]
         yield Check("weights", "differs", f"other contents: {', '.join(other) or 'fewer files'}")
 
-    def _computing(self, claim: ComputingClaim) -> Check:
-        status = self._llm.status
-        here = None if status is None else status.arithmetic
+    async def _arithmetic(self) -> tuple[str, ...]:
+        """How the engine here computes: it says so soon after it has started, but on a busy machine
+        a receipt may be read sooner."""
+        for _ in range(round(REPORTED_IN / BETWEEN_LOOKS)):
+            status = self._llm.status
+            if status is not None and status.arithmetic:
+                return status.arithmetic
+            await asyncio.sleep(BETWEEN_LOOKS)
+        return ()
+
+    @staticmethod
+    def _computing(claim: ComputingClaim, here: tuple[str, ...]) -> Check:
         if here and claim.arithmetic == list(here):
             return Check("arithmetic", "equal", "; ".join(here))
         return Check(
             "arithmetic",
             "untold",
-            f"{'; '.join(claim.arithmetic) or 'not told'}; here {'; '.join(here or ())}: bits may"
+            f"{'; '.join(claim.arithmetic) or 'not told'}; here {'; '.join(here)}: bits may"
             " differ, so log-probabilities are compared",
         )
 
@@ -325,7 +337,7 @@ def pinned_key(text: str) -> PublicKey:
         if text.lstrip().startswith("{"):
             text = msgspec.json.decode(text, type=PublicKey).public_key
         raw = base64.b64decode(text.strip(), validate=True)
-    except (msgspec.DecodeError, binascii.Error, ValueError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         raw = b""
     if len(raw) != 32:
         raise InvalidRequest(
