@@ -47,17 +47,22 @@ TEXT_HALVES = {
 }
 
 
-def halves_apart(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Any:
-    """Of GLM-4, whose heads of 16 numbers rotate by 8, with adjacent pairs."""
-    if ".q_proj." in name or ".k_proj." in name:
-        heads = tensor.unflatten(0, (-1, 16))
-        turning = heads[:, :8]
-        tensor = torch.cat((turning[:, 0::2], turning[:, 1::2], heads[:, 8:]), 1).flatten(0, 1)
-    yield name, tensor
+def halves_apart(rotating: int) -> Any:
+    """Of GLM-4, whose heads of 16 numbers rotate by so many, with adjacent pairs."""
+
+    def parts(name: str, tensor: Tensor, state: dict[str, Tensor]) -> Any:
+        if ".q_proj." in name or ".k_proj." in name:
+            heads = tensor.unflatten(0, (-1, 16))
+            turning, rest = heads[:, :rotating], heads[:, rotating:]
+            tensor = torch.cat((turning[:, 0::2], turning[:, 1::2], rest), 1).flatten(0, 1)
+        yield name, tensor
+
+    return parts
 
 
 TEXT_HALVES |= {
-    "glm4v_text": Conversion(gguf.MODEL_ARCH.GLM4, sections, own_parts=halves_apart),
+    "glm4v_text": Conversion(gguf.MODEL_ARCH.GLM4, sections, own_parts=halves_apart(8)),
+    "glm_ocr_text": Conversion(gguf.MODEL_ARCH.GLM4, sections, own_parts=halves_apart(16)),
     "glm4v_moe_text": Conversion(gguf.MODEL_ARCH.GLM4_MOE, glm4v_moe_text),
 }
 RECURRENT_HALVES = {
@@ -136,12 +141,13 @@ KINDS: dict[str, tuple[str, Callable[[Writer, Any], None]]] = {
     "qwen3_5": ("qwen3vl_merger", qwen3_vl),
     "glm4v": ("glm4v", glm4v),
     "glm4v_moe": ("glm4v", glm4v),
+    "glm_ocr": ("glm4v", glm4v),
     "internvl": ("internvl", internvl),
 }
 """clip.projector_type and the family's own keys, by the model_type of the whole."""
 
 QWEN3 = ("qwen3_vl", "qwen3_5")
-GLM = ("glm4v", "glm4v_moe")
+GLM = ("glm4v", "glm4v_moe", "glm_ocr")
 
 
 def write_keys(writer: Writer, config: Any) -> None:

@@ -77,6 +77,7 @@ PREPARED: dict[str, ImagePreparation] = {
     "qwen3.5": msgspec.structs.replace(QWEN, min_pixels=65_536, max_pixels=16_777_216),
     "glm4v": msgspec.structs.replace(QWEN, **GLM),
     "glm4v-moe": msgspec.structs.replace(QWEN, **GLM),
+    "glm-ocr": msgspec.structs.replace(QWEN, **GLM),
     "internvl": CanvasImages(pixels=known(3), tile=24, rows=4, most=6),
 }
 

@@ -146,6 +146,27 @@ def test_a_quantised_decoder_has_a_plain_tower(tmp_path: Path) -> None:
     assert torch.equal(before.decoder.embedding, after.decoder.embedding)
 
 
+def test_a_layer_for_drafts_behind_the_last_is_left_out(tmp_path: Path) -> None:
+    """GLM-OCR's releases have one."""
+    config, files = saved(make_theirs("glm-ocr"), tmp_path)
+    before = opened(config, files)
+    last, head = "language_model.layers.2.", "model.language_model.layers.3.eh_proj.weight"
+
+    def change(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        behind = {
+            name.replace(last, "language_model.layers.3."): tensor.clone()
+            for name, tensor in tensors.items()
+            if last in name
+        }
+        assert len(behind) > 5
+        return tensors | behind | {head: torch.ones(72, 144)}
+
+    rewritten(files, change)
+    after = opened(config, files)
+    assert torch.equal(encoding(before, "glm-ocr"), encoding(after, "glm-ocr"))
+    assert len(after.decoder.layers) == 3
+
+
 def test_tensors_that_nobody_needs_are_refused(tmp_path: Path) -> None:
     """What is behind the output that is taken isn't among them."""
     config, files = saved(make_theirs("llava"), tmp_path)
